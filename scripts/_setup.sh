@@ -1,0 +1,181 @@
+# shellcheck shell=sh
+# Set-up shared by scripts/demo, scripts/test and scripts/lock. POSIX sh, sourced with $root set to the checkout.
+# It only defines functions; `set_up` does the work: a finished .venv in the checkout, made from requirements.lock.
+#
+# Rules: nothing is downloaded but what the lock names, and its hashes are checked; no registry is named here (pip and
+# uv read their own configuration); .venv counts as finished only when its stamp, written last, says so; a second run
+# costs one Python start; system packages are touched only where `may_install_system` says yes.
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+is_root() { [ "$(id -u)" = 0 ]; }
+
+# `env -i scripts/test` has neither PATH nor HOME. Standard places come last, so whatever the caller put first wins.
+sane_environment() {
+    for place in /usr/local/bin /usr/bin /bin /usr/local/sbin /usr/sbin /sbin; do
+        case ":${PATH:=$place}:" in
+        *":$place:"*) ;;
+        *) PATH="$PATH:$place" ;;
+        esac
+    done
+    if [ -z "${HOME:-}" ]; then
+        HOME=$(getent passwd "$(id -u)" 2>/dev/null | cut -d: -f6)
+        [ -n "$HOME" ] || HOME=/
+    fi
+    export PATH HOME
+    # Foreign Python settings would leak into the new environment; bytecode is wanted, commands start three times faster.
+    unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE PYTHONSTARTUP VIRTUAL_ENV CONDA_PREFIX __PYVENV_LAUNCHER__
+}
+
+in_container() {
+    [ -e /.dockerenv ] || [ -e /run/.containerenv ] ||
+        tr '\0' '\n' 2>/dev/null </proc/1/environ | grep -q '^container=' ||
+        grep -Eq 'docker|containerd|kubepods|libpod|lxc' /proc/1/cgroup 2>/dev/null
+}
+
+in_ci() { [ -n "${CI:-}" ] && [ "${CI:-}" != false ] && [ "${CI:-}" != 0 ]; }
+
+may_install_system() { [ "${install_system:-no}" = yes ] || in_ci || { is_root && in_container; }; }
+
+# install_command PACKAGE... : the one command a person would type on this machine.
+install_command() {
+    if have apt-get; then echo "sudo apt-get install -y --no-install-recommends $*"
+    elif have dnf; then echo "sudo dnf install -y $*"
+    elif have pacman; then echo "sudo pacman -S --needed $*"
+    elif have apk; then echo "sudo apk add $*"
+    elif have zypper; then echo "sudo zypper install -y $*"
+    else echo "install with your package manager: $*"
+    fi
+}
+
+as_root() {
+    if is_root; then "$@"
+    elif [ "${install_system:-no}" = yes ]; then sudo "$@"
+    else sudo -n "$@"
+    fi
+}
+
+apt_get() {
+    # Without a network apt would try for minutes; set-up goes on without it instead.
+    as_root env DEBIAN_FRONTEND=noninteractive timeout 300 apt-get -qq \
+        -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Dpkg::Use-Pty=0 "$@" </dev/null >/dev/null
+}
+
+# try_install PACKAGE... : true when they were installed; says why not otherwise.
+try_install() {
+    if ! may_install_system; then return 1; fi
+    if ! have apt-get; then say "set-up: no apt-get on this machine, so $* cannot be installed for you"; return 1; fi
+    if ! is_root && ! have sudo; then say "set-up: installing $* needs root or sudo"; return 1; fi
+    say "set-up: installing $* with apt-get"
+    if apt_get update && apt_get install -y --no-install-recommends "$@"; then return 0; fi
+    say "set-up: apt-get could not install $*"
+    return 1
+}
+
+system_packages() {
+    if ! have git; then
+        try_install git || die "set-up: git is missing; type: $(install_command git)"
+    fi
+    if ! have tmux; then
+        try_install tmux || say "set-up: tmux is missing, plain processes serve instead; to have it: $(install_command tmux)"
+    fi
+}
+
+# find_python [MODULE...] : prints the real interpreter of the newest Python >= 3.11 that has these modules. Each
+# candidate is run, not believed: a pyenv shim may exist for a version that is not installed. The base interpreter is
+# asked for, because the first `python3` on PATH may live in the very .venv that is about to be replaced.
+find_python() {
+    for candidate in python3.13 python3.12 python3.11 python3 python; do
+        if "$candidate" -I -c '
+import importlib, sys
+if sys.version_info < (3, 11):
+    sys.exit(1)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(getattr(sys, "_base_executable", None) or sys.executable)' "$@" 2>/dev/null; then
+            return 0
+        fi
+    done
+    return 1
+}
+
+# fingerprint PYTHON : what .venv depends on. The path belongs to it: a copied checkout must not import the original.
+fingerprint() {
+    "$1" -I -S -c '
+import hashlib, sys
+digest = hashlib.sha256(sys.version.encode() + b"\0" + sys.argv[1].encode())
+for name in ("requirements.lock", "pyproject.toml"):
+    with open(sys.argv[1] + "/" + name, "rb") as file:
+        digest.update(b"\0" + file.read())
+print(digest.hexdigest())' "$root" 2>/dev/null
+}
+
+venv_is_current() {
+    [ -s "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint "$root/.venv/bin/python")" ]
+}
+
+too_old() {
+    found=$(python3 -c 'import sys; print("python3 is %d.%d" % sys.version_info[:2])' 2>/dev/null) || found="there is no python3"
+    die "set-up: garrison needs Python 3.11 or newer, $found; install one (for example: $(install_command python3.11 python3.11-venv))"
+}
+
+make_with_uv() {
+    # As pip does, trust what the machine trusts: a company's own certificate may stand before the package index.
+    UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true}
+    export UV_SYSTEM_CERTS
+    uv venv --quiet --no-python-downloads --python "$1" "$root/.venv" &&
+        uv pip install --quiet --python "$root/.venv/bin/python" --compile-bytecode \
+            --require-hashes -r "$root/requirements.lock" &&
+        uv pip install --quiet --python "$root/.venv/bin/python" --no-deps --no-build-isolation -e "$root"
+}
+
+make_with_pip() {
+    "$1" -m venv "$root/.venv" &&
+        venv_pip --require-hashes -r "$root/requirements.lock" &&
+        venv_pip --no-deps --no-build-isolation -e "$root"
+}
+
+venv_pip() {
+    "$root/.venv/bin/python" -m pip --disable-pip-version-check -qq install --no-user "$@"
+}
+
+python_with_venv() {
+    find_python venv ensurepip && return
+    version=$("$1" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+    try_install "$version-venv" && find_python venv ensurepip && return
+    die "set-up: $1 has no venv module; type: $(install_command "$version-venv") (or put uv on PATH)"
+}
+
+make_venv() {
+    python=$(find_python) || too_old
+    rm -f "$stamp"
+    rm -rf "$root/.venv"
+    if have uv; then
+        say "set-up: making .venv with uv from requirements.lock"
+        if make_with_uv "$python"; then return; fi
+        say "set-up: uv did not succeed, trying venv and pip"
+        rm -rf "$root/.venv"
+    fi
+    python=$(python_with_venv "$python") || exit 1
+    say "set-up: making .venv with venv and pip from requirements.lock"
+    make_with_pip "$python" || die "set-up: pip could not install requirements.lock (see above); run the same command again to retry"
+}
+
+# set_up : afterwards $root/.venv is finished. Two at once wait for each other; the lock is on a file that is there
+# anyway, and pip or uv inherit it: when a set-up is killed, the next one waits for what the killed one left running.
+set_up() {
+    sane_environment
+    stamp="$root/.venv/garrison-stamp"
+    system_packages
+    if venv_is_current; then return; fi
+    exec 9<"$root/requirements.lock"
+    if have flock; then flock 9; fi
+    if ! venv_is_current; then
+        started=$(date +%s)
+        make_venv
+        fingerprint "$root/.venv/bin/python" >"$stamp.new" && mv "$stamp.new" "$stamp"
+        say "set-up: done in $(($(date +%s) - started)) s"
+    fi
+    exec 9<&-
+}

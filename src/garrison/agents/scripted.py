@@ -1,0 +1,108 @@
+"""The scripted agent: plays a YAML file instead of thinking. For tests and demonstrations; it does no real work.
+
+The script is the node's `script` attribute, else `GARRISON_SCRIPTS/<node>.yaml`, else one small default edit. It is a
+list of steps; a step with `life: N` is played only in that incarnation:
+
+    - print: text                      - edit: {path: a.txt, text: "…", append: false}
+    - commit: message                  - wait: seconds
+    - notes: text                      - exit: code
+    - run: shell command               - crash: me | orchestrator     (SIGKILL)
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from garrison.agents.seam import Profile
+
+SCRIPTED = Profile("scripted", (sys.executable, "-P", "-m", "garrison.agents.scripted", "{node}"))
+
+DEFAULT: list[dict[str, Any]] = [
+    {"edit": {"path": "scripted/{node}.txt", "text": "written by the scripted agent for {node}\n"}},
+    {"commit": "Let the scripted agent stand in for {node}"},
+]
+
+
+def script_for(node: str, environ: dict[str, str]) -> list[dict[str, Any]]:
+    """The steps for a node: GARRISON_SCRIPT, else GARRISON_SCRIPTS/<node>.yaml, else the default."""
+    named = environ.get("GARRISON_SCRIPT")
+    folder = environ.get("GARRISON_SCRIPTS")
+    path = Path(named) if named else Path(folder) / f"{node}.yaml" if folder else None
+    if path is None or not path.is_file():
+        return DEFAULT
+    steps = yaml.safe_load(path.read_text())
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise SystemExit(f"{path}: a script is a list of steps, each a mapping")
+    return steps
+
+
+def play(node: str, steps: list[dict[str, Any]], life: int) -> None:
+    """Play the steps meant for this life, in the current directory."""
+    print(f"scripted agent (not a real one) for {node}, life {life}", flush=True)
+    for step in steps:
+        if step.get("life", life) != life:
+            continue
+        for name, value in step.items():
+            if name != "life":
+                _STEPS[name](_filled(value, node))
+
+
+def _filled(value: Any, node: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("{node}", node)
+    if isinstance(value, dict):
+        return {key: _filled(item, node) for key, item in value.items()}
+    return value
+
+
+def _edit(value: dict[str, Any]) -> None:
+    path = Path(value["path"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a" if value.get("append") else "w") as file:
+        file.write(value.get("text", ""))
+
+
+def _commit(message: str) -> None:
+    subprocess.run(["git", "add", "-A"], check=True)
+    done = subprocess.run(["git", "diff", "--cached", "--quiet"], check=False).returncode == 0
+    if not done:
+        identity = [] if os.environ.get("GIT_AUTHOR_NAME") else ["-c", "user.name=scripted", "-c",
+                                                                 "user.email=scripted@localhost"]
+        subprocess.run(["git", *identity, "commit", "-q", "--no-verify", "-m", message], check=True)
+
+
+def _crash(who: str) -> None:
+    os.kill(os.getppid() if who == "orchestrator" else os.getpid(), signal.SIGKILL)
+    time.sleep(60)  # the orchestrator's death does not end us; its runner's sweep does
+
+
+def _notes(text: str) -> None:
+    Path(os.environ["GARRISON_NOTES_FILE"]).write_text(text)
+
+
+def _run(command: str) -> None:
+    subprocess.run(command, shell=True, check=True)
+
+
+_STEPS: dict[str, Any] = {
+    "print": lambda text: print(text, flush=True), "edit": _edit, "commit": _commit, "notes": _notes, "run": _run,
+    "wait": lambda seconds: time.sleep(float(seconds)), "exit": lambda code: sys.exit(int(code)), "crash": _crash,
+}
+
+
+def main() -> None:
+    """The program: plays the script of the node named in argv."""
+    node = sys.argv[1]
+    play(node, script_for(node, dict(os.environ)), int(os.environ.get("GARRISON_INCARNATION", "1")))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""`garrison launch`, `up` and `stop`: beginning, going on with and ending runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.layers import launching
+from garrison.layers.launching import Request
+from garrison.layers.world import World
+from garrison.records import run as run_records
+from garrison.records.identity import Identity
+from garrison.records.names import Key, launcher
+from garrison.settings import find_home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HOME = click.option("--home", metavar="DIR", help="Where state lives (default: GARRISON_HOME, the checkout, the user's).")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("pipeline", required=False, type=click.Path(path_type=Path))
+@click.option("--target-dir", type=click.Path(path_type=Path), help="The repository to work on.")
+@click.option("--resume", metavar="RUN", help="Go on with an unfinished run; it keeps its target, gate, graph, options.")
+@click.option("--run", metavar="ID", help="The new run's id (default: made from the pipeline's name).")
+@click.option("--pipeline-id", metavar="NAME", help="The guardian's name (default: the graph's id, else the file's).")
+@click.option("--base", metavar="BRANCH", help="The branch to land on (default: the one checked out).")
+@click.option("--setup", metavar="CMD", help="Prepares a fresh tree, run in it before agents and tests.")
+@click.option("--gate", metavar="CMD", help="Tests a merged tree; only what passes lands.")
+@click.option("--no-gate", is_flag=True, help="Land without testing.")
+@click.option("--env", "env", multiple=True, metavar="NAME", help="A variable that agents and gate may see (repeatable).")
+@click.option("--agent", default="command", show_default=True, help="Who does nodes that name nobody.")
+@click.option("--max-agents", type=click.IntRange(1), help="Nodes worked on at once (default: the cores, at least 2).")
+@click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, help="Deaths allowed an attempt.")
+@click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True)
+@HOME
+@click.option("--detach", is_flag=True, help="Return once the launcher lives; `garrison status` shows how it goes.")
+@click.option("--dry-run", is_flag=True, help="Check graph, repository and gate, say what would run, start nothing.")
+@click.option("--onto", is_flag=True, help="With --resume: go on although the target branch was rewritten.")
+@click.option("--new", is_flag=True, help="A new run although one of this pipeline and repository is unfinished.")
+@click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports the project from elsewhere.")
+@click.option("--json", "as_json", is_flag=True, help="Progress as one JSON object a line.")
+def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, detach: bool,
+           dry_run: bool, onto: bool, as_json: bool, env: tuple[str, ...], **options: Any) -> None:
+    """Run PIPELINE (a DOT graph) on the repository --target-dir, or go on with --resume RUN.
+
+    Exit 0 when every node is merged, 1 when a node failed (it says which and why), 130 when stopped.
+    """
+    world = World.real(find_home(home))
+    flags = ["--json"] if as_json else []
+    if resume:
+        if pipeline or target_dir:
+            raise UsageError("--resume RUN stands alone: the run keeps its pipeline and target")
+        _go(world, launching.check_resume(world, resume, onto=onto), [*flags, "--resume"], detach=detach)
+        return
+    if pipeline is None or target_dir is None:
+        raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
+    request = Request(pipeline, target_dir, env=list(env), **options)
+    prepared = launching.prepare(world, request, _say)
+    if dry_run:
+        _describe(prepared, as_json=as_json)
+        return
+    created = launching.create(world, prepared)
+    _say(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}")
+    _go(world, created, flags, detach=detach)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _go(world: World, launch_: run_records.Launch, options: list[str], *, detach: bool) -> None:
+    if not detach:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        launching.become_launcher(world, launch_, options)
+    pid = launching.start_detached(world, launch_, options)
+    _await(lambda: _status(world, launcher(launch_.run_id)) != "starting", world.timing.spawn_deadline)
+    click.echo(json.dumps({"status": "ok", "run": launch_.run_id, "launcher_pid": pid}))
+
+
+def _await(done: Callable[[], bool], seconds: float) -> bool:
+    """Poll until `done` or the time is over; a command that waits for others has no loop to wake it."""
+    until = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _status(world: World, key: Key) -> str:
+    identity = world.store.read(Identity, key)
+    return identity.status if identity else "absent"
+
+
+def _describe(prepared: launching.Prepared, *, as_json: bool) -> None:
+    launch_, plan = prepared.launch, prepared.plan
+    body = {"pipeline": launch_.pipeline_id, "repository": launch_.repo, "base": launch_.base, "gate": launch_.gate,
+            "setup": launch_.setup, "max_agents": launch_.max_agents, "initial": dict(plan.initial),
+            "tasks": {name: {"after": list(plan.predecessors[name]), "agent": task.agent or launch_.agent,
+                             "acceptance": task.acceptance} for name, task in plan.tasks.items()}}
+    if as_json:
+        click.echo(json.dumps(body, indent=2))
+        return
+    click.echo(f"{launch_.pipeline_id} onto {launch_.base} of {launch_.repo}, gate: {launch_.gate or 'none'}")
+    for name, task in plan.tasks.items():
+        click.echo(f"  {name} after {', '.join(plan.predecessors[name]) or 'nothing'}: {task.label}")
+    click.echo("pre-flight passed; nothing was started")
+
+
+@click.command()
+@HOME
+def up(home: str | None) -> None:
+    """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat."""
+    for run in launching.respawn(find_home(home)):
+        click.echo(run)
+
+
+@click.command()
+@click.argument("run", required=False)
+@HOME
+@click.option("--timeout", type=float, default=90.0, show_default=True, help="Seconds to wait for the end.")
+def stop(run: str | None, home: str | None, timeout: float) -> None:
+    """Stop a run in order: agents, runners, guardian, launcher. `launch --resume RUN` goes on later."""
+    world = World.real(find_home(home))
+    run = run or _only_running(world)
+    launch_ = world.launch(run)
+    if launch_.adhoc:
+        _stop_adhoc(world, run)
+    else:
+        _ask_to_stop(world, launch_)
+    if not _await(lambda: not _living(world, run), timeout):
+        raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, "
+                            "and say `garrison stop` again to hurry")
+    state = launching.state_of(world, run)
+    click.echo(f"run {run}: {'stopped' if launch_.adhoc else state.status}")
+
+
+def _only_running(world: World) -> str:
+    living = [run for run in run_records.runs(world.home) if _living(world, run)]
+    if len(living) != 1:
+        raise Refused("say which run: " + (", ".join(living) if living else "none is running"))
+    return living[0]
+
+
+def _living(world: World, run: str) -> list[Identity]:
+    records, _ = world.store.list(Identity)
+    return [one for one in records if one.run_id == run and world.observer.judge(one).living]
+
+
+def _ask_to_stop(world: World, launch_: run_records.Launch) -> None:
+    """TERM to the highest living layer; if neither launcher nor guardian lives, a launcher that only stops."""
+    for key in (launcher(launch_.run_id), Key("guardian", launch_.pipeline_id, launch_.run_id)):
+        identity = world.store.read(Identity, key)
+        if identity and world.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
+            world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
+            return
+    status = launching.state_of(world, launch_.run_id).status
+    if status in ("done", "failed", "stopped") and not _living(world, launch_.run_id):
+        raise Refused(f"run {launch_.run_id} is {status} already")
+    launching.start_detached(world, launch_, ["--stop"])
+
+
+def _stop_adhoc(world: World, run: str) -> None:
+    for identity in _living(world, run):
+        if identity.role == "runner" and identity.pid and identity.start_ticks:
+            world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)

@@ -1,0 +1,120 @@
+"""`pipeline validate` and `pipeline show`: what a graph says, what is wrong with it, and what a run of it would do.
+
+The rule of this room: click asks, `garrison.pipeline` answers, this prints. Data on stdout; a table for a terminal,
+tab-separated lines for a pipe, JSON on demand. Exit 1 when the graph has errors; other refusals are left to the caller.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garrison.errors import Refused
+from garrison.pipeline.graph import DialectError, Graph
+from garrison.pipeline.launch import plan_run
+from garrison.pipeline.lint import ERROR, Finding, errors, lint
+from garrison.pipeline.parser import parse_file
+
+
+@click.group()
+def pipeline() -> None:
+    """Look at pipelines (DOT graphs) before they run."""
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The findings as a JSON array.")
+def validate(file: Path, as_json: bool) -> None:
+    """Say what is wrong with the graph in FILE, and whether a garrison run would take it; exit 1 on errors."""
+    try:
+        graph = parse_file(file)
+    except DialectError as error:
+        if not as_json:
+            raise
+        findings = [Finding("parse", ERROR, error.message, line=error.line, column=error.column)]
+    else:
+        findings = lint(graph)
+        if not as_json:
+            _print_findings(graph, findings)
+    if as_json:
+        click.echo(json.dumps([finding.as_json() for finding in findings], indent=2, ensure_ascii=False))
+    if errors(findings):
+        sys.exit(1)
+
+
+@pipeline.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The whole graph as one JSON object.")
+def show(file: Path, as_json: bool) -> None:
+    """Show the nodes and edges of the graph in FILE as garrison reads them."""
+    graph = parse_file(file)
+    if as_json:
+        click.echo(json.dumps(graph_json(graph), indent=2, ensure_ascii=False))
+        return
+    before = graph.predecessors()
+    _print_table(("node", "handler", "after", "label"),
+                 [(node.id, node.handler, ", ".join(before[node.id]), node.label) for node in graph.nodes.values()])
+    click.echo(f"{_summary(graph)}; {_run_line(graph)}")
+
+
+def graph_json(graph: Graph) -> dict[str, Any]:
+    """A graph as plain data: id, attrs, nodes, edges, and why it would not be launched (None if it would)."""
+    return {
+        "id": graph.id,
+        "attrs": dict(graph.attrs),
+        "nodes": [{"id": node.id, "handler": node.handler, "label": node.label, "classes": list(node.classes),
+                   "attrs": dict(node.attrs), "line": node.line, "column": node.column}
+                  for node in graph.nodes.values()],
+        "edges": [{"source": edge.source, "target": edge.target, "attrs": dict(edge.attrs), "line": edge.line,
+                   "column": edge.column} for edge in graph.edges],
+        "refused": _refusal(graph),
+    }
+
+
+def _refusal(graph: Graph) -> str | None:
+    try:
+        plan_run(graph)
+    except Refused as error:
+        return str(error)
+    return None
+
+
+def _summary(graph: Graph) -> str:
+    return f"{graph.id or 'graph'}: {len(graph.nodes)} nodes, {len(graph.edges)} edges"
+
+
+def _run_line(graph: Graph) -> str:
+    refusal = _refusal(graph)
+    return f"a garrison run would refuse it: {refusal}" if refusal else "a garrison run would take it"
+
+
+def _print_findings(graph: Graph, findings: list[Finding]) -> None:
+    if findings:
+        _print_table(("place", "severity", "rule", "message"),
+                     [(f"{one.line}:{one.column}" if one.line else "-", one.severity, one.rule, str(one))
+                      for one in findings])
+    count = len(errors(findings))
+    click.echo(f"{_summary(graph)}, {count} errors, {len(findings) - count} warnings")
+    if not count:
+        click.echo(_run_line(graph))
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table for a terminal, lines with tabs for a pipe."""
+    if not sys.stdout.isatty():
+        for row in (head, *rows):
+            click.echo("\t".join(" ".join(cell.split()) for cell in row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)

@@ -1,0 +1,68 @@
+"""Every refusal garrison can utter, as one small hierarchy.
+
+The rule of this room: an error's message is one line that tells the caller what to do, and its `exit_code` is the
+process exit code of a command that meets it (1 refused or failed, 2 bad usage). Nothing here imports anything.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class GarrisonError(Exception):
+    """Base of all errors that a user may meet; `str(error)` is the line to show."""
+
+    exit_code = 1
+
+
+class UsageError(GarrisonError):
+    """The call itself is malformed (bad name, unknown option value); exit code 2."""
+
+    exit_code = 2
+
+
+class Refused(GarrisonError):
+    """The call is well formed, but garrison will not do it now; the message says what would help."""
+
+
+class NotFound(GarrisonError):
+    """No record, node, entry or session of that name."""
+
+
+class RecordCorrupt(GarrisonError):
+    """A record cannot be read as what it should be. Only its owner or `doctor --fix` moves it away."""
+
+    def __init__(self, path: object, why: str) -> None:
+        super().__init__(f"corrupt record {path}: {why}; it was left in place, move it to quarantine/ to go on")
+        self.path = str(path)
+        self.why = why
+
+
+class NewerSchema(GarrisonError):
+    """A record was written by a newer garrison; it is not corrupt and stays untouched."""
+
+    def __init__(self, path: object, found: int, known: int) -> None:
+        super().__init__(f"{path} has schema {found}, this garrison knows {known}; use the newer garrison")
+
+
+class Fenced(GarrisonError):
+    """A write by a life or writer that has a successor; the caller stops at once and writes nothing."""
+
+
+class LockLost(GarrisonError):
+    """The life lock's file was removed or replaced under its holder; the holder stops in order."""
+
+
+class AlreadyAlive(Refused):
+    """A living process already bears this name in this run."""
+
+
+class ForbiddenTransition(Refused):
+    """A lifecycle table does not list this step; nothing was changed."""
+
+    def __init__(self, what: str, old: str, new: str, allowed: Iterable[str]) -> None:
+        names = ", ".join(sorted(allowed)) or "nothing (it is final)"
+        super().__init__(f"{what} cannot go from {old} to {new}; allowed from {old}: {names}")
+        self.old, self.new = old, new

@@ -1,0 +1,114 @@
+"""What every supervising layer does to the names below it: look, replace, count, start, park, tell. Thin.
+
+Journal first: a death is in the supervisor's journal before a successor begins, so that a new supervisor counts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import AlreadyAlive, Fenced, Refused
+from garrison.records import signals
+from garrison.records.identity import Identity, step
+from garrison.records.signals import Signal
+from garrison.supervise.replace import fence, sweep_life
+from garrison.supervise.start import fresh_id
+from garrison.supervise.step import LifeView
+
+if TYPE_CHECKING:
+    from garrison.layers.world import World
+    from garrison.records.journal import Entry, Writer
+    from garrison.records.names import Key
+    from garrison.supervise.start import Life
+    from garrison.system.waker import Waker
+
+
+class Crew:
+    """A supervisor's hands: its life, its journal, and the world."""
+
+    def __init__(self, world: World, life: Life, journal: Writer) -> None:
+        self.world, self.life, self.journal = world, life, journal
+
+    def record(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> Entry:
+        """Append to the own journal."""
+        return self.journal.append(kind, data, self.world.clock.utc(), sync=sync)
+
+    def view(self, key: Key) -> LifeView:
+        """One name as it is now."""
+        identity = self.world.store.read(Identity, key)
+        return LifeView(identity, self.world.observer.judge(identity) if identity else None)
+
+    def replace(self, view: LifeView, why: str) -> None:
+        """Fence and sweep a dead life; nothing happens if it has moved on since it was judged."""
+        assert view.identity is not None
+        with contextlib.suppress(Fenced):
+            self.sweep(fence(self.world.observer, view.identity, why))
+
+    def sweep(self, identity: Identity) -> None:
+        """Kill what is left of a fenced life, and journal whom."""
+        killed = sweep_life(self.world.observer, identity, self.world.timing.sweep_grace)
+        if killed:
+            self.record("swept", {"full": identity.key.full, "incarnation": identity.incarnation,
+                                  "pids": [process.pid for process in killed]})
+
+    def death(self, view: LifeView, attempt: int = 1) -> dict[str, Any]:
+        """Journal the death of a fenced life; returns the record's data."""
+        assert view.identity is not None
+        identity = view.identity
+        self.sweep(identity)  # the fencing supervisor may have died between fence and sweep
+        data = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
+                "monotonic": self.world.clock.monotonic(), "boot_id": self.world.observer.where.boot_id,
+                "why": identity.reason}
+        self.record("death", data, sync=True)
+        return data
+
+    def park(self, view: LifeView, why: str) -> None:
+        """Give a name up until a person or a later rule says otherwise."""
+        assert view.identity is not None
+        now = self.world.clock.utc()
+
+        def parked(old: Identity | None) -> Identity:
+            assert old is not None
+            if old.status != "crashed":
+                return old
+            return step(old, "parked", metadata={**old.metadata, "reason": why, "parked_at": now})
+
+        self.world.store.update(Identity, view.identity.key, parked)
+        self.record("park", {"full": view.identity.key.full, "why": why})
+
+    def started(self, identity: Identity, attempt: int = 1) -> None:
+        """Journal that a life was leased and its process asked for."""
+        self.record("spawn", {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt})
+
+    def term(self, view: LifeView, number: int = signal.SIGTERM) -> None:
+        """Ask a living process to end in order, through a verified pidfd; a lease has no process to ask yet."""
+        identity = view.identity
+        if identity and identity.status in ("active", "held") and identity.pid and identity.start_ticks:
+            self.world.processes.send(identity.pid, identity.start_ticks, number)
+
+    def tell(self, recipient: Key, kind: str, payload: dict[str, Any], *, node: str | None = None, attempt: int = 0,
+             id_: str | None = None) -> None:
+        """Write a signal to `recipient`; with `id_` saying it again is recognised as the same."""
+        clock = self.world.clock
+        source = {"role": self.life.key.role, "name": self.life.key.name, "incarnation": self.life.incarnation}
+        signals.post(self.world.home, Signal(
+            id_ or fresh_id()[:12], source, {"role": recipient.role, "name": recipient.name}, kind, recipient.run,
+            clock.utc(), node, attempt, payload))
+
+    def watch(self, waker: Waker, views: list[LifeView]) -> None:
+        """Wake at the end of any of these processes and at any signal to us."""
+        for view in views:
+            identity = view.identity
+            if view.living and identity and identity.status == "active" and identity.pid and identity.start_ticks:
+                waker.watch_process(identity.pid, identity.start_ticks)
+        folder = signals.inbox(self.world.home, self.life.key)
+        if folder.is_dir():
+            waker.watch_directory(folder)
+
+
+START_RACES = (AlreadyAlive, Refused, Fenced)
+"""What a start may meet when another supervisor was faster; the next look settles it."""
+
+

@@ -1,0 +1,288 @@
+"""The guardian: owns the run's journal, starts and watches runners and the merge processor. Thin; see guardian_policy.
+
+If it dies, runners go on; its successor replays the journal, adopts whoever lives, and obeys the signals that waited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import ForbiddenTransition
+from garrison.layers import guardian_policy as policy
+from garrison.layers.crew import START_RACES, Crew
+from garrison.layers.guardian_policy import Act, GuardianView, Merge
+from garrison.layers.loop import say
+from garrison.layers.run_state import RUN_STATUS, RunState, fold, to_snapshot
+from garrison.layers.runner_start import start_runner
+from garrison.merge.queue import MergeQueue
+from garrison.records import hook as hooks
+from garrison.records import run as run_records
+from garrison.records import signals
+from garrison.records.journal import SNAPSHOT_EVERY, Writer
+from garrison.records.names import Key, launcher
+from garrison.records.run import Task
+from garrison.supervise.lease import Wish
+from garrison.supervise.restart import Policy
+from garrison.supervise.step import LifeView
+
+if TYPE_CHECKING:
+    from garrison.layers.world import World
+    from garrison.pipeline.launch import PlannedTask, RunPlan
+    from garrison.records.run import Launch
+    from garrison.supervise.start import Life
+    from garrison.system.waker import Waker
+
+_PHASES = ("planning", "executing", "impl_complete", "validating", "merged")
+
+
+class Guardian:
+    """One life of a run's guardian."""
+
+    def __init__(self, world: World, life: Life, launch: Launch, plan: RunPlan) -> None:
+        self.world, self.life, self.launch, self.plan = world, life, launch, plan
+        self.run = life.key.run
+        self.files = world.files(self.run)
+        journal = Writer(self.files.journal, life.token)
+        self.state: RunState = fold(journal.entries)
+        self.crew = Crew(world, life, journal)
+        self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token)
+        self.policy = Policy(total=launch.max_respawn)
+        self.stopping = False
+        self._leaving_since: float | None = None
+        self.exit_code: int | None = None
+        self._view: GuardianView | None = None
+        self._decision = policy.Decision([])
+        self._phase = "planning"
+        self._since_snapshot = len(journal.entries)
+        self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid})
+
+    # observe
+
+    def observe(self) -> GuardianView:
+        """Everything there is to see, now."""
+        runners = {name: self.crew.view(self._runner(name)) for name in self.state.nodes}
+        strays = {}
+        if self.stopping or self.state.status in ("done", "failed"):
+            strays = {name: view for name in self.state.nodes if not runners[name].living
+                      and (view := self.crew.view(Key("orchestrator", name, self.run))).identity
+                      and view.identity.status in ("starting", "active", "held")}
+        return GuardianView(
+            self.run, self.world.clock.monotonic(), self.world.observer.where.boot_id,
+            signals.pending(self.world.home, self.life.key), runners, self.crew.view(self._processor),
+            self._merges(), strays, self.stopping, self._overdue())
+
+    def _overdue(self) -> bool:
+        if not self.stopping and self.state.status not in ("done", "failed"):
+            return False
+        if self._leaving_since is None:
+            self._leaving_since = self.world.clock.monotonic()
+        return self.world.clock.monotonic() - self._leaving_since > self.world.timing.stop_runner
+
+    def _merges(self) -> dict[str, Merge]:
+        found = {}
+        for entry in self.queue.entries():
+            if entry.run == self.run:
+                found[entry.node] = Merge(entry.attempt, entry.status, entry.reason or "", entry.commit or "")
+        return found
+
+    def _runner(self, node: str) -> Key:
+        return Key("runner", node, self.run)
+
+    @property
+    def _processor(self) -> Key:
+        return Key("processor", self.life.key.name, self.run)
+
+    # the loop's Layer
+
+    def turn(self) -> bool:
+        """Observe, decide, act."""
+        self._view = self.observe()
+        self._decision = policy.decide(self.plan, self.state, self._view, self.launch.max_agents, self.policy)
+        for act in self._decision.acts:
+            getattr(self, f"_do_{act.kind}")(act, self._view)
+        self._move_hook()
+        if self._since_snapshot >= SNAPSHOT_EVERY:
+            self.crew.journal.compact(to_snapshot(self.state), self.world.clock.utc())
+            self._since_snapshot = 0
+        return bool(self._decision.acts) and any(act.kind != "term" for act in self._decision.acts)
+
+    def watch(self, waker: Waker) -> None:
+        """Wake at the end of any process below, at any signal, at any merge."""
+        if self._view is not None:
+            self.crew.watch(waker, [*self._view.runners.values(), self._view.processor])
+        if self.queue.path.parent.is_dir():
+            waker.watch_directory(self.queue.path.parent)
+
+    def next_wake(self) -> float | None:
+        """Seconds until a restart is due."""
+        at = self._decision.wake_at
+        return None if at is None else at - self.world.clock.monotonic()
+
+    def stop(self, _signum: int) -> None:
+        """Stop the run in order: runners, processor, self; it stays resumable."""
+        self.stopping = True
+
+    def abandon(self, why: str) -> None:
+        """Fenced: runners are lives of their own and stay."""
+
+    # acts
+
+    def _log(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> None:
+        entry = self.crew.record(kind, data, sync=sync)
+        self._since_snapshot += 1
+        with contextlib.suppress(ForbiddenTransition):
+            self.state.apply(entry)
+
+    def _do_take(self, act: Act, view: GuardianView) -> None:
+        assert act.posted is not None and act.posted.signal is not None
+        signal = act.posted.signal
+        if signal.id not in self.state.applied:
+            data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt,
+                    "from": signal.sender.full, "incarnation": signal.source.get("incarnation")}
+            if act.data.get("effect"):
+                data["effect"] = act.data["effect"]
+            self._log("signal", data, sync=True)
+            if "resume" in act.data:
+                self._resume(act.data["resume"])
+            if "stop" in act.data:
+                self.stop(0)
+        signals.take(act.posted.path)
+
+    def _resume(self, lives: dict[str, int]) -> None:
+        self._log("lift", {"lives": lives}, sync=True)
+        self.stopping, self._leaving_since = False, None
+        if self.state.status == "stopped":
+            self._log("run", {"status": "running", "reason": "resumed"}, sync=True)
+
+    def _do_refuse(self, act: Act, view: GuardianView) -> None:
+        assert act.posted is not None
+        self._log("refused", {"file": act.posted.path.name, "why": act.why})
+        signals.refuse(act.posted.path, act.why)
+
+    def _do_node(self, act: Act, view: GuardianView) -> None:
+        self._log("node", act.data, sync=True)
+
+    def _do_start(self, act: Act, view: GuardianView) -> None:
+        try:
+            if act.who == "processor":
+                identity = self._start_processor(view)
+            else:
+                identity = self._start_runner(act.who, view.runners.get(act.who, LifeView()))
+        except START_RACES as error:
+            say(str(error))
+            return
+        attempt = self.state.nodes[act.who].attempt if act.who in self.state.nodes else 1
+        self._log("spawn", {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
+                            "why": act.why})
+
+    def _start_runner(self, node: str, view: LifeView) -> Any:
+        if view.identity is not None and view.identity.status == "crashed":
+            self.crew.sweep(view.identity)
+        state = self.state.nodes[node]
+        task = self._task(node, state.attempt)
+        known = self.state.incarnations.get(self._runner(node).full, 0)
+        return start_runner(self.world, self.launch, task, parent=self.life.key, journal_incarnation=known)
+
+    def _task(self, node: str, attempt: int) -> Task:
+        path = self.files.attempt(node, attempt) / "task.json"
+        task = run_records.load(Task, path)
+        if task is None:
+            task = task_of(self.plan.tasks[node], self.launch, self.plan, attempt)
+            run_records.save(path, task)
+        return task
+
+    def _start_processor(self, view: GuardianView) -> Any:
+        if view.processor.identity is not None and view.processor.identity.status == "crashed":
+            self.crew.sweep(view.processor.identity)
+        known = self.state.incarnations.get(self._processor.full, 0)
+        return self.world.start_layer(Wish(self._processor, self.life.key, journal_incarnation=known), self.launch)
+
+    def _lives(self, who: str, view: GuardianView) -> LifeView:
+        return view.processor if who == "processor" else view.runners[who]
+
+    def _do_replace(self, act: Act, view: GuardianView) -> None:
+        self.crew.replace(self._lives(act.who, view), act.why)
+
+    def _do_record(self, act: Act, view: GuardianView) -> None:
+        attempt = self.state.nodes[act.who].attempt if act.who in self.state.nodes else 1
+        data = self.crew.death(self._lives(act.who, view), attempt)
+        self.state.add_death(data)  # the crew journaled it
+
+    def _do_park(self, act: Act, view: GuardianView) -> None:
+        if act.who != "processor":
+            state = self.state.nodes[act.who]
+            self._log("node", {"node": act.who, "status": "failed", "attempt": state.attempt,
+                               "reason": f"its runner was given up: {act.why}"}, sync=True)
+        self.crew.park(self._lives(act.who, view), act.why)
+        self.crew.tell(launcher(self.run), "ESCALATE", {"who": act.who, "why": act.why}, node=act.who)
+
+    def _do_term(self, act: Act, view: GuardianView) -> None:
+        self.crew.term(self._lives(act.who, view))
+
+    def _do_stray(self, act: Act, view: GuardianView) -> None:
+        self.crew.replace(view.strays[act.who], act.why)
+
+    def _do_run(self, act: Act, view: GuardianView) -> None:
+        if act.who not in RUN_STATUS[self.state.status]:
+            raise ForbiddenTransition(f"run {self.run}", self.state.status, act.who, RUN_STATUS[self.state.status])
+        if act.who in ("done", "failed"):
+            self.crew.tell(launcher(self.run), "PIPELINE_COMPLETE", {"status": act.who, "reason": act.why},
+                           id_=f"{self.run}-complete")
+        self._log("run", {"status": act.who, "reason": act.why}, sync=True)
+
+    def _do_end(self, act: Act, view: GuardianView) -> None:
+        self._move_hook()
+        self.crew.journal.close()
+        self.life.end(self.state.status)
+        self.exit_code = 0
+
+    def _move_hook(self) -> None:
+        """Bring the own hook to the phase the nodes imply, one listed step at a time."""
+        wanted = implied_phase(self.state)
+        if wanted == self._phase or self.exit_code is not None:
+            return
+        now = self.world.clock.utc()
+
+        def advance(old: hooks.Hook) -> hooks.Hook:
+            if _PHASES.index(wanted) < _PHASES.index(old.phase):
+                return hooks.move(old, wanted, now) if wanted in hooks.PHASES[old.phase] else old
+            for phase in _PHASES[_PHASES.index(old.phase) + 1: _PHASES.index(wanted) + 1]:
+                old = hooks.move(old, phase, now)
+            return old
+
+        self.life.hook(advance)
+        self._phase = wanted
+
+
+def implied_phase(state: RunState) -> str:
+    """The guardian's phase: executing from the first node, impl_complete when nothing is left to implement, validating
+    while the queue drains, merged when all landed. Pure."""
+    statuses = set(state.statuses.values())
+    if state.status == "done":
+        return "merged"
+    if not statuses or statuses <= {"pending"}:
+        return "planning"
+    if statuses & {"pending", "active"}:
+        return "executing"
+    return "validating" if "impl_complete" in statuses else "impl_complete"
+
+
+def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, attempt: int) -> Task:
+    """What a runner is told of a node. Pure."""
+    agent = planned.agent or ("command" if planned.command else launch.agent)
+    return Task(
+        launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
+        prompt=planned.prompt, agent=agent, command=planned.command, acceptance=planned.acceptance,
+        setup=planned.setup or launch.setup, timeout_s=planned.timeout_s, goal=plan.goal,
+        # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.
+        skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
+        attributes=_plain(planned.attrs))
+
+
+def _plain(attrs: Any) -> dict[str, Any]:
+    return {str(name): value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+            for name, value in dict(attrs).items()}
+
+

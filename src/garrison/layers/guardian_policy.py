@@ -1,0 +1,263 @@
+"""What a guardian does next. Pure: plan, journaled state and what was seen go in, a list of acts comes out.
+
+The order is the protocol: first obey what was said (death does not unsay), then believe the merge journal, then look
+after the living and the dead, then start new nodes, then see whether the run is over. Any non-empty list is acted on
+and followed by a fresh look, so each rule decides alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from garrison.pipeline.routing import finished, first_status, frontier
+from garrison.records.signals import objection
+from garrison.supervise.restart import Policy
+from garrison.supervise.step import LifeView, Step, next_step
+
+if TYPE_CHECKING:
+    from garrison.layers.run_state import RunState
+    from garrison.pipeline.launch import RunPlan
+    from garrison.records.identity import Identity
+    from garrison.records.signals import Posted, Signal
+
+UNFINISHED = frozenset({"active", "impl_complete"})
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What the merge journal says of a node's entry; `status` as in the queue, `attempt` it was enqueued for."""
+
+    attempt: int
+    status: str
+    reason: str = ""
+    commit: str = ""
+
+
+@dataclass(frozen=True)
+class GuardianView:
+    """Everything a guardian observes in one turn."""
+
+    run: str
+    now: float
+    boot_id: str
+    inbox: list[Posted] = field(default_factory=list)
+    runners: dict[str, LifeView] = field(default_factory=dict)
+    processor: LifeView = field(default_factory=LifeView)
+    merges: dict[str, Merge] = field(default_factory=dict)
+    strays: dict[str, LifeView] = field(default_factory=dict)
+    """Living orchestrators whose runner is not: nobody is below us to stop them when the run stops or ends."""
+    stopping: bool = False
+    overdue: bool = False
+    """Whether those below were given their time to stop."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """One thing to do; `kind` says what, the rest what it needs.
+
+    take, refuse (posted) · node (data) · start, replace, record, park, term (who = node or 'processor') ·
+    stray (who = node, its orchestrator) · run (who = status) · end
+    """
+
+    kind: str
+    who: str = ""
+    why: str = ""
+    posted: Posted | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do now, and when to look again at the latest (monotonic seconds; None: at the next event or timer)."""
+
+    acts: list[Act]
+    wake_at: float | None = None
+
+
+def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, policy: Policy) -> Decision:
+    """The acts of one turn."""
+    acts = _signals(state, view)
+    if not acts:
+        acts = _landed(state, view)
+    if acts:
+        return Decision(acts)
+    if state.status in ("new", "stopped"):
+        return _enter(plan, state, view)
+    if state.status in ("done", "failed"):
+        return _leave(state, view)
+    if view.stopping:
+        return _stop(view)
+    acts, wake_at = _look_after(state, view, policy)
+    if not acts:
+        acts = _begin(plan, state, view, max_agents)
+    if not acts:
+        acts = _finish(plan, state, view)
+    return Decision(acts, wake_at)
+
+
+def _signals(state: RunState, view: GuardianView) -> list[Act]:
+    lives = {life.identity.key.full: life.identity.incarnation
+             for life in [*view.runners.values(), view.processor] if life.identity}
+    acts = []
+    for posted in view.inbox:
+        if posted.signal is None:
+            acts.append(Act("refuse", why=posted.error, posted=posted))
+            continue
+        why = objection(posted.signal, view.run, state.attempts, lives)
+        if posted.signal.id in state.applied:
+            acts.append(Act("take", posted=posted))
+        elif why:
+            acts.append(Act("refuse", why=why, posted=posted))
+        else:
+            return [*acts, Act("take", posted=posted, data=_effect(state, view, posted.signal))]
+    return acts
+
+
+def _effect(state: RunState, view: GuardianView, signal: Signal) -> dict[str, Any]:
+    """What obeying a signal changes: {'effect': node change}, {'resume': lives to lift}, {'stop': True}, or nothing."""
+    node = state.nodes.get(signal.node_id or "")
+    if signal.signal_type == "NODE_COMPLETE" and node and node.status == "active":
+        return {"effect": {"node": signal.node_id, "status": "impl_complete", "attempt": node.attempt}}
+    if signal.signal_type == "RUNNER_EXITED" and node and node.status in UNFINISHED \
+            and signal.payload.get("status") == "failed":
+        return {"effect": {"node": signal.node_id, "status": "failed", "attempt": node.attempt,
+                           "reason": str(signal.payload.get("reason", "no reason given"))}}
+    if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "resume":
+        stopped = {life.identity.key.full: life.identity.incarnation for life in view.runners.values()
+                   if life.identity and life.identity.status == "terminated" and life.identity.reason == "stopped"}
+        return {"resume": stopped}
+    if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "stop":
+        return {"stop": True}
+    return {}
+
+
+def _landed(state: RunState, view: GuardianView) -> list[Act]:
+    acts = []
+    for name, merge in view.merges.items():
+        node = state.nodes.get(name)
+        if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
+            continue
+        if merge.status == "landed" and node.status == "active":
+            acts.append(_node(name, "impl_complete", node.attempt))
+        elif merge.status == "landed":
+            acts.append(_node(name, "validated", node.attempt, commit=merge.commit))
+        elif merge.status in ("conflict", "rejected", "cancelled") and node.status == "impl_complete":
+            acts.append(_node(name, "failed", node.attempt, reason=merge.reason or merge.status))
+    return acts
+
+
+def _node(name: str, status: str, attempt: int, **more: str) -> Act:
+    return Act("node", name, data={"node": name, "status": status, "attempt": attempt, **more})
+
+
+def _enter(plan: RunPlan, state: RunState, view: GuardianView) -> Decision:
+    """A new run begins with its nodes journaled; a stopped one waits for the launcher's word."""
+    if state.status == "stopped":
+        return Decision([Act("end", why="the run is stopped; --resume lifts that")])
+    acts = [_node(name, status, 1) for name, status in first_status(plan).items() if name not in state.nodes]
+    return Decision([*acts, Act("run", "running")])
+
+
+def _stop(view: GuardianView) -> Decision:
+    acts = _send_home(view)
+    return Decision(acts or [Act("run", "stopped", why="stopped by a person")])
+
+
+def _send_home(view: GuardianView) -> list[Act]:
+    """Ask the living to end, runners first; who does not in time is replaced, and strays go last."""
+    how, why = ("replace", "did not stop in time") if view.overdue else ("term", "")
+    living = [name for name, life in view.runners.items() if life.living]
+    if not living and view.processor.living:
+        living = ["processor"]
+    return [Act(how, name, why=why) for name in living] or [
+        Act("stray", name, why="its run stops without it") for name in view.strays]
+
+
+def _leave(state: RunState, view: GuardianView) -> Decision:
+    """The run's end is journaled: nobody is restarted; the processor is sent home, then the guardian goes."""
+    return Decision(_send_home(view) or [Act("end", why=state.status)])
+
+
+def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Act], float | None]:
+    identity = view.processor.identity
+    if identity is not None and identity.status == "parked":
+        return _queue_given_up(state, identity.reason), None
+    acts, wakes = [], []
+    watched = [(name, view.runners.get(name, LifeView())) for name in state.nodes if _needs_runner(state, view, name)]
+    if any(node.status == "impl_complete" for node in state.nodes.values()):
+        watched.append(("processor", view.processor))
+    for name, life in watched:
+        step = _step(state, view, name, life, policy)
+        if step.kind == "wait":
+            wakes.append(step.at)
+        elif step.kind not in ("none", "ended"):
+            acts.append(Act(step.kind, name, why=step.why))
+    return acts, min(wakes, default=None)
+
+
+def _queue_given_up(state: RunState, why: str) -> list[Act]:
+    return [_node(name, "failed", node.attempt, reason=f"the merge processor was given up: {why}")
+            for name, node in state.nodes.items() if node.status == "impl_complete"]
+
+
+def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
+    """A node under way needs one; a landed one until its runner has cleaned up."""
+    status = state.nodes[name].status
+    life = view.runners.get(name, LifeView()).identity
+    if status in UNFINISHED:
+        return True
+    return status == "validated" and life is not None and life.status not in ("terminated", "parked")
+
+
+def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy: Policy) -> Step:
+    full = life.identity.key.full if life.identity else ""
+    step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, policy)
+    if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
+        return Step("start", f"{step.why}, lifted")
+    return step
+
+
+def may_start_again(state: RunState, identity: Identity) -> bool:
+    """Whether an ended life has a successor without a death: orphaned ones now have a guardian, stopped ones if lifted.
+
+    A processor that went home (its run seemed over, or it was idle) is started again when it is needed.
+    """
+    if identity.status != "terminated":
+        return False
+    if identity.reason == "stopped":
+        return identity.role == "processor" or state.lifted.get(identity.key.full, 0) >= identity.incarnation
+    return identity.reason == "orphaned" or identity.role == "processor"
+
+
+def _begin(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) -> list[Act]:
+    """New nodes, as many as agents are free; a node waiting for its merge occupies nobody."""
+    busy = sum(1 for node in state.nodes.values() if node.status == "active")
+    ready = frontier(plan, state.statuses)
+    return [_node(name, "active", state.nodes[name].attempt) for name in ready[: max(0, max_agents - busy)]]
+
+
+def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
+    if any(_needs_runner(state, view, name) and not suspended(state, view, name) for name in state.nodes):
+        return []
+    if any(life.living for life in view.runners.values()):
+        return []  # a runner is cleaning up
+    outcome = finished(plan, state.statuses)
+    if outcome == "done":
+        return [Act("run", "done")]
+    if any(suspended(state, view, name) for name in state.nodes):
+        return [Act("run", "stopped", why="its runners were stopped")]
+    if outcome == "failed":
+        reasons = "; ".join(f"{name}: {node.reason}" for name, node in state.nodes.items() if node.status == "failed")
+        return [Act("run", "failed", why=reasons or "nothing left to start")]
+    return []
+
+
+def suspended(state: RunState, view: GuardianView, name: str) -> bool:
+    """Whether a node under way waits for a person: its runner was stopped, or is held or parked by hand."""
+    if state.nodes[name].status not in UNFINISHED:
+        return False
+    life = view.runners.get(name, LifeView()).identity
+    if life is None or life.status not in ("terminated", "parked"):
+        return False
+    return life.status == "parked" or not may_start_again(state, life)

@@ -1,0 +1,222 @@
+"""The launcher: keeps the guardian alive, shows progress, and stops the run in order. Thin; see launcher_policy.
+
+If it dies, the rest goes on; a new one (`--resume`) adopts. SIGHUP detaches: the run goes on and the log says so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from garrison.layers import launcher_policy as policy
+from garrison.layers.crew import START_RACES, Crew
+from garrison.layers.guardian_policy import Act, Decision
+from garrison.layers.launcher_policy import EXIT, LauncherView
+from garrison.layers.loop import say
+from garrison.layers.run_state import RunState
+from garrison.records import signals
+from garrison.records.identity import Identity
+from garrison.records.journal import Reader, Writer
+from garrison.records.life import LifeLock
+from garrison.records.names import Key
+from garrison.supervise.lease import Wish
+from garrison.supervise.restart import Death, Policy
+from garrison.system.notify import notify
+
+if TYPE_CHECKING:
+    from garrison.layers.progress import Progress
+    from garrison.layers.world import World
+    from garrison.records.run import Launch
+    from garrison.supervise.start import Life
+    from garrison.system.waker import Waker
+
+
+class Launcher:
+    """One life of a run's launcher."""
+
+    def __init__(self, world: World, life: Life, launch: Launch, progress: Progress, *, resume: bool) -> None:
+        self.world, self.life, self.launch, self.progress = world, life, launch, progress
+        self.run = life.key.run
+        self.files = world.files(self.run)
+        self.guardian = Key("guardian", launch.pipeline_id, self.run)
+        journal = Writer(self.files.layer_journal("launch"), life.token)
+        self.crew = Crew(world, life, journal)
+        self.deaths: list[Death] = []
+        self.applied: set[str] = set()
+        self.incarnation = 0
+        for entry in journal.entries:
+            self._fold(entry.kind, entry.data)
+        self.reader = Reader(self.files.journal)
+        self.state = RunState()
+        self.policy = Policy()
+        self.stopping = False
+        self.exit_code: int | None = None
+        self._to_resume = resume
+        self._told_to_stop = False
+        self._stopping_since: float | None = None
+        self._view: LauncherView | None = None
+        self._decision = Decision([])
+        self._ready = False
+        self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume})
+
+    def _fold(self, kind: str, data: dict[str, object]) -> None:
+        if kind == "death":
+            self.deaths.append(Death(int(str(data["incarnation"])), float(str(data["monotonic"])),
+                                     str(data["boot_id"]), str(data["why"])))
+        elif kind == "signal":
+            self.applied.add(str(data["id"]))
+        elif kind == "spawn":
+            self.incarnation = max(self.incarnation, int(str(data["incarnation"])))
+
+    def _log(self, kind: str, data: dict[str, object], *, sync: bool = False) -> None:
+        self.crew.record(kind, data, sync=sync)
+        self._fold(kind, data)
+
+    # observe
+
+    def observe(self) -> LauncherView:
+        """Everything there is to see, now."""
+        for entry in self.reader.read():
+            self.state.apply(entry)
+            self.progress.show(entry)
+        now = self.world.clock.monotonic()
+        guardian = self.crew.view(self.guardian)
+        if not self._ready and guardian.identity and "ready_at" in guardian.identity.metadata:
+            self._ready = notify("READY=1")
+        overdue = self._stopping_since is not None and now - self._stopping_since > self.world.timing.stop_guardian
+        return LauncherView(
+            now, self.world.observer.where.boot_id, self.state.status, guardian, self.deaths,
+            signals.pending(self.world.home, self.life.key), frozenset(self.applied), self.stopping, overdue,
+            self.stopping and self._others_living(), self._to_resume, self._told_to_stop)
+
+    def _others_living(self) -> bool:
+        return any(self.crew.view(key).living for key in self._others())
+
+    def _others(self) -> list[Key]:
+        return [key for key in self.world.store.keys(Identity)
+                if key.run == self.run and key.role in ("runner", "orchestrator", "processor")]
+
+    # the loop's Layer
+
+    def turn(self) -> bool:
+        """Observe, decide, act."""
+        self._view = self.observe()
+        self._decision = policy.decide(self._view, self.policy)
+        for act in self._decision.acts:
+            getattr(self, f"_do_{act.kind}")(act, self._view)
+        return any(act.kind != "term" for act in self._decision.acts)
+
+    def watch(self, waker: Waker) -> None:
+        """Wake at the guardian's end, at any signal, at any journal record of a new file."""
+        if self._view is not None:
+            self.crew.watch(waker, [self._view.guardian])
+
+    def next_wake(self) -> float | None:
+        """Soon while somebody watches the progress; else when a restart is due."""
+        due = [0.2] if self.progress.watched else []
+        if self._decision.wake_at is not None:
+            due.append(self._decision.wake_at - self.world.clock.monotonic())
+        return min(due, default=None)
+
+    def stop(self, signum: int) -> None:
+        """SIGTERM and SIGINT stop the run in order, a second one hurries; SIGHUP detaches."""
+        if signum == signal.SIGHUP:
+            self._detach()
+            return
+        if self.stopping:
+            self._stopping_since = -1e9
+            return
+        self.stopping, self._stopping_since = True, self.world.clock.monotonic()
+        say(f"stopping run {self.run} in order; again to hurry; `--resume {self.run}` goes on later")
+
+    def _detach(self) -> None:
+        log = os.open(self.files.layer_log("launch"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        self.progress.watched = False
+        say(f"{self.world.clock.utc()} the terminal is gone: detached, run {self.run} goes on")
+        self._log("detached", {})
+
+    def abandon(self, why: str) -> None:
+        """Fenced: the guardian is a life of its own and stays."""
+
+    # acts
+
+    def _do_take(self, act: Act, view: LauncherView) -> None:
+        assert act.posted is not None and act.posted.signal is not None
+        heard = act.posted.signal
+        if heard.id not in self.applied:
+            self._log("signal", {"id": heard.id, "type": heard.signal_type, "payload": heard.payload}, sync=True)
+            if heard.signal_type == "ESCALATE":
+                say(f"{heard.payload.get('who')} was given up: {heard.payload.get('why')}")
+        signals.take(act.posted.path)
+
+    def _do_refuse(self, act: Act, view: LauncherView) -> None:
+        assert act.posted is not None
+        signals.refuse(act.posted.path, act.why)
+
+    def _do_resume(self, act: Act, view: LauncherView) -> None:
+        said = f"{self.run}-resume-{self.life.incarnation}"
+        self.crew.tell(self.guardian, "GUIDANCE", {"action": "resume"}, id_=said)
+        if self.state.status == "stopped":
+            self.state.status = "running"  # the guardian will write so; until then nobody may take it for over
+        self._to_resume = False
+
+    def _do_say_stop(self, act: Act, view: LauncherView) -> None:
+        self.crew.tell(self.guardian, "GUIDANCE", {"action": "stop"}, id_=f"{self.run}-stop-{self.life.incarnation}")
+        self._told_to_stop = True
+
+    def _do_start(self, act: Act, view: LauncherView) -> None:
+        previous = view.guardian.identity
+        if previous is not None and previous.status == "crashed":
+            self.crew.sweep(previous)
+        wish = Wish(self.guardian, self.life.key, journal_incarnation=self.incarnation)
+        try:
+            leased = self.world.start_layer(wish, self.launch)
+        except START_RACES as error:
+            say(str(error))
+            return
+        self._log("spawn", {"full": leased.key.full, "incarnation": leased.incarnation, "why": act.why})
+
+    def _do_replace(self, act: Act, view: LauncherView) -> None:
+        self.crew.replace(view.guardian, act.why)
+
+    def _do_record(self, act: Act, view: LauncherView) -> None:
+        data = self.crew.death(view.guardian)
+        self._fold("death", data)
+        self.progress.death(data)
+
+    def _do_park(self, act: Act, view: LauncherView) -> None:
+        self.crew.park(view.guardian, act.why)
+
+    def _do_term(self, act: Act, view: LauncherView) -> None:
+        self.crew.term(view.guardian)
+
+    def _do_write_stopped(self, act: Act, view: LauncherView) -> None:
+        """Without a guardian the launcher writes the run's status, under the guardian's life lock."""
+        lock = LifeLock.try_take(self.world.store.life_path(self.guardian))
+        if lock is None:
+            return
+        try:
+            journal = Writer(self.files.journal, self.life.token)
+            if self.state.status == "running":
+                journal.append("run", {"status": "stopped", "reason": "stopped without a guardian"},
+                               self.world.clock.utc(), sync=True)
+            journal.close()
+        finally:
+            lock.release()
+
+    def _do_end(self, act: Act, view: LauncherView) -> None:
+        for entry in self.reader.read():
+            self.state.apply(entry)
+            self.progress.show(entry)
+        reason = act.why or self.state.reason
+        self.progress.end(act.who, reason, self.state)
+        self._log("end", {"status": act.who, "reason": reason})
+        self.crew.journal.close()
+        self.life.end("done" if act.who == "done" else act.who, EXIT.get(act.who, 1))
+        self.exit_code = EXIT.get(act.who, 1)
+
+

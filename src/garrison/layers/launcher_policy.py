@@ -1,0 +1,100 @@
+"""What a launcher does next. Pure: the guardian's life, the run's status and what was asked go in, acts come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from garrison.layers.guardian_policy import Act, Decision
+from garrison.supervise.restart import Policy
+from garrison.supervise.step import LifeView, next_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from garrison.records.signals import Posted
+    from garrison.supervise.restart import Death
+
+ENDED = frozenset({"stopped", "done", "failed"})
+
+EXIT = {"done": 0, "failed": 1, "stopped": 130}
+"""Run status → the launcher's exit code."""
+
+
+@dataclass(frozen=True)
+class LauncherView:
+    """Everything a launcher observes in one turn."""
+
+    now: float
+    boot_id: str
+    run_status: str = "new"
+    guardian: LifeView = field(default_factory=LifeView)
+    deaths: Sequence[Death] = ()
+    inbox: Sequence[Posted] = ()
+    applied: frozenset[str] = frozenset()
+    stopping: bool = False
+    overdue: bool = False
+    others_living: bool = False
+    """Whether any runner, orchestrator or processor of the run lives."""
+    to_resume: bool = False
+    """Whether the word to resume has yet to be said."""
+    told_to_stop: bool = False
+
+
+def decide(view: LauncherView, policy: Policy) -> Decision:
+    """The acts of one turn."""
+    acts = [Act("take" if posted.signal else "refuse", why=posted.error, posted=posted) for posted in view.inbox]
+    if acts:
+        return Decision(acts)
+    if view.to_resume:
+        return Decision([Act("resume")])
+    if view.stopping:
+        return _stop(view)
+    if view.run_status in ENDED and not view.guardian.living:
+        return _leave(view)
+    return _guard(view, policy)
+
+
+def _leave(view: LauncherView) -> Decision:
+    """The run is over and its guardian gone; one that died on its way out is swept first."""
+    if view.guardian.verdict is not None and view.guardian.verdict.state in ("dead", "lapsed"):
+        return Decision([Act("replace", why=view.guardian.verdict.why)])
+    return Decision([Act("end", view.run_status)])
+
+
+def _guard(view: LauncherView, policy: Policy) -> Decision:
+    step = next_step(_unfinished(view), view.deaths, view.now, view.boot_id, policy)
+    if step.kind == "wait":
+        return Decision([], step.at)
+    if step.kind == "none":
+        return Decision([])
+    if step.kind == "ended":  # parked: by this launcher's predecessor or a person
+        return Decision([Act("end", "parked", why=step.why)])
+    if step.kind == "park":
+        return Decision([Act("park", why=step.why), Act("end", "parked", why=step.why)])
+    return Decision([Act(step.kind, why=step.why)])
+
+
+def _unfinished(view: LauncherView) -> LifeView:
+    """A guardian that ended in order while its run goes on counts as one that died; stopped runs were lifted."""
+    identity = view.guardian.identity
+    if identity is None or identity.status != "terminated":
+        return view.guardian
+    if identity.reason in ENDED:
+        return LifeView()
+    return replace(view.guardian, identity=replace(identity, status="crashed"))
+
+
+def _stop(view: LauncherView) -> Decision:
+    """SIGTERM goes down in order; a guardian that is dead or does not hear is followed by one that only stops."""
+    if view.guardian.living:
+        if view.overdue:
+            return Decision([Act("replace", why="did not stop in time")])
+        return Decision([Act("term")])
+    if view.guardian.verdict is not None and view.guardian.verdict.state in ("dead", "lapsed"):
+        return Decision([Act("replace", why=view.guardian.verdict.why)])
+    if view.run_status in ENDED:
+        return Decision([Act("end", view.run_status)])
+    if view.others_living and not view.told_to_stop:
+        return Decision([Act("say_stop"), Act("start", why="to stop what still lives")])
+    return Decision([Act("write_stopped"), Act("end", "stopped")])

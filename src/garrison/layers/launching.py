@@ -1,0 +1,317 @@
+"""Launching and resuming: everything that must be true before a launcher's life begins.
+
+A launch that cannot land anything ends here, with one line, and has cost nothing: graph, repository, gate, agents and
+pre-flight are checked before a run exists. Then launch.json and graph.dot are durable, then the launcher's identity,
+then the process becomes the launcher (or starts it detached).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.agents import registry
+from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
+from garrison.layers.run_state import RunState, fold
+from garrison.layers.world import World, layer_argv
+from garrison.merge import decide as merge_decide
+from garrison.merge.preflight import preflight
+from garrison.merge.queue import MergeQueue
+from garrison.merge.state import Config
+from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.parser import parse
+from garrison.records import atomic
+from garrison.records import run as run_records
+from garrison.records.identity import Identity
+from garrison.records.journal import read_all
+from garrison.records.names import check_name, check_node, check_run, fit_name, fit_run, launcher
+from garrison.records.run import Launch
+from garrison.settings import homes_list, trees_root
+from garrison.supervise.lease import Wish, marker
+from garrison.supervise.replace import replace_life
+from garrison.supervise.start import take_lease
+from garrison.system.environment import held_back
+from garrison.system.git import Git, validate_repository
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for; None means: not said."""
+
+    pipeline: Path
+    target: Path
+    run: str | None = None
+    pipeline_id: str | None = None
+    base: str | None = None
+    setup: str | None = None
+    gate: str | None = None
+    no_gate: bool = False
+    env: list[str] = field(default_factory=list)
+    agent: str = "command"
+    max_agents: int | None = None
+    max_respawn: int = 10
+    terminal: str = "auto"
+    new: bool = False
+    allow_foreign_imports: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A launch that may begin: its record, its graph's text and its plan."""
+
+    launch: Launch
+    text: str
+    plan: RunPlan
+
+
+def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepared:
+    """Check everything, run the pre-flight; returns what `create` writes. Refused or UsageError otherwise."""
+    text = _read(request.pipeline)
+    graph = parse(text, str(request.pipeline))
+    plan = plan_run(graph)
+    repo = validate_repository(request.target)
+    git = Git(repo)
+    git.check_branch_space()
+    pipeline_id = _pipeline_id(request, plan)
+    base = _base(request, plan, git)
+    launch = Launch(
+        run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=world.clock.utc(),
+        trees=str(trees_root(world.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
+        setup=request.setup or plan.setup, gate=None, no_gate=request.no_gate, env=_environment_names(world, request, plan),
+        held_back=held_back(world.environ, request.env), agent=request.agent,
+        max_agents=request.max_agents or max(2, os.cpu_count() or 1), max_respawn=request.max_respawn,
+        terminal=request.terminal, path=world.environ.get("PATH", os.defpath),
+        locale={name: world.environ[name] for name in LOCALE if name in world.environ},
+        graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "")
+    _refuse_unfinished(world, launch, request)
+    launch = _with_gate(world, launch, git, request, plan, say)
+    return Prepared(launch, text, plan)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read pipeline {path}: {error}") from error
+
+
+def _pipeline_id(request: Request, plan: RunPlan) -> str:
+    return check_name(request.pipeline_id) if request.pipeline_id else fit_name(plan.id or request.pipeline.stem)
+
+
+def _base(request: Request, plan: RunPlan, git: Git) -> str:
+    base = request.base or plan.base or git.current_branch()
+    if base is None:
+        raise Refused(f"{git.root} has a detached HEAD; say which branch to land on with --base BRANCH")
+    if git.rev(f"refs/heads/{base}") is None:
+        raise Refused(f"{git.root} has no branch {base}; create it, or name another with --base")
+    return base
+
+
+def _environment_names(world: World, request: Request, plan: RunPlan) -> list[str]:
+    """Variables that pass through: --env, and what the agents' profiles ask for. Unknown agents are refused here."""
+    agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
+    asked = registry.check(agents, world.home)
+    for name, task in plan.tasks.items():
+        which = task.agent or ("command" if task.command else request.agent)
+        if which == "command" and not task.command:
+            raise Refused(f"node {name} has no command=; give it one, or name another agent with --agent or agent=")
+    return sorted({*request.env, *asked})
+
+
+def _refuse_unfinished(world: World, launch: Launch, request: Request) -> None:
+    if request.run and (world.home / "runs" / check_run(request.run)).exists():
+        raise Refused(f"there is a run {request.run} already; go on with --resume {request.run} or choose another --run")
+    if request.new:
+        return
+    for run in run_records.runs(world.home):
+        other = world.launch(run)
+        if (other.pipeline_id, other.repo) != (launch.pipeline_id, launch.repo) or other.adhoc:
+            continue
+        state = state_of(world, run)
+        if state.status in ("done", "failed"):
+            continue
+        done = sum(1 for node in state.nodes.values() if node.status == "validated")
+        raise Refused(f"run {run} of this pipeline and repository is unfinished ({done} of {len(state.nodes)} done); "
+                      f"go on with --resume {run}, or say --new")
+
+
+def state_of(world: World, run: str) -> RunState:
+    """A run's state as its journal tells it."""
+    return fold(read_all(world.files(run).journal))
+
+
+def _with_gate(world: World, launch: Launch, git: Git, request: Request, plan: RunPlan,
+               say: Callable[[str], None]) -> Launch:
+    """The launch with the queue's gate settled and the pre-flight passed."""
+    queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
+    recorded = queue.state.config
+    gate = None if request.no_gate else request.gate or plan.gate or (recorded.gate if recorded else None)
+    setup = launch.setup if launch.setup is not None else (recorded.setup if recorded and gate == recorded.gate else None)
+    if gate is None and not request.no_gate:
+        raise Refused("no gate: say how a merged tree is tested with --gate 'COMMAND' (or gate= in the graph), "
+                      "or --no-gate to land untested")
+    config = Config(gate, setup, request.no_gate, world.timing.gate_timeout)
+    why = merge_decide.refusal(recorded, config, unfinished=len(queue.state.unfinished()),
+                               processor=queue.processor_alive())
+    if why:
+        raise Refused(why)
+    launch = replace(launch, gate=gate, setup=setup)
+    preflight(queue, config, trees=Path(launch.trees), environment=world.environment(launch, {}), run=launch.run_id,
+              base=f"refs/heads/{launch.base}", allow_foreign_imports=request.allow_foreign_imports, progress=say)
+    queue.configure(config)
+    return launch
+
+
+def create(world: World, prepared: Prepared) -> Launch:
+    """Claim a run id and make launch.json and graph.dot durable; returns the launch with its id."""
+    run, root = _claim(world, prepared.launch)
+    launch = replace(prepared.launch, run_id=run)
+    files = world.files(run)
+    atomic.write(files.graph, prepared.text.encode())
+    run_records.save(files.launch, launch)
+    atomic.sync_directory(root.parent)
+    remember_home(world)
+    return launch
+
+
+def _claim(world: World, launch: Launch) -> tuple[str, Path]:
+    """A run id of its own: the one asked for, else the pipeline's name with the next free number."""
+    folder = atomic.make_directory(world.home / "runs")
+    stem = fit_run(launch.pipeline_id)
+    number = 1
+    while True:
+        run = launch.run_id or f"{stem}-{number}"
+        try:
+            os.mkdir(folder / run, 0o700)  # noqa: PTH102  # the exclusive creation is the claim
+            return check_run(run), folder / run
+        except FileExistsError:
+            if launch.run_id:
+                raise Refused(f"there is a run {run} already; go on with --resume {run} or choose another --run") from None
+            number += 1
+
+
+def remember_home(world: World) -> None:
+    """Add this home to the user's list of homes; a list that cannot be written is no reason to stop."""
+    path = homes_list(world.environ)
+    with contextlib.suppress(OSError):
+        known = path.read_text().splitlines() if path.exists() else []
+        if str(world.home) not in known:
+            atomic.make_directory(path.parent)
+            with path.open("a") as file:
+                file.write(f"{world.home}\n")
+
+
+def check_resume(world: World, run: str, *, onto: bool = False) -> Launch:
+    """The launch of a run that may be resumed. Refused if it is over, or if its base was rewritten (unless `onto`)."""
+    launch = world.launch(check_run(run))
+    state = state_of(world, run)
+    if state.status in ("done", "failed"):
+        raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
+                      + "; start another with --new")
+    git = Git(validate_repository(Path(launch.repo)))
+    tip = git.rev(f"refs/heads/{launch.base}")
+    if tip is None:
+        raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")
+    if not onto and not git.is_ancestor(launch.base_oid, tip):
+        raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
+                      "say --onto to go on upon it")
+    return launch
+
+
+def lease_launcher(world: World, run: str) -> Identity:
+    """The launcher's lease, by itself; a dead predecessor is replaced first. AlreadyAlive if one lives."""
+    key = launcher(run)
+    old = world.store.read(Identity, key)
+    if old is not None:
+        verdict = world.observer.judge(old)
+        if verdict.living:
+            raise AlreadyAlive(f"run {run} is looked after by its launcher already (pid {old.pid}); "
+                               f"`garrison status {run}` shows it")
+        if verdict.state != "ended" or old.status == "crashed":
+            replace_life(world.observer, old, verdict.why, world.timing.sweep_grace)
+    return take_lease(world.observer, Wish(key), world.timing.spawn_deadline)
+
+
+def launcher_process(world: World, launch: Launch, identity: Identity, options: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The command line and environment of the launcher's process."""
+    key = launcher(launch.run_id)
+    own = {"GARRISON_LIFE": marker(str(world.home), key, identity.incarnation),
+           "GARRISON_INCARNATION": str(identity.incarnation)}
+    if world.environ.get("NOTIFY_SOCKET"):
+        own["NOTIFY_SOCKET"] = world.environ["NOTIFY_SOCKET"]
+    return layer_argv(key, world.home, identity.incarnation, options), world.environment(launch, own)
+
+
+def become_launcher(world: World, launch: Launch, options: list[str]) -> None:
+    """Lease the launcher's life and re-execute this process as it; does not return."""
+    argv, env = launcher_process(world, launch, lease_launcher(world, launch.run_id), options)
+    os.execve(argv[0], argv, env)
+
+
+def start_detached(world: World, launch: Launch, options: list[str]) -> int:
+    """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid once it lives."""
+    identity = lease_launcher(world, launch.run_id)
+    argv, env = launcher_process(world, launch, identity, [*options, "--quiet"])
+    log = world.files(launch.run_id).layer_log("launch")
+    atomic.make_directory(log.parent)
+    child = world.processes.spawn(argv, env=env, cwd=str(world.home), log=log)
+    os.close(child.pidfd)
+    return child.pid
+
+
+def respawn(home: Path) -> list[str]:
+    """`garrison up`: one launcher for each run that is unfinished, not stopped, and has none. Harmless twice at once."""
+    world = World.real(home)
+    started = []
+    for run in run_records.runs(home):
+        with contextlib.suppress(AlreadyAlive):
+            if _wants_launcher(world, run):
+                start_detached(world, check_resume(world, run), ["--resume"])
+                started.append(run)
+    return started
+
+
+def _wants_launcher(world: World, run: str) -> bool:
+    try:
+        if world.launch(run).adhoc or state_of(world, run).status in ("done", "failed", "stopped"):
+            return False
+        identity = world.store.read(Identity, launcher(run))
+    except GarrisonError:
+        return False  # an unreadable run is told by `status`; the others must not wait for it
+    if identity is None:
+        return True
+    return not world.observer.judge(identity).living and identity.status not in ("held", "parked")
+
+
+def adhoc(world: World, node: str, prd: str, target: Path, **task: object) -> tuple[Launch, run_records.Task]:
+    """A run of one node by hand: launch.json and task.json, without graph, guardian and launcher."""
+    repo = validate_repository(target)
+    git = Git(repo)
+    git.check_branch_space()
+    base = git.current_branch()
+    if base is None:
+        raise Refused(f"{repo} has a detached HEAD; check a branch out, it is what the work will land on")
+    asked = str(task.pop("run", "") or "")
+    launch = Launch(
+        run_id=asked, pipeline_id=f"adhoc-{check_node(node)}", repo=str(repo), base=base,
+        created_at=world.clock.utc(), trees=str(trees_root(world.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
+        agent=str(task.get("agent") or "command"), path=world.environ.get("PATH", os.defpath), prd_ref=prd, adhoc=True,
+        locale={name: world.environ[name] for name in LOCALE if name in world.environ},
+        max_respawn=int(str(task.pop("max_respawn", None) or 10)), terminal=str(task.pop("terminal", None) or "auto"),
+        held_back=held_back(world.environ, []))
+    run, _ = _claim(world, launch)
+    launch = replace(launch, run_id=run)
+    made = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd, **task)  # type: ignore[arg-type]
+    run_records.save(world.files(run).attempt(node, 1) / "task.json", made)
+    run_records.save(world.files(run).launch, launch)
+    remember_home(world)
+    return launch, made

@@ -1,0 +1,99 @@
+"""The one loop of all layers: turn (observe, decide, act) → beat → wait. Short enough to read at once.
+
+A turn that did something is followed by another at once; a quiet one waits for a process exit, a file, a signal or the
+slow timer. Beats come only from here, after a finished turn: a thread would beat for a dead loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+from typing import TYPE_CHECKING, Protocol
+
+from garrison.errors import Fenced, LockLost, RecordCorrupt
+from garrison.system.waker import Waker
+
+if TYPE_CHECKING:
+    from garrison.layers.world import World
+    from garrison.supervise.start import Life
+
+PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+"""Errors of the machine, not of ours: said, and tried again at the next timer."""
+
+FENCED_EXIT = 75
+
+
+class Layer(Protocol):
+    """What the loop drives."""
+
+    def turn(self) -> bool:
+        """Observe, decide, act once; True if anything was done (another turn follows at once)."""
+
+    def watch(self, waker: Waker) -> None:
+        """Register what should wake the loop early."""
+
+    def stop(self, signum: int) -> None:
+        """A request to end in order arrived."""
+
+    def abandon(self, why: str) -> None:
+        """The life is fenced: kill own children, write nothing."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Set when the layer is done."""
+
+    def next_wake(self) -> float | None:
+        """Seconds until something is due, None if only the timer matters."""
+
+
+def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> int:
+    """Drive `layer` to its end; returns the process's exit code."""
+    waker = waker or Waker((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
+    try:
+        while True:
+            again = _guarded_turn(layer, life)
+            if layer.exit_code is not None:
+                return layer.exit_code
+            world.processes.reap()
+            layer.watch(waker)
+            due = layer.next_wake()
+            timeout = world.timing.rescan if due is None else max(0.0, min(due, world.timing.rescan))
+            wake = waker.wait(0.0 if again else timeout)
+            for number in wake.signals:
+                _hear(layer, number)
+    except Fenced as error:
+        say(str(error))
+        layer.abandon(str(error))
+        return FENCED_EXIT
+    finally:
+        waker.close()
+
+
+def _guarded_turn(layer: Layer, life: Life) -> bool:
+    """One turn and its beat; troubles of the machine are said and passed over, a lost life lock asks to stop."""
+    try:
+        again = layer.turn()
+        if layer.exit_code is None:
+            life.beat()
+    except LockLost as error:
+        raise Fenced(str(error)) from error
+    except RecordCorrupt as error:
+        say(str(error))
+        return False
+    except OSError as error:
+        if error.errno not in PASSING:
+            raise
+        say(f"{error}; going on, will try again")
+        return False
+    return again
+
+
+def _hear(layer: Layer, number: int) -> None:
+    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        layer.stop(number)
+
+
+def say(text: str) -> None:
+    """A line in the layer's log."""
+    print(text, file=sys.stderr, flush=True)

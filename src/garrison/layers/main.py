@@ -1,0 +1,96 @@
+"""The program of every layer: `python -m garrison.layers.main ROLE --home H --run R --name N --incarnation I`.
+
+Started only by a spawner that holds a lease; it becomes that life, recovers, says ready and enters the loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError, NotFound
+from garrison.layers.loop import Layer, run, say
+from garrison.layers.world import World
+from garrison.records import run as run_records
+from garrison.records.names import Key
+from garrison.records.run import Task
+from garrison.supervise.start import Life, register
+from garrison.system.processes import become_subreaper
+from garrison.system.waker import Waker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line of a layer."""
+    parser = argparse.ArgumentParser(prog="garrison.layers.main", description="one layer's process")
+    parser.add_argument("role", choices=["launch", "guardian", "runner", "orchestrator", "processor"])
+    parser.add_argument("--home", required=True)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--incarnation", type=int, required=True)
+    parser.add_argument("--attempt", type=int, default=1)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--stop", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    return parser.parse_args(argv)
+
+
+def build(world: World, life: Life, options: argparse.Namespace) -> Layer:
+    """The layer of a role, recovered from disk. Each imports only what it needs: a runner parses no graph."""
+    launch = world.launch(options.run)
+    if options.role == "launch":
+        from garrison.layers.launcher import Launcher
+        from garrison.layers.progress import Progress
+
+        become_subreaper()
+        return Launcher(world, life, launch, Progress(as_json=options.json, quiet=options.quiet), resume=options.resume)
+    if options.role == "guardian":
+        from garrison.layers.guardian import Guardian
+        from garrison.layers.plans import plan_of
+
+        return Guardian(world, life, launch, plan_of(world.files(options.run)))
+    if options.role == "processor":
+        from garrison.layers.processor import Processor
+
+        return Processor(world, life, launch)
+    path = world.files(options.run).attempt(options.name, options.attempt) / "task.json"
+    task = run_records.load(Task, path)
+    if task is None:
+        raise NotFound(f"{path} is missing; it is written before a runner is started")
+    if options.role == "runner":
+        from garrison.layers.runner import Runner
+
+        return Runner(world, life, launch, task)
+    from garrison.layers.orchestrator import Orchestrator
+
+    return Orchestrator(world, life, launch, task)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Become the life the lease was for and live it; returns the exit code."""
+    options = arguments(sys.argv[1:] if argv is None else argv)
+    world = World.real(Path(options.home))
+    waker = Waker((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
+    key = Key(options.role, options.name, options.run)
+    try:
+        life = register(world.observer, key, options.incarnation, time.sleep)
+        layer = build(world, life, options)
+        if options.stop:
+            layer.stop(signal.SIGTERM)
+        life.ready()
+        return run(layer, life, world, waker)
+    except GarrisonError as error:
+        say(f"{key.full}#{options.incarnation}: {error}")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.exit(code)

@@ -1,0 +1,188 @@
+"""The orchestrator: does the work of one attempt through an agent, records how far it is, and writes its result.
+
+It runs in the terminal and outlives its runner. What it prints is the agent's output, for a person to watch; the file
+output.log is the truth. Its result is stamped with run, node, attempt and incarnation, and fenced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.agents import prompt
+from garrison.agents.registry import agent
+from garrison.agents.seam import Assignment, Outcome
+from garrison.errors import GarrisonError
+from garrison.records import atomic, record
+from garrison.records import hook as hooks
+from garrison.records import run as run_records
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity
+from garrison.records.run import Result
+from garrison.records.wisdom import build_wisdom_prompt_block
+from garrison.system.git import Git
+from garrison.system.jobs import tail
+
+if TYPE_CHECKING:
+    from garrison.agents.seam import Work
+    from garrison.layers.world import World
+    from garrison.records.run import Launch, Task
+    from garrison.supervise.start import Life
+    from garrison.system.waker import Waker
+
+NOT_FOUND = 127
+
+
+class Orchestrator:
+    """One life of a node's orchestrator."""
+
+    def __init__(self, world: World, life: Life, launch: Launch, task: Task) -> None:
+        self.world, self.life, self.launch, self.task = world, life, launch, task
+        assert life.identity.worktree is not None
+        self.tree = Path(life.identity.worktree)
+        self.git = Git(Path(launch.repo))
+        folder = atomic.make_directory(world.files(launch.run_id).attempt(task.node, task.attempt))
+        self.assignment = Assignment(task, self.tree, folder, dict(world.environ), life.incarnation)
+        self.hook = world.store.get(Hook, life.key)
+        self.work: Work | None = None
+        self.stopping = False
+        self.exit_code: int | None = None
+        self._head = self._start_head = self.git.head(self.tree)
+        self._reflog = self.git.git_dir(self.tree) / "logs" / "HEAD"
+        self._stamp: tuple[object, object] = (_stamp(self._reflog), None)
+        self._notes = self.hook.resumption_instructions or ""
+        self._busy = True
+        self._shown = self.assignment.output.stat().st_size if self.assignment.output.exists() else 0
+
+    def turn(self) -> bool:
+        """Begin, or look how far the work is, or end."""
+        now = self.world.clock.monotonic()
+        if self.work is None:
+            return self._begin(now)
+        outcome = self.work.poll(now)
+        self._note_progress()
+        self._show()
+        if outcome is None:
+            return False
+        if self.stopping:
+            self._end("stopped")
+        else:
+            self._finish(outcome)
+        return True
+
+    def _begin(self, now: float) -> bool:
+        """Write the prompt with what earlier lives learned, start the agent. A result already there is not redone."""
+        if run_records.load(Result, self.assignment.folder / "result.json") is not None:
+            self._end("done")
+            return True
+        if self.stopping:
+            self._end("stopped")
+            return True
+        wisdom = build_wisdom_prompt_block(self.hook) if self.life.incarnation > 1 else ""
+        text = prompt.build(self.task, self.life.identity.branch or "", wisdom)
+        atomic.write(self.assignment.prompt_file, text.encode())
+        self._move("executing")
+        try:
+            self.work = agent(self.task.agent, self.world.home).start(self.assignment, now)
+        except GarrisonError as error:
+            self._finish(Outcome("fail", str(error)))
+        return True
+
+    def _note_progress(self) -> None:
+        """Bring the last commit and the agent's notes into the hook, for a successor."""
+        stamp = (_stamp(self._reflog), _stamp(self.assignment.notes))
+        if stamp == self._stamp:  # asking git four times a second would cost more than the agent
+            return
+        self._stamp = stamp
+        head = self.git.head(self.tree)
+        notes = _read(self.assignment.notes) or self._notes
+        if head == self._head and notes == self._notes:
+            return
+        now = self.world.clock.utc()
+        last = next(iter(self.git.log_oneline(head, 1)), head) if head and head != self._start_head else None
+        self._head, self._notes = head, notes
+        self.hook = self.life.hook(lambda old: hooks.note(old, now, text=notes or None, last_committed=last))
+
+    def _show(self) -> None:
+        """Print what the agent printed since; a terminal that is gone is no reason to stop."""
+        with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
+            file.seek(self._shown)
+            data = file.read()
+            self._shown += len(data)
+            self._busy = bool(data)
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Commit the leftovers, write the stamped result while nobody has taken our place, and go."""
+        if outcome.status == "success":
+            where = f"run {self.task.run_id}, attempt {self.task.attempt}"
+            self.git.commit_all(self.tree, f"Commit what {self.task.node} left uncommitted\n\n{where}")
+            self._stamp = (None, None)
+            self._note_progress()
+        reason = outcome.reason
+        if outcome.exit_code == NOT_FOUND and self.launch.held_back:
+            reason += f"; variables that were held back: {', '.join(self.launch.held_back)} (pass some with --env NAME)"
+        result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
+                        self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
+                        tail(self.assignment.output, 20))
+        with self.world.store.locked(Identity, self.life.key, incarnation=self.life.incarnation):
+            atomic.write(self.assignment.folder / "result.json", record.encode(result))
+        if outcome.status == "success":
+            self._move("impl_complete")
+        self._end("done" if outcome.status == "success" else "failed")
+
+    def _move(self, phase: str) -> None:
+        """Move the own hook; a successor that begins at a later phase stays there."""
+        now = self.world.clock.utc()
+        order = list(hooks.PHASES)
+        if order.index(self.hook.phase) < order.index(phase):
+            self.hook = self.life.hook(lambda old: hooks.move(old, phase, now))
+
+    def _end(self, reason: str) -> None:
+        self._show()
+        self.life.end(reason, 0 if reason != "failed" else 1)
+        self.exit_code = 0
+
+    def watch(self, waker: Waker) -> None:
+        """Wake when the agent's process ends, or leaves notes."""
+        process = self.work.process() if self.work else None
+        if process is not None:
+            waker.watch_process(*process)
+        waker.watch_directory(self.assignment.folder)
+
+    def next_wake(self) -> float | None:
+        """Often while there is output for a person to follow."""
+        at = self.work.wake_at() if self.work else None
+        due = [] if at is None else [at - self.world.clock.monotonic()]
+        return min([*due, 0.25]) if self._busy else min(due, default=None)
+
+    def stop(self, _signum: int) -> None:
+        """End the agent in order, without a result: the attempt goes on later."""
+        self.stopping = True
+        if self.work is not None:
+            self.work.stop(self.world.clock.monotonic())
+
+    def abandon(self, why: str) -> None:
+        """Fenced: end the own agent; a successor works in the same tree."""
+        self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What changes when a file does; None while it is absent."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[-4000:]
+    except OSError:
+        return ""
+
+

@@ -1,0 +1,16 @@
+"""A run's plan, read from its snapshot of the graph."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.parser import parse_file
+
+if TYPE_CHECKING:
+    from garrison.records.run import RunFiles
+
+
+def plan_of(files: RunFiles) -> RunPlan:
+    """The plan of the run's graph.dot."""
+    return plan_run(parse_file(files.graph))

@@ -1,0 +1,322 @@
+"""The runner: one node's worktree and branch, its orchestrator, acceptance and merge entry. Thin; see runner_policy.
+
+If it dies, the orchestrator goes on; the next runner finds phase, facts and result on disk and adopts.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import RecordCorrupt
+from garrison.layers import runner_policy as policy
+from garrison.layers.crew import START_RACES, Crew
+from garrison.layers.guardian_policy import Act, Decision, Merge
+from garrison.layers.loop import say
+from garrison.layers.orchestrator_start import close_sessions, start_orchestrator, tree_environment
+from garrison.layers.runner_policy import RunnerFacts, RunnerView
+from garrison.layers.runner_start import worktree_of, write_state
+from garrison.merge.queue import MergeQueue
+from garrison.records import hook as hooks
+from garrison.records import run as run_records
+from garrison.records import signals
+from garrison.records.hook import Hook
+from garrison.records.journal import Writer
+from garrison.records.names import Key, branch_of, launcher
+from garrison.records.run import Result, Task
+from garrison.supervise.restart import Policy
+from garrison.system.git import Git
+from garrison.system.jobs import Job, tail
+from garrison.system.terminal import choose_terminal
+
+if TYPE_CHECKING:
+    from garrison.layers.world import World
+    from garrison.records.run import Launch
+    from garrison.supervise.start import Life
+    from garrison.supervise.step import LifeView
+    from garrison.system.waker import Waker
+
+
+class Runner:
+    """One life of a node's runner."""
+
+    def __init__(self, world: World, life: Life, launch: Launch, task: Task) -> None:
+        self.world, self.life, self.launch, self.task = world, life, launch, task
+        self.files = world.files(launch.run_id)
+        self.folder = self.files.attempt(task.node, task.attempt)
+        self.orchestrator = Key("orchestrator", task.node, launch.run_id)
+        self.branch = branch_of(launch.run_id, task.node)
+        self.tree = worktree_of(launch, task.node)
+        self.git = Git(Path(launch.repo))
+        self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
+                                git=self.git)
+        journal = Writer(self.files.layer_journal(f"runner-{task.node}"), life.token)
+        self.facts = RunnerFacts()
+        for entry in journal.entries:
+            self.facts.apply(entry, task.attempt)
+        self.crew = Crew(world, life, journal)
+        self.policy = Policy(total=launch.max_respawn)
+        self.phase = world.store.get(Hook, life.key).phase
+        self.terminal, note = choose_terminal(launch.terminal, world.home)
+        if note:
+            say(note)
+        self.job: Job | None = None
+        self.job_name = ""
+        self.stopping = False
+        self.exit_code: int | None = None
+        self._orphaned_since: float | None = None
+        self._stopping_since: float | None = None
+        self._tree_ready = False
+        self._view: RunnerView | None = None
+        self._decision = Decision([])
+        self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "phase": self.phase})
+        write_state(world, launch, life.key, "active", life.identity.pid)
+
+    # observe
+
+    def observe(self) -> RunnerView:
+        """Everything there is to see, now."""
+        now = self.world.clock.monotonic()
+        self._poll_job(now)
+        return RunnerView(
+            self.task, self.phase, now, self.world.observer.where.boot_id,
+            signals.pending(self.world.home, self.life.key), self.crew.view(self.orchestrator), self._result(),
+            self._merge(), self._tree_ready, self.job_name if self.job else "", self.stopping, self._overdue(now),
+            self.launch.adhoc, self._alone(now), self.world.timing.orphan_grace)
+
+    def _overdue(self, now: float) -> bool:
+        if self.stopping and self._stopping_since is None:
+            self._stopping_since = now
+        return self._stopping_since is not None and now - self._stopping_since > self.world.timing.stop_orchestrator
+
+    def _result(self) -> Result | None:
+        """The attempt's result if it is whole and of this run, node and attempt; anything else is said and ignored."""
+        path = self.folder / "result.json"
+        try:
+            result = run_records.load(Result, path)
+        except RecordCorrupt as error:
+            say(str(error))
+            return None
+        if result and (result.run_id, result.node, result.attempt) != (
+                self.task.run_id, self.task.node, self.task.attempt):
+            say(f"{path} is of {result.run_id}/{result.node}/{result.attempt}; ignored")
+            return None
+        return result
+
+    def _merge(self) -> Merge | None:
+        if self.phase not in ("validating", "impl_complete"):
+            return None
+        found = [entry for entry in self.queue.entries()
+                 if (entry.run, entry.node, entry.attempt) == (self.launch.run_id, self.task.node, self.task.attempt)]
+        if not found:
+            return None
+        return Merge(found[-1].attempt, found[-1].status, found[-1].reason or "", found[-1].commit or "")
+
+    def _alone(self, now: float) -> float | None:
+        """Seconds since nobody above is alive; by name, never by incarnation."""
+        parent = self.life.identity.parent
+        if parent is None:
+            return None
+        above = [Key(parent["role"], parent["name"], self.launch.run_id), launcher(self.launch.run_id)]
+        if any(self.crew.view(key).living for key in above):
+            self._orphaned_since = None
+            return None
+        if self._orphaned_since is None:
+            self._orphaned_since = now
+            say("neither guardian nor launcher is alive: finishing the attempt, starting nothing new after the grace")
+        return now - self._orphaned_since
+
+    # the loop's Layer
+
+    def turn(self) -> bool:
+        """Observe, decide, act."""
+        self._view = self.observe()
+        self._decision = policy.decide(self.facts, self._view, self.policy)
+        for act in self._decision.acts:
+            getattr(self, f"_do_{act.kind}")(act, self._view)
+            if self.exit_code is not None:
+                break
+        return any(act.kind not in ("term", "stop_job") for act in self._decision.acts)
+
+    def watch(self, waker: Waker) -> None:
+        """Wake at the end of the orchestrator or a job, at any signal, result or merge."""
+        if self._view is not None:
+            self.crew.watch(waker, [self._view.orchestrator])
+        if self.job is not None:
+            waker.watch_process(self.job.pid, self.job.ticks)
+        for folder in (self.folder, self.queue.path.parent):
+            if folder.is_dir():
+                waker.watch_directory(folder)
+
+    def next_wake(self) -> float | None:
+        """Seconds until a restart or a job's deadline is due."""
+        due = [at for at in (self._decision.wake_at, self.job.wake_at if self.job else None) if at is not None]
+        return min(due) - self.world.clock.monotonic() if due else None
+
+    def stop(self, _signum: int) -> None:
+        """Stop in order: job, orchestrator, self; the attempt goes on at `--resume`."""
+        self.stopping = True
+
+    def abandon(self, why: str) -> None:
+        """Fenced: end the own job, leave the orchestrator to the successor."""
+        if self.job is not None:
+            self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
+
+    # acts
+
+    def _log(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> None:
+        self.facts.apply(self.crew.record(kind, data, sync=sync), self.task.attempt)
+
+    def _do_take(self, act: Act, view: RunnerView) -> None:
+        assert act.posted is not None and act.posted.signal is not None
+        signal = act.posted.signal
+        if signal.id not in self.facts.applied:
+            self._log("signal", {"id": signal.id, "type": signal.signal_type, **act.data}, sync=True)
+        signals.take(act.posted.path)
+
+    def _do_refuse(self, act: Act, view: RunnerView) -> None:
+        assert act.posted is not None
+        self._log("refused", {"file": act.posted.path.name, "why": act.why})
+        signals.refuse(act.posted.path, act.why)
+
+    def _do_tree(self, act: Act, view: RunnerView) -> None:
+        """The worktree on the node's branch, begun at the target's tip; a predecessor's is taken as it is."""
+        tip = self.git.rev(f"refs/heads/{self.launch.base}")
+        if tip is None:
+            self._fact("failed", f"the target branch {self.launch.base} is gone from {self.launch.repo}")
+            return
+        self.tree.parent.mkdir(parents=True, exist_ok=True)
+        self.git.add_worktree(self.tree, self.branch, tip)
+        if not view.orchestrator.living:
+            self.git.clear_locks(self.tree)
+        self._tree_ready = True
+
+    def _do_job(self, act: Act, view: RunnerView) -> None:
+        command = self.task.setup if act.who == "setup" else self.task.acceptance
+        timeout = self.world.timing.setup_timeout if act.who == "setup" else self.world.timing.acceptance_timeout
+        assert command is not None
+        self._log("job", {"name": act.who, "command": command, "attempt": self.task.attempt})
+        self.job_name = act.who
+        env = tree_environment(self.world, self.launch, self.task, self.tree, self.life.marker)
+        self.job = Job.start(command, env=env, cwd=self.tree, log=self._job_log(act.who), timeout_s=timeout,
+                             now=view.now)
+
+    def _job_log(self, name: str) -> Path:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder / f"{name}.log"
+
+    def _poll_job(self, now: float) -> None:
+        result = self.job.poll(now) if self.job else None
+        if result is None:
+            return
+        name, self.job, self.job_name = self.job_name, None, ""
+        if self.stopping:
+            return
+        if result.ok:
+            self._fact(name, "ok")
+            return
+        how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
+        self._fact(name, f"{name} {how}: {tail(self._job_log(name), 12)}")
+
+    def _fact(self, name: str, value: str) -> None:
+        self._log("fact", {"name": name, "value": value, "attempt": self.task.attempt}, sync=True)
+
+    def _do_fact(self, act: Act, view: RunnerView) -> None:
+        self._fact(act.who, act.data["value"])
+
+    def _do_stop_job(self, act: Act, view: RunnerView) -> None:
+        if self.job is not None:
+            self.job.kill(view.now)
+
+    def _do_move(self, act: Act, view: RunnerView) -> None:
+        now = self.world.clock.utc()
+        self.phase = self.life.hook(lambda old: hooks.move(old, act.who, now)).phase
+
+    def _do_start(self, act: Act, view: RunnerView) -> None:
+        """The orchestrator's life, in the terminal; a dead session of its name goes first."""
+        previous = view.orchestrator.identity
+        if previous is not None:
+            if previous.status == "crashed":
+                self.crew.sweep(previous)
+            close_sessions(self.terminal, previous)
+            self.git.clear_locks(self.tree)
+        try:
+            leased = start_orchestrator(self.world, self.launch, self.task, self.tree, self.terminal,
+                                        parent=self.life.key, journal_incarnation=self.facts.incarnation)
+        except START_RACES as error:
+            say(str(error))
+            return
+        self._log("spawn", {"full": leased.key.full, "incarnation": leased.incarnation, "attempt": self.task.attempt,
+                            "why": act.why})
+
+    def _do_replace(self, act: Act, view: RunnerView) -> None:
+        self.crew.replace(view.orchestrator, act.why)
+
+    def _do_record(self, act: Act, view: RunnerView) -> None:
+        data = self.crew.death(view.orchestrator, self.task.attempt)
+        self.facts.add_death(data)
+        parent = self.life.identity.parent
+        if parent:
+            self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), "ORCHESTRATOR_CRASHED",
+                           {"incarnation": data["incarnation"], "why": data["why"]}, node=self.task.node,
+                           attempt=self.task.attempt, id_=f"{self.orchestrator.full}-{data['incarnation']}-crashed")
+
+    def _do_park(self, act: Act, view: RunnerView) -> None:
+        self.crew.park(view.orchestrator, act.why)
+
+    def _do_term(self, act: Act, view: RunnerView) -> None:
+        self.crew.term(view.orchestrator)
+
+    def _do_enqueue(self, act: Act, view: RunnerView) -> None:
+        self.queue.enqueue(self.launch.run_id, self.task.node, self.task.attempt, self.branch,
+                           recipient=self.life.key.full)
+
+    def _do_say(self, act: Act, view: RunnerView) -> None:
+        parent = self.life.identity.parent
+        if parent is None:
+            return
+        stem = f"{self.launch.run_id}-{self.task.node}-{self.task.attempt}-{act.who}"
+        self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), act.who,
+                       {"node_id": self.task.node, "branch": self.branch, **act.data}, node=self.task.node,
+                       attempt=self.task.attempt, id_=stem)
+
+    def _do_give_up(self, act: Act, view: RunnerView) -> None:
+        """Keep all the work under a rescue ref, then tell the guardian why the node failed."""
+        ref = self._rescue("left when it failed") if self.tree.is_dir() else ""
+        self._leave_tree(view.orchestrator)
+        self._do_say(Act("say", "RUNNER_EXITED", data={"status": "failed", "reason": act.why, "rescue": ref}), view)
+
+    def _do_tidy(self, act: Act, view: RunnerView) -> None:
+        """Everything is on the target (or pinned by the queue): the session and the tree go, the branch is archived."""
+        if self.tree.is_dir() and self.git.dirty(self.tree):
+            self._rescue("had not committed when its branch landed")
+        self._leave_tree(view.orchestrator)
+        if not self.launch.adhoc:
+            tip = self.git.branch_tip(self.branch)
+            if tip and self.git.update_ref(f"refs/garrison/archive/{self.launch.run_id}/{self.task.node}", tip):
+                self.git.delete_refs([f"refs/heads/{self.branch}"])
+
+    def _rescue(self, what: str) -> str:
+        ref = f"refs/garrison/rescue/{self.launch.run_id}/{self.task.node}/{self.task.attempt}"
+        self.git.snapshot(self.tree, ref, f"garrison: what {self.task.node} {what}")
+        self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
+        return ref
+
+    def _leave_tree(self, orchestrator: LifeView) -> None:
+        if orchestrator.identity is not None:
+            close_sessions(self.terminal, orchestrator.identity)
+        self.git.remove_worktree(self.tree)
+        for parent in (self.tree.parent, self.tree.parent.parent):
+            try:
+                parent.rmdir()
+            except OSError:
+                break
+
+    def _do_end(self, act: Act, view: RunnerView) -> None:
+        if act.why == "stopped" and view.orchestrator.identity is not None:
+            close_sessions(self.terminal, view.orchestrator.identity)
+        self.crew.journal.close()
+        write_state(self.world, self.launch, self.life.key, f"terminated ({act.why})", os.getpid())
+        self.life.end(act.why, 1 if act.why == "failed" else 0)
+        self.exit_code = 1 if act.why == "failed" else 0

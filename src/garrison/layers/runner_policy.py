@@ -1,0 +1,228 @@
+"""What a runner does next. Pure: the hook's phase, its journaled facts and what was seen go in, acts come out.
+
+planning: tree, set-up → executing: orchestrator until its result, then acceptance → impl_complete: say so, enqueue →
+validating: wait for the queue → merged: clean up. A failure is journaled as a fact first, so that a successor fails the
+same way instead of trying again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from garrison.layers.guardian_policy import Act, Decision, Merge
+from garrison.records.signals import objection
+from garrison.supervise.restart import Death, Policy
+from garrison.supervise.step import LifeView, next_step
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from garrison.records.journal import Entry
+    from garrison.records.run import Result, Task
+    from garrison.records.signals import Posted, Signal
+
+
+@dataclass
+class RunnerFacts:
+    """What a runner's journal remembers over its lives, of the current attempt."""
+
+    applied: set[str] = field(default_factory=set)
+    deaths: list[Death] = field(default_factory=list)
+    incarnation: int = 0
+    """The orchestrator's highest journaled incarnation."""
+    setup: str = ""
+    acceptance: str = ""
+    """'' (not run), 'ok', or the reason of failure."""
+    failed: str = ""
+    kill: int = 0
+    """The orchestrator's life that was ordered to be killed."""
+
+    def apply(self, entry: Entry, attempt: int) -> None:
+        """Fold one journal record in; facts of other attempts are passed over."""
+        data = entry.data
+        if entry.kind == "signal":
+            self.applied.add(data["id"])
+            self.kill = max(self.kill, data.get("kill", 0))
+        elif entry.kind == "spawn":
+            self.incarnation = max(self.incarnation, data["incarnation"])
+        elif data.get("attempt") != attempt:
+            return
+        elif entry.kind == "death":
+            self.add_death(data)
+        elif entry.kind == "fact":
+            setattr(self, data["name"], data["value"])
+
+    def add_death(self, data: dict[str, Any]) -> None:
+        """Remember a death, once a life."""
+        if all(death.incarnation != data["incarnation"] for death in self.deaths):
+            self.deaths.append(Death(data["incarnation"], data["monotonic"], data["boot_id"], data["why"]))
+
+
+@dataclass(frozen=True)
+class RunnerView:
+    """Everything a runner observes in one turn."""
+
+    task: Task
+    phase: str
+    now: float
+    boot_id: str
+    inbox: Sequence[Posted] = ()
+    orchestrator: LifeView = field(default_factory=LifeView)
+    result: Result | None = None
+    merge: Merge | None = None
+    tree_ready: bool = False
+    job: str = ""
+    """The name of the job that is running (set-up or acceptance), or ''."""
+    stopping: bool = False
+    overdue: bool = False
+    """Whether the orchestrator was given its time to stop."""
+    adhoc: bool = False
+    orphaned_for: float | None = None
+    """Seconds without a living guardian or launcher; None while there is one."""
+    orphan_grace: float = 600.0
+
+
+def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    """The acts of one turn."""
+    acts = _signals(facts, view)
+    if acts:
+        return Decision(acts)
+    if view.stopping:
+        return Decision(_stop(view))
+    if facts.failed:
+        return Decision(_fail(facts, view))
+    identity = view.orchestrator.identity
+    if view.orchestrator.living and identity is not None and identity.incarnation == facts.kill:
+        return Decision([Act("replace", why="killed by order")])
+    return _PHASES[view.phase](facts, view, policy)
+
+
+def _signals(facts: RunnerFacts, view: RunnerView) -> list[Act]:
+    identity = view.orchestrator.identity
+    lives = {identity.key.full: identity.incarnation} if identity else {}
+    acts = []
+    for posted in view.inbox:
+        signal = posted.signal
+        if signal is None:
+            acts.append(Act("refuse", why=posted.error, posted=posted))
+        elif signal.id in facts.applied:
+            acts.append(Act("take", posted=posted))
+        elif why := objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, lives):
+            acts.append(Act("refuse", why=why, posted=posted))
+        else:
+            acts.append(Act("take", posted=posted, data=_effect(signal, lives)))
+    return acts
+
+
+def _effect(signal: Signal, lives: dict[str, int]) -> dict[str, Any]:
+    if signal.signal_type == "KILL_ORCHESTRATOR":
+        return {"kill": int(signal.payload.get("incarnation") or max(lives.values(), default=0))}
+    return {}
+
+
+def _stop(view: RunnerView) -> list[Act]:
+    if view.job:
+        return [Act("stop_job")]
+    if view.orchestrator.living:
+        return [Act("replace", why="did not stop in time") if view.overdue else Act("term")]
+    return [Act("end", why="stopped")]
+
+
+def _fail(facts: RunnerFacts, view: RunnerView) -> list[Act]:
+    if view.job:
+        return [Act("stop_job")]
+    if view.orchestrator.living:
+        return [Act("replace", why="the node has failed")]
+    return [Act("give_up", why=facts.failed), Act("end", why="failed")]
+
+
+def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    if view.job:
+        return Decision([])
+    if not view.tree_ready:
+        return Decision([Act("tree")])
+    if view.task.setup and not facts.setup:
+        return Decision([Act("job", "setup")])
+    if facts.setup not in ("", "ok"):
+        return Decision([_failure(facts.setup)])
+    if view.task.skip_agent:
+        return Decision([Act("move", "executing")])
+    return Decision([*_orchestrate(facts, view, policy).acts, Act("move", "executing")])
+
+
+def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    if view.job:
+        return Decision([])
+    if not view.tree_ready:
+        return Decision([Act("tree")])
+    if view.result is None and not view.task.skip_agent:
+        return _orchestrate(facts, view, policy)
+    if view.result is not None and view.result.status != "success":
+        return Decision([_failure(view.result.reason or "the agent reported failure")])
+    if view.orchestrator.living:
+        return Decision([], view.now + 0.2)  # it has said its result and is on its way out
+    if view.task.acceptance and not facts.acceptance:
+        return Decision([Act("job", "acceptance")])
+    if facts.acceptance not in ("", "ok"):
+        return Decision([_failure(facts.acceptance)])
+    return Decision([Act("move", "impl_complete")])
+
+
+def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    """One step towards a living orchestrator without a result."""
+    step = next_step(_unfinished(view.orchestrator), facts.deaths, view.now, view.boot_id, policy)
+    if step.kind == "start" and _too_long_alone(view):
+        return Decision([Act("end", why="orphaned")])
+    if step.kind == "park":
+        return Decision([Act("park", why=step.why), _failure(f"its orchestrator was given up: {step.why}")])
+    if step.kind == "wait":
+        return Decision([], step.at)
+    if step.kind in ("none", "ended"):
+        return Decision([])
+    return Decision([Act(step.kind, why=step.why)])
+
+
+def _unfinished(orchestrator: LifeView) -> LifeView:
+    """An orchestrator that ended in order without a result is one that died, whoever told it to end."""
+    identity = orchestrator.identity
+    if identity is None or identity.status != "terminated":
+        return orchestrator
+    return replace(orchestrator, identity=replace(identity, status="crashed"))
+
+
+def _too_long_alone(view: RunnerView) -> bool:
+    return view.orphaned_for is not None and view.orphaned_for > view.orphan_grace
+
+
+def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    if view.orchestrator.living:
+        return Decision([], view.now + 0.2)
+    return Decision([Act("say", "NODE_COMPLETE"), Act("enqueue"), Act("say", "MERGE_READY"), Act("move", "validating")])
+
+
+def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    merge = view.merge
+    if view.adhoc and merge is not None:
+        return Decision([Act("tidy"), Act("end", why="done")])
+    if merge is None or merge.attempt != view.task.attempt:
+        return Decision([Act("enqueue")])  # the journal is the truth; enqueueing the same again changes nothing
+    if merge.status == "landed":
+        return Decision([Act("move", "merged")])
+    if merge.status in ("conflict", "rejected", "cancelled", "superseded"):
+        return Decision([_failure(merge.reason or merge.status)])
+    if view.orphaned_for is not None:
+        return Decision([Act("end", why="orphaned")])
+    return Decision([])
+
+
+def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    return Decision([Act("tidy"), Act("say", "RUNNER_EXITED", data={"status": "done"}), Act("end", why="done")])
+
+
+def _failure(reason: str) -> Act:
+    return Act("fact", "failed", data={"value": reason})
+
+
+_PHASES = {"planning": _planning, "executing": _executing, "impl_complete": _impl_complete,
+           "validating": _validating, "merged": _merged}

@@ -1,0 +1,13 @@
+"""The merge queue: branches wait here, are tested merged, and land by one compare-and-swap of the target ref.
+
+The rules of this room:
+
+* The target ref is the truth; `journal.jsonl` of the queue holds intents and verdicts, `state.py` folds it, and nothing
+  else is remembered. After kill -9 at any point the fold and the ref together say what is to be done.
+* `enq` is durable before the enqueuer is answered, `verdict` before `landing`, `landing` before the swap.
+* Every value the target takes is a commit whose tree passed the gate (or the queue says `no_gate`), put there by one
+  `update-ref REF NEW OLD` under `queue.lock`, after the epoch was compared there.
+* No checkout the user has open is switched, reset or made dirty. A landing under one is rehearsed before the swap.
+* Whoever enqueues waits for no test. One processor at a time works, by `processor.lock` of the repository.
+* `entry`, `state` and `decide` are pure; `queue`, `publish`, `slot`, `gate`, `preflight` act; `processor` joins them.
+"""

@@ -1,0 +1,97 @@
+"""The merge entry: a branch waiting to land, with the commit pinned when it was enqueued, and its lifecycle. Pure.
+
+The table is the lifecycle; an unlisted step raises ForbiddenTransition and changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+from typing import Any
+
+from garrison.errors import ForbiddenTransition
+
+TRANSITIONS: dict[str, frozenset[str]] = {
+    "queued": frozenset({"candidate", "landed", "conflict", "cancelled", "superseded", "held"}),
+    "candidate": frozenset({"testing", "landing", "landing_blocked", "queued", "cancelled", "superseded", "held"}),
+    "testing": frozenset({"testing", "landing", "landing_blocked", "queued", "rejected", "cancelled", "superseded",
+                          "held"}),
+    "landing": frozenset({"landed", "landing_blocked", "queued"}),
+    "landing_blocked": frozenset({"queued", "cancelled", "superseded", "held"}),
+    "held": frozenset({"queued", "cancelled", "superseded"}),
+    "landed": frozenset(),
+    "conflict": frozenset(),
+    "rejected": frozenset(),
+    "cancelled": frozenset(),
+    "superseded": frozenset(),
+}
+"""status → statuses that may follow."""
+
+FINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
+"""Statuses that nothing follows."""
+FAILED = frozenset({"conflict", "rejected", "cancelled"})
+"""Final statuses that tell the node it did not land."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One branch of one attempt at one node; `seq` is the number of its `enq` record, and the order of the queue."""
+
+    id: str
+    run: str
+    node: str
+    attempt: int
+    branch: str
+    oid: str
+    target: str
+    repo: str = ""
+    recipient: str = ""
+    """Full name of the runner to tell; empty when enqueued by hand."""
+    status: str = "queued"
+    reason: str = ""
+    files: tuple[str, ...] = ()
+    """Paths in conflict, or paths of the open checkout that are in the way."""
+    base: str = ""
+    """Target's tip that the candidate was built on."""
+    tree: str = ""
+    commit: str = ""
+    """The candidate; once landed, the commit on the target that holds it."""
+    verdict: str = ""
+    """Last verdict on the candidate: `green`, or the class of failure that is still to be judged."""
+    log: str = ""
+    tests: int = 0
+    """Gate runs begun."""
+    enqueued_at: str = ""
+    updated_at: str = ""
+    landed_at: str = ""
+    seq: int = 0
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.status in FINAL
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(run, node): only the same key supersedes."""
+        return (self.run, self.node)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's shape; `node_id` repeats `node` for readers that know it by that name."""
+        body: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**body, "files": list(self.files), "node_id": self.node}
+
+
+def check_transition(entry_id: str, old: str, new: str) -> None:
+    """ForbiddenTransition unless the table lists the step."""
+    if new not in TRANSITIONS[old]:
+        raise ForbiddenTransition(f"merge entry {entry_id}", old, new, TRANSITIONS[old])
+
+
+def entry_id(queue: str, run: str, node: str, attempt: int, oid: str) -> str:
+    """`<node>-<attempt>-<hash>`: the same for the same thing, so that enqueueing it twice is one entry.
+
+    `queue` names the queue's directory: two homes on one repository pin their entries side by side.
+    """
+    text = "\0".join((queue, run, node, str(attempt), oid))
+    return f"{node}-{attempt}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

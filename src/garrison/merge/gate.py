@@ -1,0 +1,201 @@
+"""Running set-up and gate in a slot: detached, adopted after a crash, never waited for.
+
+A run is a folder: `pid` (pid and start ticks, written by the wrapper itself) and `verdict` (exit code, 1 if its time
+was up; renamed into place). Whoever polls next finds there what the last one started. The wrapper is sh and coreutils'
+timeout, so that it outlives us. After the verdict all that bears the run's marker is ended.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.merge import decide
+from garrison.merge.slot import Slot, read_pid
+from garrison.records import atomic
+from garrison.system import processes
+from garrison.system.environment import child_environment
+from garrison.system.jobs import tail
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from garrison.merge.state import Config
+
+WRAPPER = r"""
+folder=$1 limit=$2 command=$3
+stat=$(cat "/proc/$$/stat"); set -- ${stat##*) }
+printf '%s %s\n' "$$" "${20}" > "$folder/pid.new" && mv "$folder/pid.new" "$folder/pid" || exit 1
+begun=$(cut -d. -f1 /proc/uptime)
+timeout -k 5 "$limit" /bin/sh -c "$command" < /dev/null
+code=$?
+late=0
+case $code in 124|137) [ $(( $(cut -d. -f1 /proc/uptime) - begun + 1 )) -lt "${limit%.*}" ] || late=1;; esac
+printf '%s %s\n' "$code" "$late" > "$folder/verdict.new" && mv "$folder/verdict.new" "$folder/verdict"
+"""
+TAIL_LINES = 30
+"""Lines of the log that a failure brings."""
+_BIRTH_SECONDS = 2.0
+"""How long a started wrapper may take to write its pid."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run was judged: class, exit code, one line in words, the log's tail."""
+
+    result: decide.Class
+    code: int
+    reason: str
+    tail: str
+    log: Path
+
+
+@dataclass
+class GateRun:
+    """One set-up (if due) and gate on the commit that `slot` shows, driven by `poll`."""
+
+    slot: Slot
+    config: Config
+    folder: Path
+    """This run's own; made by `begin`."""
+    log: Path
+    marker: str
+    environment: Mapping[str, str]
+    child: processes.Child | None = field(default=None, init=False)
+    _born: float = field(default=0.0, init=False)
+
+    @property
+    def pidfd(self) -> int:
+        """Readable once the running stage has ended; -1 if there is none to watch."""
+        return self.child.pidfd if self.child else -1
+
+    @property
+    def setup_log(self) -> Path:
+        """Where set-up's output goes."""
+        return self.log.with_suffix(".setup.log")
+
+    def begin(self, commit: str) -> None:
+        """Prepare the slot and start set-up or gate, in a fresh folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.slot.prepare(commit)
+        atomic.make_directory(self.log.parent)
+        key = self.slot.setup_due(self.config.setup, self.config.lock_files)
+        if key:
+            atomic.make_directory(self.folder)
+            atomic.write(self.folder / "setup_key", key.encode(), durable=False)
+            self._start("setup", self.config.setup or "", self.setup_log)
+        else:
+            self._start("gate", self.config.gate or "", self.log)
+
+    def _start(self, stage: str, command: str, log: Path) -> None:
+        folder = atomic.make_directory(self.folder / stage)
+        self.slot.starts(folder)
+        own = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
+               "GARRISON_SLOT": str(self.slot.number)}
+        argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self.config.timeout:g}", command]
+        self._drop_child()
+        self.child = processes.spawn(argv, env=child_environment(self.environment, self.environment, own),
+                                     cwd=self.slot.path, log=log)
+
+    def adopt(self, now: float) -> bool:
+        """Take charge of what an earlier processor started in this folder; False if nothing of it can be used.
+
+        A wrapper that has not written its pid yet is waited for by `poll`, known by its marker.
+        """
+        stage = self._stage()
+        if stage is None:
+            return False
+        found = read_pid(self.folder / stage)
+        if (self.folder / stage / "verdict").exists():
+            return True
+        if found is None:
+            self._born = now
+            return bool(processes.bearers(self.marker))
+        pidfd = processes.open_verified(*found)
+        if pidfd is None:
+            return (self.folder / stage / "verdict").exists()
+        self.child = processes.Child(*found, pidfd)
+        return True
+
+    def _stage(self) -> str | None:
+        return next((stage for stage in ("gate", "setup") if (self.folder / stage).is_dir()), None)
+
+    def poll(self, now: float) -> Verdict | None:
+        """The verdict once there is one; None while set-up or gate runs (set-up's green starts the gate)."""
+        stage = self._stage()
+        if stage is None:
+            return Verdict("lost", -1, decide.WORDS["lost"], "", self.log)
+        running = self._running(stage, now)
+        found = self._read(stage)
+        if found is None:
+            return None if running else self._judge(stage, -1, False)
+        if running:
+            return None
+        code, late = found
+        if stage == "setup" and code == 0:
+            self._sweep()
+            self.slot.setup_done((self.folder / "setup_key").read_text())
+            self._start("gate", self.config.gate or "", self.log)
+            return None
+        return self._judge(stage, code, late)
+
+    def _running(self, stage: str, now: float) -> bool:
+        """Whether the stage's wrapper lives; collects it if it was our child."""
+        if self.child is None:
+            found = read_pid(self.folder / stage)
+            if found is None:
+                return now - self._born < _BIRTH_SECONDS
+            pidfd = processes.open_verified(*found)
+            self.child = processes.Child(*found, -1 if pidfd is None else pidfd)
+        processes.exit_code(self.child.pid)
+        return processes.living(self.child.pid, self.child.ticks)
+
+    def _read(self, stage: str) -> tuple[int, bool] | None:
+        try:
+            code, late = (self.folder / stage / "verdict").read_text().split()
+        except FileNotFoundError:
+            return None
+        return int(code), late == "1"
+
+    def _judge(self, stage: str, code: int, late: bool) -> Verdict:
+        self._sweep()
+        log = self.setup_log if stage == "setup" else self.log
+        told = tail(log, TAIL_LINES)
+        lost = code == -1
+        result: decide.Class = "lost" if lost else decide.classify(code, timed_out=late, tail=told, stage=stage)
+        return Verdict(result, code, decide.in_words(result, code, self.config.timeout), told, log)
+
+    def _sweep(self) -> None:
+        """End what the stage left running, and forget it."""
+        self._drop_child()
+        if processes.bearers(self.marker):
+            processes.sweep(None, self.marker, grace=0.2)
+
+    def abandon(self) -> None:
+        """End the run; its verdict is not wanted any more."""
+        processes.sweep(None, self.marker, grace=0.2)
+        if self.child:
+            processes.exit_code(self.child.pid)
+        self._drop_child()
+
+    def forget(self) -> None:
+        """Remove the folder after its verdict was recorded; logs stay."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def detach(self) -> None:
+        """Leave it running for a successor."""
+        self._drop_child()
+
+    def _drop_child(self) -> None:
+        if self.child:
+            self.child.close()
+            self.child = None
+
+
+def marker_of(home: Path, run: str, entry: str, number: int) -> str:
+    """The value of GARRISON_LIFE of a gate run."""
+    return f"{home}:{run}:gate-{entry}#{number}"
+
+

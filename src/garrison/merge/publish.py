@@ -1,0 +1,250 @@
+"""Landing under open checkouts: rehearse, swap, move along, and lose nothing of what the user has there.
+
+A checkout that has the target checked out is held by git's own `index.lock` from the rehearsal until it was moved
+along: in between, a `commit -a` there would silently revert the landing. The lock is a hard link to a file of ours
+beside it, so that a crash can be told from the user's git, and cleaned up by the next processor. The index is rewritten
+in a copy and renamed into place, as git does it.
+
+Nothing is overwritten: git's two-tree `read-tree` refuses edits and untracked (also ignored) files in its way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.merge import failpoint
+from garrison.system.git import Git, GitError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_UNDERWAY = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
+             "rebase-merge": "a rebase", "rebase-apply": "a rebase", "sequencer": "a cherry-pick or revert"}
+_NAMED = re.compile(r"^error: .*?'(.+)'", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Why a checkout cannot be moved along now: `files` are in the way, `why` says what to do."""
+
+    path: Path
+    files: tuple[str, ...]
+    why: str
+
+
+def holders(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
+    """Checkouts that have `target` checked out; or what blocks them all: one that is rebasing it."""
+    found = []
+    for tree in git.worktrees():
+        if not tree.path.is_dir():
+            continue
+        if tree.branch == target:
+            found.append(tree.path)
+        elif tree.branch is None and _rebases(git.git_dir(tree.path), target):
+            return [], Blocked(tree.path, (), f"a rebase of {target} is in progress in {tree.path}; finish or abort it")
+    return found, None
+
+
+def _rebases(own: Path, target: str) -> bool:
+    for name in ("rebase-merge", "rebase-apply"):
+        with suppress(OSError):
+            if (own / name / "head-name").read_text().strip() == f"refs/heads/{target}":
+                return True
+    return False
+
+
+def rehearse(git: Git, target: str, old: str, new: str) -> Blocked | None:
+    """Whether every checkout of `target` could go from `old` to `new` (commits or trees); takes no lock."""
+    paths, blocked = holders(git, target)
+    for path in paths if blocked is None else []:
+        blocked = Checkout(git, path).rehearse(old, new)
+        if blocked:
+            break
+    return blocked
+
+
+class Hold:
+    """All checkouts of a target, held and rehearsed for one landing; `blocked` says why not. Use as a context."""
+
+    def __init__(self, git: Git, target: str, old: str, new: str) -> None:
+        self._stack = ExitStack()
+        self.checkouts: list[Checkout] = []
+        self._git, self._target, self._old, self._new = git, target, old, new
+        self.blocked: Blocked | None = None
+
+    def __enter__(self) -> Hold:
+        paths, self.blocked = holders(self._git, self._target)
+        try:
+            for path in paths if self.blocked is None else []:
+                checkout = Checkout(self._git, path)
+                self.blocked = checkout.take()
+                if self.blocked:
+                    break
+                self._stack.callback(checkout.release)
+                self.checkouts.append(checkout)
+                self.blocked = checkout.rehearse(self._old, self._new)
+                if self.blocked:
+                    break
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None,
+                 ) -> None:
+        self._stack.close()
+
+    def move(self, old: str, new: str, *, again: bool = False) -> list[Path]:
+        """Move the held checkouts along after the swap; those that now show `new`.
+
+        `again`: an earlier try was cut off; a checkout whose index is its branch's tip needs nothing more.
+        """
+        return [one.path for one in self.checkouts if (again and one.level()) or one.move(old, new) is None]
+
+
+class Checkout:
+    """One checkout the user has open."""
+
+    def __init__(self, git: Git, path: Path) -> None:
+        self.git, self.path = git, path
+        self.own = git.git_dir(path)
+        self._mark = self.own / "garrison-index.lock"
+        self._copy = self.own / f"garrison-index-{os.getpid()}"
+
+    def take(self) -> Blocked | None:
+        """Hold git's index lock here; Blocked if git works here. The caller holds the processor's lock."""
+        self.recover()
+        blocked = self._underway()
+        if blocked is None:
+            self._mark.write_text(f"{os.getpid()}\n")
+            try:
+                os.link(self._mark, self.own / "index.lock")
+            except FileExistsError:
+                blocked = self._locked()
+        if blocked:
+            self.release()
+        return blocked
+
+    def recover(self) -> None:
+        """Remove what a dead processor left: its lock, known as the same file as our mark, and index copies."""
+        self.release()
+        for left in self.own.glob("garrison-index-*"):
+            left.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Let go of the index lock, if it is ours."""
+        lock = self.own / "index.lock"
+        with suppress(FileNotFoundError):
+            if lock.samefile(self._mark):
+                lock.unlink()
+        self._mark.unlink(missing_ok=True)
+        self._copy.unlink(missing_ok=True)
+
+    def _underway(self) -> Blocked | None:
+        for name, what in _UNDERWAY.items():
+            if (self.own / name).exists():
+                return Blocked(self.path, (), f"{what} is in progress in {self.path}; finish or abort it")
+        return None
+
+    def _locked(self) -> Blocked:
+        return Blocked(self.path, (), f"{self.own / 'index.lock'} exists: git works there, or died there; if no git "
+                                      "runs in that checkout, remove the file")
+
+    def _ours(self) -> bool:
+        with suppress(FileNotFoundError):
+            return (self.own / "index.lock").samefile(self._mark)
+        return not (self.own / "index.lock").exists()
+
+    def rehearse(self, old: str, new: str, *, settle: bool = False) -> Blocked | None:
+        """Whether git would move this checkout from `old` to `new`; neither index nor files are touched."""
+        blocked = self._underway() or (None if self._ours() else self._locked())
+        try:
+            return blocked or self._read_tree(old, new, "-n", settle=settle)
+        finally:
+            self._copy.unlink(missing_ok=True)
+
+    def move(self, old: str, new: str) -> Blocked | None:
+        """Bring index and files from `old` to `new`, under the taken lock. Harmless if it was done before."""
+        blocked = self._read_tree(old, new, settle=True)
+        if blocked is None:
+            failpoint.here("moving")
+            self._copy.replace(self.own / "index")
+        return blocked
+
+    def level(self) -> bool:
+        """Whether the index is what the checked out commit holds: nothing is owed here."""
+        return self.git.run("diff-index", "--cached", "--quiet", "HEAD", cwd=self.path, check=False).code == 0
+
+    def _read_tree(self, old: str, new: str, *options: str, settle: bool) -> Blocked | None:
+        """git's two-tree merge on a copy of the index; `settle`: it may have been cut off half-way before."""
+        extra = {"GIT_INDEX_FILE": str(self._copy)}
+        if (self.own / "index").exists():
+            shutil.copyfile(self.own / "index", self._copy)
+        for last in (not settle, True):
+            self.git.run("update-index", "-q", "--refresh", cwd=self.path, extra=extra, check=False)
+            answer = self.git.run("read-tree", *options, "-m", "-u", old, new, cwd=self.path, extra=extra, check=False)
+            if answer.code == 0:
+                return None
+            if last:
+                break
+            self._settle(old, new)
+        return self._refused(old, new, answer.err)
+
+    def _refused(self, old: str, new: str, said: str) -> Blocked:
+        status = self.git.run("status", "--porcelain", "-z", "--no-renames", "--ignored=traditional",
+                              "--untracked-files=all", cwd=self.path).out
+        here = {part[3:] for part in status.split("\0") if part}
+        files = sorted(here & set(self.git.changed_paths(old, new)) | set(_NAMED.findall(said)))
+        return Blocked(self.path, tuple(files), f"commit, stash or move away {', '.join(files) or 'the changes'} in "
+                                                f"{self.path}")
+
+    def _settle(self, old: str, new: str) -> None:
+        """Tell the copied index about files that already have their new content: a move was cut off half-way."""
+        lines = self.git.run("diff-tree", "-r", "-z", "--no-renames", old, new).out.split("\0")
+        extra = {"GIT_INDEX_FILE": str(self._copy)}
+        staged = set(self.git.run("diff-index", "--cached", "--name-only", "--no-renames", "-z", old, cwd=self.path,
+                                  extra=extra).out.split("\0"))
+        for meta, name in zip(lines[::2], lines[1::2], strict=False):
+            if name in staged:
+                continue
+            _, mode, _, blob, _ = meta.split(" ")
+            if mode == "000000":
+                if not os.path.lexists(self.path / name):
+                    self.git.run("update-index", "--force-remove", "--", name, cwd=self.path, extra=extra, check=False)
+            elif self._blob(name) == blob:
+                self.git.run("update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}", cwd=self.path,
+                             extra=extra, check=False)
+
+    def _blob(self, name: str) -> str:
+        try:
+            return self.git.run("hash-object", "--", name, cwd=self.path).out.strip()
+        except GitError:
+            return ""  # no such file: nothing to settle
+
+
+def behind(git: Git, target: str, moved: list[Path]) -> list[Path]:
+    """Checkouts of `target` that were not moved along and still show something older than its tip."""
+    found = [path for path in holders(git, target)[0] if path not in moved]
+    return [path for path in found if not Checkout(git, path).level()]
+
+
+def finish_owed(git: Git, target: str, path: Path, old: str, new: str) -> Blocked | None:
+    """Move along a checkout that could not be when its branch was swapped; None also if nothing is owed any more."""
+    if path not in holders(git, target)[0]:
+        return None
+    checkout = Checkout(git, path)
+    if checkout.level():
+        return None
+    blocked = checkout.rehearse(old, new, settle=True) or checkout.take()
+    if blocked is None:
+        try:
+            blocked = checkout.move(old, new)
+        finally:
+            checkout.release()
+    return blocked

@@ -1,0 +1,207 @@
+"""One queue a (repository, target): where it lies, who may write, enqueueing and reading.
+
+State lies in `<home>/merge-queue/<repository key>/<target>/`, both locks in `<git common dir>/garrison/`, so that two
+homes exclude each other. Every append holds `queue.lock` for milliseconds and keeps nothing open.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from garrison.errors import Refused, UsageError
+from garrison.merge import decide
+from garrison.merge.entry import FAILED, Entry, entry_id
+from garrison.merge.state import Config, QueueState
+from garrison.records import atomic, journal, names
+from garrison.records.life import is_held
+from garrison.system.clock import Clock, SystemClock
+from garrison.system.git import Git
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PINS = "refs/garrison/mq"
+"""Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
+
+
+def safe_target(target: str) -> str:
+    """A target branch as one directory name: `release/1.0` → `release%2F1.0`."""
+    return quote(target, safe="")
+
+
+def pin(entry: str, what: str) -> str:
+    """The ref that pins an entry's `head` or `candidate`."""
+    return f"{PINS}/{entry}/{what}"
+
+
+class Follower:
+    """Reads one queue's journal as it grows; never writes. What guardians hold."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "journal.jsonl"
+        self._reader = journal.Reader(self.path)
+        self.state = QueueState()
+
+    def poll(self) -> list[Entry]:
+        """Fold what was appended; the entries that changed since the last call, in their state of now."""
+        before = dict(self.state.entries)
+        self.refresh()
+        return [entry for entry in self.state.entries.values() if before.get(entry.id) != entry]
+
+    def refresh(self) -> QueueState:
+        """Fold what was appended; the state."""
+        for record in self._reader.read():
+            self.state.apply(record)
+        return self.state
+
+    def find(self, run: str, node: str, attempt: int) -> Entry | None:
+        """The latest entry of that attempt, as of the last poll."""
+        found = [entry for entry in self.state.of_key(run, node) if entry.attempt == attempt]
+        return found[-1] if found else None
+
+
+class MergeQueue:
+    """A queue, for whoever enqueues, configures, lists or processes."""
+
+    def __init__(self, home: Path, repo: Path, target: str = "main", *, clock: Clock | None = None,
+                 token: str = "hand", git: Git | None = None) -> None:
+        self.home, self.repo, self.target, self.token = home, repo, target, token
+        self.git = git or Git(repo)
+        self.clock: Clock = clock or SystemClock()
+        if not target or target.startswith("-"):
+            raise UsageError(f"not a branch: {target!r}; name the branch to land on")
+        self.folder = home / "merge-queue" / self.git.key / safe_target(target)
+        self.locks = self.git.common / "garrison" / safe_target(target)
+        self._follower = Follower(self.folder)
+
+    @property
+    def path(self) -> Path:
+        """The journal."""
+        return self._follower.path
+
+    @property
+    def processor_lock(self) -> Path:
+        """The lock that a processor holds for its life."""
+        return self.locks / "processor.lock"
+
+    def processor_alive(self) -> bool:
+        """Whether some process holds the processor's lock now."""
+        return is_held(self.processor_lock)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> QueueState:
+        """The fold of the journal as it is now."""
+        return self._follower.refresh()
+
+    def entries(self) -> list[Entry]:
+        """All entries, first in first."""
+        return list(self.state.entries.values())
+
+    def entry(self, entry: str) -> Entry:
+        """The entry of that id; NotFound."""
+        return self.state.entry(entry)
+
+    def follow(self) -> Follower:
+        """A reader of its own for somebody who watches."""
+        return Follower(self.folder)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self) -> Iterator[QueueState]:
+        """Hold `queue.lock`; gives the state as it is under the lock."""
+        atomic.make_directory(self.locks)
+        with atomic.locked(self.locks / "queue.lock"):
+            yield self._follower.refresh()
+
+    def append(self, kind: str, data: dict[str, Any], *, epoch: int | None = None, take: bool = False,
+               sync: bool = False) -> journal.Entry:
+        """Check and append one record; the caller holds `queue.lock`. Fenced if the journal is past `epoch`."""
+        self.state.check(kind, data)
+        record = journal.append_shared(self.path, self.token, kind, data, self.clock.utc(), epoch=epoch, take=take,
+                                       sync=sync)
+        self._follower.refresh()
+        return record
+
+    def enqueue(self, run: str, node: str, attempt: int, branch: str, *, recipient: str = "",
+                oid: str | None = None) -> Entry:
+        """Enqueue the commit at `branch`'s tip (or `oid`); durable when this returns, and no test is waited for.
+
+        The same run, node, attempt and commit is the same entry. Another commit or attempt of the node supersedes one
+        that has not begun to land. Refused if the branch is missing.
+        """
+        names.check_node(node)
+        tip = self.git.rev(oid) if oid else self.git.branch_tip(branch)
+        if tip is None:
+            raise Refused(f"{self.repo} has no branch {branch}; commit the work on it first")
+        name = entry_id(str(self.folder), run, node, attempt, tip)
+        known = self.state.entries.get(name)
+        if known is None:
+            if not self.git.update_ref(pin(name, "head"), tip, message=f"garrison: enqueue {node}"):
+                raise Refused(f"could not pin {tip} under {pin(name, 'head')} in {self.repo}; try again")
+            data = {"entry": name, "run": run, "node": node, "attempt": attempt, "branch": branch, "oid": tip,
+                    "target": self.target, "repo": str(self.repo), "recipient": recipient}
+            known = self._enqueue(data)
+        return known
+
+    def _enqueue(self, data: dict[str, Any]) -> Entry:
+        with self.locked() as state:
+            if data["entry"] not in state.entries:
+                waiting = [entry.id for entry in state.of_key(data["run"], data["node"])
+                           if not entry.final and entry.status != "landing"]
+                self.append("enq", {**data, "supersedes": waiting}, sync=True)
+            return self.state.entries[data["entry"]]
+
+    def enqueue_by_hand(self, node: str, branch: str, *, run: str = "") -> Entry:
+        """As `enqueue`, in the attempt after the last failed one of the node, so that a failed branch may try again."""
+        tries = self.state.of_key(run, node)
+        attempt = 1
+        if tries:
+            attempt = tries[-1].attempt + (tries[-1].status in FAILED)
+        return self.enqueue(run, node, attempt, branch)
+
+    def configure(self, config: Config) -> None:
+        """Record what the queue runs. Refused, showing both, if it has another gate and is in use."""
+        with self.locked() as state:
+            if state.config == config:
+                return
+            why = decide.refusal(state.config, config, unfinished=len(state.unfinished()),
+                                 processor=self.processor_alive())
+            if why:
+                raise Refused(why)
+            self.append("config", {"gate": config.gate, "setup": config.setup, "no_gate": config.no_gate,
+                                   "timeout": config.timeout, "lock_files": list(config.lock_files)}, sync=True)
+
+    def resume(self, why: str) -> None:
+        """Let a paused queue judge again."""
+        with self.locked() as state:
+            if state.pause:
+                self.append("resume", {"reason": why}, sync=True)
+
+    def record_green(self, tree: str, config: Config) -> None:
+        """Record that a tree passed outside the queue (pre-flight), so that the identical tree is not tested again."""
+        with self.locked() as state:
+            if (tree, config.command_key) not in state.green:
+                self.append("verdict", {"entry": "", "of": "preflight", "tree": tree, "command": config.command_key,
+                                        "result": "green", "reason": "", "log": ""}, sync=True)
+
+
+def queues_of(home: Path) -> list[Follower]:
+    """A reader for every queue of a home, by repository and target; state already read."""
+    found = []
+    for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
+        follower = Follower(path.parent)
+        follower.refresh()
+        found.append(follower)
+    return found
+
+
+def target_of(folder: Path) -> str:
+    """The target branch of a queue's folder."""
+    return unquote(folder.name)

@@ -1,0 +1,159 @@
+"""Slots: worktrees outside every checkout in which gates run, used again and again.
+
+`<trees>/<repository key>/slot-<n>` with `slot-<n>.lock` (held by its user for life) and `slot-<n>.json` beside it: what
+tree it shows, the key its set-up ran with, what that set-up left. Files that are neither tracked nor ignored nor left
+by the set-up are cleaned away before each use; compiled Python of changed sources goes too, since two versions written
+in one second with one size look alike to its time stamps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from garrison.errors import Refused
+from garrison.records import atomic
+from garrison.records.life import LifeLock
+from garrison.system.git import Git, GitError
+from garrison.system.processes import living
+
+LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "pyproject.toml", "setup.py",
+              "setup.cfg", "package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.lock", "go.sum",
+              "Gemfile.lock", "composer.lock")
+"""Files whose change makes set-up run again, where the queue names no others."""
+MAX_SLOTS = 64
+"""Beyond that something is wrong with the locks."""
+
+
+@dataclass
+class Memory:
+    """What is known of a slot between two uses."""
+
+    tree: str = ""
+    setup_key: str = ""
+    kept: tuple[str, ...] = ()
+    job: str = ""
+    """Folder of the last job that was started in it."""
+
+
+class Slot:
+    """A slot that this process holds."""
+
+    def __init__(self, git: Git, path: Path, number: int, lock: LifeLock) -> None:
+        self.git, self.path, self.number, self._lock = git, path, number, lock
+        self._memory_path = path.with_name(path.name + ".json")
+        self.memory = _read_memory(self._memory_path)
+
+    def release(self) -> None:
+        """Let go of it; the tree stays."""
+        self._lock.release()
+
+    def prepare(self, commit: str) -> None:
+        """Make the slot show exactly `commit`, detached; ignored files and what set-up made stay."""
+        try:
+            self._show(commit)
+        except GitError:
+            self.git.remove_worktree(self.path)  # damaged by a gate or a crash: nothing in it is anybody's work
+            self.memory = Memory(job=self.memory.job)
+            self._show(commit)
+
+    def _show(self, commit: str) -> None:
+        if not (self.path / ".git").exists():
+            self.git.add_worktree(self.path, None, commit)
+            self.memory = Memory(job=self.memory.job)
+        self.git.clear_locks(self.path)
+        before, self.memory.tree = self.memory.tree, ""
+        self._remember()
+        keep = [part for name in self.memory.kept for part in ("-e", "/" + _literal(name))]
+        self.git.run("clean", "-ffdq", *keep, cwd=self.path)
+        self.git.run("read-tree", "--reset", "-u", commit, cwd=self.path)
+        self.git.run("update-ref", "--no-deref", "HEAD", commit, cwd=self.path)
+        tree = self.git.tree_of(commit)
+        if before != tree:
+            self._forget_compiled(before, tree)
+        self.memory.tree = tree
+        self._remember()
+
+    def _forget_compiled(self, before: str, tree: str) -> None:
+        if before:
+            changed = self.git.changed_paths(before, tree)
+        else:
+            changed = self.git.run("ls-files", "-z", cwd=self.path).out.split("\0")
+        for name in changed:
+            if name.endswith(".py"):
+                source = self.path / name
+                for compiled in (source.parent / "__pycache__").glob(f"{source.stem}.*.pyc"):
+                    compiled.unlink(missing_ok=True)
+
+    def setup_due(self, setup: str | None, lock_files: tuple[str, ...]) -> str | None:
+        """The key that a set-up of the prepared tree would have, None if it ran with that key already (or is none)."""
+        if not setup:
+            return None
+        digest = hashlib.sha256(setup.encode())
+        for name in lock_files or LOCK_FILES:
+            path = self.path / name
+            if path.is_file():
+                digest.update(b"\0" + name.encode() + b"\0" + path.read_bytes())
+        key = digest.hexdigest()
+        return None if key == self.memory.setup_key else key
+
+    def setup_done(self, key: str) -> None:
+        """Record that set-up passed; what it left untracked and not ignored is kept from now on."""
+        left = self.git.run("ls-files", "--others", "--exclude-standard", "--directory", "-z", cwd=self.path).out
+        self.memory.setup_key = key
+        self.memory.kept = tuple(name for name in left.split("\0") if name)
+        self._remember()
+
+    def starts(self, job: Path) -> None:
+        """Record that a job runs here, so that nobody else takes the slot while it does."""
+        self.memory.job = str(job)
+        self._remember()
+
+    def _remember(self) -> None:
+        atomic.write(self._memory_path, json.dumps(asdict(self.memory)).encode(), durable=False)
+
+
+def acquire(git: Git, folder: Path, number: int | None = None) -> Slot:
+    """Hold slot `number` below `folder` (`<trees>/<repository key>`), else the first that is free and quiet."""
+    atomic.make_directory(folder)
+    for candidate in [number] if number else range(1, MAX_SLOTS + 1):
+        path = folder / f"slot-{candidate}"
+        lock = LifeLock.try_take(path.with_name(path.name + ".lock"))
+        if lock is None:
+            continue
+        slot = Slot(git, path, candidate, lock)
+        if number or not job_lives(slot.memory.job):
+            return slot
+        slot.release()
+    raise Refused(f"no gate slot is free below {folder}; end the gates that run there")
+
+
+def job_lives(job: str) -> bool:
+    """Whether the job recorded in that folder still runs."""
+    found = read_pid(Path(job)) if job else None
+    return found is not None and living(*found)
+
+
+def read_pid(job: Path) -> tuple[int, int] | None:
+    """(pid, start ticks) that a job's wrapper wrote into its folder; None before it did."""
+    try:
+        pid, ticks = (job / "pid").read_text().split()
+        return int(pid), int(ticks)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _read_memory(path: Path) -> Memory:
+    try:
+        body = json.loads(path.read_bytes())
+        return Memory(body["tree"], body["setup_key"], tuple(body["kept"]), body["job"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return Memory()  # a cache: without it set-up runs again
+
+
+def _literal(name: str) -> str:
+    """A path as a pattern that matches only itself."""
+    return re.sub(r"([\\*?\[\] ])", r"\\\1", name)

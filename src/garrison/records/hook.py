@@ -1,0 +1,87 @@
+"""Hooks: how far a name's work is. The record, the phase table and the pure changes to it.
+
+The hook outlives lives: a respawn keeps the phase, the last commit and the notes, and links to the hook it continues.
+Each layer moves only its own hook.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from garrison.errors import ForbiddenTransition, UsageError
+from garrison.records.names import Key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+PHASES: dict[str, frozenset[str]] = {
+    "planning": frozenset({"executing"}),
+    "executing": frozenset({"impl_complete"}),
+    "impl_complete": frozenset({"validating", "executing"}),
+    "validating": frozenset({"merged", "executing"}),
+    "merged": frozenset(),
+}
+"""Phase → what may follow. Back to `executing` is rework; the same phase again is no change."""
+
+
+@dataclass(frozen=True)
+class Hook:
+    """The work phase of one name in one run, with what a successor needs to go on."""
+
+    hook_id: str
+    role: str
+    name: str
+    run_id: str
+    created_at: str
+    updated_at: str
+    phase: str = "planning"
+    incarnation: int = 1
+    phase_history: list[dict[str, Any]] = field(default_factory=list)
+    last_committed_node: str | None = None
+    resumption_instructions: str | None = None
+    predecessor_hook_id: str | None = None
+    claude_session_id: str | None = None
+    merged_at: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.phase not in PHASES:
+            raise ValueError(f"phase {self.phase!r} is none of {', '.join(PHASES)}")
+
+    @property
+    def key(self) -> Key:
+        """Who this is about."""
+        return Key(self.role, self.name, self.run_id)
+
+
+def check_phase(phase: str) -> str:
+    """Return `phase` if it is one, else raise UsageError."""
+    if phase not in PHASES:
+        raise UsageError(f"not a phase: {phase!r}; phases are {', '.join(PHASES)}")
+    return phase
+
+
+def move(hook: Hook, phase: str, now: str) -> Hook:
+    """`hook` in another phase, the step recorded in its history; ForbiddenTransition if the table does not list it."""
+    if check_phase(phase) == hook.phase:
+        return hook
+    allowed = PHASES[hook.phase]
+    if phase not in allowed:
+        raise ForbiddenTransition(f"hook {hook.key.full}", hook.phase, phase, allowed)
+    entry: dict[str, Any] = {"from": hook.phase, "to": phase, "at": now}
+    if phase == "executing" and hook.phase != "planning":
+        entry["rework"] = True
+    return replace(hook, phase=phase, updated_at=now, phase_history=[*hook.phase_history, entry],
+                   merged_at=now if phase == "merged" else hook.merged_at)
+
+
+def note(hook: Hook, now: str, *, text: str | None = None, last_committed: str | None = None) -> Hook:
+    """`hook` with new resumption notes and/or last commit; None leaves what is there."""
+    return replace(hook, updated_at=now,
+                   resumption_instructions=hook.resumption_instructions if text is None else text,
+                   last_committed_node=hook.last_committed_node if last_committed is None else last_committed)
+
+
+def succeed(hook: Hook, hook_id: str, incarnation: int, now: str) -> Hook:
+    """The hook of a successor: a new id linked to the old one; phase, notes and history go on."""
+    return replace(hook, hook_id=hook_id, predecessor_hook_id=hook.hook_id, incarnation=incarnation, updated_at=now)

@@ -1,0 +1,96 @@
+"""Identities: who exists. The record, its lifecycle table and the pure changes to it.
+
+One identity a name and run; `incarnation` grows with each life. Only `supervise.start` and `supervise.replace` begin
+and end lives; a living layer changes its own record, fenced by its incarnation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from garrison.errors import ForbiddenTransition
+from garrison.records.names import Key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+STATUSES: dict[str, frozenset[str]] = {
+    "starting": frozenset({"active", "crashed", "terminated", "starting"}),
+    "active": frozenset({"held", "crashed", "terminated", "parked", "active"}),
+    "held": frozenset({"active", "crashed", "terminated"}),
+    "crashed": frozenset({"starting", "active", "parked", "terminated", "crashed"}),
+    "terminated": frozenset({"starting", "active", "terminated"}),
+    "parked": frozenset({"starting", "active", "terminated", "crashed"}),
+}
+"""Status → what may follow. `active` after an ended status is a successor made by hand (no lease)."""
+
+ALIVE = frozenset({"starting", "active", "held"})
+"""Statuses that claim a life; whether there is one is a verdict (`supervise.verdict`)."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One name in one run. Times are ISO 8601 UTC; `tmux` holds socket, session and pane ids of an orchestrator."""
+
+    agent_id: str
+    role: str
+    name: str
+    run_id: str
+    created_at: str
+    session_id: str = ""
+    incarnation: int = 1
+    pid: int | None = None
+    start_ticks: int | None = None
+    pid_ns: str = ""
+    boot_id: str = ""
+    host: str = ""
+    parent: dict[str, str] | None = None
+    worktree: str | None = None
+    branch: str | None = None
+    tmux: dict[str, Any] | None = None
+    status: str = "active"
+    last_heartbeat: str = ""
+    spawn_deadline: str | None = None
+    crashed_at: str | None = None
+    terminated_at: str | None = None
+    exit: int | str | None = None
+    predecessor_id: str | None = None
+    respawns: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
+        if self.incarnation < 1:
+            raise ValueError("incarnation is below 1")
+
+    @property
+    def key(self) -> Key:
+        """Who this is about."""
+        return Key(self.role, self.name, self.run_id)
+
+    @property
+    def reason(self) -> str:
+        """Why it ended (`done`, `failed`, `stopped`, `orphaned`, …), or ''."""
+        return str(self.metadata.get("reason", ""))
+
+
+def step(identity: Identity, status: str, **changes: Any) -> Identity:
+    """`identity` with another status; ForbiddenTransition if the table does not list it."""
+    allowed = STATUSES[identity.status]
+    if status not in allowed:
+        raise ForbiddenTransition(identity.key.full, identity.status, status, allowed)
+    return replace(identity, status=status, **changes)
+
+
+def ended(identity: Identity, status: str, now: str, reason: str, **changes: Any) -> Identity:
+    """The identity of a life that is over: `status` is `crashed` or `terminated`, with the time and the reason."""
+    stamp = {"crashed": "crashed_at", "terminated": "terminated_at"}[status]
+    metadata = {**identity.metadata, "reason": reason}
+    return step(identity, status, metadata=metadata, **{stamp: now}, **changes)
+
+
+def beat(identity: Identity, now: str) -> Identity:
+    """The identity with a heartbeat at `now`, as the door writes it (a living layer only touches its life file)."""
+    return replace(identity, last_heartbeat=now)

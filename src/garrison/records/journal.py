@@ -1,0 +1,258 @@
+"""Journals: append-only JSON lines that survive kill -9 at any byte. Runs, layers, merge queues share this file.
+
+One `write()` a record; each line carries sequence number, epoch, the writer's fencing token, time and a CRC-32:
+
+    {"seq":7,"epoch":2,"token":"guardian-demo@r1#3","at":"2026-…Z","kind":"node","data":{…},"crc":"89abcdef"}
+
+A torn tail (no newline at the end) is cut by the next writer and ignored by readers; damage anywhere else refuses to
+load and says where. `epoch` grows with each opening by a writer. Values over 8 kB lie beside the journal as
+`blobs/<sha256>`. About every 10,000 records the owner compacts: the file is replaced by one whose first record is of
+kind `snapshot` with the folded state, and the old file is kept as `<stem>-<seq>.jsonl`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from dataclasses import dataclass
+
+from garrison.errors import Fenced, RecordCorrupt
+from garrison.records import atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+SNAPSHOT_EVERY = 10_000
+"""Records between two snapshots, about."""
+BLOB_BYTES = 8192
+"""String values longer than this, in bytes, are stored as blobs."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One journal record, as read: `data` has its blobs put back."""
+
+    seq: int
+    epoch: int
+    token: str
+    at: str
+    kind: str
+    data: dict[str, Any]
+
+
+def encode_line(entry: Entry) -> bytes:
+    """One record as its line, CRC last."""
+    body = json.dumps({"seq": entry.seq, "epoch": entry.epoch, "token": entry.token, "at": entry.at,
+                       "kind": entry.kind, "data": entry.data}, ensure_ascii=False, separators=(",", ":"))
+    raw = body.encode()
+    return raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
+
+
+def decode_line(line: bytes) -> Entry:
+    """The inverse of `encode_line`; ValueError if the line is not whole."""
+    head, separator, tail = line.rpartition(b',"crc":"')
+    if not separator or len(tail) != 11 or not tail.endswith(b'"}\n'):
+        raise ValueError("no checksum")
+    raw = head + b"}"
+    if zlib.crc32(raw) != int(tail[:8], 16):
+        raise ValueError("checksum differs")
+    body = json.loads(raw)
+    return Entry(body["seq"], body["epoch"], body["token"], body["at"], body["kind"], body["data"])
+
+
+class Reader:
+    """Follows one journal: each `read()` gives the records appended since the last. Never writes, never repairs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._inode = 0
+        self._offset = 0
+        self._seq = 0
+
+    def read(self) -> list[Entry]:
+        """New whole records in order ([] if the file is absent); RecordCorrupt for damage before the tail."""
+        try:
+            file = self.path.open("rb")
+        except FileNotFoundError:
+            return []
+        with file:
+            stat = os.fstat(file.fileno())
+            if stat.st_ino != self._inode or stat.st_size < self._offset:  # compacted, or another file
+                self._inode, self._offset = stat.st_ino, 0
+            file.seek(self._offset)
+            data = file.read()
+        return self._decode(data[: data.rfind(b"\n") + 1])
+
+    def _decode(self, data: bytes) -> list[Entry]:
+        entries = []
+        for line in data.splitlines(keepends=True):
+            try:
+                entry = decode_line(line)
+            except (ValueError, KeyError) as error:
+                raise RecordCorrupt(self.path, f"damaged at byte {self._offset} ({error})") from error
+            self._offset += len(line)
+            if entry.seq <= self._seq and not (entry.kind == "snapshot" and entry.seq == self._seq):
+                continue
+            if self._seq and entry.seq != self._seq + 1 and entry.kind != "snapshot":
+                raise RecordCorrupt(self.path, f"record {self._seq + 1} is missing before byte {self._offset}")
+            self._seq = entry.seq
+            entries.append(Entry(entry.seq, entry.epoch, entry.token, entry.at, entry.kind,
+                                 load_blobs(self.path.parent, entry.data)))
+        return entries
+
+
+def read_all(path: Path) -> list[Entry]:
+    """Every whole record of a journal ([] if absent)."""
+    return Reader(path).read()
+
+
+class Writer:
+    """The one writer of a run, layer, workflow or session journal. The caller holds the lock that makes it the one.
+
+    Opening cuts a torn tail, reads what is there (`entries`) and takes the next epoch.
+    """
+
+    def __init__(self, path: Path, token: str) -> None:
+        atomic.make_directory(path.parent)
+        self.path, self.token = path, token
+        created = not path.exists()
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            cut_torn_tail(self._descriptor)
+            if created:
+                atomic.sync_directory(path.parent)
+            self.entries = read_all(path)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        last = self.entries[-1] if self.entries else None
+        self.seq = last.seq if last else 0
+        self.epoch = (last.epoch if last else 0) + 1
+
+    def append(self, kind: str, data: dict[str, Any], at: str, *, sync: bool = False) -> Entry:
+        """Append one record; with `sync` it is on the disk when this returns. Fenced if the file was replaced."""
+        if not atomic.same_file(self._descriptor, self.path):
+            raise Fenced(f"journal {self.path} was removed or replaced; stopping without writing")
+        entry = Entry(self.seq + 1, self.epoch, self.token, at, kind, data)
+        stored = Entry(entry.seq, entry.epoch, entry.token, at, kind, store_blobs(self.path.parent, data))
+        write_line(self._descriptor, encode_line(stored), sync=sync)
+        self.seq += 1
+        return entry
+
+    def compact(self, state: dict[str, Any], at: str) -> None:
+        """Replace the file by a snapshot of the folded `state`; the old file stays beside it under its last number."""
+        kept = self.path.with_name(f"{self.path.stem}-{self.seq}.jsonl")
+        stored = store_blobs(self.path.parent, state)
+        line = encode_line(Entry(self.seq, self.epoch, self.token, at, "snapshot", stored))
+        if not kept.exists():
+            os.link(self.path, kept)
+        atomic.write(self.path, line)
+        os.close(self._descriptor)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
+
+
+def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: str, *, epoch: int | None = None,
+                  take: bool = False, sync: bool = False) -> Entry:
+    """Append one record to a journal that has many writers; the caller holds the journal's lock and keeps nothing open.
+
+    A torn tail is cut first. `epoch` is the writer's own: Fenced if the journal's is another. Without one, the
+    journal's current epoch is stamped; with `take` it grows by one (the record's `epoch` is the taker's from now on).
+    """
+    atomic.make_directory(path.parent)
+    created = not path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        cut_torn_tail(descriptor)
+        last_seq, last_epoch = _last(descriptor, path)
+        if epoch is not None and last_epoch != epoch:
+            raise Fenced(f"{path} was taken over or replaced (its epoch is {last_epoch}, ours {epoch}); stopping")
+        stamped = last_epoch + 1 if take else last_epoch
+        stored = Entry(last_seq + 1, stamped, token, at, kind, store_blobs(path.parent, data))
+        write_line(descriptor, encode_line(stored), sync=sync)
+        if created:
+            atomic.sync_directory(path.parent)
+    finally:
+        os.close(descriptor)
+    return Entry(last_seq + 1, stamped, token, at, kind, data)
+
+
+def _last(descriptor: int, path: Path) -> tuple[int, int]:
+    """Sequence number and epoch of an open journal's last record, (0, 0) if it is empty; its tail is whole."""
+    size = os.fstat(descriptor).st_size
+    if not size:
+        return 0, 0
+    length = 4096
+    while True:
+        start = max(0, size - length)
+        data = os.pread(descriptor, size - start, start)
+        before = data.rfind(b"\n", 0, len(data) - 1)
+        if before >= 0 or start == 0:
+            break
+        length *= 4
+    try:
+        entry = decode_line(data[before + 1:])
+    except (ValueError, KeyError) as error:
+        raise RecordCorrupt(path, f"its last record is damaged ({error})") from error
+    return entry.seq, entry.epoch
+
+
+def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
+    """Append `line` in one write; a short write (disk full) is undone, so that the journal stays whole."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    try:
+        if os.write(descriptor, line) != len(line):
+            raise OSError(28, "No space left on device")
+        if sync:
+            os.fdatasync(descriptor)
+    except OSError:
+        os.ftruncate(descriptor, end)
+        raise
+
+
+def cut_torn_tail(descriptor: int) -> None:
+    """Truncate an open journal to its last newline."""
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    end = size
+    while end > 0:
+        start = max(0, end - 65536)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    if end != size:
+        os.ftruncate(descriptor, end)
+        os.fdatasync(descriptor)
+
+
+def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """`data` with top-level strings over 8 kB replaced by `{"blob": sha256}`, the bytes stored under `blobs/`."""
+    stored = dict(data)
+    for name, value in data.items():
+        if isinstance(value, str) and len(value) > BLOB_BYTES // 4 and len(raw := value.encode()) > BLOB_BYTES:
+            digest = hashlib.sha256(raw).hexdigest()
+            path = atomic.make_directory(folder / "blobs") / digest
+            if not path.exists():
+                atomic.write(path, raw)
+            stored[name] = {"blob": digest}
+    return stored
+
+
+def load_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `store_blobs`; RecordCorrupt if a blob is gone or its bytes differ."""
+    for name, value in data.items():
+        if isinstance(value, dict) and set(value) == {"blob"}:
+            path = folder / "blobs" / value["blob"]
+            raw = path.read_bytes() if path.exists() else b""
+            if hashlib.sha256(raw).hexdigest() != value["blob"]:
+                raise RecordCorrupt(path, "its content is gone or differs from its name")
+            data = {**data, name: raw.decode()}
+    return data

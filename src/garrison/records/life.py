@@ -1,0 +1,81 @@
+"""The life lock: held by a living process for its life, and its heartbeat.
+
+Raw flock on `X.life`, close-on-exec, opened by the layer itself after its last fork and never passed on: a lock object
+that a forked child shares would stay held after its owner's death. The kernel frees it at any death. A beat is `utime`
+of that file; the holder compares the open inode with the path, since `git clean -fdx` may have replaced it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from garrison.errors import LockLost
+from garrison.records import atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class LifeLock:
+    """The exclusive hold of a life file."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def try_take(cls, path: Path) -> LifeLock | None:
+        """Take `path` without waiting; None if another process holds it."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        if not atomic.same_file(descriptor, path):  # replaced between open and flock: it guards nothing
+            os.close(descriptor)
+            return None
+        return cls(path, descriptor)
+
+    def beat(self, monotonic_ns: int, time_ns: int) -> None:
+        """Record a life sign; LockLost if the file was removed or replaced.
+
+        The modification time is the wall clock's, for people; the access time holds CLOCK_MONOTONIC, so that a reader
+        of the same boot can tell an age that suspend and clock steps do not change.
+        """
+        if not atomic.same_file(self._descriptor, self.path):
+            raise LockLost(f"life lock {self.path} was removed or replaced; stopping in order")
+        os.utime(self._descriptor, ns=(monotonic_ns, time_ns))
+
+    def release(self) -> None:
+        """Let go; the file stays."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def last_beat(path: Path) -> tuple[float, float] | None:
+    """(CLOCK_MONOTONIC, epoch) seconds of the last beat, None if nobody ever lived there."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_atime, stat.st_mtime
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process holds the life lock at `path`."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # A shared, non-blocking try disturbs a taker for an instant only; takers retry until their deadline.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -1,0 +1,102 @@
+"""Names: what may be called what, and which file, branch and session that makes. Pure.
+
+Names become file, branch and tmux names, so everything outside the tables here is refused at the door.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from garrison.errors import UsageError
+
+ROLES = ("launch", "guardian", "runner", "orchestrator", "processor")
+"""The layers, from the top down, and the merge processor."""
+
+_RUN = re.compile(r"[a-z0-9][a-z0-9-]{0,31}\Z")
+_NODE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}\Z")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}\Z")
+_FULL = re.compile(r"(?P<role>launch|guardian|runner|orchestrator|processor)(-(?P<name>[A-Za-z_][A-Za-z0-9_.-]{0,63}))?"
+                   r"(@(?P<run>[a-z0-9][a-z0-9-]{0,31}))?\Z")
+
+
+def check_run(run: str) -> str:
+    """Return `run` if it is a run id, else raise UsageError."""
+    if not _RUN.match(run):
+        raise UsageError(f"not a run id: {run!r}; use 1 to 32 of a-z 0-9 - starting with a letter or digit")
+    return run
+
+
+def check_node(node: str) -> str:
+    """Return `node` if an agent may bear it, else raise UsageError."""
+    if not _NODE.match(node):
+        raise UsageError(f"not a node name: {node!r}; use 1 to 48 of A-Z a-z 0-9 _ - starting with a letter or _")
+    return node
+
+
+def check_role(role: str) -> str:
+    """Return `role` if it is a layer's, else raise UsageError."""
+    if role not in ROLES:
+        raise UsageError(f"not a role: {role!r}; roles are {', '.join(ROLES)}")
+    return role
+
+
+def check_name(name: str) -> str:
+    """Return `name` if a record may bear it, else raise UsageError."""
+    if not _NAME.match(name) or ".." in name:
+        raise UsageError(f"not a name: {name!r}; use 1 to 64 of A-Z a-z 0-9 _ . - starting with a letter or _, no '..'")
+    return name
+
+
+def fit_name(text: str) -> str:
+    """Make a name of any text: unfit characters become `_` (used for pipeline ids made from file names)."""
+    fitted = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:48] or "_"
+    return fitted if re.match(r"[A-Za-z_]", fitted) else "_" + fitted[:47]
+
+
+def fit_run(text: str) -> str:
+    """Make the stem of a run id of any text: lower case, unfit characters become `-`, at most 20 characters."""
+    fitted = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:20].strip("-")
+    return fitted or "run"
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """Who a record is about: (role, name, run); `run` is empty for records made by hand without one."""
+
+    role: str
+    name: str
+    run: str = ""
+
+    def __post_init__(self) -> None:
+        check_role(self.role)
+        check_name(self.name)
+        if self.run:
+            check_run(self.run)
+
+    @property
+    def full(self) -> str:
+        """`role-name@run`, the name in files, tmux and messages; the launcher's is `launch@run`."""
+        stem = self.role if self.name == self.role == "launch" else f"{self.role}-{self.name}"
+        return f"{stem}@{self.run}" if self.run else stem
+
+    @classmethod
+    def parse(cls, full: str) -> Key:
+        """The inverse of `full`; UsageError for anything else."""
+        match = _FULL.match(full)
+        if not match:
+            raise UsageError(f"not a full name: {full!r}; it reads role-name@run")
+        return cls(match["role"], match["name"] or match["role"], match["run"] or "")
+
+    def __str__(self) -> str:
+        return self.full
+
+
+def launcher(run: str) -> Key:
+    """The launcher's key in a run."""
+    return Key("launch", "launch", run)
+
+
+def branch_of(run: str, node: str) -> str:
+    """The branch a node's work is committed on."""
+    return f"garrison/{run}/{node}"

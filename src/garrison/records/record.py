@@ -1,0 +1,88 @@
+"""Records as frozen dataclasses, and their one way to and from JSON. Pure.
+
+A record class lists its fields with plain annotations (`str`, `int | None`, `dict[str, object]`, …). Reading checks
+each field's type by that annotation, so a foreign file is refused by name instead of surfacing later as a traceback.
+Unknown fields of the same schema are dropped on reading; a newer schema is refused untouched.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, fields
+
+from garrison.errors import NewerSchema, RecordCorrupt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+SCHEMA = 1
+"""The version stamped on every record; raise it when an older garrison would misread a record."""
+
+_TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,),
+                                       "dict": (dict,), "list": (list,), "None": (type(None),), "tuple": (list, tuple)}
+
+
+def to_dict(record: Any) -> dict[str, Any]:
+    """A record's fields by name, with its schema first; nested records and tuples become JSON's shapes."""
+    body = {field.name: _plain(getattr(record, field.name)) for field in fields(record)}
+    return {"schema": SCHEMA, **body}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "__dataclass_fields__"):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def encode(record: Any) -> bytes:
+    """A record as indented JSON, ending with a newline."""
+    return (json.dumps(to_dict(record), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def decode(kind: type[T], data: bytes, where: object) -> T:
+    """Read `data` as a record of `kind`; `where` names the file in RecordCorrupt and NewerSchema."""
+    try:
+        body = json.loads(data)
+    except ValueError as error:
+        raise RecordCorrupt(where, f"not JSON ({error})") from error
+    if not isinstance(body, dict):
+        raise RecordCorrupt(where, "not a JSON object")
+    return from_dict(kind, body, where)
+
+
+def from_dict(kind: type[T], body: dict[str, Any], where: object) -> T:
+    """Build a record of `kind` from JSON's shapes, checking every field's type."""
+    schema = body.get("schema", SCHEMA)
+    if not isinstance(schema, int):
+        raise RecordCorrupt(where, "schema is not a number")
+    if schema > SCHEMA:
+        raise NewerSchema(where, schema, SCHEMA)
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]  # every record class is a dataclass
+        if field.name not in body:
+            if field.default is MISSING and field.default_factory is MISSING:
+                raise RecordCorrupt(where, f"field {field.name} is missing")
+            continue
+        value = body[field.name]
+        if not _fits(value, str(field.type)):
+            raise RecordCorrupt(where, f"field {field.name} should be {field.type}, is {type(value).__name__}")
+        values[field.name] = tuple(value) if str(field.type).startswith("tuple") else value
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise RecordCorrupt(where, str(error)) from error
+
+
+def _fits(value: object, annotation: str) -> bool:
+    for option in annotation.split(" | "):
+        allowed = _TYPES[option.split("[")[0]]
+        if isinstance(value, allowed) and not (isinstance(value, bool) and bool not in allowed):
+            return True
+    return False

@@ -1,0 +1,163 @@
+"""A run's files: where they lie, and the records launch.json, task.json, result.json and runners/NODE.json.
+
+launch.json and graph.dot are written once, before the launcher's identity; a resume needs nothing else. task.json is
+what the guardian tells a runner and its orchestrator about one attempt, so that neither parses the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from garrison.records import atomic, record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a run was launched with; no secrets, only the names of variables that pass through."""
+
+    run_id: str
+    pipeline_id: str
+    repo: str
+    base: str
+    created_at: str
+    trees: str
+    base_oid: str = ""
+    setup: str | None = None
+    gate: str | None = None
+    no_gate: bool = False
+    env: list[str] = field(default_factory=list)
+    held_back: list[str] = field(default_factory=list)
+    """Names of the launcher's variables that no child gets; shown when a command is not found."""
+    agent: str = "command"
+    max_agents: int = 2
+    max_respawn: int = 10
+    terminal: str = "auto"
+    path: str = ""
+    locale: dict[str, str] = field(default_factory=dict)
+    graph_source: str = ""
+    prd_ref: str = ""
+    adhoc: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at one node, as its runner and orchestrator need to know it."""
+
+    run_id: str
+    node: str
+    attempt: int
+    label: str = ""
+    prd_ref: str = ""
+    prompt: str = ""
+    agent: str = "command"
+    command: str | None = None
+    acceptance: str | None = None
+    setup: str | None = None
+    timeout_s: float | None = None
+    skip_agent: bool = False
+    goal: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an orchestrator says of its attempt; refused unless run, node and attempt are the current ones."""
+
+    run_id: str
+    node: str
+    attempt: int
+    incarnation: int
+    status: str
+    at: str
+    reason: str = ""
+    exit_code: int | None = None
+    head: str | None = None
+    tail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status not in ("success", "fail"):
+            raise ValueError(f"status {self.status!r} is neither success nor fail")
+
+
+@dataclass(frozen=True)
+class RunnerState:
+    """The seed's runner state (F4.4); `status` follows the process."""
+
+    runner_pid: int | None
+    node_id: str
+    prd_ref: str
+    target_dir: str
+    identity_file: str
+    hook_file: str
+    status: str
+    started_at: str
+
+
+class RunFiles:
+    """The paths of one run in a home."""
+
+    def __init__(self, home: Path, run: str) -> None:
+        self.run = run
+        self.root = home / "runs" / run
+
+    @property
+    def launch(self) -> Path:
+        """launch.json"""
+        return self.root / "launch.json"
+
+    @property
+    def graph(self) -> Path:
+        """The snapshot of the pipeline's text."""
+        return self.root / "graph.dot"
+
+    @property
+    def journal(self) -> Path:
+        """The guardian's journal."""
+        return self.root / "journal.jsonl"
+
+    def layer_journal(self, stem: str) -> Path:
+        """The journal of one other layer (`stem` is `role-name`)."""
+        return self.root / "layers" / f"{stem}.jsonl"
+
+    def layer_log(self, stem: str) -> Path:
+        """What a layer printed."""
+        return self.root / "layers" / f"{stem}.log"
+
+    def attempt(self, node: str, attempt: int) -> Path:
+        """The folder of one attempt."""
+        return self.root / "nodes" / node / str(attempt)
+
+    def runner_state(self, node: str) -> Path:
+        """The seed's runner state file."""
+        return self.root / "runners" / f"{node}.json"
+
+
+def runs(home: Path) -> list[str]:
+    """The ids of all runs in a home that were launched, oldest first."""
+    folder = home / "runs"
+    if not folder.is_dir():
+        return []
+    found = [(entry / "launch.json", entry.name) for entry in folder.iterdir()]
+    return [name for _, name in sorted((path.stat().st_mtime, name) for path, name in found if path.is_file())]
+
+
+def save(path: Path, value: Any) -> None:
+    """Write a record of this room durably."""
+    atomic.make_directory(path.parent)
+    atomic.write(path, record.encode(value))
+
+
+def load(kind: type[T], path: Path) -> T | None:
+    """Read a record of this room; None if absent, RecordCorrupt if it is none."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return record.decode(kind, data, path)

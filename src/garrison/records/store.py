@@ -1,0 +1,122 @@
+"""The store: identities and hooks in a home, and the one way to change them.
+
+`Store.update` is the only read-modify-write there is: it reads, applies one pure change and writes, under the record's
+lock. With `incarnation` it refuses a life that has a successor. Reading never repairs and never takes the lock.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+
+from garrison.errors import Fenced, NewerSchema, NotFound, RecordCorrupt, UsageError
+from garrison.records import atomic, record
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity
+from garrison.records.names import Key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import TypeVar
+
+    R = TypeVar("R", Identity, Hook)
+
+_FOLDERS: dict[type, str] = {Identity: "identities", Hook: "hooks"}
+
+
+class Store:
+    """The records of one home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def path(self, kind: type[R], key: Key) -> Path:
+        """The file of a record."""
+        return self.home / _FOLDERS[kind] / f"{key.full}.json"
+
+    def life_path(self, key: Key) -> Path:
+        """The file whose lock a living process holds."""
+        return self.home / "identities" / f"{key.full}.life"
+
+    def read(self, kind: type[R], key: Key) -> R | None:
+        """The record, or None if there is none; RecordCorrupt or NewerSchema if it cannot be read as one."""
+        path = self.path(kind, key)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        found = record.decode(kind, data, path)
+        if found.key != key:
+            raise RecordCorrupt(path, f"it is about {found.key.full}")
+        return found
+
+    def get(self, kind: type[R], key: Key) -> R:
+        """The record; NotFound if there is none."""
+        found = self.read(kind, key)
+        if found is None:
+            raise NotFound(f"no {kind.__name__.lower()} {key.full} in {self.home}; `list` shows what there is")
+        return found
+
+    def update(self, kind: type[R], key: Key, change: Callable[[R | None], R], *, incarnation: int | None = None) -> R:
+        """Replace the record by `change(old)` under its lock; returns the new one.
+
+        With `incarnation`, raises Fenced (and changes nothing) if the record belongs to a later life or is gone.
+        """
+        with self.locked(kind, key, incarnation=incarnation) as old:
+            new = change(old)
+            if new != old:
+                atomic.write(self.path(kind, key), record.encode(new))
+        return new
+
+    @contextmanager
+    def locked(self, kind: type[R], key: Key, *, incarnation: int | None = None) -> Iterator[R | None]:
+        """Hold a record's lock, giving the record; for what must happen while a life is still the current one."""
+        folder = self.home / _FOLDERS[kind]
+        if incarnation is None:
+            atomic.make_directory(folder)
+        elif not folder.is_dir():
+            raise Fenced(f"{folder} is gone; stopping without writing")
+        with atomic.locked(folder / f"{key.full}.lock"):
+            old = self.read(kind, key)
+            if incarnation is not None:
+                check_incarnation(old, key, incarnation)
+            yield old
+
+    def keys(self, kind: type[R]) -> list[Key]:
+        """The keys of all records of a kind, sorted; foreign file names are passed over."""
+        folder = self.home / _FOLDERS[kind]
+        found = []
+        try:
+            names = os.listdir(folder)  # noqa: PTH208  # names only: a Path each would double the cost of find-stale
+        except FileNotFoundError:
+            return []
+        for name in names:
+            if name.endswith(".json") and not name.startswith("."):
+                try:
+                    found.append(Key.parse(name[:-5]))
+                except UsageError:
+                    continue
+        return sorted(found)
+
+    def list(self, kind: type[R]) -> tuple[list[R], list[RecordCorrupt | NewerSchema]]:
+        """All readable records, sorted by key, and the errors of those that are not."""
+        records, errors = [], []
+        for key in self.keys(kind):
+            try:
+                found = self.read(kind, key)
+            except (RecordCorrupt, NewerSchema) as error:
+                errors.append(error)
+                continue
+            if found is not None:
+                records.append(found)
+        return records, errors
+
+
+def check_incarnation(found: Identity | Hook | None, key: Key, incarnation: int) -> None:
+    """Raise Fenced unless `found` belongs to life `incarnation` or an earlier one."""
+    if found is None:
+        raise Fenced(f"the record of {key.full} is gone; life {incarnation} stops without writing")
+    if found.incarnation > incarnation:
+        raise Fenced(f"{key.full} has a later life ({found.incarnation} > {incarnation}); stopping without writing")

@@ -1,0 +1,26 @@
+"""Wisdom: the prompt block that tells a successor where its predecessor was. Pure."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HEADING = "## RESUMPTION CONTEXT (from previous session)"
+_SKIP = ("executing", "impl_complete", "validating")
+
+
+def build_wisdom_prompt_block(hook: Any) -> str:
+    """The block for `hook` (a Hook or its JSON object): phase reached, last commit, what to skip, and the notes."""
+    read = hook.get if isinstance(hook, dict) else lambda name, default=None: getattr(hook, name, default)
+    phase = read("phase") or "planning"
+    lines = [HEADING, f"Previous phase reached: {phase}"]
+    if read("last_committed_node"):
+        lines.append(f"Last committed node: {read('last_committed_node')}")
+    if phase in _SKIP:
+        lines.append(f"SKIP planning phase — go directly to {phase}")
+    if phase == "merged":
+        lines.append("The work is merged: nothing is left to do.")
+    if read("resumption_instructions"):
+        lines.append(f"Resumption notes: {read('resumption_instructions')}")
+    return "\n".join(lines)

@@ -1,0 +1,86 @@
+"""Who comes next: the identity and hook of a new life, made from the old ones. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from garrison.errors import AlreadyAlive, Refused
+from garrison.records.hook import Hook, succeed
+from garrison.records.identity import Identity, step
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from garrison.records.names import Key
+    from garrison.supervise.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Spawner:
+    """The process that asks for a life, and where it runs."""
+
+    pid: int
+    start_ticks: int
+    pid_ns: str
+    boot_id: str
+    host: str
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the new life is to be."""
+
+    key: Key
+    parent: Key | None = None
+    worktree: str | None = None
+    branch: str | None = None
+    session_id: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    journal_incarnation: int = 0
+    """The highest incarnation the spawner's journal knows of; a lost record must not make a life twice."""
+
+
+def lease(old: Identity | None, verdict: Verdict | None, wish: Wish, by: Spawner, *, now: str, deadline: str,
+          fresh_id: str) -> Identity:
+    """The identity of the next life, `starting` with the spawner's pid and a deadline.
+
+    AlreadyAlive if a life is there; Refused if the old one was not replaced first (a dead life's children may live on).
+    """
+    if old is not None and verdict is not None:
+        if verdict.living:
+            raise AlreadyAlive(f"{old.key.full} is alive ({verdict.why}); nothing was started")
+        if verdict.state != "ended":
+            raise Refused(f"{old.key.full} is {verdict.state} and must be replaced first ({verdict.why})")
+    incarnation = max(old.incarnation if old else 0, wish.journal_incarnation) + 1
+    changes: dict[str, Any] = {
+        "agent_id": fresh_id, "incarnation": incarnation, "pid": by.pid, "start_ticks": by.start_ticks,
+        "pid_ns": by.pid_ns, "boot_id": by.boot_id, "host": by.host, "created_at": now, "last_heartbeat": now,
+        "spawn_deadline": deadline, "worktree": wish.worktree, "branch": wish.branch, "session_id": wish.session_id,
+        "parent": {"role": wish.parent.role, "name": wish.parent.name} if wish.parent else None,
+        "metadata": dict(wish.metadata), "tmux": None, "exit": None, "crashed_at": None, "terminated_at": None,
+    }
+    if old is None:
+        return Identity(role=wish.key.role, name=wish.key.name, run_id=wish.key.run, status="starting", **changes)
+    return step(old, "starting", predecessor_id=old.agent_id, respawns=old.respawns + 1, **changes)
+
+
+def hook_for(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
+    """The hook of the next life: the old one continued, or a new one in planning. The same life's is left as it is."""
+    if old is None:
+        return Hook(fresh_id, key.role, key.name, key.run, now, now, incarnation=incarnation)
+    if old.incarnation == incarnation:
+        return old
+    return succeed(old, fresh_id, incarnation, now)
+
+
+def activate(lease_: Identity, me: Spawner, now: str) -> Identity:
+    """The leased identity as the living process writes it: its own pid, `active`."""
+    return replace(step(lease_, "active"), pid=me.pid, start_ticks=me.start_ticks, pid_ns=me.pid_ns, boot_id=me.boot_id,
+                   host=me.host, last_heartbeat=now, spawn_deadline=None)
+
+
+def marker(home: str, key: Key, incarnation: int) -> str:
+    """The value of GARRISON_LIFE that every process of a life bears: `<home>:<run>:<role>-<name>#<incarnation>`."""
+    stem = key.full.partition("@")[0]
+    return f"{home}:{key.run}:{stem}#{incarnation}"

@@ -1,0 +1,52 @@
+"""Replace: the only way a life ends by force, and what a life found dead goes through as well.
+
+Fence (the record says `crashed`, with verdict and evidence) → TERM, then KILL: the process, those of its descendants
+that bear no other life's marker, all bearers of its own marker, until none is left. Only then may a successor start:
+a dead life's shell or tools may live on and write beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from garrison.errors import Fenced
+from garrison.records.identity import ALIVE, Identity, ended
+from garrison.supervise.lease import marker
+from garrison.system.processes import ProcessId
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from garrison.supervise.observe import Observer
+
+
+def fence(observer: Observer, judged: Identity, reason: str) -> Identity:
+    """Write `crashed` with the evidence over the life that was judged; Fenced if the record has moved on since."""
+    now, seen = observer.clock.utc(), observer.see(judged)
+    evidence = {"verdict": reason, "pid_ticks": seen.pid_ticks, "beat_age": seen.beat_age, "seen_at": now}
+
+    def crash(old: Identity | None) -> Identity:
+        if old is None or old.incarnation != judged.incarnation:
+            raise Fenced(f"{judged.key.full} has moved on since it was judged; looking again")
+        if old.status not in ALIVE:
+            return old
+        fenced = ended(old, "crashed", now, reason)
+        return replace(fenced, metadata={**fenced.metadata, "evidence": evidence})
+
+    return observer.store.update(Identity, judged.key, crash)
+
+
+def sweep_life(observer: Observer, fenced: Identity, grace: float) -> list[ProcessId]:
+    """Kill what is left of a fenced life; returns what was killed. Safe to repeat."""
+    root = None
+    here = observer.where
+    same_kernel = (fenced.host, fenced.boot_id, fenced.pid_ns) == (here.host, here.boot_id, here.pid_ns)
+    if fenced.pid and fenced.start_ticks and same_kernel and fenced.spawn_deadline is None:
+        root = ProcessId(fenced.pid, fenced.start_ticks)  # a lease's pid is its spawner's
+    return observer.processes.sweep(root, marker(str(observer.store.home), fenced.key, fenced.incarnation), grace=grace)
+
+
+def replace_life(observer: Observer, judged: Identity, reason: str, grace: float) -> Identity:
+    """Fence and sweep one life; afterwards its name is free for `start_life`."""
+    fenced = fence(observer, judged, reason)
+    sweep_life(observer, fenced, grace)
+    return fenced

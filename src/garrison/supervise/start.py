@@ -1,0 +1,171 @@
+"""Start: the only way a layer begins. The spawner's half is `start_life`, the child's half is `register`.
+
+1. Under the record's lock: no living life → incarnation + 1, `starting`, the spawner's pid, a deadline; hook written.
+2. The child is started with run, name and incarnation in argv and the life marker in its environment.
+3. The child takes the life lock, reads the record under its lock: another incarnation → exit 75, nothing written; else
+   it writes its own pid and `active`. 4. It recovers. 5. The spawner watches; no `active` by the deadline is a death.
+6. Each later write of the child is fenced by its incarnation.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from garrison.errors import Fenced, GarrisonError
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity, ended
+from garrison.records.life import LifeLock
+from garrison.supervise.lease import activate, hook_for, lease, marker
+from garrison.system.clock import from_iso, iso
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from garrison.records.names import Key
+    from garrison.records.store import Store
+    from garrison.supervise.lease import Wish
+    from garrison.supervise.observe import Observer
+    from garrison.system.clock import Clock
+
+    R = TypeVar("R")
+
+REFUSED = 75
+"""Exit code of a child that finds another life in its place (EX_TEMPFAIL)."""
+
+
+class StartRefused(GarrisonError):
+    """The child is not, or no longer, the life its lease was for."""
+
+    exit_code = REFUSED
+
+
+def fresh_id() -> str:
+    """A random id for a record."""
+    return os.urandom(8).hex()
+
+
+def take_lease(observer: Observer, wish: Wish, deadline_s: float) -> Identity:
+    """Step 1: write the lease and the hook; returns the `starting` identity. AlreadyAlive if a life is there."""
+    store, clock = observer.store, observer.clock
+    now, deadline = clock.utc(), iso(clock.time() + deadline_s)
+    spawner = observer.me(os.getpid())
+
+    def next_life(old: Identity | None) -> Identity:
+        return lease(old, observer.judge(old) if old else None, wish, spawner, now=now, deadline=deadline,
+                     fresh_id=fresh_id())
+
+    leased = store.update(Identity, wish.key, next_life)
+    store.update(Hook, wish.key, lambda old: hook_for(old, wish.key, leased.incarnation, now, fresh_id()))
+    return leased
+
+
+def start_life(observer: Observer, wish: Wish, deadline_s: float, spawn: Callable[[Identity, str], None]) -> Identity:
+    """Begin a life: lease, then `spawn(identity, marker)` starts the process. Returns the leased identity.
+
+    If `spawn` fails the lease is given back as a crash, so that the restart policy counts it.
+    """
+    leased = take_lease(observer, wish, deadline_s)
+    try:
+        spawn(leased, marker(str(observer.store.home), wish.key, leased.incarnation))
+    except (OSError, GarrisonError) as error:
+        now, why = observer.clock.utc(), str(error)
+        observer.store.update(Identity, wish.key, lambda old: _give_back(old, leased, now, why))
+    return leased
+
+
+def _give_back(old: Identity | None, leased: Identity, now: str, why: str) -> Identity:
+    if old is None or old.incarnation != leased.incarnation or old.status != "starting":
+        raise Fenced(f"the lease of {leased.key.full} is no longer ours")
+    return ended(old, "crashed", now, f"could not be started: {why}")
+
+
+class Life:
+    """A registered life: the child's hold of its name, and its fenced pen."""
+
+    def __init__(self, store: Store, clock: Clock, identity: Identity, lock: LifeLock) -> None:
+        self.store, self.clock, self.lock = store, clock, lock
+        self.key, self.incarnation = identity.key, identity.incarnation
+        self.identity = identity
+        self.token = f"{self.key.full}#{self.incarnation}"
+
+    @property
+    def marker(self) -> str:
+        """The value of GARRISON_LIFE of this life's processes."""
+        return marker(str(self.store.home), self.key, self.incarnation)
+
+    def beat(self) -> None:
+        """A life sign; LockLost if the life file is no longer ours."""
+        self.lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
+
+    def update(self, change: Callable[[Identity], Identity]) -> Identity:
+        """Change the own identity; Fenced if a later life has taken the name."""
+        def present(old: Identity | None) -> Identity:
+            return change(_there(old, self.key))
+
+        self.identity = self.store.update(Identity, self.key, present, incarnation=self.incarnation)
+        return self.identity
+
+    def hook(self, change: Callable[[Hook], Hook]) -> Hook:
+        """Change the own hook; Fenced if a later life has taken the name."""
+        def present(old: Hook | None) -> Hook:
+            return change(_there(old, self.key))
+
+        return self.store.update(Hook, self.key, present, incarnation=self.incarnation)
+
+    def ready(self) -> None:
+        """Say that recovery is over and work begins."""
+        now = self.clock.utc()
+        self.update(lambda old: replace(old, metadata={**old.metadata, "ready_at": now}))
+
+    def end(self, reason: str, exit_code: int = 0) -> None:
+        """End in order: `terminated` with a reason, then the life lock goes."""
+        now = self.clock.utc()
+        self.update(lambda old: ended(old, "terminated", now, reason, exit=exit_code))
+        self.lock.release()
+
+
+def _there(old: R | None, key: Key) -> R:
+    if old is None:
+        raise Fenced(f"the record of {key.full} is gone; stopping without writing")
+    return old
+
+
+def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[float], None]) -> Life:
+    """Step 3, the child's half: become the life the lease was for.
+
+    `wait(seconds)` passes time between tries for the life lock. StartRefused (exit 75) if the lease is not ours or the
+    lock stays held past the deadline; nothing is written then.
+    """
+    store, clock = observer.store, observer.clock
+    leased = store.read(Identity, key)
+    _check_lease(leased, key, incarnation)
+    limit = from_iso(leased.spawn_deadline) if leased and leased.spawn_deadline else clock.time()
+    lock = LifeLock.try_take(store.life_path(key))
+    while lock is None:
+        if clock.time() > limit:
+            raise StartRefused(f"the life lock of {key.full} stays held; life {incarnation} gives up")
+        wait(0.01)
+        lock = LifeLock.try_take(store.life_path(key))
+    me, now = observer.me(os.getpid()), clock.utc()
+
+    def become(old: Identity | None) -> Identity:
+        return activate(_check_lease(old, key, incarnation), me, now)
+
+    try:
+        identity = store.update(Identity, key, become)
+    except BaseException:
+        lock.release()
+        raise
+    life = Life(store, clock, identity, lock)
+    life.beat()
+    return life
+
+
+def _check_lease(found: Identity | None, key: Key, incarnation: int) -> Identity:
+    if found is None or found.incarnation != incarnation or found.status != "starting":
+        state = "gone" if found is None else f"at life {found.incarnation}, {found.status}"
+        raise StartRefused(f"{key.full} is {state}; life {incarnation} was not started for it")
+    return found

@@ -1,0 +1,57 @@
+"""What a supervisor does next about one name it is responsible for. Pure; shared by launcher, guardian and runner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from garrison.supervise import restart
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from garrison.records.identity import Identity
+    from garrison.supervise.restart import Death, Policy
+    from garrison.supervise.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class LifeView:
+    """One name as seen now; both None if it never lived."""
+
+    identity: Identity | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def living(self) -> bool:
+        """Whether a life is, or may still be, there."""
+        return self.verdict is not None and self.verdict.living
+
+
+@dataclass(frozen=True)
+class Step:
+    """`kind`: start, none (living), replace (dead), record (its death is not journaled yet), wait (until `at`,
+    monotonic), park (give up), ended (terminated or parked: not acted on here)."""
+
+    kind: str
+    why: str = ""
+    at: float = 0.0
+
+
+def next_step(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> Step:
+    """The step for one name; `deaths` are the journaled ones of this name in this attempt."""
+    identity, verdict = view.identity, view.verdict
+    if identity is None or verdict is None:
+        return Step("start", "no life yet")
+    if verdict.living:
+        return Step("none", verdict.why)
+    if verdict.state in ("dead", "lapsed"):
+        return Step("replace", verdict.why)
+    if identity.status != "crashed":
+        return Step("ended", identity.reason or identity.status)
+    if all(death.incarnation != identity.incarnation for death in deaths):
+        return Step("record", identity.reason)
+    decision = restart.decide(deaths, now, boot_id, policy)
+    if decision.at is None:
+        return Step("park", decision.why)
+    return Step("start" if decision.at <= now else "wait", decision.why, decision.at)

@@ -1,0 +1,95 @@
+"""Is this life over? Pure: the identity and what was seen of it go in, a verdict with its reason comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from garrison.records.identity import Identity
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was observed of one identity at one moment."""
+
+    host: str
+    boot_id: str
+    pid_ns: str
+    pid_ticks: int | None = None
+    """Start ticks of the process that now bears the identity's pid; None if there is none or it is a zombie."""
+    life_held: bool = False
+    """Whether some process holds the life lock."""
+    marker_borne: bool = False
+    """Whether some process bears the life's marker (asked only of a starting life)."""
+    beat_age: float | None = None
+    """Seconds since the last beat, by the monotonic clock when the boot is the same; None if it never beat."""
+    deadline_passed: bool = False
+    """Whether a start lease's deadline is over."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`state` is alive, starting, elsewhere (alive where we cannot see it), dead, lapsed (failed start) or ended."""
+
+    state: str
+    why: str
+
+    @property
+    def living(self) -> bool:
+        """Whether a life is, or may still be, there; nobody may begin a successor."""
+        return self.state in ("alive", "starting", "elsewhere")
+
+
+def judge(identity: Identity, seen: Seen, hand_timeout: float = 300.0) -> Verdict:
+    """The verdict on one identity; `hand_timeout` is how long a record without a process counts as alive, seconds."""
+    if identity.status in ("crashed", "terminated", "parked"):
+        return Verdict("ended", f"status {identity.status}")
+    if identity.pid is None:
+        return _by_hand(seen, hand_timeout)
+    if identity.host and identity.host == seen.host and identity.boot_id != seen.boot_id:
+        return Verdict("dead", "the machine was booted since")
+    if identity.host != seen.host or identity.pid_ns != seen.pid_ns:
+        if seen.life_held:
+            return Verdict("elsewhere", f"alive on {identity.host or 'another host'} in another pid namespace")
+        return Verdict("dead", "its life lock is free")
+    if identity.status == "starting":
+        return _starting(identity, seen)
+    return _process(identity, seen)
+
+
+def _by_hand(seen: Seen, hand_timeout: float) -> Verdict:
+    if seen.beat_age is not None and seen.beat_age <= hand_timeout:
+        return Verdict("alive", "made by hand, its beat is fresh")
+    return Verdict("dead", "made by hand, its beat is old")
+
+
+def _starting(identity: Identity, seen: Seen) -> Verdict:
+    """A lease names the spawner; it lapses at the deadline, or when the spawner is dead and nobody bears the marker."""
+    if seen.deadline_passed:
+        return Verdict("lapsed", "not active by its start deadline")
+    if seen.pid_ticks == identity.start_ticks or seen.marker_borne:
+        return Verdict("starting", "within its start deadline")
+    return Verdict("lapsed", "its spawner is dead and nothing bears its marker")
+
+
+def _process(identity: Identity, seen: Seen) -> Verdict:
+    if seen.pid_ticks is None:
+        return Verdict("dead", f"process {identity.pid} is gone")
+    if seen.pid_ticks != identity.start_ticks:
+        return Verdict("dead", f"process {identity.pid} is another one now")
+    return Verdict("alive", f"process {identity.pid} lives")
+
+
+def stale_reason(identity: Identity, seen: Seen, timeout: float) -> str | None:
+    """Why `find-stale` lists an identity: heartbeat, process_gone or start_deadline; None if it does not. Pure."""
+    if identity.status not in ("active", "starting"):
+        return None
+    verdict = judge(identity, seen, timeout)
+    if verdict.state == "lapsed":
+        return "start_deadline"
+    if verdict.state == "dead":
+        return "heartbeat" if identity.pid is None else "process_gone"
+    if verdict.state == "alive" and seen.beat_age is not None and seen.beat_age > timeout:
+        return "heartbeat"
+    return None

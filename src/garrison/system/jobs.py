@@ -1,0 +1,180 @@
+"""Jobs: a shell command run as our child, watched from a loop that must not block.
+
+A job has its own session, a log file, a timeout, and the life marker its environment gives it. Its end means that
+nothing of it runs on: what it left in its session, below itself or under a marker of its own is ended too, TERM then
+KILL, in steps that `poll` drives. `wake_at` says when `poll` wants to be called; `pidfd` wakes a loop when it ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from garrison.errors import GarrisonError
+from garrison.system import processes
+from garrison.system.processes import Child, ProcessId
+
+GRACE = 5.0
+"""Seconds between TERM and KILL."""
+_STEP = 0.1
+"""Seconds between two looks while a job is being ended."""
+_GIVE_UP = 10.0
+"""Seconds after the KILL until a job that will not die is reported as ended anyway (blocked in the kernel)."""
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended: exit code (negative: a signal; 127: no such command), whether by timeout, seconds it took."""
+
+    exit_code: int
+    timed_out: bool
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Exit 0, in time."""
+        return self.exit_code == 0 and not self.timed_out
+
+
+class Job:
+    """A running command. Made by `start`; `poll` until it gives a result."""
+
+    def __init__(self, child: Child, marker: str, *, started: float, timeout_s: float | None, grace: float) -> None:
+        self._child, self._marker, self._grace = child, marker, grace
+        self._started = self._looked = started
+        self._deadline = None if timeout_s is None else started + timeout_s
+        self._timed_out = False
+        self._code: int | None = None
+        self._ended = started
+        self._asked: float | None = None
+        self._heard: set[ProcessId] = set()
+        self._result: JobResult | None = None
+
+    @classmethod
+    def start(cls, command: str | Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path,
+              timeout_s: float | None, grace: float = GRACE, now: float | None = None) -> Job:
+        """Start `command` (a string for `sh -c`, or an argv) with exactly `env`, output appended to `log`.
+
+        `now` is a monotonic time. GarrisonError if an argv's program or `cwd` is missing.
+        """
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        child = processes.spawn(argv, env=env, cwd=cwd, log=log)
+        marker = env.get(processes.MARKER, "")
+        own = marker if marker != os.environ.get(processes.MARKER) else ""
+        return cls(child, own, started=time.monotonic() if now is None else now, timeout_s=timeout_s, grace=grace)
+
+    @property
+    def pidfd(self) -> int:
+        """Readable once the command has ended; -1 after the result was given."""
+        return self._child.pidfd
+
+    @property
+    def pid(self) -> int:
+        """The command's pid, also its session and group."""
+        return self._child.pid
+
+    @property
+    def ticks(self) -> int:
+        """The command's start ticks."""
+        return self._child.ticks
+
+    @property
+    def wake_at(self) -> float | None:
+        """The monotonic time at which `poll` wants to be called even if nothing ends; None: no need."""
+        if self._result is not None:
+            return None
+        return self._deadline if self._asked is None else self._looked + _STEP
+
+    def kill(self, now: float | None = None) -> None:
+        """End it: TERM now, KILL after the grace. Returns at once; `poll` does the rest and gives the result."""
+        if self._result is None and self._asked is None:
+            self._asked = self._looked = time.monotonic() if now is None else now
+            self._signal(signal.SIGTERM)
+
+    def poll(self, now: float) -> JobResult | None:
+        """Take one step at the monotonic time `now`; the result once nothing of the job is left, else None."""
+        if self._result is not None:
+            return self._result
+        self._look(now)
+        if self._asked is None:
+            if self._code is None and (self._deadline is None or now < self._deadline):
+                return None
+            self._timed_out = self._code is None
+            if self._code is not None and not self._members():
+                return self._finish()
+            self._asked = now
+        return self._stop(now, self._asked)
+
+    def _look(self, now: float) -> None:
+        """Note the exit code once there is one; a child that somebody else collected counts as killed."""
+        self._looked = now
+        if self._code is not None:
+            return
+        self._ended = now
+        self._code = processes.exit_code(self._child.pid)
+        if self._code is None:
+            found = processes.probe(self._child.pid)
+            if found is None or found.ticks != self._child.ticks:
+                self._code = -signal.SIGKILL
+
+    def _stop(self, now: float, asked: float) -> JobResult | None:
+        deadly = now >= asked + self._grace
+        left = self._signal(signal.SIGKILL if deadly else signal.SIGTERM)
+        if self._code is not None and (not left or now >= asked + self._grace + _GIVE_UP):
+            return self._finish()
+        return None
+
+    def _signal(self, number: int) -> list[ProcessId]:
+        """Signal all members, TERM once each; returns them."""
+        members = self._members()
+        for one in members:
+            if number == signal.SIGTERM and one in self._heard:
+                continue
+            self._heard.add(one)
+            with suppress(GarrisonError):  # another user's process; the give-up bound ends the wait
+                if processes.send(one.pid, one.ticks, number) and number == signal.SIGTERM:
+                    processes.send(one.pid, one.ticks, signal.SIGCONT)
+        return members
+
+    def _members(self) -> list[ProcessId]:
+        """Who is left of it: by descent, by session, and by a marker of its own. Never us or those above us."""
+        mine = self._child.id
+        leader = processes.probe(mine.pid)
+        known = set(self._heard)
+        if leader is None or leader.ticks == mine.ticks:  # else the number is another session's by now
+            known |= {one.id for one in processes.probes()
+                      if one.session == mine.pid and not one.zombie and one.ticks >= mine.ticks}
+        return processes.doomed(mine, self._marker, processes.table(), caller=os.getpid(), known=known)
+
+    def _finish(self) -> JobResult:
+        self._child.close()
+        code = -signal.SIGKILL if self._code is None else self._code
+        self._result = JobResult(code, self._timed_out, max(0.0, self._ended - self._started))
+        return self._result
+
+
+def tail(path: Path, lines: int = 20, bytes: int = 8000) -> str:
+    """The last `lines` lines within the last `bytes` bytes of a file as clean text; empty if there is no file.
+
+    Terminal escapes and control characters are dropped, undecodable bytes replaced; a carriage return starts a line.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - bytes))
+            raw = file.read(bytes)
+    except FileNotFoundError:
+        return ""
+    text = raw.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    found = _CONTROLS.sub("", _ESCAPES.sub("", text)).rstrip("\n").split("\n")
+    if size > bytes and len(found) > 1:
+        del found[0]  # its beginning was cut off
+    return "\n".join(found[-lines:])

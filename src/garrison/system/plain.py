@@ -1,0 +1,107 @@
+"""The plain-process terminal: each session a process in a session of its own, its output in its log.
+
+What is open stands in `<home>/run/plain/<name>.json`, so that a successor of the opener finds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from garrison.errors import RecordCorrupt, Refused
+from garrison.system import jobs, processes
+from garrison.system.processes import MARKER, ProcessId
+from garrison.system.terminal import Session
+
+
+class PlainTerminal:
+    """Terminal without a terminal: nothing to install, nothing to type into."""
+
+    kind = "process"
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "run" / "plain"
+
+    def open(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Session:
+        """Start `argv` detached, its output appended to `log`."""
+        with self._locked():
+            old = self.find(name)
+            if old is not None and self.alive(old):
+                raise Refused(f"session {name} still runs (pid {old.pid}); close it first")
+            child = processes.spawn(argv, env=env, cwd=cwd, log=log)
+            child.close()
+            session = Session("process", "", f"{child.pid}:{child.ticks}", "", child.pid, name, child.ticks,
+                              log=str(log))
+            self._write(session, env.get(MARKER, ""))
+        return session
+
+    def find(self, name: str, marker: str = "") -> Session | None:
+        """The session of that name, and of that life if given."""
+        path = self._path(name)
+        try:
+            body = json.loads(path.read_bytes())
+            life = body.pop("life")
+            session = Session(**body)
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RecordCorrupt(path, f"not a session ({error})") from error
+        return session if marker in ("", life) else None
+
+    def alive(self, session: Session) -> bool:
+        """Whether that very process runs."""
+        return processes.living(session.pid, session.ticks)
+
+    def close(self, session: Session, *, grace: float = 2.0) -> None:
+        """End the process and what it started; forget the session."""
+        one = ProcessId(session.pid, session.ticks)
+        life = processes.marker(one.pid) if processes.living(one.pid, one.ticks) else None
+        processes.sweep(one, life or "", grace=grace)
+        processes.exit_code(one.pid)  # if it was our own child, it need not stay a zombie
+        with self._locked():
+            found = self.find(session.name)
+            if found is not None and found.session_id == session.session_id:
+                self._path(session.name).unlink(missing_ok=True)
+
+    def capture(self, session: Session, lines: int = 50) -> str:
+        """The tail of its log."""
+        return jobs.tail(Path(session.log), lines, 200 * lines) if session.log else ""
+
+    def send(self, session: Session, text: str) -> None:
+        """Refused: there is no keyboard."""
+        raise Refused(f"session {session.name} is a plain process and reads no keyboard; use --terminal tmux to type")
+
+    def attach_argv(self, session: Session, *, write: bool = False) -> list[str]:
+        """Follow the log."""
+        if write:
+            self.send(session, "")
+        return ["tail", "-n", "+1", "-F", session.log]
+
+    def sessions(self) -> list[Session]:
+        """All sessions that were opened and not closed."""
+        names = [path.stem for path in sorted(self._folder.glob("[!.]*.json"))]
+        return [session for name in names if (session := self.find(name)) is not None]
+
+    def shutdown(self) -> None:
+        """Nothing serves plain processes."""
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
+
+    def _write(self, session: Session, life: str) -> None:
+        temporary = self._folder / f".{session.name}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps({**asdict(session), "life": life}) + "\n")
+        temporary.chmod(0o600)
+        temporary.replace(self._path(session.name))
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)  # noqa: PTH103  # parents get the mode too
+        with (self._folder / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,431 @@
+"""The tmux terminal, through libtmux (imported only here), on a server of our own.
+
+The rules of this file:
+
+* Our server has its own socket (absolute path, directory 0700) and its own configuration; the user's are never read.
+* The server is started by `start_server` alone, with an empty environment: it would hand its first client's variables
+  to every pane. All other calls carry `-N`, with which tmux starts no server, whatever happened to ours.
+* A pane gets its variables through its own command, `env -i NAME=VALUE… program`, in argv form: no shell reads it.
+  What is too long for tmux's messages (16 kB) goes through a file (0600) that the pane reads, removes and executes.
+* tmux matches names by prefix and rewrites dots and colons, so after `open` everything goes by id ($3, %7), checked
+  against the server's pid and start time: a new server counts from zero again.
+* A pane's pid is a hint.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.system import processes
+from garrison.system.processes import MARKER, ProcessId
+from garrison.system.terminal import Session
+
+CONFIGURATION = """\
+set -s exit-empty off
+set -s escape-time 50
+set -s set-clipboard off
+set -g update-environment ''
+set -g default-command ''
+set -g destroy-unattached off
+set -g history-limit 20000
+set -g status off
+set -g default-size 200x50
+set -g set-titles off
+set -g default-terminal screen-256color
+set -wg remain-on-exit on
+set -wg automatic-rename off
+set -wg allow-rename off
+"""
+SOCKET_BYTES = 100
+"""A socket path may be 107 bytes on Linux; tmux's own lock file needs a few of them."""
+MESSAGE_BYTES = 12_000
+"""Longest command that goes to tmux as it is; its limit is 16 kB with everything around it."""
+_TRIES = 20
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,199}\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_FORMAT = ("#{session_id} #{pane_id} #{pane_dead} #{pane_pid} #{pid}:#{start_time} "
+           "#{@garrison_life} #{@garrison_log} #{session_name}")
+_GONE = ("no server running", "error connecting", "lost server", "server exited", "no such file", "connection refused")
+_EMPTY = ("no current target", "no sessions")
+_READ_AND_EXECUTE = ("import json,os,sys; p=sys.argv[1]; a,e=json.load(open(p)); os.unlink(p); "
+                     "os.execvpe(a[0],a,e)")
+
+logging.getLogger("libtmux").setLevel(logging.CRITICAL)
+
+
+@dataclass(frozen=True)
+class _Pane:
+    """One line of `_FORMAT`."""
+
+    session_id: str
+    pane_id: str
+    dead: bool
+    pid: int
+    server: str
+    life: str
+    log: str
+    name: str
+
+
+def available() -> str | None:
+    """The version of the tmux on PATH, if it is 3.2 or newer."""
+    program = shutil.which("tmux")
+    if program is None:
+        return None
+    try:
+        answer = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = answer.removeprefix("tmux").strip()
+    match = re.search(r"(\d+)\.(\d+)", version)
+    return version if match and (int(match[1]), int(match[2])) >= (3, 2) else None
+
+
+class TmuxTerminal:
+    """Sessions on the home's own tmux server."""
+
+    kind = "tmux"
+
+    def __init__(self, home: Path) -> None:
+        self._run = home.absolute() / "run"
+        self._where: Path | None = None
+
+    # ------------------------------------------------------------------------------------------------- the seam
+
+    def open(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Session:
+        """A new session of one pane that runs `argv`; of the same name only a dead one is replaced."""
+        if not _NAME.match(name):
+            raise UsageError(f"not a session name: {name!r}")
+        _check_startable(argv[0], env, Path(cwd))
+        life = env.get(MARKER, "")
+        with self._locked():
+            old = self.find(name)
+            if old is not None:
+                if self.alive(old):
+                    raise Refused(f"session {name} still runs on {self._socket()}; close it first")
+                self._remove(old)
+            words = self._pane_argv(argv, env)
+            title = encode_name(name)
+            output = self._ask(
+                "new-session", "-d", "-E", "-P", "-F", "#{session_id} #{pane_id} #{pane_pid} #{pid}:#{start_time}",
+                "-s", title, "-c", str(cwd).replace("#", "##"), "-x", "200", "-y", "50", *map(escape, words), ";",
+                "set-option", "-t", f"={title}:", "@garrison_life", _digest(life), ";",
+                "set-option", "-t", f"={title}:", "@garrison_log", _hex(str(log)), start=True)
+        session_id, pane_id, pid, server = output[0].split()
+        return Session("tmux", str(self._socket()), session_id, pane_id, int(pid), name, _ticks(int(pid)), server,
+                       str(log))
+
+    def find(self, name: str, marker: str = "") -> Session | None:
+        """The session of exactly that name, and of that life if given."""
+        title = encode_name(name)
+        for pane in self._panes():
+            if pane.name == title and (not marker or pane.life == _digest(marker)):
+                return self._session(pane)
+        return None
+
+    def alive(self, session: Session) -> bool:
+        """Whether the pane's program still runs."""
+        pane = self._pane(session)
+        return pane is not None and not pane.dead
+
+    def close(self, session: Session, *, grace: float = 2.0) -> None:
+        """End what runs in the pane, keep its last output in the log, remove the session."""
+        pane = self._pane(session)
+        if pane is None:
+            return
+        root = ProcessId(pane.pid, _ticks(pane.pid))
+        if not pane.dead and _is_child_of(pane.pid, pane.server):
+            life = processes.marker(root.pid) or ""
+            processes.sweep(root, "" if life == os.environ.get(MARKER) else life, grace=grace)
+        with suppress(OSError):  # the log is a help; a full disk must not keep a session open
+            self._keep_output(session, pane)
+        self._remove(session)
+
+    def capture(self, session: Session, lines: int = 50) -> str:
+        """The last lines on the pane and in its history; of a closed session, of its log."""
+        pane = self._pane(session)
+        if pane is None:
+            from garrison.system.jobs import tail
+
+            return tail(Path(session.log), lines, 200 * lines) if session.log else ""
+        return "\n".join(self._screen(pane, lines)[-lines:])
+
+    def send(self, session: Session, text: str) -> None:
+        """Type `text` into the pane; a newline is Enter."""
+        pane = self._pane(session)
+        if pane is None or pane.dead:
+            raise Refused(f"session {session.name} no longer runs; nothing was typed")
+        for number, line in enumerate(text.split("\n")):
+            if number:
+                self._ask("send-keys", "-t", pane.pane_id, "Enter")
+            for at in range(0, len(line), 2000):
+                self._ask("send-keys", "-t", pane.pane_id, "-l", "--", escape(line[at:at + 2000]))
+
+    def attach_argv(self, session: Session, *, write: bool = False) -> list[str]:
+        """Attach by id; without `write`, read-only and without resizing the pane."""
+        mode = [] if write else ["-r"]
+        return ["env", "-u", "TMUX", "tmux", "-S", session.socket or str(self._socket()), "-N", "-f", os.devnull,
+                "attach-session", *mode, "-t", session.session_id]
+
+    def sessions(self) -> list[Session]:
+        """All sessions that `open` made on this server."""
+        return [self._session(pane) for pane in self._panes()]
+
+    def shutdown(self) -> None:
+        """End the server if it has no session left (not even a foreign one)."""
+        with self._locked():
+            if not self._ask("list-sessions", "-F", "#{session_id}", gone=()):
+                self._ask("kill-server", gone=())
+                self._remove_socket()
+
+    # ------------------------------------------------------------------------------------------------- asking tmux
+
+    def _ask(self, *words: str, start: bool = False, gone: Sequence[str] | None = None) -> list[str]:
+        """One tmux command, its output lines. Without a server: start it (`start`), else answer `gone` or raise.
+
+        A server that goes while we connect looks like none; then the command is tried again.
+        """
+        from libtmux.common import tmux_cmd
+
+        for attempt in range(_TRIES):
+            answer = tmux_cmd("-u", "-N", "-S", str(self._socket()), "-f", os.devnull, *words)
+            error = "; ".join(answer.stderr)
+            if answer.returncode == 0:
+                return list(answer.stdout)
+            if gone is not None and error in _EMPTY:
+                return list(gone)
+            if not any(text in error.lower() for text in _GONE):
+                raise GarrisonError(f"tmux {words[0]} failed: {error or answer.returncode}")
+            if start:
+                start_server(self._socket(), self._run / "tmux.conf")
+                time.sleep(0.01 * attempt)
+            elif gone is not None:
+                return list(gone)
+            else:
+                break
+        raise GarrisonError(f"the tmux server at {self._socket()} cannot be reached: {error}")
+
+    def _panes(self) -> list[_Pane]:
+        """The first pane of every session of ours; none if there is no server."""
+        if not self._socket().exists():
+            return []
+        found: dict[str, _Pane] = {}
+        for line in self._ask("list-panes", "-a", "-F", _FORMAT, gone=()):
+            fields = line.split(" ", 7)
+            if len(fields) == 8 and fields[5]:
+                pane = _Pane(fields[0], fields[1], fields[2] == "1", int(fields[3]), fields[4], fields[5],
+                             _unhex(fields[6]), fields[7])
+                found.setdefault(pane.session_id, pane)
+        return list(found.values())
+
+    def _pane(self, session: Session) -> _Pane | None:
+        """The session's pane on the server that made it."""
+        for pane in self._panes():
+            same = (pane.session_id, pane.server) == (session.session_id, session.server or pane.server)
+            if same and (not session.name or pane.name == encode_name(session.name)):
+                return pane
+        return None
+
+    def _session(self, pane: _Pane) -> Session:
+        return Session("tmux", str(self._socket()), pane.session_id, pane.pane_id, pane.pid, decode_name(pane.name),
+                       _ticks(pane.pid), pane.server, pane.log)
+
+    def _remove(self, session: Session) -> None:
+        """Remove by id, on that very server, in one command."""
+        pane = self._pane(session)
+        if pane is not None:
+            self._ask("if-shell", "-F", f"#{{==:#{{pid}}:#{{start_time}},{pane.server}}}",
+                      f"kill-session -t '{pane.session_id}'", gone=())
+
+    def _remove_socket(self) -> None:
+        """What a server leaves behind; a directory outside the home goes with it."""
+        self._socket().unlink(missing_ok=True)
+        if self._socket().parent != self._run:
+            with suppress(OSError):  # not empty: somebody keeps something there
+                self._socket().parent.rmdir()
+                (self._run / "tmux.socket-path").unlink(missing_ok=True)
+
+    def _screen(self, pane: _Pane, lines: int | None) -> list[str]:
+        """What the pane shows, with `lines` of its history (None: all of it), blank lines at the end dropped."""
+        first = "-" if lines is None else f"-{lines}"
+        shown = self._ask("capture-pane", "-p", "-J", "-t", pane.pane_id, "-S", first, gone=())
+        while shown and not shown[-1].strip():
+            shown.pop()
+        return [line.rstrip() for line in shown]
+
+    def _keep_output(self, session: Session, pane: _Pane) -> None:
+        shown = self._screen(pane, None)
+        if session.log and shown:
+            descriptor = os.open(session.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  # opened with its mode above
+                file.write("\n".join(shown) + "\n")
+
+    def _pane_argv(self, argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
+        """`env -i NAME=VALUE… argv`, or the same through a file if it is too long for one message."""
+        bad = [name for name in env if not _VARIABLE.match(name)]
+        if bad or "=" in argv[0]:
+            raise GarrisonError(f"cannot start {argv[0]}: {(bad or [argv[0]])[0]!r} cannot stand on env's command line")
+        program = shutil.which("env") or "/usr/bin/env"
+        words = [program, "-i", *(f"{name}={value}" for name, value in env.items()), *argv]
+        if sum(len(os.fsencode(word)) + 1 for word in words) <= MESSAGE_BYTES:
+            return words
+        descriptor, path = tempfile.mkstemp(prefix="pane-", dir=self._run)
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump([list(argv), dict(env)], file)
+        return [program, "-i", sys.executable, "-I", "-c", _READ_AND_EXECUTE, path]
+
+    def _socket(self) -> Path:
+        if self._where is None:
+            self._where = socket_path(self._run)
+        return self._where
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One opener or closer of the server at a time, so that a shutdown never meets an open."""
+        os.makedirs(self._run, mode=0o700, exist_ok=True)  # noqa: PTH103  # parents get the mode too
+        with (self._run / "tmux.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._where = None  # a shutdown may have removed its directory
+            yield
+
+
+def start_server(socket: Path, configuration: Path) -> None:
+    """Start our server, or do nothing if it runs: empty environment, own configuration, a scope of its own if we can.
+
+    GarrisonError if tmux cannot be started.
+    """
+    temporary = configuration.with_name(f".{configuration.name}.{os.getpid()}.tmp")
+    temporary.write_text(CONFIGURATION)
+    temporary.replace(configuration)
+    command = [shutil.which("tmux") or "tmux", "-u", "-S", str(socket), "-f", str(configuration), "start-server"]
+    errors = ""
+    for prefix in (_scope(os.environ), []):
+        try:
+            answer = subprocess.run([*prefix, *_empty(os.environ), *command], cwd="/", stdin=subprocess.DEVNULL,
+                                    capture_output=True, text=True, timeout=30, check=False, start_new_session=True)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            errors = str(error)
+            continue
+        if answer.returncode == 0:
+            return
+        errors = answer.stderr.strip()
+    raise GarrisonError(f"cannot start tmux on {socket}: {errors}; try --terminal process")
+
+
+def _empty(source: Mapping[str, str]) -> list[str]:
+    """`env -i` with the four variables that the server may have."""
+    defaults = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", "TERM": "screen"}
+    kept = [f"{name}={source.get(name) or value}" for name, value in defaults.items()]
+    return [shutil.which("env") or "/usr/bin/env", "-i", *kept]
+
+
+def _scope(source: Mapping[str, str]) -> list[str]:
+    """The prefix that puts the server in a scope of its own, where there is a user manager."""
+    runtime = source.get("XDG_RUNTIME_DIR")
+    program = shutil.which("systemd-run")
+    if not runtime or not program or not (Path(runtime) / "systemd" / "private").exists():
+        return []
+    return [program, "--user", "--scope", "--quiet", "--collect", "--"]
+
+
+def socket_path(run: Path) -> Path:
+    """The socket of the home whose `run/` is given; its directory exists with mode 0700.
+
+    In `run/` itself, or where that is too long, in a directory under XDG_RUNTIME_DIR or the temporary directory. That
+    choice is noted in `run/tmux.socket-path`, because cron's environment may differ from a person's.
+    """
+    os.makedirs(run, mode=0o700, exist_ok=True)  # noqa: PTH103
+    plain = run / "tmux.sock"
+    if len(os.fsencode(plain)) <= SOCKET_BYTES:
+        return plain
+    note = run / "tmux.socket-path"
+    with suppress(FileNotFoundError):
+        noted = Path(note.read_text().strip())
+        if noted.parent.is_dir():
+            _check_private(noted.parent)
+            return noted
+    folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
+    temporary = note.with_name(f".{note.name}.{os.getpid()}.tmp")
+    temporary.write_text(f"{folder / 'tmux.sock'}\n")
+    temporary.replace(note)
+    return folder / "tmux.sock"
+
+
+def _short_folder(key: str) -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    bases = [Path(runtime)] if runtime and os.access(runtime, os.W_OK | os.X_OK) else []
+    for base in [*bases, Path(tempfile.gettempdir()), Path("/tmp")]:
+        folder = base / f"garrison-{os.getuid()}-{key}"
+        if len(os.fsencode(folder / "tmux.sock")) <= SOCKET_BYTES:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _check_private(folder)
+            return folder
+    raise GarrisonError("no directory is short enough for a tmux socket; set XDG_RUNTIME_DIR or use --terminal process")
+
+
+def _check_private(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise GarrisonError(f"{folder} is not a directory of yours with mode 0700; remove it, then try again")
+
+
+def encode_name(name: str) -> str:
+    """A full name as a tmux session name: tmux would turn `.` and `:` into `_` and so make two names one."""
+    return name.replace(".", "~").replace(":", "+")
+
+
+def decode_name(title: str) -> str:
+    """The inverse of `encode_name`."""
+    return title.replace("~", ".").replace("+", ":")
+
+
+def escape(word: str) -> str:
+    """A word of a tmux command line: a `;` at its end would begin the next command."""
+    return word[:-1] + "\\;" if word.endswith(";") else word
+
+
+def _check_startable(program: str, env: Mapping[str, str], cwd: Path) -> None:
+    """Refuse what would die in the pane at once; tmux itself would take another directory without a word."""
+    if not cwd.is_dir():
+        raise GarrisonError(f"cannot start {program} in {cwd}: no such directory; check the program and the directory")
+    sought = str(cwd / program) if "/" in program else program
+    if shutil.which(sought, path=env.get("PATH", os.defpath)) is None:
+        raise GarrisonError(f"cannot start {program} in {cwd}: no such program; check the program and the directory")
+
+
+def _digest(life: str) -> str:
+    return hashlib.sha256(life.encode(errors="surrogateescape")).hexdigest()[:24]
+
+
+def _hex(text: str) -> str:
+    return os.fsencode(text).hex() or "00"
+
+
+def _unhex(text: str) -> str:
+    return os.fsdecode(bytes.fromhex(text))
+
+
+def _ticks(pid: int) -> int:
+    found = processes.probe(pid)
+    return found.ticks if found is not None else 0
+
+
+def _is_child_of(pid: int, server: str) -> bool:
+    found = processes.probe(pid)
+    return found is not None and found.ppid == int(server.partition(":")[0])

@@ -1,0 +1,184 @@
+"""The waker: one place where a layer's loop sleeps, woken by deaths, files and signals, and by a timer.
+
+Everything it reports is a hint: the caller rescans anyway, so a lost event costs a timer's period, never a stall.
+Process ends come through verified pidfds (non-children too), files through inotify, signals through a wake-up fd.
+Without an inotify instance (the user's limit is used up) the timer serves; `has_inotify` says so.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from inotify_simple import INotify, flags
+
+from garrison.system import processes
+from garrison.system.processes import ProcessId
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
+"""What a layer's loop hears by default."""
+_MASK = (flags.MOVED_TO | flags.CREATE | flags.CLOSE_WRITE | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR)
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Why `wait` returned; all empty: the time was up. `signals` in order of arrival, repeated ones included."""
+
+    signals: tuple[int, ...] = ()
+    processes: frozenset[ProcessId] = frozenset()
+    directories: frozenset[Path] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.signals or self.processes or self.directories)
+
+
+class Waker:
+    """Made in the main thread, once a process; `close` gives the signals back to whom they belonged."""
+
+    def __init__(self, handled: Sequence[int] = SIGNALS) -> None:
+        self._epoll = select.epoll()
+        self._pidfds: dict[ProcessId, int] = {}
+        self._by_fd: dict[int, ProcessId] = {}
+        self._ended: set[ProcessId] = set()
+        self._unreported: set[ProcessId] = set()
+        self._watches: dict[int, Path] = {}
+        self._inotify = _open_inotify()
+        if self._inotify is not None:
+            self._epoll.register(self._inotify.fileno(), select.EPOLLIN)
+        self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._epoll.register(self._read_end, select.EPOLLIN)
+        self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        self._old_handlers = {number: signal.signal(number, _heard) for number in handled}
+
+    @property
+    def has_inotify(self) -> bool:
+        """Whether directories can be watched; if not, only the timer sees their changes."""
+        return self._inotify is not None
+
+    def watch_process(self, pid: int, ticks: int) -> bool:
+        """Wake when that very process ends. Idempotent. False if it has ended; the first time, `wait` reports it."""
+        one = ProcessId(pid, ticks)
+        if one in self._pidfds:
+            return True
+        if one in self._ended:
+            return False
+        pidfd = processes.open_verified(pid, ticks)
+        if pidfd is None:
+            self._ended.add(one)
+            self._unreported.add(one)
+            return False
+        self._pidfds[one] = pidfd
+        self._by_fd[pidfd] = one
+        self._epoll.register(pidfd, select.EPOLLIN)
+        return True
+
+    def forget_process(self, pid: int, ticks: int) -> None:
+        """Stop watching that process, if it is watched."""
+        one = ProcessId(pid, ticks)
+        self._drop(one)
+        self._ended.discard(one)
+        self._unreported.discard(one)
+
+    def watch_directory(self, path: Path) -> bool:
+        """Wake when a file appears, is moved in or written in `path`, or `path` goes. Idempotent, and needed again
+        after the directory was replaced. False if it cannot be watched (absent, no watches left): the timer serves.
+        """
+        if self._inotify is None:
+            return False
+        try:
+            watch = self._inotify.add_watch(path, _MASK)
+        except OSError:
+            return False
+        for other in [number for number, known in self._watches.items() if known == path and number != watch]:
+            self._unwatch(other)
+        self._watches[watch] = path
+        return True
+
+    def forget_directory(self, path: Path) -> None:
+        """Stop watching `path`, if it is watched."""
+        for watch in [number for number, known in self._watches.items() if known == path]:
+            self._unwatch(watch)
+
+    def wait(self, timeout_s: float) -> Wake:
+        """Sleep until something happens, at most `timeout_s` seconds; everything that is pending is drained."""
+        ready = self._epoll.poll(0 if self._unreported else max(0.0, timeout_s))
+        fds = {fd for fd, _ in ready}
+        directories = self._drain_inotify() if self._inotify and self._inotify.fileno() in fds else frozenset()
+        ended = {self._by_fd[fd] for fd in fds if fd in self._by_fd}
+        for one in ended:
+            self._drop(one)
+        self._ended |= ended
+        reported, self._unreported = ended | self._unreported, set()
+        return Wake(self._drain_signals(), frozenset(reported), directories)
+
+    def close(self) -> None:
+        """Close everything and restore the signal handlers. Idempotent."""
+        if self._epoll.closed:
+            return
+        signal.set_wakeup_fd(self._old_wakeup)
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for one in list(self._pidfds):
+            self._drop(one)
+        if self._inotify is not None:
+            self._inotify.close()
+        self._epoll.close()
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def _drop(self, one: ProcessId) -> None:
+        pidfd = self._pidfds.pop(one, None)
+        if pidfd is not None:
+            del self._by_fd[pidfd]
+            self._epoll.unregister(pidfd)
+            os.close(pidfd)
+
+    def _unwatch(self, watch: int) -> None:
+        del self._watches[watch]
+        if self._inotify is not None:
+            with suppress(OSError):  # the directory is gone, and its watch with it
+                self._inotify.rm_watch(watch)
+
+    def _drain_inotify(self) -> frozenset[Path]:
+        assert self._inotify is not None
+        touched: set[Path] = set()
+        for event in self._inotify.read(timeout=0):
+            if event.mask & flags.Q_OVERFLOW:
+                touched.update(self._watches.values())
+            elif event.wd in self._watches:
+                touched.add(self._watches[event.wd])
+                if event.mask & flags.IGNORED:
+                    del self._watches[event.wd]
+        return frozenset(touched)
+
+    def _drain_signals(self) -> tuple[int, ...]:
+        received = b""
+        with suppress(BlockingIOError):
+            while chunk := os.read(self._read_end, 4096):
+                received += chunk
+        return tuple(received)
+
+
+def _open_inotify() -> INotify | None:
+    try:
+        return INotify(nonblocking=True)
+    except OSError:
+        return None
+
+
+def _heard(number: int, frame: FrameType | None) -> None:
+    """A handler must stand here for Python to write the signal's number to the wake-up fd."""

@@ -1,0 +1,265 @@
+"""One suite over the real processes and those in memory; then the pure rule of Replace, over tables."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.system import processes
+from garrison.system.processes import (
+    Child,
+    MemoryProcesses,
+    Processes,
+    ProcessId,
+    RealProcesses,
+    Row,
+    Where,
+    doomed,
+    is_tmux,
+    parse_stat,
+)
+
+
+class World:
+    """A kind of processes, and how one of its children is made to end by itself."""
+
+    def __init__(self, made: Processes, folder: Path) -> None:
+        self.processes, self._folder = made, folder
+        self.lives: list[str] = []
+
+    def start(self, life: str) -> Child:
+        self.lives.append(life)
+        return self.processes.spawn(["sh", "-c", "sleep 60; exit 7"], cwd=self._folder, log=self._folder / "log",
+                                    env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
+
+    def end(self, child: Child) -> None:
+        if isinstance(self.processes, MemoryProcesses):
+            self.processes.exit(child.pid, 7)
+        else:
+            below = until(lambda: processes.descendants(child.pid))
+            processes.send(below[0].pid, below[0].ticks, signal.SIGKILL)
+
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], seconds: float = 20.0) -> T:
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+    return found
+
+
+@pytest.fixture(params=[RealProcesses, MemoryProcesses])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    made = World(request.param(), tmp_path)
+    yield made
+    for life in made.lives:
+        made.processes.sweep(None, life, grace=0)
+    made.processes.reap()
+
+
+LIFE = "/home of mine:r1:runner-a#1"
+
+
+def test_a_child_bears_its_marker_and_can_be_probed(world: World) -> None:
+    child = world.start(LIFE)
+    found = world.processes.probe(child.pid)
+    assert found is not None
+    assert (found.pid, found.ticks, found.zombie) == (child.pid, child.ticks, False)
+    assert child.id in until(lambda: world.processes.bearers(LIFE))
+    assert world.processes.bearers(LIFE + "0") == []
+    assert world.processes.bearers("") == []
+
+
+def test_nobody_has_an_absurd_pid(world: World) -> None:
+    assert world.processes.probe(2**22 + 1) is None
+    assert world.processes.probe(0) is None
+    assert world.processes.probe(-1) is None
+
+
+def test_a_child_that_ended_is_a_zombie_until_reaped_with_its_code(world: World) -> None:
+    child = world.start(LIFE)
+    world.end(child)
+    until(lambda: (one := world.processes.probe(child.pid)) is not None and one.zombie)
+    assert world.processes.bearers(LIFE) == []
+    assert world.processes.reap() == {child.pid: 7}
+    assert world.processes.probe(child.pid) is None
+    assert world.processes.reap() == {}
+
+
+def test_a_signal_reaches_that_very_process_only(world: World) -> None:
+    child = world.start(LIFE)
+    until(lambda: world.processes.bearers(LIFE))
+    assert not world.processes.send(child.pid, child.ticks + 1, signal.SIGKILL)
+    assert world.processes.bearers(LIFE)
+    assert world.processes.send(child.pid, child.ticks, signal.SIGKILL)
+    assert until(world.processes.reap) == {child.pid: -signal.SIGKILL}
+    assert not world.processes.send(child.pid, child.ticks, signal.SIGKILL)
+
+
+def test_a_sweep_ends_that_life_and_no_other(world: World) -> None:
+    mine, other = world.start(LIFE), world.start(LIFE + "0")
+    until(lambda: world.processes.bearers(LIFE) and world.processes.bearers(LIFE + "0"))
+    assert mine.id in world.processes.sweep(mine.id, LIFE, grace=5)
+    assert world.processes.bearers(LIFE) == []
+    assert other.id in world.processes.bearers(LIFE + "0")
+    assert world.processes.sweep(mine.id, LIFE, grace=5) == []
+
+
+def test_a_sweep_spares_its_caller(world: World) -> None:
+    child = world.start(LIFE)
+    ours = os.getpid() if isinstance(world.processes, RealProcesses) else world.processes.ours  # type: ignore[attr-defined]
+    me = world.processes.probe(ours)
+    assert me is not None
+    if isinstance(world.processes, RealProcesses):
+        assert processes.doomed(me.id, "", processes.table(), caller=ours, known=()) is not None
+        assert me.id not in processes.doomed(me.id, LIFE, processes.table(), caller=ours)
+    else:
+        assert me.id not in world.processes.sweep(me.id, LIFE)
+        assert world.processes.probe(child.pid).zombie  # type: ignore[union-attr]
+
+
+def test_here_is_stable(world: World) -> None:
+    assert world.processes.here() == world.processes.here()
+    assert all((world.processes.here().host, world.processes.here().boot_id, world.processes.here().pid_ns))
+
+
+def test_a_reboot_in_memory_ends_everybody() -> None:
+    world = MemoryProcesses(Where("h", "b0", "pid:[1]"))
+    child = world.spawn(["x"], env={"GARRISON_LIFE": LIFE}, cwd="/", log=Path("/log"))
+    world.reboot()
+    assert world.here() == Where("h", "boot-2", "pid:[1]")
+    assert world.probe(child.pid) is None
+    assert world.bearers(LIFE) == []
+
+
+def test_a_missing_program_or_directory_is_one_clear_line(tmp_path: Path) -> None:
+    for argv, cwd in ((["no-such-program"], tmp_path), (["true"], tmp_path / "absent")):
+        with pytest.raises(processes.GarrisonError, match="cannot start") as caught:
+            processes.spawn(argv, env=dict(os.environ), cwd=cwd, log=tmp_path / "log")
+        assert "\n" not in str(caught.value)
+
+
+def test_spawn_gives_exactly_the_environment_an_own_session_and_a_private_log(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    code = "env; echo err >&2; ls -l /proc/self/fd | wc -l; ps -o sid= -p $$; cat"
+    child = processes.spawn(["/bin/sh", "-c", code], env={"ONLY": "1", "PATH": os.environ["PATH"]}, cwd=tmp_path,
+                            log=tmp_path / "log")
+    assert until(lambda: processes.exit_code(child.pid) is not None)
+    child.close()
+    os.close(read_end)
+    os.close(write_end)
+    lines = (tmp_path / "log").read_text().split("\n")
+    assert {line.split("=")[0] for line in lines if "=" in line} <= {"ONLY", "PATH", "PWD", "SHLVL", "_", "OLDPWD"}
+    assert "err" in lines
+    assert "5" in [line.strip() for line in lines]  # total line, 0, 1, 2 and the listing itself
+    assert str(child.pid) in [line.strip() for line in lines]
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_codes_are_kept_for_spawned_children_that_reap_collected(tmp_path: Path) -> None:
+    child = processes.spawn(["/bin/sh", "-c", "exit 3"], env={}, cwd=tmp_path, log=tmp_path / "log")
+    child.close()
+    until(lambda: processes.probe(child.pid).zombie)  # type: ignore[union-attr]
+    assert processes.reap()[child.pid] == 3
+    assert processes.exit_code(child.pid) == 3
+
+
+def test_our_own_line_in_proc() -> None:
+    me = processes.probe(os.getpid())
+    assert me is not None
+    assert me.ppid == os.getppid()
+    assert os.getppid() in processes.ancestors(os.getpid())
+    assert 1 in processes.ancestors(os.getpid())
+    assert processes.living(me.pid, me.ticks)
+    assert not processes.living(me.pid, me.ticks + 1)
+    assert processes.open_verified(me.pid, me.ticks + 1) is None
+
+
+@pytest.mark.parametrize(("comm", "state", "threads", "dead"), [
+    (b"a b", b"S", 1, False), (b") Z (", b"R", 1, False), (b"x) Z 1 1", b"S", 1, False), (b"gone", b"Z", 1, True),
+    (b"leader", b"Z", 3, False), (b"dead", b"X", 1, True), (b"stopped", b"T", 1, False), (b"\xff", b"D", 1, False)])
+def test_stat_lines(comm: bytes, state: bytes, threads: int, dead: bool) -> None:
+    fields = [b"7", b"40", b"41", *[b"0"] * 13, b"%d" % threads, b"0", b"123456", b"9", b"9"]
+    found = parse_stat(b"33 (" + comm + b") " + state + b" " + b" ".join(fields) + b"\n")
+    assert (found.pid, found.ppid, found.session, found.ticks, found.zombie) == (33, 7, 41, 123456, dead)
+    assert found.comm == comm.decode(errors="replace")
+
+
+# ------------------------------------------------------------------------------------------------ doomed, pure
+
+MINE, OTHER = "h:r:runner-a#1", "h:r:orchestrator-a#1"
+
+
+def row(pid: int, ppid: int, marker: str | None = None, comm: str = "cmd") -> Row:
+    return Row(pid, pid * 10, ppid, comm, marker)
+
+
+def pids(*args: object, **options: object) -> list[int]:
+    return [one.pid for one in doomed(*args, **options)]  # type: ignore[arg-type]
+
+
+TABLE = [
+    row(1, 0, comm="init"), row(10, 1, MINE), row(11, 10), row(12, 11), row(13, 10, OTHER), row(14, 13),
+    row(20, 1, MINE), row(21, 20), row(30, 1, comm="tmux: server"), row(31, 30, MINE), row(32, 30),
+    row(40, 10, comm="tmux: server"), row(41, 40), row(42, 40, OTHER), row(50, 1, MINE + "0"), row(51, 10, MINE + "0"),
+    row(60, 1), row(2, 1, "user"),
+]
+ROOT = ProcessId(10, 100)
+
+
+def test_the_process_its_unmarked_descendants_and_all_bearers_go() -> None:
+    assert pids(ROOT, MINE, TABLE, caller=60) == [10, 20, 31, 11, 21, 12]
+
+
+def test_bearers_go_when_the_process_itself_is_gone_or_another_has_its_pid() -> None:
+    without = [one for one in TABLE if one.pid != 10]
+    assert pids(ROOT, MINE, without, caller=60) == [20, 31, 21]
+    assert pids(ProcessId(10, 99), "", TABLE, caller=60) == []
+    assert pids(None, "", TABLE, caller=60) == []
+
+
+def test_the_caller_and_those_above_it_are_spared_but_not_their_other_children() -> None:
+    assert pids(ROOT, MINE, TABLE, caller=12) == [20, 31, 21]
+    assert pids(ROOT, MINE, TABLE, caller=10) == [20, 31, 11, 21, 12]
+    assert pids(ROOT, MINE, [*TABLE, row(61, 60, MINE), row(62, 61)], caller=62) == [10, 20, 31, 11, 21, 12]
+
+
+def test_known_ones_stay_doomed_with_what_they_bring_forth() -> None:
+    orphans = [row(1, 0), row(11, 1), row(70, 11), row(71, 11, OTHER)]
+    assert pids(ROOT, MINE, orphans, caller=60, known=[ProcessId(11, 110)]) == [11, 70]
+    assert pids(ROOT, MINE, orphans, caller=60, known=[ProcessId(11, 111)]) == []
+
+
+@given(st.data())
+def test_no_table_dooms_other_lives_the_caller_or_tmux(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 25))
+    rows = [row(pid, data.draw(st.integers(0, count)), data.draw(st.sampled_from([None, MINE, OTHER])),
+                data.draw(st.sampled_from(["sh", "tmux: server", "tmux: client", "tmuxinator"])))
+            for pid in range(1, count + 1)]
+    caller = data.draw(st.integers(1, count))
+    root = ProcessId((chosen := data.draw(st.integers(1, count))), chosen * 10)
+    ended = doomed(root, MINE, rows, caller=caller)
+    by_pid = {one.pid: one for one in rows}
+    assert len(set(ended)) == len(ended)
+    for one in ended:
+        assert one.pid not in (1, caller)
+        assert not is_tmux(by_pid[one.pid].comm)
+        assert one == root or by_pid[one.pid].marker != OTHER
+    spared = {one.pid for one in rows} - {one.pid for one in ended}
+    above, at = set(), caller
+    while at in by_pid and at not in above:
+        above.add(at)
+        at = by_pid[at].ppid
+    assert all(by_pid[pid].marker != MINE or is_tmux(by_pid[pid].comm) or pid in above | {1} for pid in spared)

@@ -1,0 +1,499 @@
+"""One suite over both terminals; then what only tmux can get wrong."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.system import processes, tmux
+from garrison.system.plain import PlainTerminal
+from garrison.system.terminal import Session, Terminal, choose_terminal
+from garrison.system.tmux import TmuxTerminal, available, escape, socket_path
+
+T = TypeVar("T")
+needs_tmux = pytest.mark.skipif(not available(), reason="there is no tmux >= 3.2 on PATH")
+NAME = "orchestrator-a@r1"
+
+
+def until(look: Callable[[], T], seconds: float = 20.0) -> T:
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+    return found
+
+
+def gone(pid: int) -> bool:
+    found = processes.probe(pid)
+    return found is None or found.zombie
+
+
+class Bench:
+    """A terminal and what a test does with it."""
+
+    def __init__(self, terminal: Terminal, folder: Path) -> None:
+        self.terminal, self.folder = terminal, folder
+
+    def open(self, script: str, name: str = NAME, life: str = "", **env: str) -> Session:
+        given = {"PATH": os.environ["PATH"], **env} | ({"GARRISON_LIFE": life} if life else {})
+        return self.terminal.open(name, ["/bin/sh", "-c", script], env=given, cwd=self.folder,
+                                  log=self.folder / f"{name}.log")
+
+    def said(self, name: str) -> str:
+        return until(lambda: (path := self.folder / name).exists() and path.read_text().endswith("\n")
+                     and path.read_text().strip())  # type: ignore[return-value]
+
+    def shown(self, session: Session) -> str:
+        kept = Path(session.log).read_text() if Path(session.log).exists() else ""
+        return kept + self.terminal.capture(session, 100)
+
+
+@pytest.fixture(params=["process", pytest.param("tmux", marks=needs_tmux)])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    yield from benches(request.param, tmp_path)
+
+
+@pytest.fixture
+def on_tmux(tmp_path: Path) -> Iterator[Bench]:
+    yield from benches("tmux", tmp_path)
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A directory with a path short enough for sockets, which pytest's are not."""
+    with tempfile.TemporaryDirectory(prefix="g") as path:
+        yield Path(path)
+
+
+def benches(kind: str, tmp_path: Path) -> Iterator[Bench]:
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    terminal, _ = choose_terminal(kind, home)
+    server = lambda: {int(one.server.split(":")[0]) for one in terminal.sessions() if one.server}  # noqa: E731
+    yield Bench(terminal, work)
+    servers = server()
+    for session in terminal.sessions():
+        terminal.close(session, grace=0)
+    terminal.shutdown()
+    until(lambda: all(gone(pid) for pid in servers))
+    assert terminal.sessions() == []
+    processes.reap()
+
+
+def test_a_session_runs_until_its_program_ends(bench: Bench) -> None:
+    session = bench.open("while ! test -e stop; do sleep 0.01; done; exit 3")
+    assert bench.terminal.alive(session)
+    (bench.folder / "stop").touch()
+    until(lambda: not bench.terminal.alive(session))
+    assert bench.terminal.find(NAME) == session
+
+
+def test_the_environment_is_exactly_what_was_given(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GARRISON_TEST_SECRET", "s")
+    given = {"PATH": os.environ["PATH"], "PLAIN": "1", "QUOTES": "a'b\"c $HOME `id` #{pid} %H", "ENDS": "here;",
+             "LINES": "one\ntwo;", "EMPTY": "", "SLASH": "x\\;", "UMLAUT": "äöü…"}
+    code = "import json,os; open('env.json','w').write(json.dumps(dict(os.environ)) + '\\n')"
+    bench.terminal.open(NAME, [sys.executable, "-I", "-c", code], env=given, cwd=bench.folder,
+                        log=bench.folder / "log")
+    assert {name: value for name, value in json.loads(bench.said("env.json")).items() if name != "LC_CTYPE"} == given
+
+
+def test_arguments_arrive_as_they_are(bench: Bench) -> None:
+    given = ["a b", "", "#{pane_id}", "$HOME", "'", ";", "x;", "\\;", "new-session", "-t", "~", "ü", "%7"]
+    code = "import json,sys; open('argv.json','w').write(json.dumps(sys.argv[1:]) + '\\n')"
+    bench.terminal.open(NAME, [sys.executable, "-I", "-c", code, *given], env={"LC_ALL": "C.UTF-8"},
+                        cwd=bench.folder, log=bench.folder / "log")
+    assert json.loads(bench.said("argv.json")) == given
+
+
+def test_an_environment_too_long_for_one_message_arrives_too(bench: Bench) -> None:
+    given = {"PATH": os.environ["PATH"], **{f"LONG_{number}": "x;" * 5000 for number in range(5)}}
+    bench.open('echo "$LONG_4" > long', **given)
+    assert bench.said("long") == "x;" * 5000
+    assert not list((bench.folder.parent / "home" / "run").glob("pane-*"))
+
+
+def test_it_runs_where_it_was_told_to(bench: Bench) -> None:
+    odd = bench.folder / "a b #{pid} %H 'c'"
+    odd.mkdir()
+    bench.terminal.open(NAME, ["/bin/sh", "-c", "pwd > here"], env={}, cwd=odd, log=bench.folder / "log")
+    assert until(lambda: (path := odd / "here").exists() and path.read_text()) == f"{odd}\n"
+
+
+def test_output_can_be_read_while_it_runs_and_after_it_was_closed(bench: Bench) -> None:
+    session = bench.open("echo begin; seq 1 300; echo 'ends here'; sleep 60")
+    until(lambda: "ends here" in bench.terminal.capture(session, 5))
+    assert bench.terminal.capture(session, 3).split("\n")[-3:] == ["299", "300", "ends here"]
+    bench.terminal.close(session)
+    text = bench.shown(session)
+    assert "begin" in text
+    assert "ends here" in text
+
+
+def test_the_output_of_one_that_ended_is_still_there(bench: Bench) -> None:
+    session = bench.open("echo last words >&2; exit 1")
+    until(lambda: not bench.terminal.alive(session))
+    until(lambda: "last words" in bench.shown(session))
+
+
+def test_find_goes_by_the_exact_name_and_life(bench: Bench) -> None:
+    names = ["orchestrator-a@r1", "orchestrator-ab@r1", "orchestrator-a@r10", "orchestrator-a.b@r1",
+             "orchestrator-a_b@r1"]
+    opened = {name: bench.open("sleep 60", name, life=f"/h:r1:{name}#1") for name in names}
+    assert {name: bench.terminal.find(name) for name in names} == opened
+    assert len({session.session_id for session in opened.values()}) == len(names)
+    assert sorted(session.name for session in bench.terminal.sessions()) == sorted(names)
+    for other in ("orchestrator", "orchestrator-", "orchestrator-a", "=orchestrator-a@r1", "*", "$0"):
+        assert bench.terminal.find(other) is None
+    assert bench.terminal.find(NAME, f"/h:r1:{NAME}#1") == opened[NAME]
+    assert bench.terminal.find(NAME, f"/h:r1:{NAME}#2") is None
+    bench.terminal.close(opened[NAME])
+    assert bench.terminal.find(NAME) is None
+    assert all(bench.terminal.alive(opened[name]) for name in names[1:])
+
+
+def test_a_second_opener_of_a_living_name_is_refused_a_dead_one_is_replaced(bench: Bench) -> None:
+    first = bench.open("while ! test -e stop; do sleep 0.01; done")
+    with pytest.raises(Refused, match="close it first"):
+        bench.open("sleep 60")
+    (bench.folder / "stop").touch()
+    until(lambda: not bench.terminal.alive(first))
+    second = bench.open("sleep 60")
+    assert bench.terminal.alive(second)
+    assert not bench.terminal.alive(first)
+    bench.terminal.close(first)
+    assert bench.terminal.alive(second)
+
+
+def test_close_ends_all_that_runs_and_is_idempotent(bench: Bench) -> None:
+    session = bench.open("trap '' TERM HUP; setsid sh -c \"trap '' TERM HUP; echo \\$\\$ > kid; "
+                         "while :; do sleep 0.05; done\" & echo $$ > main; while :; do sleep 0.05; done",
+                         life="/h:r1:orchestrator-a#1")
+    found = [int(bench.said(name)) for name in ("main", "kid")]
+    bench.terminal.close(session, grace=0.1)
+    assert all(gone(pid) for pid in found)
+    assert not bench.terminal.alive(session)
+    bench.terminal.close(session)
+    assert bench.terminal.find(NAME) is None
+
+
+def test_close_lets_it_end_in_order(bench: Bench) -> None:
+    session = bench.open("trap 'echo bye > bye; exit 0' TERM; echo 1 > ready; while :; do sleep 0.01; done")
+    bench.said("ready")
+    bench.terminal.close(session, grace=20)
+    assert bench.said("bye") == "bye"
+
+
+def test_a_killed_program_is_not_alive(bench: Bench) -> None:
+    session = bench.open("echo $$ > pid; exec sleep 60")
+    pid = int(bench.said("pid"))
+    processes.send(pid, processes.probe(pid).ticks, signal.SIGKILL)  # type: ignore[union-attr]
+    until(lambda: not bench.terminal.alive(session))
+
+
+def test_eight_at_once(bench: Bench) -> None:
+    opened: list[Session] = []
+    threads = [threading.Thread(target=lambda number=number: opened.append(
+        bench.open(f"echo {number} > said{number}; sleep 60", f"orchestrator-n{number}@r1"))) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(bench.said(f"said{number}") for number in range(8)) == [str(number) for number in range(8)]
+    assert len({session.session_id for session in opened}) == 8
+    assert {bench.terminal.find(f"orchestrator-n{number}@r1") for number in range(8)} == set(opened)
+
+
+def test_sixteen_processes_at_once_open_and_a_second_terminal_finds_them(bench: Bench) -> None:
+    home = bench.folder.parent / "home"
+
+    def open_one(number: int) -> None:
+        terminal, _ = choose_terminal(bench.terminal.kind, home)
+        terminal.open(f"orchestrator-n{number}@r1", ["/bin/sleep", "60"], env={}, cwd="/",
+                      log=bench.folder / f"{number}.log")
+
+    forking = multiprocessing.get_context("fork")
+    started = [forking.Process(target=open_one, args=(number,)) for number in range(16)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    assert [process.exitcode for process in started] == [0] * 16
+    assert len(bench.terminal.sessions()) == 16
+    assert all(bench.terminal.alive(session) for session in bench.terminal.sessions())
+
+
+def test_opening_meets_shutting_down(bench: Bench) -> None:
+    stop = threading.Event()
+
+    def keep_shutting_down() -> None:
+        while not stop.wait(0.001):
+            bench.terminal.shutdown()
+
+    thread = threading.Thread(target=keep_shutting_down)
+    thread.start()
+    try:
+        for number in range(5):
+            session = bench.open("sleep 60", f"orchestrator-n{number}@r1")
+            assert bench.terminal.alive(session)
+            bench.terminal.close(session)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_session_survives_its_record(bench: Bench) -> None:
+    session = bench.open("sleep 60")
+    again = Session(**json.loads(json.dumps(asdict(session))))
+    assert again == session
+    assert bench.terminal.alive(again)
+
+
+def test_what_cannot_start_is_refused_in_one_line(bench: Bench) -> None:
+    for argv, cwd in ((["/bin/sh"], bench.folder / "absent"), (["no-such-program"], bench.folder),
+                      (["./none"], bench.folder)):
+        with pytest.raises(GarrisonError, match="cannot start") as caught:
+            bench.terminal.open(NAME, argv, env={"PATH": os.environ["PATH"]}, cwd=cwd, log=bench.folder / "log")
+        assert "\n" not in str(caught.value)
+    assert bench.terminal.sessions() == []
+
+
+def test_the_users_own_tmux_variables_do_no_harm(bench: Bench, monkeypatch: pytest.MonkeyPatch,
+                                                 tmp_path: Path) -> None:
+    monkeypatch.setenv("TMUX", f"{tmp_path}/elsewhere,1,0")
+    monkeypatch.setenv("TMUX_PANE", "%0")
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path / "absent"))
+    session = bench.open("env > env; echo >> env; sleep 60")
+    assert "TMUX" not in bench.said("env")
+    assert bench.terminal.alive(session)
+    bench.terminal.close(session)
+    assert bench.terminal.find(NAME) is None
+
+
+def test_nobody_is_there_before_anything_was_opened(bench: Bench) -> None:
+    nobody = Session(bench.terminal.kind, "", "$0", "%0", 2**22 + 1, NAME)
+    assert bench.terminal.sessions() == []
+    assert bench.terminal.find(NAME) is None
+    assert not bench.terminal.alive(nobody)
+    assert bench.terminal.capture(nobody) == ""
+    bench.terminal.close(nobody)
+    bench.terminal.shutdown()
+
+
+def test_following_a_session_shows_its_output(bench: Bench) -> None:
+    session = bench.open("while :; do echo tick; sleep 0.05; done")
+    argv = bench.terminal.attach_argv(session)
+    if bench.terminal.kind == "tmux":
+        argv = ["script", "-qec", " ".join(f"'{word}'" for word in argv), "/dev/null"]
+        if shutil.which("script") is None:
+            pytest.skip("there is no script(1) to make a terminal for attach")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=True,
+                          env={**os.environ, "TERM": "xterm", "TMUX": "/x,1,0"}) as process:
+        assert process.stdout is not None
+        seen = b""
+        while b"tick" not in seen:
+            chunk = os.read(process.stdout.fileno(), 4096)
+            assert chunk, seen
+            seen += chunk
+        os.killpg(process.pid, signal.SIGKILL)
+    assert bench.terminal.alive(session)
+
+
+def test_no_fallback_goes_unsaid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(choose_terminal("process", tmp_path)[0], PlainTerminal)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    terminal, note = choose_terminal("auto", tmp_path)
+    assert isinstance(terminal, PlainTerminal)
+    assert "tmux" in note
+    with pytest.raises(Refused, match="--terminal process"):
+        choose_terminal("tmux", tmp_path)
+    with pytest.raises(UsageError, match="screen"):
+        choose_terminal("screen", tmp_path)
+
+
+@pytest.mark.parametrize(("version", "served"), [("tmux 3.1c", False), ("tmux 3.2", True), ("tmux next-3.6", True),
+                                                 ("tmux 2.9", False), ("tmux master", False), ("", False)])
+def test_only_a_tmux_of_3_2_or_newer_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str,
+                                            served: bool) -> None:
+    fake = tmp_path / "tmux"
+    fake.write_text(f"#!/bin/sh\necho '{version}'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert bool(available()) is served
+
+
+def test_a_plain_process_reads_no_keyboard(tmp_path: Path) -> None:
+    terminal = PlainTerminal(tmp_path)
+    session = Session("process", "", "1:1", "", 1, NAME, 1)
+    with pytest.raises(Refused, match="tmux"):
+        terminal.send(session, "x")
+    with pytest.raises(Refused, match="tmux"):
+        terminal.attach_argv(session, write=True)
+
+
+# ---------------------------------------------------------------------------------------------------- tmux alone
+
+
+def decoy(socket: Path, *words: str) -> str:
+    return subprocess.run(["tmux", "-S", str(socket), "-f", "/dev/null", *words], capture_output=True, text=True,
+                          check=True, env={"PATH": os.environ["PATH"], "HOME": str(socket.parent)}).stdout
+
+
+@needs_tmux
+def test_the_server_knows_nothing_of_its_caller(on_tmux: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GARRISON_TEST_SECRET", "s")
+    session = on_tmux.open("sleep 60", SECRET="pane's own")
+    server = int(session.server.split(":")[0])
+    raw = Path(f"/proc/{server}/environ").read_bytes()
+    assert {item.split(b"=")[0] for item in raw.strip(b"\0").split(b"\0")} <= {b"PATH", b"HOME", b"LANG", b"TERM", b""}
+    for scope in (["-g"], ["-t", session.session_id]):
+        shown = decoy(Path(session.socket), "show-environment", *scope)
+        assert {line.split("=")[0] for line in shown.split("\n") if line} <= {"PATH", "HOME", "LANG", "TERM", "PWD"}
+    assert os.readlink(f"/proc/{server}/cwd") == "/"  # noqa: PTH115
+    assert Path(session.socket).parent.stat().st_mode & 0o077 == 0
+
+
+@needs_tmux
+def test_the_users_configuration_is_not_read(on_tmux: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".tmux.conf").write_text(f"set -g remain-on-exit off\nrun-shell 'touch {tmp_path}/was-read'\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    session = on_tmux.open("exit 0")
+    until(lambda: not on_tmux.terminal.alive(session))
+    assert on_tmux.terminal.find(NAME) == session
+    assert not (tmp_path / "was-read").exists()
+
+
+@needs_tmux
+def test_decoys_on_the_users_server_and_on_ours_are_untouched(on_tmux: Bench, tmp_path: Path,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    users = tmp_path / "users"
+    users.mkdir(mode=0o700)
+    monkeypatch.setenv("TMUX_TMPDIR", str(users))
+    (users / f"tmux-{os.getuid()}").mkdir(mode=0o700)
+    socket = users / f"tmux-{os.getuid()}" / "default"
+    for name in (NAME, "orchestrator-ab@r1"):
+        decoy(socket, "new-session", "-d", "-s", name, "sleep 60")
+    server = int(decoy(socket, "display-message", "-p", "#{pid}"))
+    try:
+        session = on_tmux.open("sleep 60")
+        decoy(Path(session.socket), "new-session", "-d", "-s", "orchestrator-ab@r1", "sleep 60")
+        assert on_tmux.terminal.find("orchestrator-ab@r1") is None
+        on_tmux.terminal.close(session)
+        on_tmux.terminal.close(session)
+        on_tmux.terminal.shutdown()
+        assert decoy(Path(session.socket), "list-sessions", "-F", "#{session_name}") == "orchestrator-ab@r1\n"
+        assert decoy(socket, "list-sessions", "-F", "#{session_name}") == f"{NAME}\norchestrator-ab@r1\n"
+        decoy(Path(session.socket), "kill-session", "-t", "=orchestrator-ab@r1")
+    finally:
+        decoy(socket, "kill-server")
+    until(lambda: gone(server))
+
+
+@needs_tmux
+def test_ids_of_a_server_that_died_mean_nothing_on_the_next(on_tmux: Bench) -> None:
+    first = on_tmux.open("echo $$ > pid; sleep 60", life="/h:r1:orchestrator-a#1")
+    on_tmux.said("pid")
+    server = int(first.server.split(":")[0])
+    processes.send(server, processes.probe(server).ticks, signal.SIGKILL)  # type: ignore[union-attr]
+    until(lambda: gone(server))
+    assert not on_tmux.terminal.alive(first)
+    assert on_tmux.terminal.sessions() == []
+    second = on_tmux.open("sleep 60")
+    assert (second.session_id, second.pane_id) == (first.session_id, first.pane_id)
+    assert not on_tmux.terminal.alive(first)
+    on_tmux.terminal.close(first)
+    assert on_tmux.terminal.alive(second)
+    processes.sweep(None, "/h:r1:orchestrator-a#1", grace=0)
+
+
+@needs_tmux
+def test_what_is_typed_arrives(on_tmux: Bench) -> None:
+    session = on_tmux.open("read -r a; read -r b; echo \"$a|$b\" > typed; sleep 60")
+    on_tmux.terminal.send(session, "it's #{pid} $HOME;\nEnter " + "x" * 3000 + ";\n")
+    assert on_tmux.said("typed") == "it's #{pid} $HOME;|Enter " + "x" * 3000 + ";"
+    on_tmux.terminal.close(session)
+    with pytest.raises(Refused, match="nothing was typed"):
+        on_tmux.terminal.send(session, "x")
+
+
+@needs_tmux
+def test_reading_along_cannot_type(on_tmux: Bench) -> None:
+    session = on_tmux.open("sleep 60")
+    assert "-r" in on_tmux.terminal.attach_argv(session)
+    assert "-r" not in on_tmux.terminal.attach_argv(session, write=True)
+    assert session.session_id in on_tmux.terminal.attach_argv(session)
+
+
+@needs_tmux
+def test_a_home_with_a_long_path_gets_a_short_socket_that_everybody_finds(
+        tmp_path: Path, short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, runtime = tmp_path / ("long" * 25), short
+    home.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    first = TmuxTerminal(home)
+    session = first.open(NAME, ["/bin/sleep", "60"], env={}, cwd="/", log=tmp_path / "log")
+    assert Path(session.socket).is_relative_to(runtime)
+    assert Path(session.socket).parent.stat().st_mode & 0o777 == 0o700
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    second = TmuxTerminal(home)
+    assert second.find(NAME) == session
+    second.close(session)
+    second.shutdown()
+    until(lambda: gone(int(session.server.split(":")[0])))
+    assert list(runtime.iterdir()) == []
+    assert Path(first.open(NAME, ["/bin/true"], env={}, cwd="/", log=tmp_path / "log").socket).parent.is_dir()
+    for one in first.sessions():
+        first.close(one)
+    first.shutdown()
+
+
+def test_a_socket_directory_of_somebody_else_is_refused(tmp_path: Path, short: Path,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    run, runtime = tmp_path / ("long" * 25), short
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    folder = socket_path(run).parent
+    folder.chmod(0o755)
+    with pytest.raises(GarrisonError, match="0700"):
+        socket_path(run)
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(GarrisonError, match="0700"):
+        socket_path(run)
+
+
+def test_a_scope_is_used_only_where_there_is_a_user_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "systemd-run"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tmux._scope({"XDG_RUNTIME_DIR": str(tmp_path)}) == []
+    assert tmux._scope({}) == []
+    (tmp_path / "systemd").mkdir()
+    (tmp_path / "systemd" / "private").touch()
+    assert tmux._scope({"XDG_RUNTIME_DIR": str(tmp_path)})[:3] == [str(program), "--user", "--scope"]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "=a", "a\n", "a#{pid}", "$1"])
+def test_names_that_tmux_would_read_otherwise_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="session name"):
+        TmuxTerminal(tmp_path).open(name, ["/bin/true"], env={}, cwd="/", log=tmp_path / "log")
+
+
+def test_words_that_end_in_a_semicolon_are_escaped() -> None:
+    assert [escape(word) for word in ("a", "a;", ";", "a;b", "a\\;", "")] == ["a", "a\\;", "\\;", "a;b", "a\\\\;", ""]

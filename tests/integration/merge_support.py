@@ -1,0 +1,156 @@
+"""What the merge tests share: small real repositories, a processor to drive, and a checker that trusts nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import time
+from pathlib import Path
+
+from garrison.merge.processor import MergeProcessor, Progress, Wait
+from garrison.merge.queue import MergeQueue
+from garrison.merge.state import Config
+from garrison.system import processes
+from garrison.system.environment import child_environment
+
+DEADLINE = 60.0
+
+
+def git(path: Path, *arguments: str, check: bool = True) -> str:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "GIT_AUTHOR_NAME": "A",
+            "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@x"}
+    done = subprocess.run(["git", *arguments], cwd=path, env=env, capture_output=True, text=True, check=False,
+                          stdin=subprocess.DEVNULL)
+    assert not check or done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+class World:
+    """A repository on main with `lines.txt` (10 lines), a home, a directory of trees, a queue with a gate."""
+
+    def __init__(self, tmp: Path, *, gate: str | None = "test ! -e bad", setup: str | None = None,
+                 timeout: float = 30.0) -> None:
+        self.repo, self.home, self.trees = tmp / "repo", tmp / "home", tmp / "trees"
+        self.witness = tmp / "witness"
+        self.repo.mkdir()
+        git(self.repo, "init", "-q", "-b", "main")
+        (self.repo / "lines.txt").write_text("".join(f"{n}\n" for n in range(10)))
+        git(self.repo, "add", "-A")
+        git(self.repo, "commit", "-qm", "start")
+        self.start = self.tip()
+        self.queue = MergeQueue(self.home, self.repo)
+        self.config = Config(gate and f"{gate} && git rev-parse 'HEAD^{{tree}}' >> {self.witness}", setup,
+                             gate is None, timeout)
+        self.queue.configure(self.config)
+
+    def tip(self) -> str:
+        return git(self.repo, "rev-parse", "main")
+
+    def branch(self, name: str, changes: dict[str, str | None], start: str = "main") -> str:
+        """A branch with one commit, made without touching the checkout."""
+        tree = self.repo.parent / f"tree-{name.replace('/', '_')}"
+        git(self.repo, "worktree", "add", "-q", "--detach", str(tree), start)
+        for path, text in changes.items():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            if text is None:
+                (tree / path).unlink()
+            else:
+                (tree / path).write_text(text)
+        git(tree, "add", "-A")
+        git(tree, "commit", "-qm", f"work of {name}", "--allow-empty")
+        oid = git(tree, "rev-parse", "HEAD")
+        git(self.repo, "branch", "-f", name, oid)
+        git(self.repo, "worktree", "remove", "--force", str(tree))
+        return oid
+
+    def processor(self, queue: MergeQueue | None = None) -> MergeProcessor:
+        made = MergeProcessor(queue or MergeQueue(self.home, self.repo, token="test"), trees=self.trees,
+                              environment=child_environment(os.environ))
+        assert made.take()
+        made.recover()
+        return made
+
+    def drain(self, *, until: str = "empty") -> Wait:
+        processor = self.processor()
+        try:
+            return drive(processor, until)
+        finally:
+            processor.close()
+
+    def entry(self, node: str):
+        return self.queue.state.of_key("r", node)[-1]
+
+    def enqueue(self, node: str, attempt: int = 1, branch: str | None = None):
+        return self.queue.enqueue("r", node, attempt, branch or node, recipient=f"runner-{node}@r")
+
+    def gates(self) -> int:
+        """How often the gate passed."""
+        return len(self.witness.read_text().split()) if self.witness.exists() else 0
+
+
+def drive(processor: MergeProcessor, until: str = "empty") -> Wait:
+    """Step until it waits for something else than a gate; that must be `until`."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        done = processor.step()
+        processor.beat()
+        if isinstance(done, Progress):
+            continue
+        if done.kind == until:
+            return done
+        assert done.kind in ("gate", "ref_locked"), done
+        wait(done.fd, 0.05 if done.fd < 0 else 1.0)
+    raise AssertionError("the queue did not come to rest")
+
+
+def wait(fd: int, seconds: float) -> None:
+    poller = select.poll()
+    if fd >= 0:
+        poller.register(fd, select.POLLIN)
+    poller.poll(seconds * 1000)
+
+
+def until(condition, what: str):
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"never: {what}")
+
+
+def check(world: World, *, foreign: int = 0) -> None:
+    """Compare journal, refs and history, from the raw bytes: nothing lost, doubled, untested or mis-recorded."""
+    records = [json.loads(line) for line in world.queue.path.read_bytes().splitlines()]
+    assert [record["seq"] for record in records] == list(range(1, len(records) + 1))
+    epochs = [record["epoch"] for record in records]
+    assert epochs == sorted(epochs)
+    entries = {record["data"]["entry"] for record in records if record["kind"] == "enq"}
+    landed = [record["data"] for record in records if record["kind"] == "landed"]
+    assert len({data["entry"] for data in landed}) == len(landed) <= len(entries)
+    merged = [data for data in landed if data.get("reason", "") == ""]
+    history = git(world.repo, "rev-list", "--first-parent", f"{world.start}..main").split()
+    by_queue = {}
+    for commit in history:
+        name = git(world.repo, "log", "-1", "--format=%(trailers:key=Merge-Queue-Entry,valueonly)", commit)
+        if name:
+            assert name not in by_queue, f"{name} landed twice"
+            by_queue[name] = commit
+    assert len(history) == len(by_queue) + foreign
+    assert by_queue == {data["entry"]: data["commit"] for data in merged}
+    tested = set(world.witness.read_text().split()) if world.witness.exists() else set()
+    for commit in by_queue.values():
+        assert world.config.no_gate or git(world.repo, "rev-parse", f"{commit}^{{tree}}") in tested, "untested landing"
+    for data in merged:
+        enq = next(record["data"] for record in records if record["kind"] == "enq"
+                   and record["data"]["entry"] == data["entry"])
+        assert git(world.repo, "rev-parse", f"{data['commit']}^2") == enq["oid"]
+    for name in entries - {data["entry"] for data in landed}:
+        assert git(world.repo, "for-each-ref", f"refs/garrison/mq/{name}/head"), f"{name} lost its pin"
+    left = [path for path in (world.repo / ".git").glob("*") if "lock" in path.name or path.name.startswith("garrison-i")]
+    assert not left
+    assert not [row for row in processes.table() if row.marker and row.marker.startswith(str(world.home))]

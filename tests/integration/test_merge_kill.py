@@ -1,0 +1,136 @@
+"""kill -9 at every durable step, twice in a row, then recovery: the checker compares journal, refs and history."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from merge_support import World, check, drive, git
+
+from garrison.merge import failpoint
+from garrison.merge.queue import MergeQueue
+
+DRIVER = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[4])
+from merge_support import drive
+from garrison.merge.processor import MergeProcessor
+from garrison.merge.queue import MergeQueue
+from garrison.system.environment import child_environment
+home, repo, trees = map(Path, sys.argv[1:4])
+processor = MergeProcessor(MergeQueue(home, repo, token="victim"), trees=trees,
+                           environment=child_environment(os.environ))
+assert processor.take()
+processor.recover()
+drive(processor)
+"""
+
+
+def victim(world: World, point: str) -> int:
+    """A processor that dies at `point`; its exit code."""
+    command = [sys.executable, "-c", DRIVER, str(world.home), str(world.repo), str(world.trees),
+               os.path.dirname(__file__)]  # noqa: PTH120
+    done = subprocess.run(command, env={**os.environ, "GARRISON_FAILPOINT": point}, check=False, capture_output=True,
+                          text=True, timeout=60)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+@pytest.mark.parametrize("point", failpoint.NAMES)
+def test_killed_at_every_step_twice(tmp_path, point):
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n"})
+    world.branch("bad", {"bad": "x\n"})
+    world.branch("two", {"two.txt": "2\n"})
+    for node in ("one", "bad", "two"):
+        world.enqueue(node)
+    (world.repo / "mine.txt").write_text("mine\n")
+    assert victim(world, point) == -signal.SIGKILL
+    assert victim(world, point) == -signal.SIGKILL or point in ("swapped", "moving")
+    world.drain()
+    assert [entry.status for entry in world.queue.entries()] == ["landed", "rejected", "landed"]
+    assert git(world.repo, "status", "--porcelain") == "?? mine.txt"
+    assert git(world.repo, "for-each-ref", "--format=%(refname)", "refs/garrison") == \
+        f"refs/garrison/mq/{world.entry('bad').id}/head"
+    check(world)
+    told = [(outcome.entry.node, outcome.type) for outcome in world.queue.state.outcomes]
+    assert [one for one in told if one[1].startswith("MERGE")] == [
+        ("one", "MERGE_COMPLETE"), ("bad", "MERGE_FAILED"), ("two", "MERGE_COMPLETE")]
+
+
+def test_killed_before_the_swap_with_the_target_moved_meanwhile(tmp_path):
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    assert victim(world, "landing") == -signal.SIGKILL
+    git(world.repo, "update-ref", "refs/heads/main", world.branch("foreign", {"f": "f\n"}), world.start)
+    assert world.entry("one").status == "landing"
+    (world.repo / ".git/index.lock").unlink()  # the user mends the checkout that the killed processor held
+    git(world.repo, "reset", "-q", "--hard")
+    world.drain()
+    assert world.entry("one").status == "landed"
+    check(world, foreign=1)
+
+
+def test_killed_after_the_swap_with_the_target_moved_further(tmp_path):
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    assert victim(world, "swapped") == -signal.SIGKILL
+    landed = world.tip()
+    git(world.repo, "update-ref", "refs/heads/main", world.branch("foreign", {"f": "f\n"}), landed)
+    world.drain()
+    assert (world.entry("one").status, world.entry("one").commit) == ("landed", landed)
+    assert (world.repo / "one.txt").exists()
+    check(world, foreign=1)
+
+
+def test_a_landing_that_became_blocked_while_nobody_processed_waits(tmp_path):
+    world = World(tmp_path)
+    world.branch("one", {"lines.txt": "landed\n"})
+    world.enqueue("one")
+    assert victim(world, "landing") == -signal.SIGKILL
+    (world.repo / "lines.txt").write_text("mine\n")
+    processor = world.processor()
+    drive(processor, "blocked")
+    assert world.entry("one").files == ("lines.txt",)
+    assert (world.repo / "lines.txt").read_text() == "mine\n"
+    assert world.tip() == world.start
+    git(world.repo, "checkout", "-q", "lines.txt")
+    processor._looked = float("-inf")
+    drive(processor)
+    processor.close()
+    assert world.entry("one").status == "landed"
+    assert world.gates() == 1  # the verdict on the same tree is durable
+    check(world)
+
+
+def _enqueue(home, repo, node, barrier):
+    queue = MergeQueue(home, repo, token=f"runner-{node}@r")
+    barrier.wait()
+    queue.enqueue("r", node, 1, node)
+
+
+def test_forty_enqueuers_at_once_are_forty_entries(tmp_path):
+    world = World(tmp_path)
+    tree = git(world.repo, "rev-parse", "main^{tree}")
+    for number in range(40):
+        commit = git(world.repo, "commit-tree", tree, "-p", "main", "-m", str(number))
+        git(world.repo, "update-ref", f"refs/heads/n{number}", commit)
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(40)
+    workers = [context.Process(target=_enqueue, args=(world.home, world.repo, f"n{number}", barrier))
+               for number in range(40)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * 40
+    assert sorted(entry.node for entry in world.queue.entries()) == sorted(f"n{number}" for number in range(40))
+    assert len(git(world.repo, "for-each-ref", "refs/garrison/mq").splitlines()) == 40
+    check(world)

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from merge_support import World, check, drive, git, until
+
+from garrison.errors import Fenced, LockLost, Refused
+from garrison.merge.processor import Progress, Wait
+from garrison.merge.queue import MergeQueue
+from garrison.merge.state import Config
+from garrison.system import processes
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def test_lands_in_order_what_passed_and_tells_the_runner(world):
+    first = world.branch("one", {"one.txt": "1\n"})
+    world.branch("two", {"two.txt": "2\n"})
+    world.enqueue("one")
+    world.enqueue("two")
+    world.drain()
+    assert [entry.status for entry in world.queue.entries()] == ["landed", "landed"]
+    assert git(world.repo, "show", "main:one.txt") == "1"
+    assert git(world.repo, "status", "--porcelain") == ""
+    assert (world.repo / "two.txt").read_text() == "2\n"
+    outcomes = world.processor_outcomes = [(o.entry.node, o.type) for o in world.queue.state.outcomes]
+    assert outcomes == [("one", "VALIDATION_PASSED"), ("one", "MERGE_COMPLETE"),
+                        ("two", "VALIDATION_PASSED"), ("two", "MERGE_COMPLETE")]
+    assert world.entry("one").landed_at
+    assert git(world.repo, "rev-parse", f"{world.entry('one').commit}^2") == first
+    assert git(world.repo, "for-each-ref", "refs/garrison") == ""
+    check(world)
+
+
+def test_a_conflict_is_answered_with_its_files_and_others_go_on(world):
+    world.branch("one", {"lines.txt": "changed\n"})
+    world.branch("two", {"lines.txt": "otherwise\n", "more.txt": "m\n"})
+    world.branch("three", {"three.txt": "3\n"})
+    for node in ("one", "two", "three"):
+        world.enqueue(node)
+    world.drain()
+    assert [entry.status for entry in world.queue.entries()] == ["landed", "conflict", "landed"]
+    assert world.entry("two").files == ("lines.txt",)
+    failed = [o for o in world.queue.state.outcomes if o.type == "MERGE_FAILED"]
+    assert failed[0].payload["files"] == ["lines.txt"]
+    assert "lines.txt" in failed[0].payload["error"]
+    check(world)
+
+
+def test_a_red_gate_rejects_only_after_the_target_was_known_to_pass(world):
+    world.branch("bad", {"bad": "x\n"})
+    world.branch("good", {"good": "x\n"})
+    world.enqueue("bad")
+    world.enqueue("good")
+    world.drain()
+    assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
+    assert "exit code 1" in world.entry("bad").reason
+    assert world.gates() == 2  # the bare target, and good
+    check(world)
+
+
+def test_the_rejection_brings_the_logs_tail(tmp_path):
+    world = World(tmp_path, gate="echo the very reason; test ! -e bad")
+    world.branch("bad", {"bad": "x\n"})
+    world.enqueue("bad")
+    world.drain()
+    assert "the very reason" in world.entry("bad").reason
+    assert [o.type for o in world.queue.state.outcomes] == ["VALIDATION_FAILED", "MERGE_FAILED"]
+
+
+@pytest.mark.parametrize(("gate", "pause"), [
+    ("no-such-command-here", "gate_broken"), ("exit 5", "gate_broken"), ("echo 'Ran 0 tests in 0.0s'", "gate_broken"),
+    ("exit 3", "base_red"), ("sleep 60", "gate_broken")])
+def test_a_gate_that_fails_on_the_bare_target_pauses_and_rejects_nobody(tmp_path, gate, pause):
+    world = World(tmp_path, gate=gate, timeout=0.3 if "sleep" in gate else 30.0)
+    world.config = Config(gate, None, False, world.config.timeout)
+    world.queue.configure(world.config)  # replaced: the queue is empty and nobody works it
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    assert pause in world.drain(until="paused").reason
+    assert world.entry("one").status == "queued"
+    assert world.tip() == world.start
+    assert world.queue.state.outcomes == []
+
+
+@pytest.mark.parametrize("gate", ["if test -e bad; then exit 127; fi", "if test -e bad; then exit 5; fi",
+                                  "if test -e bad; then sleep 60; fi"])
+def test_a_broken_gate_is_the_entrys_fault_if_the_target_passes(tmp_path, gate):
+    world = World(tmp_path, gate=gate, timeout=0.3 if "sleep" in gate else 30.0)
+    world.branch("bad", {"bad": "x\n"})
+    world.enqueue("bad")
+    world.drain()
+    assert world.entry("bad").status == "rejected"
+    check(world)
+
+
+def test_a_paused_queue_goes_on_when_the_target_moved(tmp_path):
+    world = World(tmp_path, gate="test -e cure")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    world.drain(until="paused")
+    (world.repo / "cure").write_text("")
+    git(world.repo, "add", "-A")
+    git(world.repo, "commit", "-qm", "cure")
+    world.drain()
+    assert world.entry("one").status == "landed"
+    check(world, foreign=1)
+
+
+def test_without_a_gate_nothing_lands_and_nothing_is_lost(tmp_path):
+    world = World(tmp_path)
+    queue = MergeQueue(world.home, world.repo, "other")
+    git(world.repo, "branch", "other")
+    world.branch("one", {"one.txt": "1\n"})
+    queue.enqueue("r", "one", 1, "one")
+    processor = world.processor(queue)
+    assert drive(processor, "no_gate").reason.startswith("no gate is recorded")
+    processor.close()
+    assert [entry.status for entry in queue.entries()] == ["queued"]
+    queue.configure(Config(no_gate=True))
+    processor = world.processor(queue)
+    drive(processor)
+    processor.close()
+    assert git(world.repo, "show", "other:one.txt") == "1"
+
+
+def test_a_branch_that_is_already_there_lands_without_a_gate(world):
+    git(world.repo, "branch", "same")
+    world.enqueue("same")
+    world.drain()
+    assert world.entry("same").status == "landed"
+    assert world.gates() == 0
+    assert world.tip() == world.start
+
+
+def test_the_pinned_commit_lands_whatever_the_branch_becomes(world):
+    pinned = world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    git(world.repo, "branch", "-D", "one")
+    git(world.repo, "reflog", "expire", "--expire=now", "--all")
+    git(world.repo, "gc", "-q", "--prune=now")
+    world.drain()
+    assert git(world.repo, "rev-parse", "main^2") == pinned
+    check(world)
+
+
+def test_another_commit_supersedes_even_one_under_test(tmp_path):
+    world = World(tmp_path, gate="test ! -e slow || sleep 50")
+    world.branch("one", {"slow": "x\n"})
+    old = world.enqueue("one")
+    processor = world.processor()
+    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
+    world.branch("one", {"fast": "x\n"})
+    new = world.enqueue("one")
+    assert new.id != old.id
+    drive(processor)
+    processor.close()
+    assert [entry.status for entry in world.queue.entries()] == ["superseded", "landed"]
+    check(world)
+
+
+def test_the_same_commit_is_the_same_entry_and_a_failed_one_may_try_again(world):
+    world.branch("bad", {"bad": "x\n"})
+    first = world.enqueue("bad")
+    assert world.enqueue("bad") == first
+    world.drain()
+    assert world.enqueue("bad").status == "rejected"
+    again = world.enqueue("bad", attempt=2)
+    assert (again.status, again.attempt) == ("queued", 2)
+    assert len(world.queue.entries()) == 2
+
+
+def test_a_target_moved_behind_the_back_is_tested_again_on_the_new_tip(tmp_path):
+    world = World(tmp_path, gate="sleep 0.3")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
+    git(world.repo, "commit", "-q", "--allow-empty", "-m", "somebody else")
+    (world.repo / "else.txt").write_text("e\n")
+    git(world.repo, "add", "-A")
+    git(world.repo, "commit", "-qm", "somebody else")
+    drive(processor)
+    processor.close()
+    assert world.entry("one").status == "landed"
+    assert world.entry("one").tests == 2
+    check(world, foreign=2)
+
+
+def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    swap, moved = processor._swap, []
+
+    def late(old, new, entry):
+        if not moved:
+            moved.append(git(world.repo, "commit", "-q", "--allow-empty", "-m", "in between"))
+        return swap(old, new, entry)
+
+    monkeypatch.setattr(processor, "_swap", late)
+    git(world.repo, "checkout", "-q", "--detach")  # so that nobody holds main
+    (world.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    monkeypatch.setattr("garrison.merge.publish.holders", lambda git, target: ([], None))
+    drive(processor)
+    processor.close()
+    kinds = [entry.kind for entry in __import__("garrison.records.journal", fromlist=["x"]).read_all(world.queue.path)]
+    assert "foreign" in kinds
+    assert world.entry("one").status == "landed"
+    check(world, foreign=1)
+
+
+def test_a_second_processor_stands_by_and_a_fenced_one_stops(world):
+    first = world.processor()
+    second_queue = MergeQueue(world.home, world.repo, token="second")
+    from garrison.merge.processor import MergeProcessor
+
+    second = MergeProcessor(second_queue, trees=world.trees, environment={})
+    assert not second.take()
+    world.queue.processor_lock.unlink()
+    with pytest.raises(LockLost):
+        first.beat()
+    assert second.take()
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    with pytest.raises(Fenced):
+        first.step()
+    assert isinstance(second.step(), Progress)
+    first.close()
+    second.close()
+
+
+def test_another_gate_is_refused_showing_both_while_the_queue_is_in_use(world):
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    with pytest.raises(Refused, match=r"test ! -e bad.*make check"):
+        world.queue.configure(Config("make check"))
+    world.drain()
+    processor = world.processor()
+    with pytest.raises(Refused, match="living processor"):
+        world.queue.configure(Config("make check"))
+    processor.close()
+    world.queue.configure(Config("make check"))
+    assert world.queue.state.config.gate == "make check"
+
+
+def test_what_a_gate_leaves_running_is_ended(tmp_path):
+    world = World(tmp_path, gate="(setsid sleep 300 >/dev/null 2>&1 &) ; true")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    world.drain()
+    assert world.entry("one").status == "landed"
+    check(world)
+
+
+def test_a_killed_gate_is_run_again(tmp_path):
+    world = World(tmp_path, gate=f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; sleep 300; }}")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    until(lambda: (tmp_path / "again").exists() or not processor.step(), "the first gate")
+    for row in processes.table():
+        if row.marker and row.marker.startswith(str(world.home)):
+            processes.send(row.pid, row.ticks, signal.SIGKILL)
+    drive(processor)
+    processor.close()
+    assert (world.entry("one").status, world.entry("one").tests) == ("landed", 2)
+    check(world)
+
+
+def test_the_running_gate_is_adopted_not_started_again(tmp_path):
+    world = World(tmp_path, gate=f"echo run >> {tmp_path}/runs; until test -e {tmp_path}/go; do sleep 0.02; done")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    first = world.processor()
+    until(lambda: isinstance(step := first.step(), Wait) and step.kind == "gate", "a running gate")
+    first.close()
+    second = world.processor()
+    step = second.step()
+    assert isinstance(step, Wait)
+    assert step.kind == "gate"
+    (tmp_path / "go").touch()
+    drive(second)
+    second.close()
+    assert (tmp_path / "runs").read_text() == "run\n"
+    assert world.entry("one").status == "landed"
+    check(world)
+
+
+def test_the_slot_shows_exactly_the_candidate(tmp_path):
+    probe = tmp_path / "probe"
+    world = World(tmp_path, gate=f"ls -A >> {probe}; touch left-over; echo changed > lines.txt; true")
+    for node in ("one", "two"):
+        world.branch(node, {f"{node}.txt": "x\n"})
+        world.enqueue(node)
+    world.drain()
+    assert probe.read_text().split() == [".git", "lines.txt", "one.txt",
+                                         ".git", "lines.txt", "one.txt", "two.txt"]
+    assert world.entry("two").status == "landed"
+    slots = [path.name for path in (world.trees / world.queue.git.key).iterdir() if path.is_dir()]
+    assert slots == ["slot-1"]
+
+
+def test_setup_runs_once_and_again_when_its_key_changes(tmp_path):
+    runs = tmp_path / "setups"
+    world = World(tmp_path, gate="test -e made/it", setup=f"mkdir -p made && touch made/it && echo run >> {runs}")
+    for node, changes in (("one", {"a": "1"}), ("two", {"b": "1"}), ("three", {"requirements.txt": "x\n"})):
+        world.branch(node, changes)
+        world.enqueue(node)
+        world.drain()
+        assert world.entry(node).status == "landed"
+        assert len(runs.read_text().split()) == (2 if node == "three" else 1)
+    check(world)
+
+
+def test_the_gate_sees_its_tree_slot_and_marker_and_no_foreign_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_SECRET", "s3cret")
+    monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
+    world = World(tmp_path, gate=f"env > {tmp_path}/env; true")
+    world.branch("one", {"a": "1"})
+    entry = world.enqueue("one")
+    world.drain()
+    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
+    assert seen["GARRISON_LIFE"] == f"{world.home}:r:gate-{entry.id}#1"
+    assert seen["GARRISON_SLOT"] == "1"
+    assert seen["GARRISON_TREE"].endswith("slot-1")
+    assert not {"SOME_SECRET", "VIRTUAL_ENV"} & set(seen)
+    assert os.environ["SOME_SECRET"]
+
+
+def test_stale_compiled_python_never_decides(tmp_path):
+    world = World(tmp_path, gate="python3 -c 'import m; assert m.x == open(\"want\").read().strip()'")
+    world.branch("one", {"m.py": "x = '1'\n", "want": "1\n"})
+    world.branch("two", {"m.py": "x = '2'\n", "want": "2\n"}, start="one")
+    world.enqueue("one")
+    world.enqueue("two")
+    world.drain()
+    assert [entry.status for entry in world.queue.entries()] == ["landed", "landed"]
+
+
+def test_a_rebuilt_candidate_is_the_same_commit(world):
+    world.branch("one", {"one.txt": "1\n"})
+    entry = world.enqueue("one")
+    processor = world.processor()
+    processor.step()
+    built = world.entry("one").commit
+    tree = world.queue.git.merge_tree(world.start, entry.oid).tree
+    assert processor._commit(entry, tree, world.start) == built
+    processor.close()
+
+

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from merge_support import World, check, drive, git
+
+from garrison.merge import publish
+from garrison.merge.publish import Checkout
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n", "lines.txt": "".join(f"{n}\n" for n in range(10)) + "landed\n"})
+    world.branch("two", {"two.txt": "2\n"})
+    return world
+
+
+def test_edits_to_other_files_staged_and_not_survive_and_the_landing_goes_on(world):
+    (world.repo / "staged.txt").write_text("staged\n")
+    git(world.repo, "add", "staged.txt")
+    (world.repo / "untracked.txt").write_text("untracked\n")
+    (world.repo / "lines.txt").write_text("edited\n")
+    world.enqueue("two")
+    world.drain()
+    assert world.entry("two").status == "landed"
+    assert sorted(git(world.repo, "status", "--porcelain").splitlines()) == ["?? untracked.txt", "A  staged.txt",
+                                                                            "M lines.txt"]
+    assert (world.repo / "two.txt").read_text() == "2\n"
+    assert (world.repo / "lines.txt").read_text() == "edited\n"
+    check(world)
+
+
+@pytest.mark.parametrize("how", ["edited", "staged", "deleted", "untracked", "ignored"])
+def test_what_is_in_the_way_blocks_only_the_entries_that_touch_it(world, how):
+    name = "lines.txt" if how in ("edited", "staged", "deleted") else "one.txt"
+    if how == "deleted":
+        (world.repo / name).unlink()
+    else:
+        (world.repo / name).write_text("mine\n")
+    if how == "staged":
+        git(world.repo, "add", name)
+    if how == "ignored":
+        (world.repo / ".git/info/exclude").write_text("one.txt\n")
+    before = git(world.repo, "status", "--porcelain", "--ignored")
+    world.enqueue("one")
+    world.enqueue("two")
+    assert name in world.drain(until="blocked").reason
+    assert (world.entry("one").status, world.entry("one").files) == ("landing_blocked", (name,))
+    assert world.entry("two").status == "landed"
+    assert git(world.repo, "status", "--porcelain", "--ignored") == before
+    assert (world.repo / name).exists() == (how != "deleted")
+    if how != "deleted":
+        assert (world.repo / name).read_text() == "mine\n"
+
+    git(world.repo, "stash", "-a" if how == "ignored" else "-u")  # what the message says
+    world.drain()
+    assert world.entry("one").status == "landed"
+    assert git(world.repo, "status", "--porcelain") == ""
+    assert git(world.repo, "stash", "list")
+    check(world)
+
+
+def test_another_worktree_that_holds_the_target_is_moved_along_and_no_other_is(world, tmp_path):
+    git(world.repo, "checkout", "-qb", "elsewhere")
+    git(world.repo, "worktree", "add", "-q", str(tmp_path / "second"), "main")
+    (world.repo / "lines.txt").write_text("edited\n")
+    world.enqueue("one")
+    world.drain()
+    assert (tmp_path / "second" / "one.txt").exists()
+    assert git(tmp_path / "second", "status", "--porcelain") == ""
+    assert git(world.repo, "status", "--porcelain") == "M lines.txt"
+    assert git(world.repo, "rev-parse", "HEAD") == world.start
+
+
+@pytest.mark.parametrize("way", ["index.lock", "MERGE_HEAD", "rebase"])
+def test_git_at_work_in_the_checkout_is_waited_for(world, way):
+    if way == "rebase":
+        (world.repo / "x").write_text("x")
+        git(world.repo, "add", "-A")
+        git(world.repo, "commit", "-qm", "x")
+        subprocess.run(["git", "-c", "sequence.editor=sed -i s/pick/edit/", "rebase", "-qi", "HEAD~1"],
+                       cwd=world.repo, capture_output=True, check=True)
+        assert git(world.repo, "symbolic-ref", "-q", "HEAD", check=False) == ""
+    else:
+        (world.repo / ".git" / way).write_text(world.start)
+    world.enqueue("two")
+    assert world.drain(until="blocked").reason
+    assert world.entry("two").status == "landing_blocked"
+    if way == "rebase":
+        git(world.repo, "rebase", "--continue")
+    else:
+        (world.repo / ".git" / way).unlink()
+    world.drain()
+    assert world.entry("two").status == "landed"
+    check(world, foreign=int(way == "rebase"))
+
+
+def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
+    """A `commit -a` in between would revert the landing."""
+    world.enqueue("one")
+    processor = world.processor()
+    swap, seen = processor._swap, []
+
+    def watched(old, new, entry):
+        done = swap(old, new, entry)
+        (world.repo / "note.txt").write_text("n\n")
+        seen.append(subprocess.run(["git", "commit", "-qam", "mine"], cwd=world.repo, capture_output=True, text=True,
+                                   check=False).stderr)
+        return done
+
+    monkeypatch.setattr(processor, "_swap", watched)
+    drive(processor)
+    processor.close()
+    assert "index.lock" in seen[0]
+    assert git(world.repo, "show", "main:one.txt") == "1"
+    check(world)
+
+
+def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(world, monkeypatch):
+    world.enqueue("one")
+    processor = world.processor()
+    swap = processor._swap
+
+    def edited(old, new, entry):
+        (world.repo / "lines.txt").write_text("edited meanwhile\n")
+        return swap(old, new, entry)
+
+    monkeypatch.setattr(processor, "_swap", edited)
+    drive(processor)
+    monkeypatch.undo()
+    assert world.entry("one").status == "landed"
+    assert [owed.path for owed in world.queue.state.owed] == [str(world.repo)]
+    assert (world.repo / "lines.txt").read_text() == "edited meanwhile\n"
+    world.enqueue("two")  # must not land over a checkout that is behind
+    drive(processor, "blocked")
+    (world.repo / "lines.txt").write_text("".join(f"{n}\n" for n in range(10)))
+    processor._looked = float("-inf")
+    drive(processor)
+    processor.close()
+    assert world.queue.state.owed == ()
+    assert world.entry("two").status == "landed"
+    assert git(world.repo, "status", "--porcelain") == ""
+    check(world)
+
+
+def test_a_move_cut_off_half_way_is_finished(world):
+    """read-tree was killed after writing files and before its index: they already have their new content."""
+    git(world.repo, "checkout", "-q", "--detach", "main")
+    git(world.repo, "checkout", "-q", "main")
+    new = git(world.repo, "rev-parse", "one")
+    checkout = Checkout(world.queue.git, world.repo)
+    assert checkout.take() is None
+    git(world.repo, "update-ref", "refs/heads/main", new, world.start)
+    for name in ("one.txt", "lines.txt"):
+        (world.repo / name).write_text(git(world.repo, "show", f"{new}:{name}") + "\n")
+    left = Checkout(world.queue.git, world.repo)  # the successor finds the lock and knows it
+    assert left.take() is None
+    assert left.move(world.start, new) is None
+    left.release()
+    assert git(world.repo, "status", "--porcelain") == ""
+    assert not (world.repo / ".git/index.lock").exists()
+
+
+def test_a_foreign_index_lock_is_never_removed(world):
+    (world.repo / ".git/index.lock").write_text("")
+    checkout = Checkout(world.queue.git, world.repo)
+    assert "index.lock" in checkout.take().why
+    checkout.recover()
+    assert (world.repo / ".git/index.lock").exists()
+
+
+def test_rehearsal_touches_neither_index_nor_files(world):
+    new = git(world.repo, "rev-parse", "one")
+    before = ((world.repo / ".git/index").read_bytes(), (world.repo / ".git/index").stat().st_mtime_ns)
+    assert publish.rehearse(world.queue.git, "main", world.start, new) is None
+    assert ((world.repo / ".git/index").read_bytes(), (world.repo / ".git/index").stat().st_mtime_ns) == before
+    assert not (world.repo / "one.txt").exists()
+
+
+def test_touched_but_unchanged_files_are_no_edits(world):
+    (world.repo / "lines.txt").touch()
+    world.enqueue("one")
+    world.drain()
+    assert world.entry("one").status == "landed"
+    assert git(world.repo, "status", "--porcelain") == ""

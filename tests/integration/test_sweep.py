@@ -1,0 +1,220 @@
+"""Ending a life by force, against processes that do not want to end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from garrison.errors import GarrisonError
+from garrison.system import processes
+from garrison.system.processes import Child, ProcessId, sweep
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T], seconds: float = 20.0) -> T:
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+    return found
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[str]:
+    value = f"{tmp_path}:r1:runner-a#1"
+    yield value
+    for each in (value, value + "0", value + "-other"):
+        for one in processes.bearers(each):
+            processes.send(one.pid, one.ticks, signal.SIGKILL)
+    until(lambda: not processes.bearers(value))
+    processes.reap()
+
+
+def start(tmp_path: Path, life: str, script: str) -> Child:
+    child = processes.spawn(["/bin/sh", "-c", script], cwd=tmp_path, log=tmp_path / "log",
+                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
+    child.close()
+    return child
+
+
+def said(tmp_path: Path, name: str) -> int:
+    """The pid that a script wrote to a file, once it is there in full."""
+    return int(until(lambda: (path := tmp_path / name).exists() and path.read_text().strip()))
+
+
+def gone(pid: int) -> bool:
+    found = processes.probe(pid)
+    return found is None or found.zombie
+
+
+def test_an_orderly_process_gets_to_end_in_order(tmp_path: Path, life: str) -> None:
+    child = start(tmp_path, life, "trap 'echo bye > bye; exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done")
+    said(tmp_path, "ready")
+    assert child.id in sweep(child.id, life, grace=20)
+    assert (tmp_path / "bye").read_text() == "bye\n"
+
+
+def test_one_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, life: str) -> None:
+    child = start(tmp_path, life, "trap '' TERM; echo $$ > ready; while :; do sleep 0.01; done")
+    said(tmp_path, "ready")
+    before = time.monotonic()
+    sweep(child.id, life, grace=0.2)
+    assert 0.2 <= time.monotonic() - before < 4
+    assert gone(child.pid)
+    assert until(processes.reap)[child.pid] == -signal.SIGKILL
+
+
+def test_a_stopped_one_hears_the_term(tmp_path: Path, life: str) -> None:
+    child = start(tmp_path, life, "trap 'echo bye > bye; exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done")
+    said(tmp_path, "ready")
+    processes.send(child.pid, child.ticks, signal.SIGSTOP)
+    sweep(child.id, life, grace=20)
+    assert (tmp_path / "bye").exists()
+
+
+def test_the_whole_tree_goes_even_what_has_its_own_session_or_lost_its_parent(tmp_path: Path, life: str) -> None:
+    child = start(tmp_path, life, """
+        setsid sh -c 'echo $$ > a; sleep 60' &
+        env -i PATH="$PATH" sh -c 'echo $$ > b; sleep 60; :' &
+        sh -c 'setsid sh -c "echo \\$\\$ > c; sleep 60; :" & exit 0'
+        sleep 60""")
+    found = [said(tmp_path, name) for name in "abc"]
+    sweep(child.id, life, grace=5)
+    assert all(gone(pid) for pid in [child.pid, *found])
+
+
+def test_bearers_of_a_dead_process_go_with_their_unmarked_children(tmp_path: Path, life: str) -> None:
+    child = start(tmp_path, life, "setsid sh -c 'env -i sleep 61 & echo $! > kid; echo $$ > tool; wait' & sleep 60")
+    tool, kid = said(tmp_path, "tool"), said(tmp_path, "kid")
+    processes.send(child.pid, child.ticks, signal.SIGKILL)
+    until(lambda: child.pid in processes.reap())
+    assert not gone(tool)
+    ended = [one.pid for one in sweep(child.id, life, grace=5)]
+    assert tool in ended
+    assert kid in ended
+    assert gone(tool)
+    assert gone(kid)
+
+
+def test_other_lives_below_it_live_on_with_their_children(tmp_path: Path, life: str) -> None:
+    other = life + "0"
+    child = start(tmp_path, life, f"GARRISON_LIFE='{other}' setsid sh -c 'echo $$ > other; sleep 60; :' & sleep 60")
+    pid = said(tmp_path, "other")
+    sweep(child.id, life, grace=5)
+    assert gone(child.pid)
+    assert not gone(pid)
+    assert len(processes.bearers(other)) == 2
+
+
+def test_one_that_forks_all_the_time_is_caught_up_with(tmp_path: Path, life: str) -> None:
+    code = ("import os,time,signal\n"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "end = time.time() + 60\n"
+            "while time.time() < end:\n"
+            "    if os.fork():\n"
+            "        time.sleep(0.05); os._exit(0)\n"
+            "    os.setsid(); open('born','a').write('.'); time.sleep(0.02)\n")
+    child = processes.spawn([sys.executable, "-c", code], cwd=tmp_path, log=tmp_path / "log",
+                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
+    child.close()
+    until(lambda: (path := tmp_path / "born").exists() and path.stat().st_size > 5)
+    assert len(sweep(child.id, life, grace=0.1)) > 1
+    assert processes.bearers(life) == []
+
+
+def test_our_own_zombies_do_not_hold_it_up(tmp_path: Path, life: str) -> None:
+    child = start(tmp_path, life, "exit 0")
+    until(lambda: (one := processes.probe(child.pid)) and one.zombie)
+    assert sweep(child.id, life, grace=5) == []
+    assert processes.open_verified(child.pid, child.ticks) is None
+    assert not processes.send(child.pid, child.ticks, signal.SIGTERM)
+
+
+def test_what_does_not_die_is_named_within_the_limit(tmp_path: Path, life: str,
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    child = start(tmp_path, life, "echo $$ > ready; exec sleep 60")
+    said(tmp_path, "ready")
+    with monkeypatch.context() as patched:
+        patched.setattr(processes.signals, "pidfd_send_signal", lambda *_: None)  # as in D state: nothing is heard
+        with pytest.raises(GarrisonError, match=str(child.pid)):
+            sweep(child.id, life, grace=0.05, limit=0.1)
+    assert not gone(child.pid)
+    sweep(child.id, life, grace=0)
+
+
+def test_another_users_process_is_named(tmp_path: Path, life: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = start(tmp_path, life, "echo $$ > ready; exec sleep 60")
+    said(tmp_path, "ready")
+
+    def forbidden(*_: object) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(processes.signals, "pidfd_send_signal", forbidden)
+        with pytest.raises(GarrisonError, match="another user"):
+            sweep(child.id, life, grace=0.05, limit=0.1)
+        with pytest.raises(GarrisonError, match="another user"):
+            processes.send(child.pid, child.ticks, signal.SIGTERM)
+    assert not gone(child.pid)
+
+
+def test_a_sweep_from_below_spares_the_caller_and_those_above_it(tmp_path: Path, life: str) -> None:
+    code = ("import os; from garrison.system import processes as p\n"
+            "top = os.getppid()\n"
+            f"p.sweep(p.probe(top).id, {life!r}, grace=5)\n"
+            "print('done', flush=True); open('done', 'w').write('1\\n')\n")
+    start(tmp_path, life, f"sleep 60 & echo $! > victim; {sys.executable} -c \"{code}\"; echo 2 > after")
+    victim = said(tmp_path, "victim")
+    assert said(tmp_path, "after") == 2
+    assert said(tmp_path, "done") == 1
+    assert gone(victim)
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux on PATH")
+def test_a_tmux_server_that_it_started_is_spared_its_marked_panes_are_not(tmp_path: Path, life: str) -> None:
+    socket = tmp_path / "decoy"
+    child = start(tmp_path, life, f"tmux -S {socket} -f /dev/null new-session -d -s x 'echo $$ > pane; exec sleep 60' "
+                                  f"\\; new-session -d -s y 'env -i sh -c \"echo \\$\\$ > free; exec sleep 60\"'; "
+                                  "sleep 60")
+    pane, free = said(tmp_path, "pane"), said(tmp_path, "free")
+    server = processes.probe(pane).ppid  # type: ignore[union-attr]
+    try:
+        sweep(child.id, life, grace=5)
+        assert gone(child.pid)
+        assert gone(pane)
+        assert not gone(server)
+        assert not gone(free)
+    finally:
+        subprocess.run(["tmux", "-S", str(socket), "kill-server"], check=False)
+    until(lambda: gone(server))
+
+
+def test_a_recycled_pid_is_nobody(tmp_path: Path, life: str) -> None:
+    child = start(tmp_path, life, "echo $$ > ready; exec sleep 60")
+    said(tmp_path, "ready")
+    assert sweep(ProcessId(child.pid, child.ticks - 1), "", grace=0) == []
+    assert not gone(child.pid)
+
+
+def test_a_subreaper_gets_the_orphans(tmp_path: Path) -> None:
+    code = ("import os,time; from garrison.system import processes as p\n"
+            "p.become_subreaper()\n"
+            "from pathlib import Path\n"
+            "c = p.spawn(['/bin/sh','-c','(sleep 0.05; exit 5) & echo $! > orphan'], env={'PATH': os.environ['PATH']},"
+            " cwd='.', log=Path('log'))\n"
+            "codes = {}\n"
+            "end = time.time() + 20\n"
+            "while len(codes) < 2 and time.time() < end: codes.update(p.reap()); time.sleep(0.01)\n"
+            "print(sorted(codes.values()), int(open('orphan').read()) in codes)\n")
+    answer = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert answer.stdout == "[0, 5] True\n"

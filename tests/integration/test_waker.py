@@ -1,0 +1,279 @@
+"""The waker with real processes, files and signals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from garrison.system import processes, waker
+from garrison.system.processes import ProcessId
+from garrison.system.waker import Wake, Waker
+
+LONG = 20.0
+
+
+@pytest.fixture
+def made() -> Iterator[Waker]:
+    with Waker() as one:
+        yield one
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def started(tmp_path: Path, command: str) -> processes.Child:
+    child = processes.spawn(["/bin/sh", "-c", command], env={"PATH": os.environ["PATH"]}, cwd=tmp_path,
+                            log=tmp_path / "log")
+    child.close()
+    return child
+
+
+def collect(one: Waker, wanted: int) -> list[int]:
+    """Signals as they come, until `wanted` has come."""
+    heard: list[int] = []
+    deadline = time.monotonic() + LONG
+    while wanted not in heard and time.monotonic() < deadline:
+        heard += one.wait(1).signals
+    return heard
+
+
+def test_nothing_happens_within_the_time(made: Waker) -> None:
+    before = time.monotonic()
+    wake = made.wait(0.05)
+    assert 0.04 < time.monotonic() - before < 5
+    assert wake == Wake()
+    assert not wake
+
+
+def test_a_death_wakes_once(made: Waker, tmp_path: Path) -> None:
+    child = started(tmp_path, "exec sleep 60")
+    assert made.watch_process(child.pid, child.ticks)
+    assert made.watch_process(child.pid, child.ticks)
+    processes.send(child.pid, child.ticks, signal.SIGKILL)
+    before = time.monotonic()
+    ended: set[ProcessId] = set()
+    while not ended:
+        ended |= made.wait(LONG).processes
+    assert ended == {child.id}
+    assert time.monotonic() - before < 1  # 50 ms promised, 20-fold
+    assert not made.watch_process(child.pid, child.ticks)
+    while made.wait(0):
+        pass
+    assert not made.wait(0.01).processes
+    processes.reap()
+
+
+def test_the_death_of_one_that_is_not_our_child_wakes(made: Waker, tmp_path: Path) -> None:
+    script = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3).pid)"
+    pid = int(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout)
+    found = processes.probe(pid)
+    assert found is not None
+    assert found.ppid != os.getpid()
+    while made.wait(0):
+        pass
+    assert made.watch_process(pid, found.ticks)
+    processes.send(pid, found.ticks, signal.SIGKILL)
+    assert made.wait(LONG).processes == {ProcessId(pid, found.ticks)}
+
+
+def test_one_that_is_gone_already_is_reported_at_once_and_once(made: Waker, tmp_path: Path) -> None:
+    child = started(tmp_path, "exit 0")
+    while child.pid not in processes.reap():
+        pass
+    while made.wait(0):
+        pass
+    assert not made.watch_process(child.pid, child.ticks)
+    assert made.wait(LONG).processes == {child.id}
+    assert not made.watch_process(child.pid, child.ticks)
+    assert not made.wait(0)
+
+
+def test_a_recycled_pid_is_not_watched(made: Waker) -> None:
+    me = processes.probe(os.getpid())
+    assert me is not None
+    assert not made.watch_process(me.pid, me.ticks - 1)
+    assert made.wait(0).processes == {ProcessId(me.pid, me.ticks - 1)}
+
+
+def test_forgotten_ones_do_not_wake(made: Waker, tmp_path: Path) -> None:
+    child = started(tmp_path, "exec sleep 60")
+    made.watch_process(child.pid, child.ticks)
+    made.watch_directory(tmp_path)
+    made.forget_process(child.pid, child.ticks)
+    made.forget_directory(tmp_path)
+    made.forget_directory(tmp_path / "never")
+    made.forget_process(1, 1)
+    processes.send(child.pid, child.ticks, signal.SIGKILL)
+    (tmp_path / "file").touch()
+    while child.pid not in processes.reap():
+        time.sleep(0.001)
+    wake = made.wait(0.01)
+    assert (wake.processes, wake.directories) == (frozenset(), frozenset())
+
+
+def test_files_that_appear_or_are_moved_in_wake(made: Waker, tmp_path: Path) -> None:
+    inbox, other = tmp_path / "inbox", tmp_path / "other"
+    inbox.mkdir()
+    other.mkdir()
+    assert made.watch_directory(inbox)
+    assert made.watch_directory(inbox)
+    (other / "a").touch()
+    assert not made.wait(0.01)
+    (other / "a").rename(inbox / "a")
+    assert made.wait(LONG).directories == {inbox}
+    assert not made.wait(0)
+    (inbox / "b").write_text("x")
+    assert made.wait(LONG).directories == {inbox}
+
+
+def test_a_thousand_files_are_one_wake_or_few(made: Waker, tmp_path: Path) -> None:
+    made.watch_directory(tmp_path)
+    for number in range(1000):
+        (tmp_path / str(number)).touch()
+    assert made.wait(LONG).directories == {tmp_path}
+    assert not made.wait(0)
+
+
+def test_a_directory_that_was_replaced_is_watched_again(made: Waker, tmp_path: Path) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    made.watch_directory(inbox)
+    shutil.rmtree(inbox)
+    assert made.wait(LONG).directories == {inbox}
+    assert not made.watch_directory(inbox)
+    inbox.mkdir()
+    assert made.watch_directory(inbox)
+    (inbox / "a").touch()
+    assert made.wait(LONG).directories == {inbox}
+    inbox.rename(tmp_path / "old")
+    assert made.wait(LONG).directories == {inbox}
+    inbox.mkdir()
+    assert made.watch_directory(inbox)
+    (inbox / "b").touch()
+    assert made.wait(LONG).directories == {inbox}
+    (tmp_path / "old" / "c").touch()
+    assert not made.wait(0.01)
+
+
+def test_signals_come_in_order_and_repeated(made: Waker) -> None:
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.raise_signal(number)
+    assert made.wait(LONG).signals == (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    assert not made.wait(0)
+
+
+def test_a_signal_wakes_a_sleeping_loop(tmp_path: Path) -> None:
+    code = ("import os, signal, time\nfrom garrison.system.waker import Waker\n"
+            "with Waker() as one:\n    print('ready', flush=True)\n    before = time.monotonic()\n"
+            "    print(one.wait(60).signals, time.monotonic() - before < 30)\n")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "(15,) True\n"
+    assert process.returncode == 0
+
+
+def test_a_childs_end_is_a_signal_too(made: Waker, tmp_path: Path) -> None:
+    child = started(tmp_path, "exit 0")
+    assert signal.SIGCHLD in collect(made, signal.SIGCHLD)
+    while child.pid not in processes.reap():
+        pass
+
+
+def test_everything_at_once_is_drained_in_one_wait(made: Waker, tmp_path: Path) -> None:
+    child = started(tmp_path, "exit 0")
+    made.watch_directory(tmp_path)
+    made.watch_process(child.pid, child.ticks)
+    (tmp_path / "file").touch()
+    signal.raise_signal(signal.SIGUSR1)
+    while child.pid not in processes.reap():
+        pass
+    wake = made.wait(LONG)
+    assert wake.processes == {child.id}
+    assert wake.directories == {tmp_path}
+    assert {signal.SIGUSR1, signal.SIGCHLD} <= set(wake.signals)
+
+
+def test_close_gives_everything_back(tmp_path: Path) -> None:
+    child = started(tmp_path, "exec sleep 60")
+    before, handler, files = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD), open_files()
+    one = Waker()
+    one.watch_process(child.pid, child.ticks)
+    one.watch_directory(tmp_path)
+    one.close()
+    one.close()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD)) == (before, handler)
+    assert signal.set_wakeup_fd(-1) == -1
+    assert open_files() == files
+    processes.send(child.pid, child.ticks, signal.SIGKILL)
+    while child.pid not in processes.reap():
+        pass
+
+
+def test_without_an_inotify_instance_the_timer_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def used_up(**_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(waker, "INotify", used_up)
+    child = started(tmp_path, "exit 0")
+    with Waker() as one:
+        assert not one.has_inotify
+        assert not one.watch_directory(tmp_path)
+        one.forget_directory(tmp_path)
+        (tmp_path / "file").touch()
+        one.watch_process(child.pid, child.ticks)
+        assert one.wait(LONG)
+    processes.reap()
+
+
+def test_an_overflow_touches_every_directory(made: Waker, tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.mkdir()
+    second.mkdir()
+    made.watch_directory(first)
+    made.watch_directory(second)
+    limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if limit > 65536:
+        pytest.skip(f"the event queue holds {limit}")
+    one, two = first / "x", first / "y"
+    one.touch()
+    for _ in range(limit // 2 + 10):  # alternating, because equal neighbours are merged
+        one.rename(two)
+        two.rename(one)
+    assert made.wait(LONG).directories == {first, second}
+
+
+def test_descriptors_are_not_inherited(tmp_path: Path) -> None:
+    def seen_by_a_child() -> list[str]:
+        return subprocess.run(["/bin/ls", "/proc/self/fd"], stdout=subprocess.PIPE, close_fds=False, text=True,
+                              check=True).stdout.split()
+
+    before = seen_by_a_child()
+    with Waker() as one:
+        one.watch_directory(tmp_path)
+        one.watch_process(os.getpid(), processes.probe(os.getpid()).ticks)  # type: ignore[union-attr]
+        assert seen_by_a_child() == before
+
+
+def test_running_out_of_descriptors_is_an_error_not_a_false_death(made: Waker, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = processes.probe(os.getpid())
+    assert me is not None
+
+    def used_up(_: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pidfd_open", used_up)
+        with pytest.raises(OSError, match="Too many"):
+            made.watch_process(me.pid, me.ticks)
+    assert made.watch_process(me.pid, me.ticks)

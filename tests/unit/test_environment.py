@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from garrison.system.environment import child_environment, held_back
+
+SOURCE = {
+    "PATH": "/bin", "HOME": "/home/u", "USER": "u", "LOGNAME": "u", "SHELL": "/bin/sh", "LANG": "C.UTF-8",
+    "LC_TIME": "de", "TZ": "UTC", "TERM": "xterm", "TMPDIR": "/t", "XDG_RUNTIME_DIR": "/run/u", "https_proxy": "p",
+    "HTTPS_PROXY": "P", "NO_PROXY": "n", "SSL_CERT_FILE": "/c", "REQUESTS_CA_BUNDLE": "/c", "GARRISON_HOME": "/g",
+}
+SECRETS = {
+    "CLAUDECODE": "1", "CLAUDE_SESSION_ID": "s", "CLAUDE_CODE_ENTRYPOINT": "cli", "AWS_SECRET_ACCESS_KEY": "k",
+    "GARRISON_LIFE": "h:r:runner-a#1", "GARRISON_INCARNATION": "1", "VIRTUAL_ENV": "/home/u/venv", "PYTHONPATH": "/p",
+    "GIT_DIR": "/x", "TMUX": "/tmp/t,1,0", "LD_PRELOAD": "x.so", "LCX": "no", "XDG_CONFIG_HOME": "/x",
+}
+
+
+def test_what_is_on_the_list_passes_and_nothing_else_does() -> None:
+    assert child_environment({**SOURCE, **SECRETS}) == SOURCE
+
+
+def test_named_extras_pass_and_own_variables_win() -> None:
+    made = child_environment({**SOURCE, **SECRETS}, ["AWS_SECRET_ACCESS_KEY", "ABSENT"],
+                             {"GARRISON_LIFE": "mine", "PATH": "/own"})
+    assert made == {**SOURCE, "AWS_SECRET_ACCESS_KEY": "k", "GARRISON_LIFE": "mine", "PATH": "/own"}
+
+
+@pytest.mark.parametrize("name", ["CLAUDECODE", "CLAUDE_SESSION_ID", "CLAUDE_CODE_ENTRYPOINT", "GARRISON_LIFE",
+                                  "GARRISON_INCARNATION", "VIRTUAL_ENV"])
+def test_some_do_not_pass_even_when_named(name: str) -> None:
+    assert name not in child_environment(SECRETS, [name])
+    assert name in held_back(SECRETS, [name])
+
+
+@pytest.mark.parametrize(("virtual", "passes"), [
+    ("/trees/a/.venv", True), ("/trees/a/x/../.venv", True), ("/trees/ab/.venv", False),
+    ("/trees/a/../b/.venv", False), ("/home/u/venv", False), ("/trees/a", False), ("", False)])
+def test_a_virtual_environment_passes_only_inside_the_tree(virtual: str, passes: bool) -> None:
+    made = child_environment({"VIRTUAL_ENV": virtual}, own={"GARRISON_TREE": "/trees/a/"})
+    assert made.get("VIRTUAL_ENV") == (virtual if passes else None)
+
+
+def test_held_back_names_are_sorted_and_hold_no_values() -> None:
+    assert held_back({**SOURCE, **SECRETS}, ["PYTHONPATH"]) == sorted(set(SECRETS) - {"PYTHONPATH"})
+
+
+def test_the_source_is_not_changed() -> None:
+    source = dict(SOURCE)
+    child_environment(source, own={"NEW": "1"})["MORE"] = "1"
+    assert source == SOURCE

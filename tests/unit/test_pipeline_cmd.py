@@ -1,0 +1,92 @@
+"""`pipeline validate` and `pipeline show` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from garrison.cli.pipeline_cmd import pipeline
+from garrison.errors import NotFound
+from garrison.pipeline.graph import DialectError
+
+EXAMPLE = Path(__file__).parents[2] / "pipelines" / "two_tasks.dot"
+
+
+def call(*args: object) -> Result:
+    return CliRunner().invoke(pipeline, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    path = tmp_path / "broken.dot"
+    path.write_text("digraph g {\n start -> t -> exit\n t [shape=parallelogram]\n t -> u\n}", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def unreadable(tmp_path: Path) -> Path:
+    path = tmp_path / "unreadable.dot"
+    path.write_text("digraph g {\n a -- b\n}", encoding="utf-8")
+    return path
+
+
+def test_the_shipped_example_is_sound() -> None:
+    result = call("validate", EXAMPLE)
+    assert result.exit_code == 0
+    assert "0 errors, 0 warnings" in result.stdout
+    assert "would take it" in result.stdout
+    assert json.loads(call("validate", EXAMPLE, "--json").stdout) == []
+
+
+def test_findings_and_exit_code(broken: Path) -> None:
+    result = call("validate", broken)
+    assert result.exit_code == 1
+    assert "2:11\terror\ttool_command_required\tt is a tool without a command" in result.stdout
+    assert "4 nodes, 3 edges, 1 errors, 3 warnings" in result.stdout
+    result = call("validate", broken, "--json")
+    assert result.exit_code == 1
+    first = json.loads(result.stdout)[0]
+    assert (first["rule"], first["severity"]) == ("tool_command_required", "error")
+    assert (first["node"], first["line"]) == ("t", 2)
+    assert set(first) == {"rule", "severity", "message", "node", "edge", "line", "column", "fix"}
+
+
+def test_a_text_that_is_no_graph(unreadable: Path) -> None:
+    result = call("validate", unreadable)
+    assert isinstance(result.exception, DialectError)
+    assert str(result.exception).startswith(f"{unreadable}:2:4: ")
+    result = call("validate", unreadable, "--json")
+    assert result.exit_code == 1
+    assert [(one["rule"], one["line"], one["column"]) for one in json.loads(result.stdout)] == [("parse", 2, 4)]
+    assert isinstance(call("validate", unreadable.with_name("absent.dot"), "--json").exception, NotFound)
+
+
+def test_warnings_alone_are_no_error_but_the_refusal_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "warn.dot"
+    path.write_text("digraph { start; a [type=magic]; exit; start -> a -> exit }", encoding="utf-8")
+    result = call("validate", path)
+    assert result.exit_code == 0
+    assert "warning\ttype_known" in result.stdout
+    assert "would refuse it" in result.stdout
+
+
+def test_show() -> None:
+    lines = call("show", EXAMPLE).stdout.splitlines()
+    assert lines[0] == "node\thandler\tafter\tlabel"
+    assert "join_both\ttool\twrite_greeting, write_farewell\tJoin both" in lines
+    shown = json.loads(call("show", EXAMPLE, "--json").stdout)
+    assert shown["id"] == "two_tasks"
+    assert shown["refused"] is None
+    assert [node["handler"] for node in shown["nodes"]] == ["start", "codergen", "codergen", "tool", "exit"]
+    assert len(shown["edges"]) == 5
+
+
+def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    with pytest.raises(SystemExit) as caught:
+        pipeline.main(["show", str(EXAMPLE)])
+    assert caught.value.code == 0
+    assert "━" in capsys.readouterr().out

@@ -1,0 +1,120 @@
+"""What a garrison run takes of a graph, and the one line with which it refuses the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.errors import Refused
+from garrison.pipeline.launch import is_line, is_trivial, plan_run
+from garrison.pipeline.parser import parse
+from garrison.pipeline.status import imported
+
+ENDS = "start [shape=Mdiamond] end [shape=Msquare]"
+
+
+def test_a_diamond_of_tasks() -> None:
+    plan = plan_run(parse('''digraph shop {
+        graph [goal="a shop", flow=dag, prd_ref=PRD-1, base=main, gate="make test", setup="make deps"]
+        start [shape=Mdiamond] done [shape=Msquare]
+        a [label="Do A", prompt="build $goal, not $goals, ${goal}", worker_type=backend, timeout=15m, bead_id=B-7,
+           acceptance="test -f a", setup="npm ci"]
+        b [type=tool, command="make b", agent=smith, worker_type=other]
+        c [shape=parallelogram, tool_command="make c"]
+        d
+        start -> {a b} -> c -> d -> done
+        a -> c
+    }'''))
+    assert (plan.goal, plan.flow, plan.start, plan.exits, plan.id) == ("a shop", "dag", "start", ("done",), "shop")
+    assert (plan.prd_ref, plan.base, plan.gate, plan.setup) == ("PRD-1", "main", "make test", "make deps")
+    assert list(plan.tasks) == ["a", "b", "c", "d"]
+    assert plan.predecessors == {"start": (), "done": ("d",), "a": ("start",), "b": ("start",), "c": ("a", "b"),
+                                 "d": ("c",)}
+    a, b, c, d = plan.tasks.values()
+    assert (a.kind, a.label, a.prompt) == ("codergen", "Do A", "build a shop, not $goals, a shop")
+    assert (a.agent, a.timeout_s, a.acceptance, a.setup, a.command) == ("backend", 900, "test -f a", "npm ci", None)
+    assert a.attrs["bead_id"] == "B-7"
+    assert (b.kind, b.command, b.agent) == ("tool", "make b", "smith")
+    assert (c.kind, c.command) == ("tool", "make c")
+    assert (d.label, d.prompt, d.timeout_s, d.acceptance, d.setup, d.agent) == ("d", "d", None, None, None, None)
+
+
+def test_one_line_without_a_flow_runs_as_it_is_and_labels_are_no_conditions() -> None:
+    plan = plan_run(parse('''digraph pipeline {
+        graph [prd_ref="PRD-TEST-001"];
+        start [shape=circle; label="START"];
+        impl_test [shape=box; handler=codergen; label="Test Task"; status=pending; bead_id="TEST-001"];
+        exit_ok [shape=doublecircle; label="EXIT-OK"];
+        start -> impl_test [label="begin"];
+        impl_test -> exit_ok [label="pass"];
+    }'''))
+    assert (plan.flow, plan.goal, list(plan.tasks)) == ("walk", "", ["impl_test"])
+    assert plan.initial == {"impl_test": "pending"}
+    assert plan.tasks["impl_test"].prompt == "Test Task"
+
+
+def test_a_goal_is_taken_as_it_is_written() -> None:
+    plan = plan_run(parse(rf'digraph {{ goal="back\\1slash $goal" {ENDS} a [prompt="do $goal"] start -> a -> end }}'))
+    assert plan.tasks["a"].prompt == r"do back\1slash $goal"
+
+
+def test_what_the_graph_brings_along() -> None:
+    body = "a [status=accepted] b [status=validated] c [status=IMPL-COMPLETE] d [status=active] e [status=failed] f"
+    graph = parse(f"digraph {{ {ENDS} start [status=validated] {body} start -> a -> b -> c -> d -> e -> f -> end }}")
+    brought = {"a": "validated", "b": "validated", "c": "impl_complete", "d": "active", "e": "failed"}
+    assert imported(graph) == {"start": "validated", **brought}
+    assert plan_run(graph).initial == brought
+
+
+REFUSED = [
+    (f"{ENDS} a [shape=hexagon] start -> a -> end", "node a (wait.human) needs a person's answer, not in this version"),
+    (f"{ENDS} a [shape=diamond] start -> a -> end", "(conditional) needs routing by conditions"),
+    (f"flow=dag {ENDS} a [shape=component] start -> a -> end", "(parallel) needs"),
+    (f"flow=dag {ENDS} a [type=subgraph] start -> a -> end", "(subgraph) needs"),
+    (f"{ENDS} a [type=session.turn] start -> a -> end", "(session.turn) needs"),
+    (f"{ENDS} a [type=magic] start -> a -> end", "unknown type 'magic'"),
+    (f"{ENDS} start -> {{a b}} -> end", "say flow=dag (all of them) or flow=walk (one)"),
+    (f"{ENDS} start -> a -> b -> end a -> end", "node a has several edges out"),
+    (f"flow=walk {ENDS} start -> {{a b}} -> end", "flow=walk with branches"),
+    (f"{ENDS} start -> a -> b -> end b -> a [condition=\"outcome=fail\"]", "no flow= is walked"),
+    (f"{ENDS} start -> a -> end [condition=\"outcome=fail\"]", "edge start -> a has condition=\"outcome=fail\""),
+    (f"flow=dag {ENDS} start -> a -> end a -> b [condition=\"x\ny\"]", "edge a -> b"),
+    (f"flow=dag {ENDS} start -> a -> b -> a -> end", "(dag_cycle)"),
+    (f"{ENDS} a [status=nope] start -> a -> end", "(status_known)"),
+    (f"{ENDS} start -> \"a.b\" -> end", "(node_id)"),
+    (f"{ENDS} start -> Task -> task -> end", "(node_id)"),
+    (f"{ENDS} a [type=tool] b [type=tool] start -> a -> b -> end", "(tool_command_required) (and 1 more)"),
+    ("a -> b", "(start_node)"),
+]
+
+
+@pytest.mark.parametrize(("body", "words"), REFUSED, ids=[case[1][:30] for case in REFUSED])
+def test_refused_before_anything_starts_in_one_line(body: str, words: str) -> None:
+    with pytest.raises(Refused) as caught:
+        plan_run(parse(f"digraph {{\n {body} }}", "file.dot"))
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("file.dot:")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_names_the_nodes_line() -> None:
+    with pytest.raises(Refused, match=r"^file\.dot:4:3: node ask \(wait\.human\)"):
+        plan_run(parse(f"digraph {{\n{ENDS}\n\n  ask [shape=hexagon]\n start -> ask -> end }}", "file.dot"))
+
+
+@pytest.mark.parametrize("condition", ["", " ", "true", "outcome=success", "outcome == 'ok'", "pass", "outcome=PASSED"])
+def test_trivial_conditions(condition: str) -> None:
+    assert is_trivial(condition)
+    plan_run(parse(f'digraph {{ {ENDS} a; start -> a; a -> end [condition="{condition}"] }}'))
+
+
+@pytest.mark.parametrize("condition", ["outcome=fail", "outcome!=success", "context.x=success", "successful", "!pass",
+                                       "outcome=success && context.x=1", "outcome"])
+def test_other_conditions(condition: str) -> None:
+    assert not is_trivial(condition)
+
+
+def test_lines() -> None:
+    assert is_line(parse("digraph { a -> b -> c }"))
+    assert not is_line(parse("digraph { a -> b -> c; a -> c }"))
+    assert not is_line(parse("digraph { a -> b; b -> a }"))
+    assert not is_line(parse("digraph { a -> b; a -> b }"))

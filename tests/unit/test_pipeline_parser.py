@@ -1,0 +1,319 @@
+"""The text of the dialect: each rule of the grammar, each refusal with its line and column, and the limits."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from garrison.errors import GarrisonError, NotFound
+from garrison.pipeline import build
+from garrison.pipeline.graph import DialectError, Graph, TypeConflict, Value, flag, number, place, seconds, text
+from garrison.pipeline.parser import MAX_BYTES, parse, parse_file
+
+
+def edges(graph: Graph) -> list[str]:
+    return [str(edge) for edge in graph.edges]
+
+
+# ---- what is accepted ------------------------------------------------------------------------------------------------
+
+
+def test_the_seeds_own_graph() -> None:
+    graph = parse('''
+    digraph pipeline {
+        graph [prd_ref="PRD-TEST-001"];
+        start [shape=circle; label="START"];
+        impl_test [shape=box; handler=codergen; label="Test Task";
+                   status=pending; bead_id="TEST-001"];
+        exit_ok [shape=doublecircle; label="EXIT-OK"];
+        start -> impl_test [label="begin"];
+        impl_test -> exit_ok [label="pass"];
+    }
+    ''')
+    assert graph.id == "pipeline"
+    assert graph.attrs == {"prd_ref": "PRD-TEST-001"}
+    assert [node.handler for node in graph.nodes.values()] == ["start", "codergen", "exit"]
+    assert graph.nodes["impl_test"].attrs["bead_id"] == "TEST-001"
+    assert (graph.nodes["impl_test"].line, graph.nodes["impl_test"].column) == (5, 9)
+    assert edges(graph) == ["start -> impl_test", "impl_test -> exit_ok"]
+    assert graph.edges[1].attrs == {"label": "pass"}
+
+
+@pytest.mark.parametrize("separator", [",", ";", " ", "\n", " , ", ";\n\t"])
+def test_attribute_separators(separator: str) -> None:
+    graph = parse(f"digraph {{ a [x=1{separator}y=2{separator}z=3] }}")
+    assert graph.nodes["a"].attrs == {"x": "1", "y": "2", "z": "3"}
+
+
+def test_a_trailing_separator_and_several_lists() -> None:
+    graph = parse("digraph { a [x=1,][y=2;] [] b []; a -> b [p=1][q=2] }")
+    assert graph.nodes["a"].attrs == {"x": "1", "y": "2"}
+    assert graph.nodes["b"].attrs == {}
+    assert graph.edges[0].attrs == {"p": "1", "q": "2"}
+
+
+def test_keys_may_be_dotted_or_quoted() -> None:
+    graph = parse('digraph { "eval.model"=m; a.b.c=1 n [human.default_choice=x, "any key"=y, node=z] }')
+    assert graph.attrs == {"eval.model": "m", "a.b.c": "1"}
+    assert graph.nodes["n"].attrs == {"human.default_choice": "x", "any key": "y", "node": "z"}
+
+
+@pytest.mark.parametrize(("written", "meant"), [
+    ("gpt-5.2", "gpt-5.2"), ("summary:high", "summary:high"), ("250ms", "250ms"), ("-3", "-3"), ("1.5", "1.5"),
+    (".5", ".5"), ("true", "true"), ("claude-opus-4-6", "claude-opus-4-6"), ("a.b.c", "a.b.c"), ("graph", "graph"),
+    ('"two words"', "two words"), ('"a" + "b"', "ab"), ('"a"\n  +"b" +  "c"', "abc"), ('""', ""),
+    (r'"say \"hi\" \\ \n\t."', 'say "hi" \\ \n\t.'), (r'"\$x \( \d"', r"\$x \( \d"), ('"one \\\ntwo"', "one two"),
+    ('"a\nb"', "a\nb"), ('"// no # comment /* */"', "// no # comment /* */"), ('"größe → ∞"', "größe → ∞"),
+    (r'"ends in \\"', "ends in \\"),
+])
+def test_values(written: str, meant: str) -> None:
+    assert parse(f"digraph {{ a [x={written}, y=1] }}").nodes["a"].attrs == {"x": meant, "y": "1"}
+    assert parse(f"digraph {{ x={written}\n y=1 }}").attrs == {"x": meant, "y": "1"}
+
+
+def test_comments_of_all_three_kinds() -> None:
+    graph = parse("# first\n// second\n/* third\n */ digraph /* x */ g { # a -> b\n a // -> c\n -> /**/ d }\n# the end")
+    assert edges(graph) == ["a -> d"]
+    assert graph.nodes["d"].line == 6
+
+
+def test_keywords_are_whole_words_in_any_case() -> None:
+    graph = parse("DiGraph G { NODE [x=1] nodes -> graphics -> subgraphs }")
+    assert list(graph.nodes) == ["nodes", "graphics", "subgraphs"]
+    assert graph.nodes["nodes"].attrs == {"x": "1"}
+
+
+def test_defaults_count_from_where_they_stand_and_within_their_block() -> None:
+    graph = parse('''digraph {
+        before
+        node [shape=box, timeout=1]
+        a [timeout=2]
+        subgraph cluster_x { node [shape=hexagon] edge [weight=3] b; b -> c; a }
+        d; before
+        edge [label=x]
+        c -> d
+        d -> a [label=y]
+    }''')
+    attrs = {name: dict(node.attrs) for name, node in graph.nodes.items()}
+    assert attrs == {
+        "before": {}, "a": {"shape": "box", "timeout": "2"}, "b": {"shape": "hexagon", "timeout": "1"},
+        "c": {"shape": "hexagon", "timeout": "1"}, "d": {"shape": "box", "timeout": "1"},
+    }
+    assert [dict(edge.attrs) for edge in graph.edges] == [{"weight": "3"}, {"label": "x"}, {"label": "y"}]
+
+
+def test_a_redeclared_node_merges_and_keeps_its_place() -> None:
+    graph = parse("digraph { a [x=1 y=1] b a [y=2 z=2] }")
+    assert graph.nodes["a"].attrs == {"x": "1", "y": "2", "z": "2"}
+    assert list(graph.nodes) == ["a", "b"]
+    assert graph.nodes["a"].column == 11
+
+
+def test_chains_and_node_sets_expand() -> None:
+    assert edges(parse("digraph { a -> b -> c }")) == ["a -> b", "b -> c"]
+    assert edges(parse("digraph { a -> {b c} -> d }")) == ["a -> b", "a -> c", "b -> d", "c -> d"]
+    assert edges(parse("digraph { {a b} -> subgraph s {c; d} }")) == ["a -> c", "a -> d", "b -> c", "b -> d"]
+    assert edges(parse("digraph { a -> { b -> c } }")) == ["b -> c", "a -> b", "a -> c"]
+    assert all(edge.attrs == {"k": "v"} for edge in parse("digraph { a -> {b c} -> d [k=v] }").edges)
+
+
+def test_a_node_that_only_edges_name_is_not_declared() -> None:
+    graph = parse("digraph { a; a -> b; {c} -> a }")
+    assert [node.id for node in graph.nodes.values() if not node.declared] == ["b"]
+
+
+def test_a_subgraphs_label_becomes_a_class_wherever_it_stands() -> None:
+    graph = parse('''digraph { label="Not a class"
+        subgraph cluster_a { x; y [class="fast, own"]; subgraph { label="Inner!" z } graph [label="Big  Loop (1)"] }
+        w
+    }''')
+    assert {name: node.classes for name, node in graph.nodes.items()} == {
+        "x": ("big-loop-1",), "y": ("fast", "own", "big-loop-1"), "z": ("inner", "big-loop-1"), "w": ()}
+    assert graph.nodes["y"].attrs["class"] == "fast own big-loop-1"
+    assert graph.attrs == {"label": "Not a class"}
+
+
+def test_quoted_ids_and_no_id() -> None:
+    graph = parse('digraph "my graph" { "a-b" -> "c" + "d" }')
+    assert graph.id == "my graph"
+    assert list(graph.nodes) == ["a-b", "cd"]
+    assert parse("digraph{}").id is None
+
+
+def test_a_byte_order_mark_and_windows_lines() -> None:
+    graph = parse("\ufeffdigraph g {\r\n a [x=1\r\n y=2] }\r\n")
+    assert graph.nodes["a"].attrs == {"x": "1", "y": "2"}
+    assert graph.nodes["a"].line == 2
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+REFUSED = [
+    ("strict digraph {}", 1, 1, "strict"),
+    ("// hello\n  graph g { }", 2, 3, "undirected"),
+    ("digraph {\n  a -- b\n}", 2, 5, "write ->"),
+    ("digraph {\n  a [label=<b>]\n}", 2, 12, "HTML"),
+    ("digraph { label=<b> }", 1, 17, "HTML"),
+    ("digraph {\n  a:port -> b\n}", 2, 4, "ports"),
+    ("digraph { a -> b:n }", 1, 17, "ports"),
+    ("digraph a {}\ndigraph b {}", 2, 1, "second graph"),
+    ("digraph a {}\n\n  rest", 3, 3, "after the end"),
+    ("digraph a {} }", 1, 14, "after the end"),
+    ("digraph a {} /* open", 1, 14, "never closed"),
+    ("digraph {\n  a [bold]\n}", 2, 6, "bold has no value"),
+    ("digraph {\n  a [x=1,\n     bold, y=2]\n}", 3, 6, "bold has no value"),
+    ('digraph { a ["my key"] }', 1, 14, "my key has no value"),
+    ("digraph { a [x=two words] }", 1, 20, "words has no value"),
+    ("digraph {\n  my-node [x=1]\n}", 2, 3, '"my-node"'),
+    ("digraph { a -> the-end }", 1, 16, '"the-end"'),
+    ("digraph my-graph { }", 1, 9, '"my-graph"'),
+    ("digraph { a [my-key=1] }", 1, 14, '"my-key"'),
+    ("digraph { a.b -> c }", 1, 11, '"a.b"'),
+    ("digraph { 1st -> c }", 1, 11, "digit"),
+    ("digraph { a, b }", 1, 12, "comma"),
+    ("digraph { a [x=src/main.py] }", 1, 16, '"src/main.py"'),
+    ("digraph { a [x=$y] }", 1, 16, "in quotes"),
+    ("digraph { a [x=] }", 1, 16, "in quotes"),
+    ("digraph { a [x=#fff] }", 1, 15, "in quotes"),
+    ('digraph {\n a [x="abc] }', 2, 7, "string is never closed"),
+    ('digraph {\n "a -> b }', 2, 2, "string is never closed"),
+    ("digraph {\n /* a -> b }", 2, 2, "comment is never closed"),
+    ("digraph {\n a [x=1\n", 3, 1, "attribute list is never closed"),
+    ("digraph {\n a\n", 3, 1, "graph is never closed"),
+    ("", 1, 1, "no graph"),
+    ("hello", 1, 1, "before the graph"),
+    ("digraph { a -> }", 1, 16, "does not fit"),
+    ("digraph { a ] }", 1, 13, "does not fit"),
+    ("digraph { node }", 1, 16, "does not fit"),
+    ("digraph { [x=1] }", 1, 11, "does not fit"),
+    ("digraph { a [,x=1] }", 1, 14, "does not fit"),
+    ("digraph { a [b:c=d] }", 1, 15, "does not fit"),
+    ("digraph { a ; ; b }", 1, 15, "does not fit"),
+]
+
+
+@pytest.mark.parametrize(("graph", "line", "column", "word"), REFUSED, ids=[case[0][:30] for case in REFUSED])
+def test_refused_with_line_and_column(graph: str, line: int, column: int, word: str) -> None:
+    with pytest.raises(DialectError) as caught:
+        parse(graph, "some.dot")
+    assert (caught.value.line, caught.value.column) == (line, column)
+    assert str(caught.value).startswith(f"some.dot:{line}:{column}: ")
+    assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# ---- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_too_much_text() -> None:
+    with pytest.raises(DialectError, match="4 MiB"):
+        parse("digraph { }" + " " * MAX_BYTES)
+    with pytest.raises(DialectError, match="4 MiB"):
+        parse('digraph { a="' + "é" * (MAX_BYTES // 2) + '"}')
+
+
+def test_too_many_nodes_and_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (build.MAX_NODES, MAX_BYTES) == (20_000, 4 * 2**20)
+    monkeypatch.setattr(build, "MAX_NODES", 3)
+    assert len(parse("digraph { a b c a }").nodes) == 3
+    with pytest.raises(DialectError, match=r":2:5: more than 3 nodes"):
+        parse("digraph { a b\n c; d }")
+    monkeypatch.setattr(build, "MAX_EDGES", 3)
+    with pytest.raises(DialectError, match="more than 3 edges"):
+        parse("digraph { {a b} -> {b c} }")
+
+
+def test_blocks_within_blocks() -> None:
+    assert list(parse("digraph " + "{" * 60 + "a" + "}" * 60).nodes) == ["a"]
+    with pytest.raises(DialectError, match="nested deeper"):
+        parse("digraph " + "{" * 50_000 + "}" * 50_000)
+
+
+def test_ten_thousand_nodes_load() -> None:
+    node = 'n{0} [label="Node {0}", shape=box, prompt="do \\"{0}\\"", timeout=900s];\n'
+    nodes = "".join(node.format(i) for i in range(10_000))
+    chain = "".join(f"n{i} -> n{i + 1} [label=pass];\n" for i in range(9_999))
+    began = time.monotonic()
+    graph = parse(f"digraph big {{\n{nodes}{chain}}}")
+    took = time.monotonic() - began
+    assert (len(graph.nodes), len(graph.edges)) == (10_000, 9_999)
+    assert took < 60, f"10,000 nodes took {took:.1f} s"
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_files(tmp_path: Path) -> None:
+    good = tmp_path / "good.dot"
+    good.write_text("digraph g { a }", encoding="utf-8")
+    assert parse_file(good).source == str(good)
+    assert parse_file(str(good)) == parse("digraph g { a }")
+    with pytest.raises(NotFound, match=r"no pipeline .*absent\.dot"):
+        parse_file(tmp_path / "absent.dot")
+    with pytest.raises(GarrisonError, match="cannot read pipeline"):
+        parse_file(tmp_path)
+    latin = tmp_path / "latin.dot"
+    latin.write_bytes("digraph {\n a [x=\"é\"] }".encode("latin-1"))
+    with pytest.raises(DialectError, match=r"latin\.dot:2:8: this is not UTF-8"):
+        parse_file(latin)
+    huge = tmp_path / "huge.dot"
+    huge.write_bytes(b" " * (MAX_BYTES + 1))
+    with pytest.raises(DialectError, match="4 MiB"):
+        parse_file(huge)
+
+
+# ---- what attributes mean --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("written", "meant"), [
+    ("250ms", 0.25), ("900s", 900), ("15m", 900), ("2h", 7200), ("1d", 86400), ("300", 300), ("1.5h", 5400),
+    ("soon", None), ("-5", None), ("5 weeks", None), ("1h30m", None),
+])
+def test_durations(written: str, meant: float | None) -> None:
+    if meant is None:
+        with pytest.raises(TypeConflict, match="not a duration"):
+            seconds({"timeout": written}, "timeout")
+    else:
+        assert seconds({"timeout": written}, "timeout") == meant
+
+
+def test_the_type_comes_from_the_attribute() -> None:
+    attrs = parse('digraph { a [n="3" f="1.5" yes="true" no=off big=1e3 empty=""] }').nodes["a"].attrs
+    assert number(attrs, "n") == 3
+    assert isinstance(number(attrs, "n"), int)
+    assert number(attrs, "f") == 1.5
+    assert number(attrs, "big") == 1000
+    assert flag(attrs, "yes") is True
+    assert flag(attrs, "no") is False
+    assert flag(attrs, "absent") is False
+    assert (number(attrs, "empty"), number(attrs, "absent", 7), text(attrs, "empty", "d")) == (None, 7, "d")
+    assert type(text(attrs, "n")) is str
+
+
+@pytest.mark.parametrize(("read", "value"), [(number, "many"), (number, "nan"), (number, "inf"), (flag, "maybe"),
+                                             (seconds, "soon")])
+def test_a_type_conflict_names_its_place(read: object, value: str) -> None:
+    attrs = parse(f"digraph {{\n a [k={value}] }}").nodes["a"].attrs
+    with pytest.raises(TypeConflict, match=f"line 2, column 7: k={value} is not") as caught:
+        read(attrs, "k")  # type: ignore[operator]
+    assert (caught.value.line, caught.value.column) == (2, 7)
+    assert place("made by hand") == (0, 0)
+    assert place(Value("x", 3, 4)) == (3, 4)
+
+
+@pytest.mark.parametrize(("attributes", "handler"), [
+    ("type=tool handler=codergen shape=hexagon", "tool"), ("handler=tool shape=hexagon", "tool"),
+    ("shape=hexagon", "wait.human"), ("shape=circle", "start"), ("shape=Mdiamond", "start"), ("shape=Msquare", "exit"),
+    ("shape=doublecircle", "exit"), ("shape=diamond", "conditional"), ("shape=component", "parallel"),
+    ("shape=tripleoctagon", "parallel.fan_in"), ("shape=parallelogram", "tool"), ("shape=house", "stack.manager_loop"),
+    ("shape=ellipse", "codergen"), ("", "codergen"), ('type="wait.signal"', "wait.signal"), ("type=odd", "odd"),
+])
+def test_handlers(attributes: str, handler: str) -> None:
+    assert parse(f"digraph {{ a [{attributes}] }}").nodes["a"].handler == handler
+
+
+def test_start_and_exit_by_id_when_no_shape_says_otherwise() -> None:
+    graph = parse("digraph { start -> a -> end; exit [shape=box] }")
+    assert [node.handler for node in graph.nodes.values()] == ["start", "codergen", "exit", "codergen"]

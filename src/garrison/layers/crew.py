@@ -16,8 +16,10 @@ from garrison.records.signals import Signal
 from garrison.supervise.replace import fence, sweep_life
 from garrison.supervise.start import fresh_id
 from garrison.supervise.step import LifeView
+from garrison.system import failpoint
 
 if TYPE_CHECKING:
+    from garrison.layers.guardian_policy import Act
     from garrison.layers.world import World
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key
@@ -44,7 +46,10 @@ class Crew:
         """Fence and sweep a dead life; nothing happens if it has moved on since it was judged."""
         assert view.identity is not None
         with contextlib.suppress(Fenced):
-            self.sweep(fence(self.world.observer, view.identity, why))
+            fenced = fence(self.world.observer, view.identity, why)
+            failpoint.here(":fenced")
+            self.sweep(fenced)
+            failpoint.here(":swept")
 
     def sweep(self, identity: Identity) -> None:
         """Kill what is left of a fenced life, and journal whom."""
@@ -62,6 +67,7 @@ class Crew:
                 "monotonic": self.world.clock.monotonic(), "boot_id": self.world.observer.where.boot_id,
                 "why": identity.reason}
         self.record("death", data, sync=True)
+        failpoint.here(":death-recorded")
         return data
 
     def park(self, view: LifeView, why: str) -> None:
@@ -96,6 +102,7 @@ class Crew:
         signals.post(self.world.home, Signal(
             id_ or fresh_id()[:12], source, {"role": recipient.role, "name": recipient.name}, kind, recipient.run,
             clock.utc(), node, attempt, payload))
+        failpoint.here(f":told-{kind}")
 
     def watch(self, waker: Waker, views: list[LifeView]) -> None:
         """Wake at the end of any of these processes and at any signal to us."""
@@ -107,6 +114,14 @@ class Crew:
         if folder.is_dir():
             waker.watch_directory(folder)
 
+
+def name_of(act: Act) -> str:
+    """An act as failpoints call it: its kind, and what it is about where that is a fixed word."""
+    word = act.data.get("status", "") if act.kind == "node" else act.who if act.kind in _WORDED else ""
+    return f":{act.kind}-{word}" if word else f":{act.kind}"
+
+
+_WORDED = frozenset({"move", "say", "job", "run", "fact"})
 
 START_RACES = (AlreadyAlive, Refused, Fenced)
 """What a start may meet when another supervisor was faster; the next look settles it."""

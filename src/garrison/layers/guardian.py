@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition
 from garrison.layers import guardian_policy as policy
-from garrison.layers.crew import START_RACES, Crew
+from garrison.layers.crew import START_RACES, Crew, name_of
 from garrison.layers.guardian_policy import Act, GuardianView, Merge
 from garrison.layers.loop import say
 from garrison.layers.run_state import RUN_STATUS, RunState, fold, to_snapshot
@@ -26,6 +26,7 @@ from garrison.records.run import Task
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Policy
 from garrison.supervise.step import LifeView
+from garrison.system import failpoint
 
 if TYPE_CHECKING:
     from garrison.layers.world import World
@@ -101,7 +102,9 @@ class Guardian:
         self._view = self.observe()
         self._decision = policy.decide(self.plan, self.state, self._view, self.launch.max_agents, self.policy)
         for act in self._decision.acts:
+            failpoint.here(f"{name_of(act)}.before")
             getattr(self, f"_do_{act.kind}")(act, self._view)
+            failpoint.here(f"{name_of(act)}.after")
         self._move_hook()
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.crew.journal.compact(to_snapshot(self.state), self.world.clock.utc())
@@ -148,6 +151,7 @@ class Guardian:
                 self._resume(act.data["resume"])
             if "stop" in act.data:
                 self.stop(0)
+        failpoint.here(":signal-applied")
         signals.take(act.posted.path)
 
     def _resume(self, lives: dict[str, int]) -> None:

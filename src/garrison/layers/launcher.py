@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from garrison.layers import launcher_policy as policy
-from garrison.layers.crew import START_RACES, Crew
+from garrison.layers.crew import START_RACES, Crew, name_of
 from garrison.layers.guardian_policy import Act, Decision
 from garrison.layers.launcher_policy import EXIT, LauncherView
 from garrison.layers.loop import say
@@ -22,7 +22,9 @@ from garrison.records.life import LifeLock
 from garrison.records.names import Key
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
+from garrison.system import failpoint
 from garrison.system.notify import notify
+from garrison.system.terminal import choose_terminal
 
 if TYPE_CHECKING:
     from garrison.layers.progress import Progress
@@ -104,7 +106,9 @@ class Launcher:
         self._view = self.observe()
         self._decision = policy.decide(self._view, self.policy)
         for act in self._decision.acts:
+            failpoint.here(f"{name_of(act)}.before")
             getattr(self, f"_do_{act.kind}")(act, self._view)
+            failpoint.here(f"{name_of(act)}.after")
         return any(act.kind != "term" for act in self._decision.acts)
 
     def watch(self, waker: Waker) -> None:
@@ -215,6 +219,8 @@ class Launcher:
         reason = act.why or self.state.reason
         self.progress.end(act.who, reason, self.state)
         self._log("end", {"status": act.who, "reason": reason})
+        terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
+        terminal.shutdown()  # our own server, and only if no session of another run is left in it
         self.crew.journal.close()
         self.life.end("done" if act.who == "done" else act.who, EXIT.get(act.who, 1))
         self.exit_code = EXIT.get(act.who, 1)

@@ -19,6 +19,7 @@ from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Task
 from garrison.supervise.start import Life, register
+from garrison.system import failpoint
 from garrison.system.processes import become_subreaper
 from garrison.system.waker import Waker
 
@@ -76,6 +77,7 @@ def build(world: World, life: Life, options: argparse.Namespace) -> Layer:
 def main(argv: Sequence[str] | None = None) -> int:
     """Become the life the lease was for and live it; returns the exit code."""
     options = arguments(sys.argv[1:] if argv is None else argv)
+    failpoint.role = options.role
     world = World.real(Path(options.home))
     waker = Waker((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
     key = Key(options.role, options.name, options.run)

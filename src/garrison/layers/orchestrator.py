@@ -22,6 +22,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.run import Result
 from garrison.records.wisdom import build_wisdom_prompt_block
+from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.system.jobs import tail
 
@@ -83,9 +84,11 @@ class Orchestrator:
         wisdom = build_wisdom_prompt_block(self.hook) if self.life.incarnation > 1 else ""
         text = prompt.build(self.task, self.life.identity.branch or "", wisdom)
         atomic.write(self.assignment.prompt_file, text.encode())
+        failpoint.here(":prompted")
         self._move("executing")
         try:
             self.work = agent(self.task.agent, self.world.home).start(self.assignment, now)
+            failpoint.here(":working")
         except GarrisonError as error:
             self._finish(Outcome("fail", str(error)))
         return True
@@ -120,6 +123,7 @@ class Orchestrator:
         if outcome.status == "success":
             where = f"run {self.task.run_id}, attempt {self.task.attempt}"
             self.git.commit_all(self.tree, f"Commit what {self.task.node} left uncommitted\n\n{where}")
+            failpoint.here(":committed")
             self._stamp = (None, None)
             self._note_progress()
         reason = outcome.reason
@@ -130,6 +134,7 @@ class Orchestrator:
                         tail(self.assignment.output, 20))
         with self.world.store.locked(Identity, self.life.key, incarnation=self.life.incarnation):
             atomic.write(self.assignment.folder / "result.json", record.encode(result))
+        failpoint.here(":resulted")
         if outcome.status == "success":
             self._move("impl_complete")
         self._end("done" if outcome.status == "success" else "failed")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordCorrupt
 from garrison.layers import runner_policy as policy
-from garrison.layers.crew import START_RACES, Crew
+from garrison.layers.crew import START_RACES, Crew, name_of
 from garrison.layers.guardian_policy import Act, Decision, Merge
 from garrison.layers.loop import say
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator, tree_environment
@@ -26,6 +26,7 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_of, launcher
 from garrison.records.run import Result, Task
 from garrison.supervise.restart import Policy
+from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.system.jobs import Job, tail
 from garrison.system.terminal import choose_terminal
@@ -134,7 +135,9 @@ class Runner:
         self._view = self.observe()
         self._decision = policy.decide(self.facts, self._view, self.policy)
         for act in self._decision.acts:
+            failpoint.here(f"{name_of(act)}.before")
             getattr(self, f"_do_{act.kind}")(act, self._view)
+            failpoint.here(f"{name_of(act)}.after")
             if self.exit_code is not None:
                 break
         return any(act.kind not in ("term", "stop_job") for act in self._decision.acts)
@@ -173,6 +176,7 @@ class Runner:
         signal = act.posted.signal
         if signal.id not in self.facts.applied:
             self._log("signal", {"id": signal.id, "type": signal.signal_type, **act.data}, sync=True)
+        failpoint.here(":signal-applied")
         signals.take(act.posted.path)
 
     def _do_refuse(self, act: Act, view: RunnerView) -> None:
@@ -317,6 +321,8 @@ class Runner:
         if act.why == "stopped" and view.orchestrator.identity is not None:
             close_sessions(self.terminal, view.orchestrator.identity)
         self.crew.journal.close()
+        if self.launch.adhoc:
+            self.terminal.shutdown()
         write_state(self.world, self.launch, self.life.key, f"terminated ({act.why})", os.getpid())
         self.life.end(act.why, 1 if act.why == "failed" else 0)
         self.exit_code = 1 if act.why == "failed" else 0

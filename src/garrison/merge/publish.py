@@ -16,7 +16,7 @@ import shutil
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.merge import failpoint
 from garrison.system.git import Git, GitError
@@ -36,6 +36,20 @@ class Blocked:
     path: Path
     files: tuple[str, ...]
     why: str
+
+
+class Change(NamedTuple):
+    """One path that differs between two trees: what it is in the newer one, and A, M, T or D."""
+
+    name: str
+    mode: str
+    blob: str
+    status: str
+
+
+def _in_the_way(path: Path, files: list[str]) -> Blocked:
+    told = ", ".join(files[:10]) + (f" and {len(files) - 10} more" if len(files) > 10 else "")
+    return Blocked(path, tuple(files), f"commit, stash or move away {told or 'the changes'} in {path}")
 
 
 def holders(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
@@ -186,6 +200,10 @@ class Checkout:
         extra = {"GIT_INDEX_FILE": str(self._copy)}
         if (self.own / "index").exists():
             shutil.copyfile(self.own / "index", self._copy)
+        changes = self._changes(old, new)
+        lost = self._would_lose(changes, settle=settle)
+        if lost:
+            return _in_the_way(self.path, lost)
         for last in (not settle, True):
             self.git.run("update-index", "-q", "--refresh", cwd=self.path, extra=extra, check=False)
             answer = self.git.run("read-tree", *options, "-m", "-u", old, new, cwd=self.path, extra=extra, check=False)
@@ -193,33 +211,69 @@ class Checkout:
                 return None
             if last:
                 break
-            self._settle(old, new)
-        return self._refused(old, new, answer.err)
+            self._settle(old, changes)
+        return self._refused(changes, answer.err)
 
-    def _refused(self, old: str, new: str, said: str) -> Blocked:
-        status = self.git.run("status", "--porcelain", "-z", "--no-renames", "--ignored=traditional",
-                              "--untracked-files=all", cwd=self.path).out
+    def _changes(self, old: str, new: str) -> list[Change]:
+        """What differs between two tree-ishes, by path."""
+        parts = self.git.run("diff-tree", "-r", "-z", "--no-renames", old, new).out.split("\0")
+        found = []
+        for meta, name in zip(parts[::2], parts[1::2], strict=False):
+            _, mode, _, blob, status = meta.split(" ")
+            found.append(Change(name, mode, blob, status))
+        return found
+
+    def _would_lose(self, changes: list[Change], *, settle: bool) -> list[str]:
+        """Paths where read-tree would undo a deletion or overwrite an ignored file, which it takes for nothing.
+
+        With `settle` a file that already has its new content is in nobody's way, and a missing one is to be written.
+        """
+        found = []
+        for change in changes:
+            here = self.path / change.name
+            if change.status == "A":
+                found += self._covered(change.name) if not (settle and self._blob(change.name) == change.blob) else []
+            elif change.status != "D" and not settle and not os.path.lexists(here):
+                found.append(change.name)
+        if not found:
+            return []
+        index = self.git.run("ls-files", "-t", "-z", cwd=self.path, extra={"GIT_INDEX_FILE": str(self._copy)}).out
+        sparse = {line[2:] for line in index.split("\0") if line.startswith("S ")}
+        tracked = {line[2:] for line in index.split("\0")}
+        return [name for name in found if name not in sparse
+                and (name not in tracked or not os.path.lexists(self.path / name))]
+
+    def _covered(self, name: str) -> list[str]:
+        """Files that stand where a new file `name` is to be written: at it, below it, or in place of its directory."""
+        here = self.path / name
+        if here.is_dir() and not here.is_symlink():
+            return [str(path.relative_to(self.path)) for path in here.rglob("*") if not path.is_dir()]
+        if os.path.lexists(here):
+            return [name]
+        above = [str(parent) for parent in Path(name).parents if str(parent) != "."]
+        return [parent for parent in above
+                if (self.path / parent).is_symlink() or (self.path / parent).is_file()]
+
+    def _refused(self, changes: list[Change], said: str) -> Blocked:
+        status = self.git.run("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", cwd=self.path).out
         here = {part[3:] for part in status.split("\0") if part}
-        files = sorted(here & set(self.git.changed_paths(old, new)) | set(_NAMED.findall(said)))
-        return Blocked(self.path, tuple(files), f"commit, stash or move away {', '.join(files) or 'the changes'} in "
-                                                f"{self.path}")
+        return _in_the_way(self.path, sorted(here & {change.name for change in changes} | set(_NAMED.findall(said))))
 
-    def _settle(self, old: str, new: str) -> None:
+    def _settle(self, old: str, changes: list[Change]) -> None:
         """Tell the copied index about files that already have their new content: a move was cut off half-way."""
-        lines = self.git.run("diff-tree", "-r", "-z", "--no-renames", old, new).out.split("\0")
         extra = {"GIT_INDEX_FILE": str(self._copy)}
         staged = set(self.git.run("diff-index", "--cached", "--name-only", "--no-renames", "-z", old, cwd=self.path,
                                   extra=extra).out.split("\0"))
-        for meta, name in zip(lines[::2], lines[1::2], strict=False):
-            if name in staged:
+        for change in changes:
+            if change.name in staged:
                 continue
-            _, mode, _, blob, _ = meta.split(" ")
-            if mode == "000000":
-                if not os.path.lexists(self.path / name):
-                    self.git.run("update-index", "--force-remove", "--", name, cwd=self.path, extra=extra, check=False)
-            elif self._blob(name) == blob:
-                self.git.run("update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}", cwd=self.path,
-                             extra=extra, check=False)
+            if change.status == "D":
+                if not os.path.lexists(self.path / change.name):
+                    self.git.run("update-index", "--force-remove", "--", change.name, cwd=self.path, extra=extra,
+                                 check=False)
+            elif self._blob(change.name) == change.blob:
+                self.git.run("update-index", "--add", "--cacheinfo", f"{change.mode},{change.blob},{change.name}",
+                             cwd=self.path, extra=extra, check=False)
 
     def _blob(self, name: str) -> str:
         try:

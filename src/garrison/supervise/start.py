@@ -17,6 +17,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity, ended
 from garrison.records.life import LifeLock
 from garrison.supervise.lease import activate, hook_for, lease, marker
+from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
 
 TYPE_CHECKING = False
@@ -58,6 +59,7 @@ def take_lease(observer: Observer, wish: Wish, deadline_s: float) -> Identity:
                      fresh_id=fresh_id())
 
     leased = store.update(Identity, wish.key, next_life)
+    failpoint.here(":leased")
     store.update(Hook, wish.key, lambda old: hook_for(old, wish.key, leased.incarnation, now, fresh_id()))
     return leased
 
@@ -68,11 +70,13 @@ def start_life(observer: Observer, wish: Wish, deadline_s: float, spawn: Callabl
     If `spawn` fails the lease is given back as a crash, so that the restart policy counts it.
     """
     leased = take_lease(observer, wish, deadline_s)
+    failpoint.here(":hooked")
     try:
         spawn(leased, marker(str(observer.store.home), wish.key, leased.incarnation))
     except (OSError, GarrisonError) as error:
         now, why = observer.clock.utc(), str(error)
         observer.store.update(Identity, wish.key, lambda old: _give_back(old, leased, now, why))
+    failpoint.here(":spawned")
     return leased
 
 
@@ -119,11 +123,13 @@ class Life:
         """Say that recovery is over and work begins."""
         now = self.clock.utc()
         self.update(lambda old: replace(old, metadata={**old.metadata, "ready_at": now}))
+        failpoint.here(":ready")
 
     def end(self, reason: str, exit_code: int = 0) -> None:
         """End in order: `terminated` with a reason, then the life lock goes."""
         now = self.clock.utc()
         self.update(lambda old: ended(old, "terminated", now, reason, exit=exit_code))
+        failpoint.here(":terminated")
         self.lock.release()
 
 
@@ -149,6 +155,7 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
             raise StartRefused(f"the life lock of {key.full} stays held; life {incarnation} gives up")
         wait(0.01)
         lock = LifeLock.try_take(store.life_path(key))
+    failpoint.here(":life-locked")
     me, now = observer.me(os.getpid()), clock.utc()
 
     def become(old: Identity | None) -> Identity:
@@ -159,6 +166,7 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
     except BaseException:
         lock.release()
         raise
+    failpoint.here(":active")
     life = Life(store, clock, identity, lock)
     life.beat()
     return life

@@ -28,6 +28,8 @@ class Timing:
     """Silence after which a life is reported stale."""
     orphan_grace: float = 600.0
     """After so long without guardian and launcher a runner begins nothing new."""
+    restart_window: float = 600.0
+    """Deaths of one name that are older do not count when its restart is decided."""
     sweep_grace: float = 2.0
     """Between TERM and KILL when a life is replaced."""
     stop_launcher: float = 60.0

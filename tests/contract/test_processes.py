@@ -68,7 +68,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made.processes.reap()
 
 
-LIFE = "/home of mine:r1:runner-a#1"
+LIFE = f"/home of mine, test {os.getpid()}:r1:runner-a#1"
 
 
 def test_a_child_bears_its_marker_and_can_be_probed(world: World) -> None:
@@ -227,7 +227,7 @@ def test_bearers_go_when_the_process_itself_is_gone_or_another_has_its_pid() -> 
     without = [one for one in TABLE if one.pid != 10]
     assert pids(ROOT, MINE, without, caller=60) == [20, 31, 21]
     assert pids(ProcessId(10, 99), "", TABLE, caller=60) == []
-    assert pids(None, "", TABLE, caller=60) == []
+    assert pids(None, "", [*TABLE, row(61, 1, "")], caller=60) == []
 
 
 def test_the_caller_and_those_above_it_are_spared_but_not_their_other_children() -> None:
@@ -240,6 +240,15 @@ def test_known_ones_stay_doomed_with_what_they_bring_forth() -> None:
     orphans = [row(1, 0), row(11, 1), row(70, 11), row(71, 11, OTHER)]
     assert pids(ROOT, MINE, orphans, caller=60, known=[ProcessId(11, 110)]) == [11, 70]
     assert pids(ROOT, MINE, orphans, caller=60, known=[ProcessId(11, 111)]) == []
+
+
+def test_the_sessions_of_known_ones_hold_what_was_forked_before_they_went() -> None:
+    rows = [row(1, 0), Row(70, 700, 1, "sleep", None, 11), Row(71, 710, 70, "cmd", None, 71),
+            Row(72, 720, 1, "cmd", OTHER, 11), Row(73, 730, 1, "cmd", None, 12)]
+    assert pids(ROOT, MINE, rows, caller=60, known=[ProcessId(11, 110)]) == [70, 71]
+    assert pids(ProcessId(11, 110), MINE, rows, caller=60) == []
+    recycled = [*rows, Row(11, 999, 1, "cmd", None, 11)]
+    assert pids(ROOT, MINE, recycled, caller=60, known=[ProcessId(11, 110)]) == []
 
 
 @given(st.data())

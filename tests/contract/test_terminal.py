@@ -49,6 +49,10 @@ class Bench:
     def __init__(self, terminal: Terminal, folder: Path) -> None:
         self.terminal, self.folder = terminal, folder
 
+    def life(self, name: str) -> str:
+        """A marker that no other test run on this machine has."""
+        return f"{self.folder}:r1:{name}#1"
+
     def open(self, script: str, name: str = NAME, life: str = "", **env: str) -> Session:
         given = {"PATH": os.environ["PATH"], **env} | ({"GARRISON_LIFE": life} if life else {})
         return self.terminal.open(name, ["/bin/sh", "-c", script], env=given, cwd=self.folder,
@@ -99,9 +103,11 @@ def benches(kind: str, tmp_path: Path) -> Iterator[Bench]:
 def test_a_session_runs_until_its_program_ends(bench: Bench) -> None:
     session = bench.open("while ! test -e stop; do sleep 0.01; done; exit 3")
     assert bench.terminal.alive(session)
+    assert bench.terminal.exit_code(session) is None
     (bench.folder / "stop").touch()
     until(lambda: not bench.terminal.alive(session))
     assert bench.terminal.find(NAME) == session
+    assert bench.terminal.exit_code(session) == 3
 
 
 def test_the_environment_is_exactly_what_was_given(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,22 +153,24 @@ def test_output_can_be_read_while_it_runs_and_after_it_was_closed(bench: Bench) 
 
 
 def test_the_output_of_one_that_ended_is_still_there(bench: Bench) -> None:
-    session = bench.open("echo last words >&2; exit 1")
+    session = bench.open("echo last words >&2; while ! test -e stop; do sleep 0.01; done; exit 1")
+    until(lambda: "last words" in bench.terminal.capture(session))  # tmux may lose what is written on the way out
+    (bench.folder / "stop").touch()
     until(lambda: not bench.terminal.alive(session))
-    until(lambda: "last words" in bench.shown(session))
+    assert bench.terminal.capture(session) == "last words"
 
 
 def test_find_goes_by_the_exact_name_and_life(bench: Bench) -> None:
     names = ["orchestrator-a@r1", "orchestrator-ab@r1", "orchestrator-a@r10", "orchestrator-a.b@r1",
              "orchestrator-a_b@r1"]
-    opened = {name: bench.open("sleep 60", name, life=f"/h:r1:{name}#1") for name in names}
+    opened = {name: bench.open("sleep 60", name, life=bench.life(name)) for name in names}
     assert {name: bench.terminal.find(name) for name in names} == opened
     assert len({session.session_id for session in opened.values()}) == len(names)
     assert sorted(session.name for session in bench.terminal.sessions()) == sorted(names)
     for other in ("orchestrator", "orchestrator-", "orchestrator-a", "=orchestrator-a@r1", "*", "$0"):
         assert bench.terminal.find(other) is None
-    assert bench.terminal.find(NAME, f"/h:r1:{NAME}#1") == opened[NAME]
-    assert bench.terminal.find(NAME, f"/h:r1:{NAME}#2") is None
+    assert bench.terminal.find(NAME, bench.life(NAME)) == opened[NAME]
+    assert bench.terminal.find(NAME, bench.life(NAME) + "0") is None
     bench.terminal.close(opened[NAME])
     assert bench.terminal.find(NAME) is None
     assert all(bench.terminal.alive(opened[name]) for name in names[1:])
@@ -179,18 +187,29 @@ def test_a_second_opener_of_a_living_name_is_refused_a_dead_one_is_replaced(benc
     assert not bench.terminal.alive(first)
     bench.terminal.close(first)
     assert bench.terminal.alive(second)
+    assert bench.terminal.find(NAME) == second
 
 
 def test_close_ends_all_that_runs_and_is_idempotent(bench: Bench) -> None:
     session = bench.open("trap '' TERM HUP; setsid sh -c \"trap '' TERM HUP; echo \\$\\$ > kid; "
                          "while :; do sleep 0.05; done\" & echo $$ > main; while :; do sleep 0.05; done",
-                         life="/h:r1:orchestrator-a#1")
+                         life=bench.life(NAME))
     found = [int(bench.said(name)) for name in ("main", "kid")]
     bench.terminal.close(session, grace=0.1)
     assert all(gone(pid) for pid in found)
     assert not bench.terminal.alive(session)
     bench.terminal.close(session)
     assert bench.terminal.find(NAME) is None
+
+
+def test_close_of_a_session_with_our_own_marker_ends_no_sibling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GARRISON_LIFE", bench.life("runner"))
+    sibling = bench.open("sleep 60", "orchestrator-b@r1", life=bench.life("runner"))
+    session = bench.open("sh -c 'echo $$ > kid; sleep 60; :' & sleep 60", life=bench.life("runner"))
+    kid = int(bench.said("kid"))
+    bench.terminal.close(session)
+    assert gone(kid)
+    assert bench.terminal.alive(sibling)
 
 
 def test_close_lets_it_end_in_order(bench: Bench) -> None:
@@ -205,6 +224,7 @@ def test_a_killed_program_is_not_alive(bench: Bench) -> None:
     pid = int(bench.said("pid"))
     processes.send(pid, processes.probe(pid).ticks, signal.SIGKILL)  # type: ignore[union-attr]
     until(lambda: not bench.terminal.alive(session))
+    assert bench.terminal.exit_code(session) == -signal.SIGKILL
 
 
 def test_eight_at_once(bench: Bench) -> None:
@@ -408,7 +428,7 @@ def test_decoys_on_the_users_server_and_on_ours_are_untouched(on_tmux: Bench, tm
 
 @needs_tmux
 def test_ids_of_a_server_that_died_mean_nothing_on_the_next(on_tmux: Bench) -> None:
-    first = on_tmux.open("echo $$ > pid; sleep 60", life="/h:r1:orchestrator-a#1")
+    first = on_tmux.open("echo $$ > pid; sleep 60", life=on_tmux.life(NAME))
     on_tmux.said("pid")
     server = int(first.server.split(":")[0])
     processes.send(server, processes.probe(server).ticks, signal.SIGKILL)  # type: ignore[union-attr]
@@ -420,7 +440,7 @@ def test_ids_of_a_server_that_died_mean_nothing_on_the_next(on_tmux: Bench) -> N
     assert not on_tmux.terminal.alive(first)
     on_tmux.terminal.close(first)
     assert on_tmux.terminal.alive(second)
-    processes.sweep(None, "/h:r1:orchestrator-a#1", grace=0)
+    processes.sweep(None, on_tmux.life(NAME), grace=0)
 
 
 @needs_tmux

@@ -37,9 +37,10 @@ class World:
         self.witness = tmp / "witness"
         self.repo.mkdir()
         git(self.repo, "init", "-q", "-b", "main")
-        (self.repo / "lines.txt").write_text("".join(f"{n}\n" for n in range(10)))
-        git(self.repo, "add", "-A")
-        git(self.repo, "commit", "-qm", "start")
+        with (self.repo / ".git/config").open("a") as config:
+            config.write("[user]\n\tname = A\n\temail = a@x\n")
+        self.branch("main", {"lines.txt": "".join(f"{n}\n" for n in range(10))}, start="")
+        git(self.repo, "reset", "-q", "--hard")
         self.start = self.tip()
         self.queue = MergeQueue(self.home, self.repo)
         self.config = Config(gate and f"{gate} && git rev-parse 'HEAD^{{tree}}' >> {self.witness}", setup,
@@ -50,21 +51,14 @@ class World:
         return git(self.repo, "rev-parse", "main")
 
     def branch(self, name: str, changes: dict[str, str | None], start: str = "main") -> str:
-        """A branch with one commit, made without touching the checkout."""
-        tree = self.repo.parent / f"tree-{name.replace('/', '_')}"
-        git(self.repo, "worktree", "add", "-q", "--detach", str(tree), start)
+        """A branch with one commit on `start`, made without touching the checkout."""
+        stream = [f"commit refs/heads/{name}", "committer A <a@x> 1700000000 +0000", f"data {len(name)}", name]
+        stream += [f"from {git(self.repo, 'rev-parse', start)}"] if start else []
         for path, text in changes.items():
-            (tree / path).parent.mkdir(parents=True, exist_ok=True)
-            if text is None:
-                (tree / path).unlink()
-            else:
-                (tree / path).write_text(text)
-        git(tree, "add", "-A")
-        git(tree, "commit", "-qm", f"work of {name}", "--allow-empty")
-        oid = git(tree, "rev-parse", "HEAD")
-        git(self.repo, "branch", "-f", name, oid)
-        git(self.repo, "worktree", "remove", "--force", str(tree))
-        return oid
+            stream += [f"D {path}"] if text is None else [f"M 100644 inline {path}", f"data {len(text)}", text]
+        subprocess.run(["git", "fast-import", "--quiet", "--force"], cwd=self.repo, input="\n".join(stream) + "\n",
+                       text=True, check=True)
+        return git(self.repo, "rev-parse", name)
 
     def processor(self, queue: MergeQueue | None = None) -> MergeProcessor:
         made = MergeProcessor(queue or MergeQueue(self.home, self.repo, token="test"), trees=self.trees,
@@ -134,23 +128,25 @@ def check(world: World, *, foreign: int = 0) -> None:
     assert len({data["entry"] for data in landed}) == len(landed) <= len(entries)
     merged = [data for data in landed if data.get("reason", "") == ""]
     history = git(world.repo, "rev-list", "--first-parent", f"{world.start}..main").split()
-    by_queue = {}
-    for commit in history:
-        name = git(world.repo, "log", "-1", "--format=%(trailers:key=Merge-Queue-Entry,valueonly)", commit)
+    by_queue, trees = {}, {}
+    for line in git(world.repo, "log", "--first-parent", f"{world.start}..main",
+                    "--format=%H %T %P|%(trailers:key=Merge-Queue-Entry,valueonly,separator=)").splitlines():
+        (commit, tree, *parents), name = line.split("|")[0].split(), line.split("|")[1]
         if name:
             assert name not in by_queue, f"{name} landed twice"
             by_queue[name] = commit
+            trees[commit] = (tree, parents[1])
     assert len(history) == len(by_queue) + foreign
     assert by_queue == {data["entry"]: data["commit"] for data in merged}
     tested = set(world.witness.read_text().split()) if world.witness.exists() else set()
     for commit in by_queue.values():
-        assert world.config.no_gate or git(world.repo, "rev-parse", f"{commit}^{{tree}}") in tested, "untested landing"
+        assert world.config.no_gate or trees[commit][0] in tested, "untested landing"
     for data in merged:
         enq = next(record["data"] for record in records if record["kind"] == "enq"
                    and record["data"]["entry"] == data["entry"])
-        assert git(world.repo, "rev-parse", f"{data['commit']}^2") == enq["oid"]
+        assert trees[data["commit"]][1] == enq["oid"]
     for name in entries - {data["entry"] for data in landed}:
         assert git(world.repo, "for-each-ref", f"refs/garrison/mq/{name}/head"), f"{name} lost its pin"
-    left = [path for path in (world.repo / ".git").glob("*") if "lock" in path.name or path.name.startswith("garrison-i")]
-    assert not left
+    names = [path.name for path in (world.repo / ".git").iterdir()]
+    assert not [name for name in names if "lock" in name or name.startswith("garrison-i")]
     assert not [row for row in processes.table() if row.marker and row.marker.startswith(str(world.home))]

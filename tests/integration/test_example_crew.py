@@ -44,8 +44,8 @@ class Project:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
-    def start(self, task: str, pace: float = 0.0, **extra: str) -> subprocess.Popen[str]:
-        environment = {**self.environment, "CREW_PACE": str(pace), **extra}
+    def start(self, task: str, pace: str = "0", **extra: str) -> subprocess.Popen[str]:
+        environment = {**self.environment, "CREW_PACE": pace, **extra}
         return subprocess.Popen([sys.executable, str(CREW / f"{task}.py")], cwd=self.path, env=environment, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
@@ -151,10 +151,10 @@ def test_killed_after_its_first_commit_it_goes_on(
     whole, commits = project.tree(), project.git("rev-list", "--count", "HEAD")
     project.git("reset", "--quiet", "--hard", base)
 
-    agent = project.start(task, pace=30)  # first killed while a step is written, but not committed
+    agent = project.start(task, pace="30")  # first killed while a step is written, but not committed
     wait_for(lambda: project.git("status", "--porcelain") != "")
     killable(agent)
-    agent = project.start(task, pace=0.6)  # then after a commit
+    agent = project.start(task, pace="0.6")  # then after a commit
     wait_for(lambda: project.git("rev-parse", "HEAD") != base)
     killable(agent)
 

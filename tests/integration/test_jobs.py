@@ -138,7 +138,8 @@ def test_our_own_marker_does_not_make_us_or_our_other_children_its_leftovers(
     env = {**ENV, "GARRISON_LIFE": life}
     other = begin(tmp_path, "echo 1 > ready; sleep 60", env=env)
     said(tmp_path, "ready")
-    assert run(begin(tmp_path, "true", env=env)).ok
+    assert run(begin(tmp_path, "sh -c 'echo $$ > kid; sleep 60; :' & while ! test -s kid; do :; done", env=env)).ok
+    assert gone(said(tmp_path, "kid"))
     assert not gone(other.pid)
     other.kill()
     assert run(other).exit_code == -signal.SIGTERM

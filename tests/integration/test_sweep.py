@@ -106,6 +106,29 @@ def test_bearers_of_a_dead_process_go_with_their_unmarked_children(tmp_path: Pat
     assert gone(kid)
 
 
+def test_an_unmarked_child_is_not_lost_when_its_parent_goes_first(tmp_path: Path, life: str) -> None:
+    child = start(tmp_path, life, "env -i PATH=\"$PATH\" sh -c \"trap '' TERM; echo \\$\\$ > kid; "
+                                  "while :; do sleep 0.05; done\" & sleep 60")
+    kid = said(tmp_path, "kid")
+    assert processes.marker(kid) is None
+    sweep(child.id, life, grace=0.3)
+    assert gone(kid)
+
+
+def test_term_is_sent_once(tmp_path: Path, life: str) -> None:
+    code = ("import signal,time\n"
+            "signal.signal(signal.SIGTERM, lambda *_: open('heard','a').write('.'))\n"
+            "open('ready','w').write('1\\n')\n"
+            "while not __import__('os').path.exists('heard'): time.sleep(0.005)\n"
+            "time.sleep(0.6)\n")
+    child = processes.spawn([sys.executable, "-c", code], cwd=tmp_path, log=tmp_path / "log",
+                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
+    child.close()
+    said(tmp_path, "ready")
+    sweep(child.id, life, grace=20)
+    assert (tmp_path / "heard").read_text() == "."
+
+
 def test_other_lives_below_it_live_on_with_their_children(tmp_path: Path, life: str) -> None:
     other = life + "0"
     child = start(tmp_path, life, f"GARRISON_LIFE='{other}' setsid sh -c 'echo $$ > other; sleep 60; :' & sleep 60")

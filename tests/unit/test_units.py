@@ -99,9 +99,10 @@ def test_commands_of_the_units_exist(name: str) -> None:
     (line,) = load(name)["Service"]["ExecStart"]
     program, *arguments = shlex.split(line)
     assert Path(program).name == "garrison"
-    command = main.app
+    command = next(value for value in vars(main).values() if isinstance(value, click.Group))
     while arguments and isinstance(command, click.Group):
-        command = command.commands[arguments.pop(0)]
+        command = command.get_command(click.Context(command), arguments.pop(0))
+    assert command is not None, line
     known = {option for parameter in command.params for option in parameter.opts}
     assert {each for each in arguments if each.startswith("--")} <= known
 

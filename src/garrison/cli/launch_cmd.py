@@ -23,20 +23,20 @@ from garrison.settings import find_home
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HOME = click.option("--home", metavar="DIR", help="Where state lives (default: GARRISON_HOME, the checkout, the user's).")
+HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison home`).")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("pipeline", required=False, type=click.Path(path_type=Path))
 @click.option("--target-dir", type=click.Path(path_type=Path), help="The repository to work on.")
-@click.option("--resume", metavar="RUN", help="Go on with an unfinished run; it keeps its target, gate, graph, options.")
+@click.option("--resume", metavar="RUN", help="Go on with an unfinished run, as it was launched.")
 @click.option("--run", metavar="ID", help="The new run's id (default: made from the pipeline's name).")
 @click.option("--pipeline-id", metavar="NAME", help="The guardian's name (default: the graph's id, else the file's).")
 @click.option("--base", metavar="BRANCH", help="The branch to land on (default: the one checked out).")
 @click.option("--setup", metavar="CMD", help="Prepares a fresh tree, run in it before agents and tests.")
 @click.option("--gate", metavar="CMD", help="Tests a merged tree; only what passes lands.")
 @click.option("--no-gate", is_flag=True, help="Land without testing.")
-@click.option("--env", "env", multiple=True, metavar="NAME", help="A variable that agents and gate may see (repeatable).")
+@click.option("--env", "env", multiple=True, metavar="NAME", help="A variable that agents and gate see (repeatable).")
 @click.option("--agent", default="command", show_default=True, help="Who does nodes that name nobody.")
 @click.option("--max-agents", type=click.IntRange(1), help="Nodes worked on at once (default: the cores, at least 2).")
 @click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, help="Deaths allowed an attempt.")
@@ -46,7 +46,7 @@ HOME = click.option("--home", metavar="DIR", help="Where state lives (default: G
 @click.option("--dry-run", is_flag=True, help="Check graph, repository and gate, say what would run, start nothing.")
 @click.option("--onto", is_flag=True, help="With --resume: go on although the target branch was rewritten.")
 @click.option("--new", is_flag=True, help="A new run although one of this pipeline and repository is unfinished.")
-@click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports the project from elsewhere.")
+@click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports a checkout.")
 @click.option("--json", "as_json", is_flag=True, help="Progress as one JSON object a line.")
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, detach: bool,
            dry_run: bool, onto: bool, as_json: bool, env: tuple[str, ...], **options: Any) -> None:

@@ -41,7 +41,7 @@ def debugging() -> bool:
 
 
 def show_table(head: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
-    """A table on stdout: rich's for a terminal, aligned text for a pipe; `empty` is said on stderr if it has no rows."""
+    """A table on stdout: rich's for a terminal, aligned text for a pipe. Without rows, `empty` is said on stderr."""
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         if empty:
@@ -86,8 +86,8 @@ def age(seconds: float | None) -> str:
     return f"{seconds:.0f}s"
 
 
-def guarded(work: Callable[[], int], refused: Callable[[GarrisonError], None]) -> int:
-    """Run a command; its exit code. `refused` tells of what garrison will not do."""
+def guarded(work: Callable[[], int | None], refused: Callable[[GarrisonError], None]) -> int:
+    """Run a command; its exit code (None is 0). `refused` tells of what garrison will not do."""
     try:
         code = work()
         sys.stdout.flush()
@@ -105,7 +105,12 @@ def guarded(work: Callable[[], int], refused: Callable[[GarrisonError], None]) -
             raise
         refused(GarrisonError(f"{error.strerror or error}: {error.filename or 'garrison cannot go on'}"))
         return 1
-    return code
+    except Exception as error:  # whatever it is, a user is not shown a traceback
+        if debugging():
+            raise
+        refused(GarrisonError(f"a fault in garrison ({type(error).__name__}: {error}); GARRISON_DEBUG=1 shows where"))
+        return 1
+    return code or 0
 
 
 def _no_reader() -> int:

@@ -15,11 +15,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from typing import TypeVar
 
     from garrison.records.hook import Hook
     from garrison.records.identity import Identity
     from garrison.records.store import Store
     from garrison.supervise.observe import Observer
+
+    R = TypeVar("R", Identity, Hook)
 
 
 def choose(candidates: Sequence[Key], own_run: str, living: Callable[[Key], bool], missing: str) -> Key:
@@ -80,7 +83,7 @@ def _life(environ: Mapping[str, str]) -> tuple[str, str, str]:
     return home, run, rest
 
 
-def find(store: Store, kind: type[Identity] | type[Hook], role: str, name: str, run: str | None) -> Key:
+def find(store: Store, kind: type[R], role: str, name: str, run: str | None) -> Key:
     """The key of an existing record; NotFound or Refused as `choose` says."""
     check_role(role)
     check_name(name)
@@ -107,7 +110,7 @@ def is_living(store: Store, key: Key) -> bool:
     return identity is not None and observer_of(store).judge(identity).living
 
 
-def _hint(store: Store, kind: type[Identity] | type[Hook], role: str, name: str) -> str:
+def _hint(store: Store, kind: type[R], role: str, name: str) -> str:
     """What would help somebody who asked for a record that is not there."""
     others = [key.full for key in store.keys(kind) if key.name == name or key.role == role][:5]
     return f"there is {', '.join(others)}" if others else "`create` makes one, `list` shows what there is"
@@ -125,3 +128,42 @@ def home_store(home: str | os.PathLike[str] | Path | None) -> Store:
     from garrison.settings import find_home
 
     return Store(find_home(home))
+
+
+def own_life(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """(run, role-name) of the life this process belongs to, ('', '') if to none."""
+    _, run, stem = _life(os.environ if environ is None else environ)
+    return run, stem
+
+
+def latest_attempt(home: Path, run: str, node: str) -> int:
+    """The number of a node's latest attempt that was given a folder, 0 if there is none."""
+    from garrison.records.run import RunFiles
+
+    try:
+        names = os.listdir(RunFiles(home, run).attempt(node, 1).parent)  # noqa: PTH208  # names only
+    except FileNotFoundError:
+        return 0
+    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
+
+
+def run_of_node(store: Store, node: str, run: str | None) -> str:
+    """The run in which a node is meant: the one given, else the only one that has it, else the living one.
+
+    NotFound if no run has it; Refused with the list if several could be meant.
+    """
+    from garrison.records.names import check_node
+    from garrison.records.run import runs
+
+    check_node(node)
+    if run is not None:
+        if not latest_attempt(store.home, check_run(run), node):
+            raise NotFound(f"node {node} has not begun in run {run}; `garrison status {run}` shows its nodes")
+        return run
+    candidates = [Key("runner", node, one) for one in runs(store.home) if latest_attempt(store.home, one, node)]
+    return choose(candidates, own_run(), lambda key: _node_lives(store, key),
+                  f"no run in {store.home} has begun a node {node}; `garrison status` shows the runs").run
+
+
+def _node_lives(store: Store, key: Key) -> bool:
+    return is_living(store, key) or is_living(store, Key("orchestrator", key.name, key.run))

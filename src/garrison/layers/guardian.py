@@ -49,7 +49,7 @@ class Guardian:
         self.state: RunState = fold(journal.entries)
         self.crew = Crew(world, life, journal)
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token)
-        self.policy = Policy(total=launch.max_respawn)
+        self.policy = Policy(window=world.timing.restart_window, total=launch.max_respawn)
         self.stopping = False
         self._leaving_since: float | None = None
         self.exit_code: int | None = None

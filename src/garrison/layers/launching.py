@@ -85,7 +85,7 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
     launch = Launch(
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=world.clock.utc(),
         trees=str(trees_root(world.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
-        setup=request.setup or plan.setup, gate=None, no_gate=request.no_gate, env=_environment_names(world, request, plan),
+        setup=request.setup or plan.setup, no_gate=request.no_gate, env=_environment_names(world, request, plan),
         held_back=held_back(world.environ, request.env), agent=request.agent,
         max_agents=request.max_agents or max(2, os.cpu_count() or 1), max_respawn=request.max_respawn,
         terminal=request.terminal, path=world.environ.get("PATH", os.defpath),
@@ -129,7 +129,7 @@ def _environment_names(world: World, request: Request, plan: RunPlan) -> list[st
 
 def _refuse_unfinished(world: World, launch: Launch, request: Request) -> None:
     if request.run and (world.home / "runs" / check_run(request.run)).exists():
-        raise Refused(f"there is a run {request.run} already; go on with --resume {request.run} or choose another --run")
+        raise _taken(request.run)
     if request.new:
         return
     for run in run_records.runs(world.home):
@@ -155,7 +155,9 @@ def _with_gate(world: World, launch: Launch, git: Git, request: Request, plan: R
     queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
     recorded = queue.state.config
     gate = None if request.no_gate else request.gate or plan.gate or (recorded.gate if recorded else None)
-    setup = launch.setup if launch.setup is not None else (recorded.setup if recorded and gate == recorded.gate else None)
+    setup = launch.setup
+    if setup is None and recorded is not None and gate == recorded.gate:
+        setup = recorded.setup
     if gate is None and not request.no_gate:
         raise Refused("no gate: say how a merged tree is tested with --gate 'COMMAND' (or gate= in the graph), "
                       "or --no-gate to land untested")
@@ -195,8 +197,12 @@ def _claim(world: World, launch: Launch) -> tuple[str, Path]:
             return check_run(run), folder / run
         except FileExistsError:
             if launch.run_id:
-                raise Refused(f"there is a run {run} already; go on with --resume {run} or choose another --run") from None
+                raise _taken(run) from None
             number += 1
+
+
+def _taken(run: str) -> Refused:
+    return Refused(f"there is a run {run} already; go on with --resume {run} or choose another --run")
 
 
 def remember_home(world: World) -> None:
@@ -241,7 +247,8 @@ def lease_launcher(world: World, run: str) -> Identity:
     return take_lease(world.observer, Wish(key), world.timing.spawn_deadline)
 
 
-def launcher_process(world: World, launch: Launch, identity: Identity, options: list[str]) -> tuple[list[str], dict[str, str]]:
+def launcher_process(world: World, launch: Launch, identity: Identity,
+                     options: list[str]) -> tuple[list[str], dict[str, str]]:
     """The command line and environment of the launcher's process."""
     key = launcher(launch.run_id)
     own = {"GARRISON_LIFE": marker(str(world.home), key, identity.incarnation),
@@ -258,7 +265,7 @@ def become_launcher(world: World, launch: Launch, options: list[str]) -> None:
 
 
 def start_detached(world: World, launch: Launch, options: list[str]) -> int:
-    """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid once it lives."""
+    """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid."""
     identity = lease_launcher(world, launch.run_id)
     argv, env = launcher_process(world, launch, identity, [*options, "--quiet"])
     log = world.files(launch.run_id).layer_log("launch")
@@ -269,7 +276,7 @@ def start_detached(world: World, launch: Launch, options: list[str]) -> int:
 
 
 def respawn(home: Path) -> list[str]:
-    """`garrison up`: one launcher for each run that is unfinished, not stopped, and has none. Harmless twice at once."""
+    """`garrison up`: a launcher for each run that is unfinished, not stopped, and has none. Harmless twice at once."""
     world = World.real(home)
     started = []
     for run in run_records.runs(home):
@@ -303,8 +310,9 @@ def adhoc(world: World, node: str, prd: str, target: Path, **task: object) -> tu
     asked = str(task.pop("run", "") or "")
     launch = Launch(
         run_id=asked, pipeline_id=f"adhoc-{check_node(node)}", repo=str(repo), base=base,
-        created_at=world.clock.utc(), trees=str(trees_root(world.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
-        agent=str(task.get("agent") or "command"), path=world.environ.get("PATH", os.defpath), prd_ref=prd, adhoc=True,
+        created_at=world.clock.utc(), trees=str(trees_root(world.environ)),
+        base_oid=git.rev(f"refs/heads/{base}") or "", agent=str(task.get("agent") or "command"),
+        path=world.environ.get("PATH", os.defpath), prd_ref=prd, adhoc=True,
         locale={name: world.environ[name] for name in LOCALE if name in world.environ},
         max_respawn=int(str(task.pop("max_respawn", None) or 10)), terminal=str(task.pop("terminal", None) or "auto"),
         held_back=held_back(world.environ, []))

@@ -57,7 +57,7 @@ class Runner:
         for entry in journal.entries:
             self.facts.apply(entry, task.attempt)
         self.crew = Crew(world, life, journal)
-        self.policy = Policy(total=launch.max_respawn)
+        self.policy = Policy(window=world.timing.restart_window, total=launch.max_respawn)
         self.phase = world.store.get(Hook, life.key).phase
         self.terminal, note = choose_terminal(launch.terminal, world.home)
         if note:

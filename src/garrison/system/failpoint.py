@@ -1,9 +1,10 @@
 """Where the tests kill us: `GARRISON_FAILPOINT=<name>` makes `here(<name>)` end this process by SIGKILL.
 
-Test only: without the variable nothing happens. Every durable step of the protocols and of each layer has a point, named
-`<role>:<step>`; the merge processor's are bare names. With `GARRISON_FAILPOINT_DIR` a point fires `GARRISON_FAILPOINT_TIMES`
-times (default 1) over all processes that see it, counted by files there; without it, every time. With
-`GARRISON_FAILPOINT_LIST` every point passed is appended to that file, so that a test can learn which there are.
+Test only: without the variable nothing happens. Every durable step of the protocols and of each layer has a point,
+named `<role>:<step>`; the merge processor's are bare names. With `GARRISON_FAILPOINT_DIR` a point fires
+`GARRISON_FAILPOINT_TIMES` times (default 1) over all processes that see it, counted by files there; without it, every
+time. With `GARRISON_FAILPOINT_LIST` every point passed is appended to that file, so that a test can learn which there
+are.
 """
 
 from __future__ import annotations

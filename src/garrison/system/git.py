@@ -232,7 +232,7 @@ class Git:
                           check=False, durable=True)
         if answer.code > 1 and "unrelated histories" in answer.err:
             return MergeResult(None, [], "the branch and the target have no commit in common")
-        if answer.code > 1 or answer.code < 0:
+        if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
         tree, *conflicts = _split(answer.out)
         if answer.code == 0:
@@ -253,12 +253,23 @@ class Git:
     def worktrees(self) -> list[Worktree]:
         """Every registered worktree, the main one first; those whose directory is gone are listed too."""
         found = []
-        for block in self.run("worktree", "list", "--porcelain", "-z").out.split("\0\0"):
+        for block in self._list_worktrees().split("\0\0"):
             lines = dict(_pair(line) for line in block.split("\0") if line)
             if "worktree" in lines and "bare" not in lines:
                 branch = lines.get("branch", "").removeprefix("refs/heads/") or None
                 found.append(Worktree(Path(lines["worktree"]), branch, lines.get("HEAD")))
         return found
+
+    def _list_worktrees(self) -> str:
+        """The list trips over a worktree that somebody is just making or removing; then it is asked for again."""
+        arguments = ("worktree", "list", "--porcelain", "-z")
+        for last in _attempts():
+            answer = self.run(*arguments, check=False)
+            if answer.code and (last or not _CONTENTION.search(answer.err)):
+                raise GitError(arguments, answer.code, answer.err)
+            if answer.code == 0:
+                break
+        return answer.out
 
     def add_worktree(self, path: Path, branch: str | None, start: str) -> None:
         """Make a worktree at `path` on `branch` (created at `start` if absent; None: detached at `start`).

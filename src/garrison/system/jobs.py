@@ -67,9 +67,7 @@ class Job:
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         child = processes.spawn(argv, env=env, cwd=cwd, log=log)
-        marker = env.get(processes.MARKER, "")
-        own = marker if marker != os.environ.get(processes.MARKER) else ""
-        return cls(child, own, started=time.monotonic() if now is None else now, timeout_s=timeout_s, grace=grace)
+        return cls(child, env.get(processes.MARKER, ""), started=time.monotonic() if now is None else now, timeout_s=timeout_s, grace=grace)
 
     @property
     def pidfd(self) -> int:
@@ -147,12 +145,8 @@ class Job:
     def _members(self) -> list[ProcessId]:
         """Who is left of it: by descent, by session, and by a marker of its own. Never us or those above us."""
         mine = self._child.id
-        leader = processes.probe(mine.pid)
-        known = set(self._heard)
-        if leader is None or leader.ticks == mine.ticks:  # else the number is another session's by now
-            known |= {one.id for one in processes.probes()
-                      if one.session == mine.pid and not one.zombie and one.ticks >= mine.ticks}
-        return processes.doomed(mine, self._marker, processes.table(), caller=os.getpid(), known=known)
+        return processes.doomed(mine, self._marker, processes.table(), caller=os.getpid(),
+                                known={mine, *self._heard}, only_below=self._marker == os.environ.get(processes.MARKER))
 
     def _finish(self) -> JobResult:
         self._child.close()

@@ -57,11 +57,15 @@ class PlainTerminal:
         """Whether that very process runs."""
         return processes.living(session.pid, session.ticks)
 
+    def exit_code(self, session: Session) -> int | None:
+        """How it ended, if this process started it."""
+        return None if self.alive(session) else processes.exit_code(session.pid)
+
     def close(self, session: Session, *, grace: float = 2.0) -> None:
         """End the process and what it started; forget the session."""
         one = ProcessId(session.pid, session.ticks)
         life = processes.marker(one.pid) if processes.living(one.pid, one.ticks) else None
-        processes.sweep(one, life or "", grace=grace)
+        processes.sweep(one, life or "", grace=grace, only_below=life == os.environ.get(MARKER))
         processes.exit_code(one.pid)  # if it was our own child, it need not stay a zombie
         with self._locked():
             found = self.find(session.name)

@@ -65,6 +65,7 @@ class Row:
     ppid: int
     comm: str
     marker: str | None
+    session: int = 0
 
     @property
     def id(self) -> ProcessId:
@@ -200,7 +201,8 @@ def probes() -> list[Probe]:
 
 def table() -> list[Row]:
     """Everybody who lives, with their markers, in one scan."""
-    return [Row(one.pid, one.ticks, one.ppid, one.comm, marker(one.pid)) for one in probes() if not one.zombie]
+    return [Row(one.pid, one.ticks, one.ppid, one.comm, marker(one.pid), one.session)
+            for one in probes() if not one.zombie]
 
 
 def bearers(value: str) -> list[ProcessId]:
@@ -289,17 +291,22 @@ def send(pid: int, ticks: int, signal: int) -> bool:
 
 
 def doomed(root: ProcessId | None, life: str, rows: Iterable[Row], *, caller: int = 0,
-           known: Iterable[ProcessId] = ()) -> list[ProcessId]:
+           known: Iterable[ProcessId] = (), only_below: bool = False) -> list[ProcessId]:
     """Whom Replace ends, parents first. Pure.
 
     The process, its descendants that bear no other life's marker (nobody below those that do), all bearers of its own
     marker and what descends from them in the same way. tmux servers, the caller (a pid) and its ancestors are spared,
-    and pid 1. `known` are processes doomed in an earlier scan of the same sweep, whose parents may be gone by now.
+    and pid 1. `known` are processes doomed in an earlier scan of the same sweep, which may be gone by now: whoever
+    was forked in between and bears no other marker is still known by the session that one of them leads.
+    `only_below` leaves out the bearers elsewhere: for a part of a life, such as a job that bears its starter's marker.
     """
     by_pid = {row.pid: row for row in rows}
     spared = {1, caller} | _above(caller, by_pid)
-    starts = {one for one in (root, *known) if one is not None}
-    first = [row for row in by_pid.values() if row.id in starts or (life and row.marker == life)]
+    earlier = set(known)
+    leaders = {one.pid for one in earlier if one.pid not in by_pid or by_pid[one.pid].ticks == one.ticks}
+    first = [row for row in by_pid.values() if row.id == root or row.id in earlier
+             or (life and row.marker == life and not only_below)
+             or (row.session in leaders and row.marker in (None, life))]
     first.sort(key=lambda row: (row.id != root, row.ticks, row.pid))
     found = _below(first, by_pid, life)
     return [row.id for row in found if row.pid not in spared and not is_tmux(row.comm)]
@@ -337,7 +344,8 @@ def is_tmux(comm: str) -> bool:
     return comm == "tmux" or comm.startswith("tmux:")
 
 
-def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float = 10.0) -> list[ProcessId]:
+def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float = 10.0,
+          only_below: bool = False) -> list[ProcessId]:
     """End a life by force: TERM, `grace` seconds, KILL, rescanning until nobody is left. Returns whom it signalled.
 
     Stopped processes are continued to hear the TERM. Those still there `limit` seconds after the grace (D state,
@@ -346,7 +354,7 @@ def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float
     kill_from = time.monotonic() + grace
     give_up = kill_from + limit
     asked: set[ProcessId] = set()
-    while left := doomed(root, life, table(), caller=os.getpid(), known=asked):
+    while left := doomed(root, life, table(), caller=os.getpid(), known=asked, only_below=only_below):
         now = time.monotonic()
         if now >= give_up:
             pids = ", ".join(str(one.pid) for one in left)

@@ -56,6 +56,10 @@ class Terminal(Protocol):
         """Whether the session's program still runs."""
         ...
 
+    def exit_code(self, session: Session) -> int | None:
+        """How its program ended (negative: a signal); None while it runs, or if nobody can know."""
+        ...
+
     def close(self, session: Session, *, grace: float = 2.0) -> None:
         """End what runs in it (TERM, `grace` seconds, KILL) and remove it. Idempotent."""
         ...

@@ -1,0 +1,39 @@
+"""`garrison agents`: who exists. The same answers as `identity_registry.py`, through click."""
+
+from __future__ import annotations
+
+import click
+
+from garrison.cli import identity_door
+from garrison.cli.home_cmd import home_option, json_option, run_option
+from garrison.cli.output import show_json
+from garrison.records.names import ROLES
+
+
+@click.group()
+def agents() -> None:
+    """Who exists: the identities of all layers."""
+
+
+@agents.command("list")
+@json_option
+@click.option("--stale-only", type=click.FloatRange(0), metavar="SECONDS", help="Only the silent and the gone.")
+@home_option
+def list_command(as_json: bool, stale_only: float | None, home: str | None) -> None:
+    """List identities."""
+    found = identity_door.list_all(home) if stale_only is None else identity_door.find_stale(stale_only, home)
+    if as_json:
+        show_json(found)
+    else:
+        identity_door.show_identities(found, home)
+
+
+@agents.command("show")
+@click.argument("role", type=click.Choice(ROLES))
+@click.argument("name")
+@run_option
+@json_option
+@home_option
+def show_command(role: str, name: str, run: str | None, as_json: bool, home: str | None) -> None:
+    """Show one identity as JSON."""
+    show_json(identity_door.show(role, name, run, home))

@@ -1,0 +1,116 @@
+"""`garrison`: the group of all commands, and the one place where an error becomes a line and an exit code.
+
+Commands are loaded when they are called: `garrison agents list` loads neither lark nor libtmux. The table names each
+command's module, attribute and help line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from garrison.cli.home_cmd import home_option
+from garrison.cli.output import INTERRUPTED, guarded, say, tell
+from garrison.errors import NotFound
+
+COMMANDS = {
+    "launch": ("launch_cmd", "launch", "Run a pipeline on a repository, or go on with an unfinished run."),
+    "up": ("launch_cmd", "up", "Start a launcher for every unfinished run that has none."),
+    "stop": ("launch_cmd", "stop", "Stop a run in order; it can be resumed."),
+    "status": ("status_cmd", "status", "Show runs, their layers and what failed."),
+    "logs": ("logs_cmd", "logs", "Show what a node's agent, or a layer, printed."),
+    "attach": ("logs_cmd", "attach", "Watch a node's session, or type into it."),
+    "agents": ("agents_cmd", "agents", "Who exists."),
+    "signals": ("signals_cmd", "signals", "Messages between the layers."),
+    "merge-queue": ("merge_queue_cmd", "merge_queue", "Branches waiting to land."),
+    "pipeline": ("pipeline_cmd", "pipeline", "Look at pipelines before they run."),
+    "demo": ("demo_cmd", "demo", "Watch agents work while each layer is killed once."),
+    "home": ("home_cmd", "home", "Print where state lives."),
+}
+"""Command → (module of garrison.cli, attribute, help line)."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; None if there is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        name = f"garrison.cli.{module}"
+        try:
+            command: click.Command = getattr(importlib.import_module(name), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            raise NotFound(f"`{cmd_name}` is not part of this garrison") from error
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The help lines of the table; nothing is imported for them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="garrison")
+@home_option
+def garrison(home: str | None) -> None:
+    """Keep a crew of coding agents at work on one git repository."""
+    if home:
+        os.environ["GARRISON_HOME"] = os.path.abspath(home)  # noqa: PTH100  # find_home's own rule
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`garrison …`; returns the exit code."""
+    return run(garrison, argv, "garrison")
+
+
+def run_command(command: click.Command) -> NoReturn:
+    """Run one click command with this process's arguments and exit with its code; for doors."""
+    sys.exit(run(command))
+
+
+def run(command: click.Command, argv: Sequence[str] | None = None, name: str | None = None) -> int:
+    """Run one click command (default: with this process's arguments); returns the exit code, never raises.
+
+    0 done, 1 refused or failed, 2 usage, 130 interrupted; one line on stderr says what to do.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: _invoke(command, arguments, name), tell)
+
+
+def _invoke(command: click.Command, arguments: list[str], name: str | None) -> int:
+    try:
+        code: Any = command.main(args=arguments, prog_name=name, standalone_mode=False)
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return error.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except SystemExit as error:
+        return _exit_code(error)
+    return code if isinstance(code, int) else 0
+
+
+def _exit_code(error: SystemExit) -> int:
+    if isinstance(error.code, int) or error.code is None:
+        return error.code or 0
+    say(str(error.code))
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

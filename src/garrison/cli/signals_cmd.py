@@ -1,0 +1,79 @@
+"""`garrison signals list`: what the layers said to each other, and what still waits to be heard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garrison.cli.home_cmd import home_option, json_option, run_option
+from garrison.cli.output import say, show_json, show_table
+from garrison.errors import NewerSchema, RecordCorrupt, UsageError
+from garrison.records import record
+from garrison.records.names import Key, check_run
+from garrison.records.signals import read
+from garrison.settings import find_home
+
+_PLACES = {"waiting": "", "taken": "taken", "refused": "refused"}
+"""State → folder in an inbox."""
+
+
+@click.group()
+def signals() -> None:
+    """Messages between the layers."""
+
+
+@signals.command("list")
+@click.option("--unacked", is_flag=True, help="Only those that wait to be taken.")
+@run_option
+@json_option
+@home_option
+def list_command(unacked: bool, run: str | None, as_json: bool, home: str | None) -> None:
+    """List signals, oldest first. State is waiting, taken or refused (with the reason)."""
+    place = find_home(home)
+    wanted = None if run is None else check_run(run)
+    found = [body for key in _inboxes(place) if wanted is None or key.run == wanted
+             for state in (["waiting"] if unacked else _PLACES) for body in _read(place, key, state)]
+    found.sort(key=lambda body: (body["timestamp"], body["file"]))
+    if as_json:
+        show_json(found)
+        return
+    rows = [(body["timestamp"], body["state"], _from(body), body["to"], body["signal_type"], body["node_id"],
+             body["attempt"] or "", body["reason"]) for body in found]
+    show_table(("TIME", "STATE", "FROM", "TO", "TYPE", "NODE", "TRY", "REASON"), rows, f"no signals in {place}")
+
+
+def _from(body: dict[str, Any]) -> str:
+    return f"{body['source']['role']}-{body['source']['name']}#{body['source'].get('incarnation', '?')}"
+
+
+def _inboxes(home: Path) -> Iterator[Key]:
+    folder = home / "signals"
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+        try:
+            yield Key.parse(entry.name)
+        except UsageError:
+            say(f"{entry} is no inbox; it was passed over")
+
+
+def _read(home: Path, key: Key, state: str) -> Iterator[dict[str, Any]]:
+    folder = home / "signals" / key.full / _PLACES[state]
+    for path in sorted(folder.glob("[!.]*.json")):
+        try:
+            signal = read(path)
+        except FileNotFoundError:
+            continue
+        except (RecordCorrupt, NewerSchema) as error:
+            say(str(error))
+            continue
+        yield {**record.to_dict(signal), "to": key.full, "state": state, "reason": _reason(path), "file": str(path)}
+
+
+def _reason(path: Path) -> str:
+    """Why a signal was refused, '' if it was not."""
+    try:
+        return path.with_name(f"{path.name}.reason").read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""

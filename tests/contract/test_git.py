@@ -1,0 +1,246 @@
+"""What garrison needs of git, asked of the real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from garrison.errors import Refused
+from garrison.system.git import ZERO, Git, GitError, common_dir, repository_key, validate_repository
+
+
+def git(path, *arguments):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env |= {"GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@x"}
+    return subprocess.run(["git", *arguments], cwd=path, env=env, capture_output=True, text=True, check=True,
+                          stdin=subprocess.DEVNULL).stdout.strip()
+
+
+@pytest.fixture
+def repo(tmp_path):
+    path = tmp_path / "repo"
+    path.mkdir()
+    git(path, "init", "-q", "-b", "main")
+    (path / "a.txt").write_text("a\n")
+    (path / ".gitignore").write_text("ignored\n")
+    git(path, "add", "-A")
+    git(path, "commit", "-qm", "first")
+    return path
+
+
+@pytest.fixture
+def ours(repo):
+    return Git(repo)
+
+
+def commit(repo, name, text):
+    (repo / name).write_text(text)
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", name)
+    return git(repo, "rev-parse", "HEAD")
+
+
+def test_foreign_variables_and_settings_do_not_reach_git(repo, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", "/nowhere")
+    git(repo, "config", "commit.gpgsign", "true")
+    (repo / "new").write_text("n\n")
+    assert Git(repo).commit_all(repo, "kept") is not None
+    assert common_dir(repo) == (repo / ".git").resolve()
+
+
+def test_an_error_is_one_line_that_tells_what_git_said(ours):
+    with pytest.raises(GitError) as caught:
+        ours.run("rev-list", "no-such-thing")
+    assert "\n" not in str(caught.value)
+    assert "no-such-thing" in str(caught.value)
+    with pytest.raises(GitError, match="No such file"):
+        Git(ours.root / "gone").run("status")
+
+
+def test_one_key_for_all_worktrees_of_a_repository(repo, ours, tmp_path):
+    ours.add_worktree(tmp_path / "tree", "topic", "main")
+    assert repository_key(tmp_path / "tree") == repository_key(repo) == ours.key
+    assert ours.key.startswith("repo-")
+    assert "/" not in ours.key
+    (tmp_path / "link").symlink_to(repo)
+    assert repository_key(tmp_path / "link") == ours.key
+
+
+def test_names_ancestors_and_log(repo, ours):
+    first = git(repo, "rev-parse", "main")
+    second = commit(repo, "b.txt", "b\n")
+    git(repo, "tag", "topic")
+    assert ours.rev("main") == second
+    assert ours.rev("nothing") is None
+    assert ours.branch_tip("topic") is None
+    assert ours.is_ancestor(first, second)
+    assert not ours.is_ancestor(second, first)
+    assert ours.branch_exists("main")
+    assert not ours.branch_exists("topic")
+    assert [line.split(" ", 1)[1] for line in ours.log_oneline(f"{first}..{second}")] == ["b.txt"]
+    assert ours.changed_paths(first, second) == ["b.txt"]
+    assert ours.head(repo) == second
+    assert ours.head(repo / "gone") is None
+    assert ours.current_branch() == "main"
+
+
+def test_update_ref_compares_and_swaps(repo, ours):
+    first = git(repo, "rev-parse", "main")
+    second = commit(repo, "b.txt", "b\n")
+    assert ours.update_ref("refs/garrison/x", first, ZERO)
+    assert not ours.update_ref("refs/garrison/x", second, ZERO)
+    assert not ours.update_ref("refs/garrison/x", second, second)
+    assert ours.update_ref("refs/garrison/x", second, first)
+    assert ours.refs("refs/garrison/") == {"refs/garrison/x": second}
+    ours.delete_refs(["refs/garrison/x", "refs/garrison/absent"])
+    assert ours.refs("refs/garrison/") == {}
+
+
+def test_merge_tree_merges_without_a_checkout_or_names_the_conflicts(repo, ours):
+    git(repo, "checkout", "-qb", "topic")
+    theirs = commit(repo, "b c.txt", "b\n")
+    git(repo, "checkout", "-q", "main")
+    mine = commit(repo, "c.txt", "c\n")
+    merged = ours.merge_tree(mine, theirs)
+    assert merged.conflicts == []
+    assert git(repo, "ls-tree", "--name-only", merged.tree).splitlines() == [".gitignore", "a.txt", "b c.txt", "c.txt"]
+    other = commit(repo, "b c.txt", "other\n")
+    assert ours.merge_tree(other, theirs)[:2] == (None, ["b c.txt"])
+    git(repo, "checkout", "-q", "--orphan", "alone")
+    assert "no commit in common" in ours.merge_tree(commit(repo, "x", "x"), theirs).reason
+    with pytest.raises(GitError):
+        ours.merge_tree("0" * 39 + "1", theirs)
+
+
+def test_commit_tree_depends_on_its_arguments_only(repo, ours):
+    tip = git(repo, "rev-parse", "main")
+    tree = ours.tree_of(tip)
+    made = {ours.commit_tree(tree, [tip], "Merge\n\nKey: ö\n", date=1_700_000_000) for _ in range(2)}
+    assert len(made) == 1
+    told = git(repo, "show", "-s", "--format=%an|%ae|%cn|%at|%ct|%(trailers:key=Key,valueonly,separator=)", made.pop())
+    assert told == "garrison|garrison@localhost|garrison|1700000000|1700000000|ö"
+
+
+def test_worktrees_are_added_kept_found_again_and_removed(repo, ours, tmp_path):
+    path = tmp_path / "trees" / "t"
+    ours.add_worktree(path, "garrison/r/n", "main")
+    (path / "work").write_text("w\n")
+    ours.add_worktree(path, "garrison/r/n", "main")
+    assert (path / "work").exists()
+    assert [(tree.path.name, tree.branch) for tree in ours.worktrees()] == [("repo", "main"), ("t", "garrison/r/n")]
+    ours.remove_worktree(path)
+    ours.remove_worktree(path)
+    assert not path.exists()
+    assert len(ours.worktrees()) == 1
+    ours.add_worktree(path, "garrison/r/n", "main")  # the branch is there already
+    assert ours.current_branch(path) == "garrison/r/n"
+
+
+def test_what_is_in_the_way_of_a_worktree_is_handled(repo, ours, tmp_path):
+    path = tmp_path / "t"
+    ours.add_worktree(path, "one", "main")
+    subprocess.run(["rm", "-r", str(path)], check=True)  # registered, but missing
+    ours.add_worktree(path, "one", "main")
+    assert ours.current_branch(path) == "one"
+    ours.remove_worktree(path)
+    path.mkdir()
+    (path / "left").write_text("somebody's\n")  # a left-over directory is nobody's to delete
+    ours.add_worktree(path, "one", "main")
+    assert (tmp_path / "t.left-1" / "left").read_text() == "somebody's\n"
+    ours.add_worktree(tmp_path / "u", "two", "main")
+    (ours.git_dir(tmp_path / "u") / "locked").write_text("initializing\n")  # a killed `worktree add`
+    ours.add_worktree(tmp_path / "u", "two", "main")
+    assert (tmp_path / "u" / "a.txt").exists()
+    subprocess.run(["rm", "-r", str(tmp_path / "u")], check=True)
+    ours.add_worktree(tmp_path / "v", "two", "main")  # the branch was held by a missing tree elsewhere
+    assert ours.current_branch(tmp_path / "v") == "two"
+
+
+def test_many_worktrees_at_once(repo, ours, tmp_path):
+    git(repo, "config", "branch.autoSetupMerge", "always")
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(lambda n: Git(repo).add_worktree(tmp_path / f"t{n}", f"b{n}", "main"), range(12)))
+    assert len(ours.worktrees()) == 13
+
+
+def test_dirty_commit_all_and_who_did_it(repo, ours, monkeypatch):
+    monkeypatch.setenv("HOME", "/nowhere")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    nameless = Git(repo)
+    assert not nameless.dirty(repo)
+    assert nameless.commit_all(repo, "nothing") is None
+    (repo / "new").write_text("n\n")
+    (repo / "ignored").write_text("i\n")
+    hook = repo / ".git/hooks/pre-commit"
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    assert nameless.dirty(repo)
+    made = nameless.commit_all(repo, "left-overs")
+    assert git(repo, "show", "-s", "--format=%an <%ae>", made) == "garrison <garrison@localhost>"
+    assert not nameless.dirty(repo)
+    git(repo, "config", "user.name", "U")
+    git(repo, "config", "user.email", "u@x")
+    (repo / "new").write_text("n2\n")
+    assert git(repo, "show", "-s", "--format=%an", nameless.commit_all(repo, "more")) == "U"
+
+
+def test_a_snapshot_keeps_everything_and_touches_nothing(repo, ours):
+    (repo / "a.txt").write_text("edited\n")
+    (repo / "staged").write_text("s\n")
+    git(repo, "add", "staged")
+    (repo / "untracked").write_text("u\n")
+    (repo / "ignored").write_text("i\n")
+    before = (git(repo, "status", "--porcelain"), (repo / ".git/index").read_bytes(), git(repo, "rev-parse", "HEAD"))
+    kept = ours.snapshot(repo, "refs/garrison/rescue/x", "rescued")
+    assert (git(repo, "status", "--porcelain"), (repo / ".git/index").read_bytes(), git(repo, "rev-parse", "HEAD")) == \
+        before
+    assert git(repo, "rev-parse", "refs/garrison/rescue/x") == kept
+    assert git(repo, "show", f"{kept}:untracked") == "u"
+    assert git(repo, "show", f"{kept}:a.txt") == "edited"
+    assert "ignored" not in git(repo, "ls-tree", "--name-only", kept).split()
+    assert not list((repo / ".git").glob("garrison-*"))
+    git(repo, "stash", "-uq")
+    assert ours.snapshot(repo, "refs/garrison/rescue/y", "clean") == git(repo, "rev-parse", "HEAD")
+    (repo / ".git/index").write_bytes(b"torn")
+    (repo / "untracked").write_text("again\n")
+    assert git(repo, "show", f"{ours.snapshot(repo, 'refs/garrison/rescue/z', 'torn')}:untracked") == "again"
+
+
+def test_locks_of_a_dead_life_are_cleared_in_its_worktree_only(repo, ours, tmp_path):
+    ours.add_worktree(tmp_path / "t", "one", "main")
+    own = ours.git_dir(tmp_path / "t")
+    for lock in (own / "index.lock", own / "HEAD.lock", repo / ".git/index.lock"):
+        lock.write_text("")
+    assert ours.clear_locks(tmp_path / "t") == ["index.lock", "HEAD.lock"]
+    assert ours.clear_locks(repo) == []
+    assert (repo / ".git/index.lock").exists()
+    assert not (own / "index.lock").exists()
+
+
+def test_repositories_garrison_cannot_work_on_are_refused_with_what_to_do(repo, tmp_path):
+    assert validate_repository(repo) == repo
+    assert validate_repository(repo.parent / "repo") == repo
+    git(tmp_path, "clone", "-q", "--bare", str(repo), str(tmp_path / "bare"))
+    commit(repo, "b", "b")
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{repo}", str(tmp_path / "shallow"))
+    git(tmp_path, "init", "-q", str(tmp_path / "empty"))
+    git(tmp_path, "clone", "-q", str(repo), str(tmp_path / "unborn"))
+    git(tmp_path / "unborn", "checkout", "-q", "--orphan", "new")
+    for name, word in (("nowhere", "git init"), (".", "git init"), ("bare", "clone it"), ("shallow", "--unshallow"),
+                       ("empty", "--allow-empty"), ("unborn", "switch"), ("repo/.git", "checkout")):
+        with pytest.raises(Refused, match=word):
+            validate_repository(tmp_path / name)
+
+
+def test_a_branch_called_garrison_is_refused(repo, ours):
+    ours.check_branch_space()
+    git(repo, "branch", "garrison")
+    with pytest.raises(Refused, match="git branch -m"):
+        ours.check_branch_space()

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from merge_support import World, check, git
+
+from garrison.errors import Refused
+from garrison.merge.preflight import foreign_imports, preflight, pythons
+from garrison.merge.state import Config
+from garrison.system.environment import child_environment
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path, gate=None)
+
+
+def run(world, gate, setup=None, *, timeout=30.0, environ=None, **options):
+    environment = child_environment(environ or os.environ)
+    said = []
+    result = preflight(world.queue, Config(gate, setup, False, timeout), trees=world.trees, environment=environment,
+                       progress=said.append, **options)
+    return result, said
+
+
+def test_green_is_recorded_and_spares_the_identical_tree(tmp_path):
+    world = World(tmp_path)
+    result = preflight(world.queue, world.config, trees=world.trees, environment=child_environment(os.environ))
+    assert (result.commit, world.gates()) == (world.start, 1)
+    git(world.repo, "checkout", "-q", "--detach")
+    world.branch("one", {"lines.txt": "x\n"})
+    world.branch("two", {"lines.txt": "".join(f"{n}\n" for n in range(10))}, start="one")
+    world.enqueue("two")  # two commits that together change nothing
+    world.drain()
+    assert world.entry("two").status == "landed"
+    assert world.gates() == 1
+    check(world)
+
+
+def test_it_runs_outside_every_checkout_and_says_what_it_does(world):
+    _, said = run(world, "test $(git rev-parse --show-toplevel) = $GARRISON_TREE && test -e made", "touch made")
+    assert [line.split()[1] for line in said] == ["set-up", "gate"]
+    assert git(world.repo, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(("gate", "setup", "word"), [
+    ("echo why it is red; exit 1", None, "why it is red"), ("no-such-command", None, "not found"),
+    ("sleep 60", None, "longer than"), ("exit 5", None, "no tests"),
+    ("echo 'Ran 0 tests in 0.000s'", None, "no tests"), ("true", "echo broken set-up; false", "broken set-up")])
+def test_everything_but_green_is_refused_with_the_logs_tail(world, gate, setup, word):
+    with pytest.raises(Refused, match=word):
+        run(world, gate, setup, timeout=0.3 if "sleep" in gate else 30)
+    assert world.queue.state.green == set()
+
+
+def test_a_pause_is_lifted(tmp_path):
+    world = World(tmp_path, gate=f"test -e {tmp_path}/cure")
+    world.branch("one", {"a": "a\n"})
+    world.enqueue("one")
+    world.drain(until="paused")
+    (tmp_path / "cure").touch()
+    preflight(world.queue, world.config, trees=world.trees, environment=child_environment(os.environ))
+    world.drain()
+    assert world.entry("one").status == "landed"
+
+
+def fake_environment(tmp_path: Path) -> tuple[Path, Path]:
+    """A virtual environment made by hand (symlink and pyvenv.cfg); its python and its site-packages."""
+    site = tmp_path / "env" / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"
+    site.mkdir(parents=True)
+    (tmp_path / "env/bin").mkdir()
+    (tmp_path / "env/bin/python").symlink_to(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info[1]}")
+    base = Path(sys.base_prefix) / "bin"
+    (tmp_path / "env/pyvenv.cfg").write_text(f"home = {base}\ninclude-system-site-packages = false\n")
+    return tmp_path / "env/bin/python", site
+
+
+def _pth(site: Path, repo: Path) -> None:
+    (site / "__editable__.project-1.pth").write_text(f"{repo}\n")
+
+
+def _finder(site: Path, repo: Path) -> None:
+    (site / "__editable___project_1_finder.py").write_text(
+        f"MAPPING: dict[str, str] = {{'project': '{repo}/project'}}\nNAMESPACES: dict[str, list[str]] = {{}}\n")
+
+
+def _direct(site: Path, repo: Path) -> None:
+    (site / "project-1.dist-info").mkdir()
+    (site / "project-1.dist-info/direct_url.json").write_text(
+        f'{{"url": "file://{repo}", "dir_info": {{"editable": true}}}}')
+
+
+@pytest.mark.parametrize("trap", [_pth, _finder, _direct])
+def test_an_editable_install_from_the_target_repository_is_refused(world, tmp_path, trap):
+    python, site = fake_environment(tmp_path)
+    trap(site, world.repo)
+    environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    with pytest.raises(Refused, match=r"--setup .*--allow-foreign-imports"):
+        run(world, "python -c pass", environ=environ)
+    run(world, "python -c pass", environ=environ, allow_foreign_imports=True)
+
+
+def test_an_install_from_elsewhere_and_an_environment_inside_the_repository_are_none_of_ours(world, tmp_path):
+    python, site = fake_environment(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    _pth(site, elsewhere)
+    assert foreign_imports(python, [world.repo], tmp_path, os.environ) == []
+    _pth(site, tmp_path / "env" / "lib")
+    assert foreign_imports(python, [tmp_path], world.trees, {**os.environ}) == []
+
+
+def test_the_gates_interpreter_is_found_behind_scripts_and_assignments(tmp_path):
+    script = tmp_path / "bin/pytest"
+    script.parent.mkdir()
+    script.write_text("#!/opt/x/bin/python3\n")
+    script.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    assert pythons("cd sub && FOO=1 pytest -q; make", tmp_path, environment) == [Path("/opt/x/bin/python3")]
+    assert [path.name for path in pythons("env A=1 python3 -m pytest", tmp_path, environment)] == ["python3"]
+    assert pythons("make check", tmp_path, environment) == []

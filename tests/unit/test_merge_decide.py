@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from garrison.merge import decide
+from garrison.merge.entry import Entry
+from garrison.merge.state import Config, Outcome, QueueState
+from garrison.merge.tell import signal_of
+
+
+@pytest.mark.parametrize(("code", "timed_out", "tail", "stage", "result"), [
+    (0, False, "1 passed", "gate", "green"), (1, False, "", "gate", "red"), (126, False, "", "gate", "missing"),
+    (127, False, "", "gate", "missing"), (124, True, "", "gate", "timeout"), (124, False, "", "gate", "red"),
+    (5, False, "no tests ran", "gate", "empty"), (0, False, "Ran 0 tests in 0.000s\n\nOK", "gate", "empty"),
+    (0, False, "Ran 0 tests in 0.0s\nRan 3 tests in 0.1s", "gate", "green"),
+    (0, False, "we Ran 0 tests in my dream", "gate", "green"),
+    (0, False, "", "setup", "green"), (1, False, "", "setup", "setup"), (127, False, "", "setup", "setup"),
+    (124, True, "", "setup", "setup")])
+def test_classes(code, timed_out, tail, stage, result):
+    assert decide.classify(code, timed_out=timed_out, tail=tail, stage=stage) == result
+
+
+def test_every_failure_has_words():
+    for result in decide.BROKEN | {"red"}:
+        assert decide.in_words(result, 9, 1.5)
+    assert decide.in_words("green", 0, 1) == ""
+
+
+def test_the_base_is_asked_unless_a_plain_red_meets_a_base_known_green():
+    config = Config("make")
+    state = QueueState(config=config, green={("base", config.command_key)})
+    assert not decide.needs_base("red", "base", state)
+    assert decide.needs_base("red", "other", state)
+    for broken in decide.BROKEN:
+        assert decide.needs_base(broken, "base", state)
+    state.config = Config("make", "other set-up")
+    assert decide.needs_base("red", "base", state)
+
+
+def test_blame():
+    assert decide.blame("green") == ("entry", "")
+    assert decide.blame("red") == ("queue", "base_red")
+    assert decide.blame("missing") == ("queue", "gate_broken")
+
+
+def entry(name, status):
+    return Entry(name, "r", name, 1, "b", "o", "main", status=status)
+
+
+def test_what_was_begun_comes_first_then_the_first_in():
+    state = QueueState(entries={name: entry(name, status) for name, status in (
+        ("a", "landed"), ("b", "landing_blocked"), ("c", "queued"), ("d", "queued"), ("e", "testing"))})
+    assert decide.chosen(state).id == "e"
+    del state.entries["e"]
+    assert decide.chosen(state).id == "c"
+    del state.entries["c"], state.entries["d"]
+    assert decide.chosen(state) is None
+
+
+@pytest.mark.parametrize(("old", "new", "unfinished", "processor", "refused"), [
+    (None, Config("a"), 3, True, False), (Config("a"), Config("a", timeout=5), 3, True, False),
+    (Config("a"), Config("b"), 0, False, False), (Config("a"), Config("b"), 1, False, True),
+    (Config("a"), Config("b"), 0, True, True), (Config("a"), Config("a", "s"), 1, False, True),
+    (Config("a"), Config(no_gate=True), 1, False, True)])
+def test_another_gate(old, new, unfinished, processor, refused):
+    assert bool(decide.refusal(old, new, unfinished=unfinished, processor=processor)) == refused
+
+
+@pytest.mark.parametrize(("gate", "words"), [
+    ("pytest -q", ["pytest"]), ("cd a && FOO=1 python -m x; make | tee log", ["cd", "python", "make", "tee"]),
+    ("env A=1 exec pytest", ["pytest"]), ("echo 'a && b'", ["echo"]), ("broken 'quote", []), ("a\nb", ["a", "b"])])
+def test_gate_words(gate, words):
+    assert decide.gate_words(gate) == words
+
+
+def test_a_signal_is_a_function_of_its_record():
+    told = Entry("e", "r", "n", 2, "b", "o", "main", recipient="runner-n@r")
+    outcome = Outcome(told, "MERGE_FAILED", 7, "2026-01-01T00:00:00.000000Z", {"error": "x"})
+    signal = signal_of(outcome, "demo", 3)
+    assert signal == signal_of(outcome, "demo", 3)
+    assert (signal.id, signal.recipient.full, signal.sender.full, signal.attempt) == (
+        "mq-7-MERGE_FAILED", "runner-n@r", "processor-demo@r", 2)
+    assert signal_of(Outcome(entry("x", "landed"), "MERGE_COMPLETE", 1, "", {})) is None

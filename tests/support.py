@@ -199,10 +199,7 @@ class Place:
                 return code
             assert resumes > 0, f"the launcher was killed too often\n{self.told()}"
             resumes -= 1
-            child = self.resume(run) if self.launched(run) else self.begin(*_again(child))
-
-    def launched(self, run: str) -> bool:
-        return (self.home / "runs" / run / "launch.json").exists()
+            child = self.resume(run)
 
     def told(self) -> str:
         """What garrison printed, for a failure's message: the commands' output and the layers' logs."""
@@ -397,8 +394,3 @@ def alive(identity: dict[str, Any]) -> bool:
     found = stat(identity["pid"]) if identity.get("pid") else None
     return found is not None and found[0] != "Z" and found[1] == identity["start_ticks"]
 
-
-def _again(child: subprocess.Popen[bytes]) -> list[str]:
-    """The arguments of a garrison command, to give it once more."""
-    assert isinstance(child.args, list)
-    return [str(word) for word in child.args[len(PROGRAM):]]

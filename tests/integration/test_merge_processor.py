@@ -230,6 +230,8 @@ def test_a_second_processor_stands_by_and_a_fenced_one_stops(world):
     world.enqueue("one")
     with pytest.raises(Fenced):
         first.step()
+    with pytest.raises(Fenced):
+        first._append("resume", {"reason": "it looked before the other took over"})
     assert isinstance(second.step(), Progress)
     first.close()
     second.close()
@@ -292,6 +294,20 @@ def test_the_running_gate_is_adopted_not_started_again(tmp_path):
     check(world)
 
 
+def test_a_gate_whose_entry_was_superseded_while_nobody_processed_is_ended(tmp_path):
+    world = World(tmp_path, gate="test ! -e slow || sleep 300")
+    world.branch("one", {"slow": "x\n"})
+    world.enqueue("one")
+    first = world.processor()
+    until(lambda: isinstance(step := first.step(), Wait) and step.kind == "gate", "a running gate")
+    first.close()
+    world.branch("one", {"fast": "x\n"})
+    world.enqueue("one")
+    world.drain()
+    assert world.entry("one").status == "landed"
+    check(world)
+
+
 def test_the_slot_shows_exactly_the_candidate(tmp_path):
     probe = tmp_path / "probe"
     world = World(tmp_path, gate=f"ls -A >> {probe}; touch left-over; echo changed > lines.txt; true")
@@ -334,8 +350,9 @@ def test_the_gate_sees_its_tree_slot_and_marker_and_no_foreign_secrets(tmp_path,
 
 
 def test_stale_compiled_python_never_decides(tmp_path):
-    world = World(tmp_path, gate="python3 -c 'import m; assert m.x == open(\"want\").read().strip()'")
-    world.branch("one", {"m.py": "x = '1'\n", "want": "1\n"})
+    world = World(tmp_path, gate="touch -d @1700000000 m.py; "
+                  "python3 -c 'import m; assert m.x == open(\"want\").read().strip()'")
+    world.branch("one", {"m.py": "x = '1'\n", "want": "1\n", ".gitignore": "__pycache__\n"})
     world.branch("two", {"m.py": "x = '2'\n", "want": "2\n"}, start="one")
     world.enqueue("one")
     world.enqueue("two")

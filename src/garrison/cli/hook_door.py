@@ -5,9 +5,8 @@ Light, as identity_door is. Every function returns JSON's shapes; refusals are G
 
 from __future__ import annotations
 
-import argparse
-
 from garrison.cli import resolve
+from garrison.cli.arguments import DoorParser, add_life
 from garrison.cli.output import guarded, say, show_json, tell_json
 from garrison.errors import Fenced, NotFound
 from garrison.records import record
@@ -18,6 +17,7 @@ from garrison.records.wisdom import build_wisdom_prompt_block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Sequence
     from typing import Any
 
@@ -120,22 +120,15 @@ def wisdom(role: str, name: str, run: str | None = None, home: str | None = None
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The door's command line; returns the exit code."""
-    options = _parser().parse_args(argv)
-    work: Callable[[argparse.Namespace], None] = options.work
+    work, options = _parser().parse(argv)
     return guarded(lambda: work(options), tell_json)
 
 
-def _parser() -> argparse.ArgumentParser:
-    home = argparse.ArgumentParser(add_help=False)
-    home.add_argument("--home", default=argparse.SUPPRESS,
-                      help="where state lives (default: GARRISON_HOME, the checkout's state/, the user's)")
-    parser = argparse.ArgumentParser(prog="hook_manager.py", description="How far each one's work is.", parents=[home])
-    parser.set_defaults(home=None)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+def _parser() -> DoorParser:
+    parser = DoorParser("hook_manager.py", "How far each one's work is.")
 
     def command(name: str, work: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
-        made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, parents=[home])
-        made.set_defaults(work=work)
+        made = parser.command(name, work, text)
         made.add_argument("role", choices=ROLES, metavar="ROLE", help=", ".join(ROLES))
         made.add_argument("name", metavar="NAME")
         made.add_argument("--run", help="the run, if several have that name")
@@ -145,19 +138,14 @@ def _parser() -> argparse.ArgumentParser:
     create.add_argument("--phase", help="where a new one begins (default: planning)")
     update = command("update-phase", _update_phase, "move a hook to the next phase")
     update.add_argument("phase", metavar="PHASE", help=", ".join(PHASES))
-    _add_life(update)
+    add_life(update)
     command("read", _read, "show a hook as JSON")
     resumption = command("update-resumption", _update_resumption, "leave notes for a successor")
     resumption.add_argument("text", metavar="TEXT")
     resumption.add_argument("--last-committed-node", metavar="X")
-    _add_life(resumption)
+    add_life(resumption)
     command("wisdom", _wisdom, "print what a successor is told")
     return parser
-
-
-def _add_life(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--incarnation", type=int, help="the life that speaks (default: GARRISON_INCARNATION, else the "
-                                                        "living one)")
 
 
 def _create(options: argparse.Namespace) -> None:

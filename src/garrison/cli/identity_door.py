@@ -6,11 +6,11 @@ each imported when its command needs it. Every function returns JSON's shapes; r
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
 from garrison.cli import resolve
+from garrison.cli.arguments import DoorParser, add_life, positive, seconds
 from garrison.cli.output import age, guarded, say, show_json, show_table, tell_json
 from garrison.errors import NotFound, Refused
 from garrison.records import record
@@ -19,7 +19,8 @@ from garrison.records.names import ROLES, Key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import argparse
+    from collections.abc import Sequence
     from typing import Any
 
     from garrison.records.store import Store
@@ -175,40 +176,27 @@ def _present(old: Identity | None, key: Key) -> Identity:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The door's command line; returns the exit code."""
-    options = _parser().parse_args(argv)
-    work: Callable[[argparse.Namespace], None] = options.work
+    work, options = _parser().parse(argv)
     return guarded(lambda: work(options), tell_json)
 
 
-def _parser() -> argparse.ArgumentParser:
-    home = argparse.ArgumentParser(add_help=False)
-    home.add_argument("--home", default=argparse.SUPPRESS,
-                      help="where state lives (default: GARRISON_HOME, the checkout's state/, the user's)")
-    parser = argparse.ArgumentParser(prog="identity_registry.py", description="Who exists.", parents=[home])
-    parser.set_defaults(home=None)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(name: str, work: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
-        made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, parents=[home])
-        made.set_defaults(work=work)
-        return made
-
-    create = command("create", _create, "make an identity; over a dead one of the same run, its successor")
+def _parser() -> DoorParser:
+    parser = DoorParser("identity_registry.py", "Who exists.")
+    create = parser.command("create", _create, "make an identity; over a dead one of the same run, its successor")
     _add_who(create)
     create.add_argument("--session-id", default="")
     create.add_argument("--worktree")
-    create.add_argument("--pid", type=_positive, help="the process whose life this is")
-    update = command("update-liveness", _update_liveness, "record a heartbeat")
-    _add_who(update, life=True)
-    stale = command("find-stale", _find_stale, "list the lives that are silent, gone or never came up, as JSON")
-    stale.add_argument("--timeout", type=_seconds, default=STALE_AFTER, help="seconds of silence (default: 300)")
+    create.add_argument("--pid", type=positive, help="the process whose life this is")
+    _add_who(parser.command("update-liveness", _update_liveness, "record a heartbeat"), life=True)
+    stale = parser.command("find-stale", _find_stale, "list the lives that are silent, gone or never came up, as JSON")
+    stale.add_argument("--timeout", type=seconds, default=STALE_AFTER, help="seconds of silence (default: 300)")
     stale.add_argument("--respawn", action="store_true", help="start a launcher for each unfinished run that has none")
-    listing = command("list", _list, "list identities")
+    listing = parser.command("list", _list, "list identities")
     listing.add_argument("--json", action="store_true", dest="as_json")
-    listing.add_argument("--stale-only", type=_seconds, metavar="SECONDS", help="only what find-stale lists")
-    _add_who(command("show", _show, "show one identity as JSON"))
-    _add_who(command("mark-crashed", _mark_crashed, "say that a life crashed"), life=True)
-    _add_who(command("mark-terminated", _mark_terminated, "say that a life ended in order"), life=True)
+    listing.add_argument("--stale-only", type=seconds, metavar="SECONDS", help="only what find-stale lists")
+    _add_who(parser.command("show", _show, "show one identity as JSON"))
+    _add_who(parser.command("mark-crashed", _mark_crashed, "say that a life crashed"), life=True)
+    _add_who(parser.command("mark-terminated", _mark_terminated, "say that a life ended in order"), life=True)
     return parser
 
 
@@ -217,22 +205,7 @@ def _add_who(parser: argparse.ArgumentParser, *, life: bool = False) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--run", help="the run, if several have that name")
     if life:
-        parser.add_argument("--incarnation", type=_positive,
-                            help="the life that speaks (default: GARRISON_INCARNATION, else the living one)")
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 <= number < 1e9:
-        raise ValueError
-    return number
+        add_life(parser)
 
 
 def _create(options: argparse.Namespace) -> None:

@@ -10,12 +10,13 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from garrison.cli import resolve
+from garrison.cli.arguments import DoorParser, seconds
 from garrison.cli.output import guarded, show_json, tell_json
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records import atomic, record, signals
@@ -167,32 +168,25 @@ def _attempt(store: Store, run: str, node: str | None, body: dict[str, Any]) -> 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The door's command line; returns the exit code."""
-    options = _parser().parse_args(argv)
-    work: Callable[[argparse.Namespace], int | None] = options.work
+    work, options = _parser().parse(argv)
     return guarded(lambda: work(options), tell_json)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="signal_protocol.py", description="Messages between the layers.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    write = commands.add_parser("write", help="write a signal; prints its file")
+def _parser() -> DoorParser:
+    parser = DoorParser("signal_protocol.py", "Messages between the layers.")
+    write = parser.command("write", _write, "write a signal; prints its file")
     for name in ("source", "target"):
         write.add_argument(name, metavar=name.upper(), help="role, role-name or role-name@run")
     write.add_argument("type", metavar="TYPE", help="MERGE_READY, GUIDANCE, …")
     write.add_argument("--payload", type=_payload, default={}, help="JSON object; node_id and run_id say who is meant")
     write.add_argument("--signals-dir", help="where inboxes lie (default: the home's signals/)")
-    write.set_defaults(work=_write)
-    read = commands.add_parser("read", help="show a signal as JSON")
+    read = parser.command("read", _read, "show a signal as JSON")
     read.add_argument("path", metavar="PATH")
-    read.set_defaults(work=lambda options: show_json(read_signal(options.path)))
-    wait = commands.add_parser("wait", help="wait for a signal and take it; exit 1 if none comes")
+    wait = parser.command("wait", _wait, "wait for a signal and take it; exit 1 if none comes")
     wait.add_argument("target", metavar="TARGET", help="role, role-name or role-name@run")
-    wait.add_argument("--timeout", type=float, default=60.0, help="seconds (default: 60)")
+    wait.add_argument("--timeout", type=seconds, default=60.0, help="seconds (default: 60)")
     wait.add_argument("--type", action="append", dest="types", help="only this type (repeatable)")
     wait.add_argument("--run")
-    wait.set_defaults(work=_wait)
-    for command in (parser, write, read, wait):
-        command.add_argument("--home", default=None if command is parser else argparse.SUPPRESS)
     return parser
 
 
@@ -208,9 +202,12 @@ def _write(options: argparse.Namespace) -> None:
                        home=options.home))
 
 
-def _wait(options: argparse.Namespace) -> int:
+def _read(options: argparse.Namespace) -> None:
+    show_json(read_signal(options.path))
+
+
+def _wait(options: argparse.Namespace) -> None:
     found = wait_for_signal(options.target, options.timeout, options.types, options.run, options.home)
     if found is None:
         raise NotFound(f"no signal for {options.target} came within {options.timeout:g} s")
     show_json(found)
-    return 0

@@ -130,6 +130,9 @@ class Guardian:
     def abandon(self, why: str) -> None:
         """Fenced: runners are lives of their own and stay."""
 
+    def trouble(self, why: str, times: int) -> None:
+        """Said by the loop, and tried again: nobody is given up for a passing trouble."""
+
     # acts
 
     def _log(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> None:

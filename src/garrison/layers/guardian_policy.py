@@ -248,9 +248,15 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
     if any(suspended(state, view, name) for name in state.nodes):
         return [Act("run", "stopped", why="its runners were stopped")]
     if outcome == "failed":
-        reasons = "; ".join(f"{name}: {node.reason}" for name, node in state.nodes.items() if node.status == "failed")
+        reasons = "; ".join(f"{name}: {_brief(node.reason)}" for name, node in state.nodes.items()
+                            if node.status == "failed")
         return [Act("run", "failed", why=reasons or "nothing left to start")]
     return []
+
+
+def _brief(reason: str, limit: int = 160) -> str:
+    line = reason.strip().partition("\n")[0]
+    return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def suspended(state: RunState, view: GuardianView, name: str) -> bool:

@@ -146,6 +146,9 @@ class Launcher:
     def abandon(self, why: str) -> None:
         """Fenced: the guardian is a life of its own and stays."""
 
+    def trouble(self, why: str, times: int) -> None:
+        """Said by the loop, and tried again: nobody is given up for a passing trouble."""
+
     # acts
 
     def _do_take(self, act: Act, view: LauncherView) -> None:

@@ -99,8 +99,10 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read pipeline {path}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"cannot read pipeline {path}: {error.strerror}; name a DOT file") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"pipeline {path} is not UTF-8 text; save it as such") from error
 
 
 def _pipeline_id(request: Request, plan: RunPlan) -> str:
@@ -271,7 +273,7 @@ def start_detached(world: World, launch: Launch, options: list[str]) -> int:
     log = world.files(launch.run_id).layer_log("launch")
     atomic.make_directory(log.parent)
     child = world.processes.spawn(argv, env=env, cwd=str(world.home), log=log)
-    os.close(child.pidfd)
+    child.close()
     return child.pid
 
 

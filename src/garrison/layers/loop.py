@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from garrison.errors import Fenced, LockLost, RecordCorrupt
+from garrison.errors import Fenced, GarrisonError, LockLost
 from garrison.system.waker import Waker
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ class Layer(Protocol):
     def abandon(self, why: str) -> None:
         """The life is fenced: kill own children, write nothing."""
 
+    def trouble(self, why: str, times: int) -> None:
+        """A turn was refused (git, a corrupt record) for the `times`-th time running; it is tried again anyway."""
+
     @property
     def exit_code(self) -> int | None:
         """Set when the layer is done."""
@@ -50,9 +53,10 @@ class Layer(Protocol):
 def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> int:
     """Drive `layer` to its end; returns the process's exit code."""
     waker = waker or Waker((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
+    complaints = Complaints()
     try:
         while True:
-            again = _guarded_turn(layer, life)
+            again = _guarded_turn(layer, life, complaints)
             if layer.exit_code is not None:
                 return layer.exit_code
             world.processes.reap()
@@ -62,7 +66,7 @@ def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> i
             wake = waker.wait(0.0 if again else timeout)
             for number in wake.signals:
                 _hear(layer, number)
-    except Fenced as error:
+    except (Fenced, LockLost) as error:
         say(str(error))
         layer.abandon(str(error))
         return FENCED_EXIT
@@ -70,22 +74,43 @@ def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> i
         waker.close()
 
 
-def _guarded_turn(layer: Layer, life: Life) -> bool:
-    """One turn and its beat; troubles of the machine are said and passed over, a lost life lock asks to stop."""
+class Complaints:
+    """What went wrong turn after turn: said once, counted while it lasts."""
+
+    def __init__(self) -> None:
+        self.last, self.times = "", 0
+
+    def clear(self) -> None:
+        """A turn went well."""
+        self.last, self.times = "", 0
+
+    def hear(self, text: str) -> int:
+        """Say `text` unless it was the last one too; returns how often running it was heard."""
+        if text != self.last:
+            say(f"{text}; going on, will try again")
+            self.last, self.times = text, 0
+        self.times += 1
+        return self.times
+
+
+def _guarded_turn(layer: Layer, life: Life, complaints: Complaints) -> bool:
+    """One turn between two looks at the life lock: a life whose home was removed must not make it anew."""
+    life.beat()
     try:
         again = layer.turn()
-        if layer.exit_code is None:
-            life.beat()
-    except LockLost as error:
-        raise Fenced(str(error)) from error
-    except RecordCorrupt as error:
-        say(str(error))
+    except (Fenced, LockLost):
+        raise
+    except GarrisonError as error:
+        layer.trouble(str(error), complaints.hear(str(error)))
         return False
     except OSError as error:
         if error.errno not in PASSING:
             raise
-        say(f"{error}; going on, will try again")
+        complaints.hear(str(error))
         return False
+    complaints.clear()
+    if layer.exit_code is None:
+        life.beat()
     return again
 
 

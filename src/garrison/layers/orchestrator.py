@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from garrison.system.waker import Waker
 
 NOT_FOUND = 127
+PATIENCE = 5
+"""Turns running that the same refusal may spoil before the attempt fails for it."""
 
 
 class Orchestrator:
@@ -128,7 +130,10 @@ class Orchestrator:
             self._note_progress()
         reason = outcome.reason
         if outcome.exit_code == NOT_FOUND and self.launch.held_back:
-            reason += f"; variables that were held back: {', '.join(self.launch.held_back)} (pass some with --env NAME)"
+            names = ", ".join(self.launch.held_back)
+            with self.assignment.output.open("a") as log:
+                log.write(f"garrison: these variables were held back, --env NAME passes one on: {names}\n")
+            reason += f"; {len(self.launch.held_back)} variables were held back, its log names them"
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
                         self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
                         tail(self.assignment.output, 20))
@@ -169,6 +174,11 @@ class Orchestrator:
         self.stopping = True
         if self.work is not None:
             self.work.stop(self.world.clock.monotonic())
+
+    def trouble(self, why: str, times: int) -> None:
+        """What git refuses again and again is the attempt's result."""
+        if times == PATIENCE:
+            self._finish(Outcome("fail", why))
 
     def abandon(self, why: str) -> None:
         """Fenced: end the own agent; a successor works in the same tree."""

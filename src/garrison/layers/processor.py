@@ -130,6 +130,9 @@ class Processor:
         """Fenced: let go; a running gate is adopted by the successor."""
         self.worker.close()
 
+    def trouble(self, why: str, times: int) -> None:
+        """Said by the loop, and tried again: nobody is given up for a passing trouble."""
+
     def _leave(self, reason: str) -> None:
         self.worker.close(end_gate=True)
         self.crew.journal.close()

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from garrison.system.waker import Waker
 
 
+PATIENCE = 5
+"""Turns running that the same refusal may spoil before the node fails for it."""
+
+
 class Runner:
     """One life of a node's runner."""
 
@@ -165,6 +169,11 @@ class Runner:
         """Fenced: end the own job, leave the orchestrator to the successor."""
         if self.job is not None:
             self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
+
+    def trouble(self, why: str, times: int) -> None:
+        """What git or a record refuses again and again fails the node, with that reason."""
+        if times == PATIENCE and not self.facts.failed:
+            self._fact("failed", why)
 
     # acts
 

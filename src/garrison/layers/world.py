@@ -83,7 +83,7 @@ class World:
             log.parent.mkdir(parents=True, exist_ok=True)
             env = self.environment(launch, {"GARRISON_LIFE": life, "GARRISON_INCARNATION": str(identity.incarnation)})
             child = self.processes.spawn(argv, env=env, cwd=str(self.home), log=log)
-            os.close(child.pidfd)
+            child.close()
 
         return start_life(self.observer, wish, self.timing.spawn_deadline, spawn)
 

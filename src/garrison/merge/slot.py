@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -56,7 +57,9 @@ class Slot:
         try:
             self._show(commit)
         except GitError:
-            self.git.remove_worktree(self.path)  # damaged by a gate or a crash: nothing in it is anybody's work
+            # Damaged by a gate or a crash, or of a repository that was made anew: nothing in it is anybody's work.
+            self.git.remove_worktree(self.path)
+            shutil.rmtree(self.path, ignore_errors=True)
             self.memory = Memory(job=self.memory.job)
             self._show(commit)
 

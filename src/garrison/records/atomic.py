@@ -37,8 +37,7 @@ def sync_directory(path: Path) -> None:
 
 def write(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace `path` with `data` (mode 0600): unique temporary beside it, fsync, rename, fsync of the directory."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_serial)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    temporary, descriptor = _temporary(path)
     try:
         try:
             write_all(descriptor, data)
@@ -52,6 +51,16 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
         raise
     if durable:
         sync_directory(path.parent)
+
+
+def _temporary(path: Path) -> tuple[Path, int]:
+    """A new file beside `path`. A killed writer of the same pid may have left one of that name: it is passed over."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_serial)}.tmp")
+        try:
+            return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            continue
 
 
 def write_all(descriptor: int, data: bytes) -> None:

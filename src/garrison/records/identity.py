@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from garrison.errors import ForbiddenTransition
 from garrison.records.names import Key
+from garrison.records.record import is_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class Identity:
             raise ValueError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
         if self.incarnation < 1:
             raise ValueError("incarnation is below 1")
+        for time in (self.last_heartbeat, self.spawn_deadline):
+            if time and not is_time(time):
+                raise ValueError(f"not a time: {time!r}")
 
     @property
     def key(self) -> Key:

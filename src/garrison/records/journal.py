@@ -30,6 +30,8 @@ SNAPSHOT_EVERY = 10_000
 """Records between two snapshots, about."""
 BLOB_BYTES = 8192
 """String values longer than this, in bytes, are stored as blobs."""
+_UTF8 = ("utf-8", "surrogatepass")
+"""How blobs are written: a program's undecodable bytes are no reason to lose its record."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def encode_line(entry: Entry) -> bytes:
     """One record as its line, CRC last."""
     body = json.dumps({"seq": entry.seq, "epoch": entry.epoch, "token": entry.token, "at": entry.at,
                        "kind": entry.kind, "data": entry.data}, ensure_ascii=False, separators=(",", ":"))
-    raw = body.encode()
+    raw = body.encode(errors="backslashreplace")  # of a lone surrogate that is JSON's own escape
     return raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
 
 
@@ -61,7 +63,10 @@ def decode_line(line: bytes) -> Entry:
     if zlib.crc32(raw) != int(tail[:8], 16):
         raise ValueError("checksum differs")
     body = json.loads(raw)
-    return Entry(body["seq"], body["epoch"], body["token"], body["at"], body["kind"], body["data"])
+    try:
+        return Entry(body["seq"], body["epoch"], body["token"], body["at"], body["kind"], body["data"])
+    except (KeyError, TypeError) as error:
+        raise ValueError("not a journal record") from error
 
 
 class Reader:
@@ -92,12 +97,12 @@ class Reader:
         for line in data.splitlines(keepends=True):
             try:
                 entry = decode_line(line)
-            except (ValueError, KeyError) as error:
+            except ValueError as error:
                 raise RecordCorrupt(self.path, f"damaged at byte {self._offset} ({error})") from error
             self._offset += len(line)
             if entry.seq <= self._seq and not (entry.kind == "snapshot" and entry.seq == self._seq):
                 continue
-            if self._seq and entry.seq != self._seq + 1 and entry.kind != "snapshot":
+            if entry.seq != self._seq + 1 and entry.kind != "snapshot":
                 raise RecordCorrupt(self.path, f"record {self._seq + 1} is missing before byte {self._offset}")
             self._seq = entry.seq
             entries.append(Entry(entry.seq, entry.epoch, entry.token, entry.at, entry.kind,
@@ -125,6 +130,7 @@ class Writer:
             cut_torn_tail(self._descriptor)
             if created:
                 atomic.sync_directory(path.parent)
+            self._end = os.fstat(self._descriptor).st_size
             self.entries = read_all(path)
         except BaseException:
             os.close(self._descriptor)
@@ -137,10 +143,14 @@ class Writer:
         """Append one record; with `sync` it is on the disk when this returns. Fenced if the file was replaced."""
         if not atomic.same_file(self._descriptor, self.path):
             raise Fenced(f"journal {self.path} was removed or replaced; stopping without writing")
+        if os.fstat(self._descriptor).st_size != self._end:
+            raise Fenced(f"journal {self.path} was written by another; stopping without writing")
         entry = Entry(self.seq + 1, self.epoch, self.token, at, kind, data)
         stored = Entry(entry.seq, entry.epoch, entry.token, at, kind, store_blobs(self.path.parent, data))
-        write_line(self._descriptor, encode_line(stored), sync=sync)
+        line = encode_line(stored)
+        write_line(self._descriptor, line, sync=sync)
         self.seq += 1
+        self._end += len(line)
         return entry
 
     def compact(self, state: dict[str, Any], at: str) -> None:
@@ -153,10 +163,13 @@ class Writer:
         atomic.write(self.path, line)
         os.close(self._descriptor)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        self._end = len(line)
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
+        """Close the file; again is no matter."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: str, *, epoch: int | None = None,
@@ -199,7 +212,7 @@ def _last(descriptor: int, path: Path) -> tuple[int, int]:
         length *= 4
     try:
         entry = decode_line(data[before + 1:])
-    except (ValueError, KeyError) as error:
+    except ValueError as error:
         raise RecordCorrupt(path, f"its last record is damaged ({error})") from error
     return entry.seq, entry.epoch
 
@@ -237,22 +250,28 @@ def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     """`data` with top-level strings over 8 kB replaced by `{"blob": sha256}`, the bytes stored under `blobs/`."""
     stored = dict(data)
     for name, value in data.items():
-        if isinstance(value, str) and len(value) > BLOB_BYTES // 4 and len(raw := value.encode()) > BLOB_BYTES:
+        if isinstance(value, str) and len(value) > BLOB_BYTES // 4 and len(raw := value.encode(*_UTF8)) > BLOB_BYTES:
             digest = hashlib.sha256(raw).hexdigest()
             path = atomic.make_directory(folder / "blobs") / digest
             if not path.exists():
                 atomic.write(path, raw)
             stored[name] = {"blob": digest}
+        elif isinstance(value, dict) and "blob" in value:  # a foreign payload must not pass for one of ours
+            stored[name] = {"blob": "", "value": value}
     return stored
 
 
 def load_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
     """The inverse of `store_blobs`; RecordCorrupt if a blob is gone or its bytes differ."""
     for name, value in data.items():
-        if isinstance(value, dict) and set(value) == {"blob"}:
+        if not isinstance(value, dict) or "blob" not in value:
+            continue
+        if value["blob"] == "":
+            data = {**data, name: value["value"]}
+        else:
             path = folder / "blobs" / value["blob"]
             raw = path.read_bytes() if path.exists() else b""
             if hashlib.sha256(raw).hexdigest() != value["blob"]:
                 raise RecordCorrupt(path, "its content is gone or differs from its name")
-            data = {**data, name: raw.decode()}
+            data = {**data, name: raw.decode(*_UTF8)}
     return data

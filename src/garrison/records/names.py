@@ -86,7 +86,10 @@ class Key:
         match = _FULL.match(full)
         if not match:
             raise UsageError(f"not a full name: {full!r}; it reads role-name@run")
-        return cls(match["role"], match["name"] or match["role"], match["run"] or "")
+        key = cls(match["role"], match["name"] or match["role"], match["run"] or "")
+        if key.full != full:  # `guardian@r`, or `launch-launch@r`: two spellings would be two files of one name
+            raise UsageError(f"not a full name: {full!r}; it reads {key.full}")
+        return key
 
     def __str__(self) -> str:
         return self.full

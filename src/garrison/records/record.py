@@ -42,15 +42,15 @@ def _plain(value: Any) -> Any:
 
 
 def encode(record: Any) -> bytes:
-    """A record as indented JSON, ending with a newline."""
-    return (json.dumps(to_dict(record), indent=2, ensure_ascii=False) + "\n").encode()
+    """A record as indented JSON, ending with a newline; undecodable bytes that came in with a text are escaped."""
+    return (json.dumps(to_dict(record), indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def decode(kind: type[T], data: bytes, where: object) -> T:
     """Read `data` as a record of `kind`; `where` names the file in RecordCorrupt and NewerSchema."""
     try:
         body = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordCorrupt(where, f"not JSON ({error})") from error
     if not isinstance(body, dict):
         raise RecordCorrupt(where, "not a JSON object")
@@ -78,6 +78,18 @@ def from_dict(kind: type[T], body: dict[str, Any], where: object) -> T:
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise RecordCorrupt(where, str(error)) from error
+
+
+def is_time(text: str) -> bool:
+    """Whether `text` is a time as records hold them, `2026-01-31T12:00:00.000000Z`."""
+    shape = "".join("0" if character in "0123456789" else character for character in text)
+    if shape != "0000-00-00T00:00:00.000000Z":
+        return False
+    year, month, day = int(text[:4]), int(text[5:7]), int(text[8:10])
+    february = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
+    days = (0, 31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+    return (1 <= month <= 12 and 1 <= day <= days[month]
+            and text[11:13] < "24" and text[14:16] < "60" and text[17:19] <= "60")
 
 
 def _fits(value: object, annotation: str) -> bool:

@@ -48,8 +48,8 @@ class Store:
         except FileNotFoundError:
             return None
         found = record.decode(kind, data, path)
-        if found.key != key:
-            raise RecordCorrupt(path, f"it is about {found.key.full}")
+        if (found.role, found.name, found.run_id) != (key.role, key.name, key.run):
+            raise RecordCorrupt(path, f"it is about {found.role} {found.name} of run {found.run_id!r}")
         return found
 
     def get(self, kind: type[R], key: Key) -> R:

@@ -62,7 +62,8 @@ class Observer:
             monotonic, epoch = beat
             # A beat's access time is CLOCK_MONOTONIC of its boot; a life file nobody beat yet has wall times in both.
             if same_kernel and monotonic <= self.clock.monotonic():
-                ages = [self.clock.monotonic() - monotonic]
+                ages = [age for age in ages if age >= 0]  # the clock was set back: that beat tells nothing
+                ages.append(self.clock.monotonic() - monotonic)
             else:
                 ages.append(self.clock.time() - epoch)
         return max(0.0, min(ages)) if ages else None

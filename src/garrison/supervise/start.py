@@ -107,7 +107,10 @@ class Life:
     def update(self, change: Callable[[Identity], Identity]) -> Identity:
         """Change the own identity; Fenced if a later life has taken the name."""
         def present(old: Identity | None) -> Identity:
-            return change(_there(old, self.key))
+            found = _there(old, self.key)
+            if found.status in ("crashed", "parked"):  # fenced, and about to be swept: what it says now is void
+                raise Fenced(f"{self.key.full} was declared {found.status}; stopping without writing")
+            return change(found)
 
         self.identity = self.store.update(Identity, self.key, present, incarnation=self.incarnation)
         return self.identity

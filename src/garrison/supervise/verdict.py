@@ -68,7 +68,8 @@ def _starting(identity: Identity, seen: Seen) -> Verdict:
     """A lease names the spawner; it lapses at the deadline, or when the spawner is dead and nobody bears the marker."""
     if seen.deadline_passed:
         return Verdict("lapsed", "not active by its start deadline")
-    if seen.pid_ticks == identity.start_ticks or seen.marker_borne:
+    spawner = seen.pid_ticks is not None and seen.pid_ticks == identity.start_ticks
+    if spawner or seen.marker_borne:
         return Verdict("starting", "within its start deadline")
     return Verdict("lapsed", "its spawner is dead and nothing bears its marker")
 

@@ -67,7 +67,8 @@ class Job:
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         child = processes.spawn(argv, env=env, cwd=cwd, log=log)
-        return cls(child, env.get(processes.MARKER, ""), started=time.monotonic() if now is None else now, timeout_s=timeout_s, grace=grace)
+        return cls(child, env.get(processes.MARKER, ""), started=time.monotonic() if now is None else now,
+                   timeout_s=timeout_s, grace=grace)
 
     @property
     def pidfd(self) -> int:

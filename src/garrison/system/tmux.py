@@ -60,6 +60,8 @@ SOCKET_BYTES = 100
 MESSAGE_BYTES = 12_000
 """Longest command that goes to tmux as it is; its limit is 16 kB with everything around it."""
 _TRIES = 20
+_STATUS_LATE = 0.5
+"""Seconds to wait for a dead pane's exit code."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,199}\Z")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _FORMAT = ("#{session_id} #{pane_id} #{pane_dead} #{pane_pid} #{pid}:#{start_time} "
@@ -148,15 +150,18 @@ class TmuxTerminal:
         return pane is not None and not pane.dead
 
     def exit_code(self, session: Session) -> int | None:
-        """How the pane's program ended, as tmux saw it."""
-        if self.alive(session) or (pane := self._pane(session)) is None:
-            return None
-        found = self._ask("display-message", "-p", "-t", pane.pane_id, "#{pane_dead_status} -#{pane_dead_signal}",
-                          gone=())
-        status, _, number = "".join(found).partition(" ")
-        if status:
-            return int(status)
-        return int(number) if number[1:].isdigit() else None
+        """How the pane's program ended, as tmux saw it; it may learn that a moment after it saw the pane die."""
+        until = time.monotonic() + _STATUS_LATE
+        while (pane := self._pane(session)) is not None and pane.dead:
+            found = self._ask("display-message", "-p", "-t", pane.pane_id, "#{pane_dead_status} -#{pane_dead_signal}",
+                              gone=())
+            status, _, number = "".join(found).partition(" ")
+            if status or number[1:].isdigit():
+                return int(status or number)
+            if time.monotonic() > until:
+                return None
+            time.sleep(0.01)
+        return None
 
     def close(self, session: Session, *, grace: float = 2.0) -> None:
         """End what runs in the pane, keep its last output in the log, remove the session."""

@@ -1,0 +1,100 @@
+"""kill -9 at every failpoint of every layer, twice in a row: the run ends right all the same.
+
+The table below holds every point there is; a run that passes one that is not in it fails the test, so none can be
+forgotten. Between an act's end and the next act's beginning nothing durable happens, so the fast tests leave out the
+`.after` points; the slow ones (scripts/test --all) kill at each point in a run of its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support import Node
+
+LAUNCH = [":leased", *(f"launch:{step}" for step in (
+    "life-locked", "active", "ready", "start.before", "leased", "hooked", "spawned", "start.after", "take.before",
+    "take.after", "end.before", "terminated", "end.after"))]
+LAUNCH_RECOVERY = [f"launch:{step}" for step in (
+    "resume.before", "told-GUIDANCE", "resume.after", "replace.before", "fenced", "swept", "replace.after",
+    "record.before", "death-recorded", "record.after")]
+GUARDIAN = [f"guardian:{step}" for step in (
+    "life-locked", "active", "ready", "node-pending.before", "node-pending.after", "run-running.before",
+    "run-running.after", "node-active.before", "node-active.after", "start.before", "leased", "hooked", "spawned",
+    "start.after", "take.before", "signal-applied", "take.after", "node-validated.before", "node-validated.after",
+    "run-done.before", "told-PIPELINE_COMPLETE", "run-done.after", "term.before", "term.after", "end.before",
+    "terminated", "end.after")]
+GUARDIAN_RECOVERY = [f"guardian:{step}" for step in (
+    "replace.before", "fenced", "swept", "replace.after", "record.before", "death-recorded", "record.after")]
+RUNNER = [f"runner:{step}" for step in (
+    "life-locked", "active", "ready", "tree.before", "tree.after", "job-setup.before", "job-setup.after",
+    "start.before", "leased", "hooked", "spawned", "start.after", "move-executing.before", "move-executing.after",
+    "job-acceptance.before", "job-acceptance.after", "move-impl_complete.before", "move-impl_complete.after",
+    "say-NODE_COMPLETE.before", "told-NODE_COMPLETE", "say-NODE_COMPLETE.after", "enqueue.before", "enqueue.after",
+    "say-MERGE_READY.before", "told-MERGE_READY", "say-MERGE_READY.after", "move-validating.before",
+    "move-validating.after", "move-merged.before", "move-merged.after", "tidy.before", "tidy.after",
+    "say-RUNNER_EXITED.before", "told-RUNNER_EXITED", "say-RUNNER_EXITED.after", "end.before", "terminated",
+    "end.after")]
+RUNNER_RECOVERY = [f"runner:{step}" for step in (
+    "replace.before", "fenced", "swept", "replace.after", "record.before", "death-recorded",
+    "told-ORCHESTRATOR_CRASHED", "record.after")]
+ORCHESTRATOR = [f"orchestrator:{step}" for step in (
+    "life-locked", "active", "ready", "prompted", "working", "committed", "resulted", "terminated")]
+PROCESSOR = [*(f"processor:{step}" for step in ("life-locked", "active", "ready", "terminated")),
+             "lease", "recover", "candidate", "test_recorded", "test_started", "verdict_before", "verdict", "landing",
+             "swapped", "moving", "moved", "landed", "cleaned"]
+ORDINARY = {*LAUNCH, *GUARDIAN, *RUNNER, *ORCHESTRATOR, *PROCESSOR}
+POINTS = ORDINARY | {*LAUNCH_RECOVERY, *GUARDIAN_RECOVERY, *RUNNER_RECOVERY}
+
+BY_CHANCE = {"runner:take.before", "runner:signal-applied", "runner:take.after", "guardian:node-impl_complete.before",
+             "guardian:node-impl_complete.after"}
+"""Passed only if the processor's word arrives before the runner or the guardian has looked into its journal."""
+
+KEEP_GOING = {"GARRISON_RESTART_WINDOW": "0.001"}
+"""No death counts for the next restart: more of them than any policy allows are wanted here."""
+
+
+def node() -> Node:
+    return Node("a", attributes='setup="true", acceptance="test -f a.txt"')
+
+
+def killed_at(place, points: list[str]) -> dict[str, int]:
+    """Run one node with kills at these points; returns how often each fired. The run must have ended right."""
+    env = {"GARRISON_FAILPOINT": ",".join(points), "GARRISON_FAILPOINT_TIMES": "2", **KEEP_GOING,
+           "GARRISON_FAILPOINT_LIST": str(place.points)}
+    place.env |= env
+    child = place.launch(place.graph(node()), "r1", "--max-respawn", 1000)
+    assert place.finish(child, resumes=2 * len(points)) == 0, place.told()
+    assert place.passed_points() <= POINTS | BY_CHANCE
+    place.check("a")
+    return place.fired()
+
+
+def fast(*points: str) -> list[str]:
+    return [point for point in points if not point.endswith(".after")]
+
+
+SETS = {
+    "launcher": fast(*LAUNCH, *LAUNCH_RECOVERY, "guardian:active"),
+    "guardian": fast(*GUARDIAN),
+    "processor": fast(*PROCESSOR, *GUARDIAN_RECOVERY),
+    "runner": fast(*RUNNER),
+    "orchestrator": fast(*ORCHESTRATOR, *RUNNER_RECOVERY),
+}
+
+
+def test_the_table_is_complete(place):
+    place.env["GARRISON_FAILPOINT_LIST"] = str(place.points)
+    assert place.finish(place.launch(place.graph(node()))) == 0, place.told()
+    assert place.passed_points() - BY_CHANCE == ORDINARY
+
+
+@pytest.mark.parametrize("layer", SETS)
+def test_killed_twice_at_every_step(place, layer):
+    fired = killed_at(place, SETS[layer])
+    print({p: fired[p] for p in SETS[layer] if fired[p] != 2})
+    assert set(fired) == set(SETS[layer])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", sorted(ORDINARY))
+def test_killed_twice_at_one_step(place, point):
+    assert killed_at(place, [point])

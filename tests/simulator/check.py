@@ -1,0 +1,225 @@
+"""What may never happen (checked at every write) and what must have happened at the end.
+
+The checks keep books of their own beside the world's records, so that a rule that goes wrong in the code under test
+does not go wrong here in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.errors import ForbiddenTransition, GarrisonError
+from garrison.layers.run_state import RUN_STATUS, RunState
+from garrison.pipeline.routing import frontier
+from garrison.records.hook import PHASES, Hook
+from garrison.records.identity import ALIVE, Identity
+from garrison.records.names import Key
+from garrison.supervise.restart import Policy
+
+if TYPE_CHECKING:
+    from garrison.records.journal import Entry
+    from garrison.records.run import Result
+
+    from tests.simulator.world import Journal, Process, Run, World
+
+ORDER = list(PHASES)
+LIVES = Policy().intensity + 1
+"""So many lives a name must have had before it may be given up."""
+
+
+class Violation(AssertionError):
+    """Something happened that may never happen."""
+
+
+class Check:
+    """The books of one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.shadows: dict[str, RunState] = {}
+        self.highest: dict[Key, int] = {}
+        self.landings: dict[tuple[str, str], int] = {}
+        self.obeyed: dict[str, set[str]] = {}
+        self.deaths: dict[str, set[tuple[str, int]]] = {}
+
+    def refold(self) -> None:
+        """The machine died and journals may be shorter: what they say now is what counts."""
+        for run in self.world.runs.values():
+            self.shadows[run.id] = RunState()
+            for entry in run.journal.entries:
+                self.shadows[run.id].apply(entry)
+        self.obeyed.clear()
+        self.deaths.clear()
+        for journal in [*(run.journal for run in self.world.runs.values()), *self.world.layer_journals.values()]:
+            for entry in journal.entries:
+                self._book(journal.name, entry)
+
+    # records
+
+    def identity(self, proc: Process, old: Identity | None, new: Identity) -> None:
+        """A change of an identity."""
+        if old is not None and new.incarnation < old.incarnation:
+            raise Violation(f"{new.key.full} went from life {old.incarnation} back to {new.incarnation}")
+        leased = new.status == "starting" and (old is None or old.agent_id != new.agent_id)
+        if leased:
+            self._leased(old, new)
+        elif proc.key == new.key and proc.kind == "layer" and old and proc.incarnation < old.incarnation:
+            raise Violation(f"{proc.name} wrote over its successor")
+        if new.status == "active" and old is not None and old.status == "starting":
+            self._registered(proc, new)
+        if new.status == "parked" and self.world.births.get(new.key, 0) < LIVES:
+            raise Violation(f"{new.key.full} was given up after {self.world.births.get(new.key, 0)} lives")
+
+    def _leased(self, old: Identity | None, new: Identity) -> None:
+        key = new.key
+        if new.incarnation <= self.highest.get(key, 0):
+            raise Violation(f"life {new.incarnation} of {key.full} was leased twice")
+        self.highest[key] = new.incarnation
+        if old is not None and old.status in ALIVE:
+            raise Violation(f"life {new.incarnation} of {key.full} was leased over one that was not fenced")
+        ended = old is not None and old.status == "terminated"
+        for proc in self.world.procs.values():
+            if proc.key != key or proc.doomed or proc.incarnation >= new.incarnation or proc.kind == "gate":
+                continue
+            if proc.kind == "layer" and (not proc.registered or ended):
+                continue  # it will find that it was not meant, or is just leaving
+            raise Violation(f"{proc.name} was still there when life {new.incarnation} was leased")
+        if key.role == "runner":
+            self._begun(key)
+
+    def _begun(self, key: Key) -> None:
+        journal = self.world.runs[key.run].journal
+        for entry in journal.entries[: journal.synced]:
+            if entry.kind == "node" and entry.data["node"] == key.name and entry.data["status"] == "active":
+                return
+        raise Violation(f"{key.full} was started before its attempt was on the disk")
+
+    def _registered(self, proc: Process, new: Identity) -> None:
+        for other in self.world.procs.values():
+            if other is not proc and other.key == new.key and other.registered and other.kind == "layer":
+                raise Violation(f"{proc.name} became a life beside {other.name}")
+
+    def hook(self, proc: Process, old: Hook | None, new: Hook) -> None:
+        """A change of a hook: wisdom never goes backwards."""
+        if old is None:
+            return
+        if proc.key == new.key and proc.kind == "layer" and proc.incarnation < old.incarnation:
+            raise Violation(f"{proc.name} wrote over its successor's hook")
+        if new.incarnation < old.incarnation:
+            raise Violation(f"hook {new.key.full} went back to life {new.incarnation}")
+        if ORDER.index(new.phase) < ORDER.index(old.phase) and new.key.role != "guardian":
+            raise Violation(f"hook {new.key.full} went from {old.phase} back to {new.phase}")
+        if new.phase_history[: len(old.phase_history)] != old.phase_history:
+            raise Violation(f"hook {new.key.full} lost history")
+        if (new.last_committed_node or "") < (old.last_committed_node or ""):
+            raise Violation(f"hook {new.key.full} forgot {old.last_committed_node}")
+        if (new.resumption_instructions or "") < (old.resumption_instructions or ""):
+            raise Violation(f"hook {new.key.full} forgot notes")
+
+    def result(self, proc: Process, result: Result) -> None:
+        """A result is written by the life that the record names, once."""
+        identity = self.world.identities[proc.key]
+        if identity.incarnation > proc.incarnation:
+            raise Violation(f"{proc.name} wrote a result after life {identity.incarnation} had begun")
+        if (result.run_id, result.node) in self.world.results:
+            raise Violation(f"{proc.name} did {result.node} again: there was a result")
+
+    def commit(self, proc: Process, run: str, node: str, unit: str) -> None:
+        """Nobody commits beside a successor, and no unit of work is done twice."""
+        life = self.world.life.get(proc.key)
+        if life is not None and life.incarnation > proc.incarnation and life.registered:
+            raise Violation(f"{proc.name} commits beside {life.name}")
+        if unit in self.world.branches[(run, node)]:
+            raise Violation(f"{proc.name} did {unit} of {node} twice")
+
+    # journals
+
+    def journal(self, proc: Process, journal: Journal, entry: Entry) -> None:
+        """A record that is about to be appended."""
+        last = journal.entries[-1] if journal.entries else None
+        if last is not None and entry.epoch < last.epoch:
+            raise Violation(f"{proc.name} wrote to {journal.name} with epoch {entry.epoch} after {last.epoch}")
+        if journal.name == "merge":
+            self._merge(entry)
+            return
+        if last is not None and entry.epoch == last.epoch and entry.token != last.token:
+            raise Violation(f"{entry.token} and {last.token} write {journal.name} at once")
+        if entry.kind == "signal" and entry.data["id"] in self.world.forged:
+            raise Violation(f"{proc.name} obeyed {entry.data['id']}, which is of another run, attempt or life")
+        self._book(journal.name, entry)
+        run = self.world.runs[proc.key.run]
+        if journal is run.journal:
+            self._run(run, entry)
+
+    def _book(self, name: str, entry: Entry) -> None:
+        if entry.kind == "signal":
+            known = self.obeyed.setdefault(name, set())
+            if entry.data["id"] in known:
+                raise Violation(f"{name} obeyed {entry.data['id']} twice")
+            known.add(entry.data["id"])
+        if entry.kind == "death":
+            deaths = self.deaths.setdefault(name, set())
+            death = (entry.data["full"], entry.data["incarnation"])
+            if death in deaths:
+                raise Violation(f"{name} counted the death of {death} twice")
+            deaths.add(death)
+
+    def _run(self, run: Run, entry: Entry) -> None:
+        shadow = self.shadows[run.id]
+        if entry.kind == "run" and entry.data["status"] not in RUN_STATUS[shadow.status]:
+            raise Violation(f"run {run.id} went from {shadow.status} to {entry.data['status']}")
+        try:
+            shadow.apply(entry)
+        except ForbiddenTransition as error:
+            raise Violation(f"the journal of {run.id} can no longer be read: {error}") from error
+        change = entry.data.get("effect") or {} if entry.kind == "signal" else entry.data
+        if change.get("status") == "validated" and (run.id, change["node"]) not in self.landings \
+                and run.plan.initial.get(change["node"]) != "validated":
+            raise Violation(f"{change['node']} was called validated without having landed")
+        if entry.kind == "run" and entry.data["status"] == "done":
+            left = [name for name, node in shadow.nodes.items() if node.status != "validated"]
+            if left or set(shadow.nodes) != set(run.plan.tasks):
+                raise Violation(f"run {run.id} was called done without {left}")
+
+    def _merge(self, entry: Entry) -> None:
+        if entry.kind == "landed" and entry.data["commit"] not in self.world.history:
+            raise Violation(f"{entry.data['entry']} was called landed, and {entry.data['commit']} is not on the target")
+
+    def landed(self, merged: tuple[str, str, str]) -> None:
+        """A swap of the target: a branch lands once."""
+        key = merged[:2]
+        self.landings[key] = self.landings.get(key, 0) + 1
+        if self.landings[key] > 1:
+            raise Violation(f"{key} landed {self.landings[key]} times")
+
+    def exits(self, proc: Process, error: GarrisonError) -> None:
+        """An error ended a process: a refused start or a fence may, an unlisted transition is a mistake of ours."""
+        if isinstance(error, ForbiddenTransition):
+            raise Violation(f"{proc.name} died of itself: {error}") from error
+
+    # at the end
+
+    def final(self, run: Run) -> None:
+        """The run is over: it ended as the fates of its tasks say, or says why not."""
+        shadow = self.shadows[run.id]
+        for name, node in shadow.nodes.items():
+            fate = run.fates[name]
+            if node.status == "failed" and not self._deserved(run, name, node.reason):
+                raise Violation(f"{name} failed ({node.reason}), although its fate was {fate}")
+            if node.status == "validated" and fate.kind != "success":
+                raise Violation(f"{name} was validated, although its fate was {fate}")
+            if node.status == "validated" and self.landings.get((run.id, name), 0) != 1:
+                raise Violation(f"{name} was validated, and landed {self.landings.get((run.id, name), 0)} times")
+        if shadow.status == "failed" and frontier(run.plan, shadow.statuses):
+            raise Violation(f"run {run.id} failed with tasks left to start")
+
+    def _deserved(self, run: Run, name: str, reason: str) -> bool:
+        if run.fates[name].kind != "success" or not reason:
+            return bool(reason)
+        roles = {"runner": f"runner-{name}", "orchestrator": f"orchestrator-{name}", "merge processor": "processor"}
+        for role, stem in roles.items():
+            if f"{role} was given up" in reason:
+                lives = [born for key, born in self.world.births.items()
+                         if key.run == run.id and key.full.startswith(stem)]
+                return max(lives, default=0) >= LIVES
+        return False

@@ -1,0 +1,115 @@
+"""How commands speak, and what becomes of an error."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import pytest
+
+from garrison.cli import main as cli
+from garrison.cli import output
+from garrison.cli.status_cmd import _hint
+from garrison.errors import Fenced, GarrisonError, RecordCorrupt, UsageError
+
+
+def fail(error: BaseException) -> int:
+    def work() -> int:
+        raise error
+
+    return output.guarded(work, output.tell)
+
+
+@pytest.mark.parametrize(("error", "code"), [
+    (GarrisonError("no"), 1), (Fenced("later"), 1), (UsageError("bad"), 2), (RecordCorrupt("x.json", "torn"), 1),
+    (KeyboardInterrupt(), 130), (PermissionError(13, "Permission denied", "/x"), 1), (ZeroDivisionError("a fault"), 1),
+])
+def test_an_error_is_one_line_and_a_code(error: BaseException, code: int, capsys: pytest.CaptureFixture[str],
+                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GARRISON_DEBUG", raising=False)
+    assert fail(error) == code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == (0 if isinstance(error, KeyboardInterrupt) else 1)
+    assert "Traceback" not in told.err
+    if not isinstance(error, KeyboardInterrupt):
+        assert told.err.startswith("garrison: ")
+
+
+@pytest.mark.parametrize("error", [GarrisonError("no"), ZeroDivisionError(), PermissionError(13, "no")])
+def test_a_traceback_only_when_asked_for(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GARRISON_DEBUG", "1")
+    with pytest.raises(type(error)):
+        fail(error)
+
+
+def test_an_error_of_several_lines_is_still_one(capsys: pytest.CaptureFixture[str]) -> None:
+    fail(GarrisonError("first\nsecond"))
+    assert capsys.readouterr().err == "garrison: first second\n"
+
+
+def test_a_plain_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show_table(("NAME", "LIFE"), [("runner-a@r1", 1), ("x", None), ("two\nlines", "")])
+    assert capsys.readouterr().out.splitlines() == ["NAME         LIFE", "runner-a@r1  1", "x            -",
+                                                    "two lines    -"]
+
+
+def test_an_empty_table_prints_no_data(capsys: pytest.CaptureFixture[str]) -> None:
+    output.show_table(("NAME",), [], "nothing there")
+    assert capsys.readouterr() == ("", "nothing there\n")
+
+
+def test_a_table_for_a_terminal_shows_markup_as_it_is(capsys: pytest.CaptureFixture[str],
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    output.show_table(("NAME",), [("[red]a[/red]",)])
+    assert "[red]a[/red]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(None, ""), (0.4, "0s"), (59, "59s"), (60, "1m"), (7200, "2h"),
+                                               (200000, "2d")])
+def test_an_age_has_one_unit(seconds: float | None, text: str) -> None:
+    assert output.age(seconds) == text
+
+
+def test_click_commands_give_their_code(capsys: pytest.CaptureFixture[str]) -> None:
+    @click.command()
+    @click.argument("what", type=click.Choice(["ok", "no", "exit", "text", "return"]))
+    def command(what: str) -> int:
+        if what == "no":
+            raise GarrisonError("refused")
+        if what in ("exit", "text"):
+            raise SystemExit(3 if what == "exit" else "a word")
+        return 4 if what == "return" else 0
+
+    assert [cli.run(command, [what]) for what in ("ok", "no", "exit", "text", "return", "--help")] == [0, 1, 3, 1, 4, 0]
+    assert cli.run(command, ["nonsense"]) == 2
+    assert cli.run(command, []) == 2
+    assert "garrison: refused" in capsys.readouterr().err
+
+
+def test_every_command_of_the_table_exists_and_says_what_it_does() -> None:
+    for name in cli.COMMANDS:
+        command = cli.garrison.get_command(click.Context(cli.garrison), name)
+        assert isinstance(command, click.Command), name
+        assert command.get_short_help_str(), name
+
+
+def test_a_module_that_is_not_there_breaks_only_its_own_command(monkeypatch: pytest.MonkeyPatch,
+                                                                capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "later", ("no_such_module", "later", "Comes later."))
+    assert cli.main(["--help"]) == 0
+    assert "Comes later." in capsys.readouterr().out
+    assert cli.main(["later"]) == 1
+    assert "not part of this garrison" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("status", "launcher", "word"), [
+    ("running", True, ""), ("running", False, "garrison up"), ("stopped", False, "--resume r1"), ("done", False, ""),
+    ("failed", False, ""),
+])
+def test_what_to_do_about_a_run_that_nobody_leads(status: str, launcher: bool, word: str) -> None:
+    hint = _hint("r1", status, [{"role": "launch", "living": launcher}])
+    assert bool(hint) == bool(word)
+    assert word in hint

@@ -1,0 +1,98 @@
+"""Whom a name means and which life speaks: the pure half of the doors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from garrison.cli import resolve
+from garrison.errors import NotFound, Refused, UsageError
+from garrison.records.identity import Identity
+from garrison.records.names import Key
+from garrison.records.store import Store
+
+HERE, THERE = Key("runner", "a", "r1"), Key("runner", "a", "r2")
+NOW = "2026-01-31T12:00:00.000000Z"
+
+
+def never(key: Key) -> bool:
+    raise AssertionError(f"nobody should ask whether {key} lives")
+
+
+def test_the_only_one_is_meant_dead_or_alive() -> None:
+    assert resolve.choose([HERE], "", never, "none") == HERE
+    assert resolve.choose([HERE], "r9", never, "none") == HERE
+
+
+def test_nobody_of_that_name_is_not_found() -> None:
+    with pytest.raises(NotFound, match="nobody here"):
+        resolve.choose([], "r1", never, "nobody here")
+
+
+def test_of_several_that_of_the_own_run_is_meant() -> None:
+    assert resolve.choose([HERE, THERE], "r2", never, "none") == THERE
+
+
+def test_of_several_the_only_living_one_is_meant() -> None:
+    assert resolve.choose([HERE, THERE], "", lambda key: key == THERE, "none") == THERE
+    assert resolve.choose([HERE, THERE], "r9", lambda key: key == HERE, "none") == HERE
+
+
+@pytest.mark.parametrize(("living", "marked"), [(set(), set()), ({HERE, THERE}, {HERE, THERE})])
+def test_otherwise_the_refusal_lists_them(living: set[Key], marked: set[Key]) -> None:
+    with pytest.raises(Refused) as refusal:
+        resolve.choose([HERE, THERE], "", living.__contains__, "none")
+    assert "--run" in str(refusal.value)
+    for key in (HERE, THERE):
+        assert key.full in str(refusal.value)
+        assert (f"{key.full} (alive)" in str(refusal.value)) == (key in marked)
+
+
+@pytest.mark.parametrize(("environ", "expected"), [
+    ({}, ""),
+    ({"GARRISON_RUN": "r1"}, "r1"),
+    ({"GARRISON_LIFE": "/home/with:colon:r2:runner-a#3"}, "r2"),
+    ({"GARRISON_RUN": "r1", "GARRISON_LIFE": "/h:r2:runner-a#3"}, "r1"),
+    ({"GARRISON_LIFE": "nonsense"}, ""),
+])
+def test_the_run_a_process_belongs_to(environ: dict[str, str], expected: str) -> None:
+    assert resolve.own_run(environ) == expected
+
+
+@pytest.mark.parametrize(("given", "environ", "expected"), [
+    (None, {}, None),
+    (4, {"GARRISON_INCARNATION": "2"}, 4),
+    (None, {"GARRISON_INCARNATION": "2"}, 2),
+    (None, {"GARRISON_INCARNATION": "two"}, None),
+    (None, {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": "HOME:r1:runner-a#2"}, 2),
+    (None, {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": "HOME:r2:runner-a#2"}, None),
+    (None, {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": "HOME:r1:orchestrator-a#2"}, None),
+    (None, {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": "/elsewhere:r1:runner-a#2"}, None),
+])
+def test_the_life_that_speaks(tmp_path: Path, given: int | None, environ: dict[str, str], expected: int | None) -> None:
+    environ = {name: value.replace("HOME", str(tmp_path)) for name, value in environ.items()}
+    assert resolve.own_incarnation(Store(tmp_path), HERE, given, environ) == expected
+
+
+def test_a_name_that_is_no_name_is_a_usage_error(tmp_path: Path) -> None:
+    for role, name, run in (("runer", "a", None), ("runner", "../a", None), ("runner", "a", "R!")):
+        with pytest.raises(UsageError):
+            resolve.find(Store(tmp_path), Identity, role, name, run)
+
+
+def test_who_is_not_there_is_told_with_who_is(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.update(Identity, HERE, lambda _: Identity("id", "runner", "a", "r1", NOW, last_heartbeat=NOW))
+    assert resolve.find(store, Identity, "runner", "a", None) == HERE
+    for run in (None, "r2"):
+        with pytest.raises(NotFound, match="runner-a@r1"):
+            resolve.find(store, Identity, "runner", "b", run)
+
+
+def test_the_latest_attempt_is_the_highest_number(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "r1" / "nodes" / "a"
+    assert resolve.latest_attempt(tmp_path, "r1", "a") == 0
+    for name in ("2", "10", "notes"):
+        (folder / name).mkdir(parents=True)
+    assert resolve.latest_attempt(tmp_path, "r1", "a") == 10

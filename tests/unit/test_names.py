@@ -1,0 +1,114 @@
+"""Names: what is refused at the door, and full names there and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.errors import UsageError
+from garrison.records import names
+from garrison.records.names import ROLES, Key, fit_name, fit_run
+
+RUNS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,31}", fullmatch=True)
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", fullmatch=True).filter(lambda name: ".." not in name)
+KEYS = st.builds(Key, st.sampled_from(ROLES), NAMES, st.one_of(st.just(""), RUNS))
+
+NEVER = ["", " ", ".", "..", "../x", "a/b", "/", "a\\b", "é", "🦀", "a🦀", "a b", "a\n", "\n", "a\x00", "x" * 300, "$(id)", "a:b",
+         "a@b", "*", "-", "~"]
+
+
+@pytest.mark.parametrize("text", [*NEVER, "A", "Run", "a_b", "a.b", "-a", "a" * 33])
+def test_not_a_run(text: str) -> None:
+    with pytest.raises(UsageError, match="not a run id"):
+        names.check_run(text)
+
+
+@pytest.mark.parametrize("text", ["a", "0", "a-", "r1", "a" * 32, "0-9"])
+def test_a_run(text: str) -> None:
+    assert names.check_run(text) == text
+
+
+@pytest.mark.parametrize("text", [*NEVER, "1a", "a.b", "-a", "a" * 49])
+def test_not_a_node(text: str) -> None:
+    with pytest.raises(UsageError, match="not a node name"):
+        names.check_node(text)
+
+
+@pytest.mark.parametrize("text", ["a", "_", "A-b_9", "Z" * 48])
+def test_a_node(text: str) -> None:
+    assert names.check_node(text) == text
+
+
+@pytest.mark.parametrize("text", [*NEVER, "9", ".a", "a..b", "a" * 65])
+def test_not_a_name(text: str) -> None:
+    with pytest.raises(UsageError, match="not a name"):
+        names.check_name(text)
+
+
+@pytest.mark.parametrize("text", ["a", "a.b", "a.", "_x-1.2", "N" * 64])
+def test_a_name(text: str) -> None:
+    assert names.check_name(text) == text
+
+
+@pytest.mark.parametrize("role", ["", "Runner", "agent", "launcher", "runner "])
+def test_not_a_role(role: str) -> None:
+    with pytest.raises(UsageError, match="roles are launch, guardian, runner, orchestrator, processor"):
+        names.check_role(role)
+
+
+@pytest.mark.parametrize(("role", "name", "run"), [("x", "a", "r"), ("runner", "a/b", "r"), ("runner", "a", "R")])
+def test_a_key_checks_all_three(role: str, name: str, run: str) -> None:
+    with pytest.raises(UsageError):
+        Key(role, name, run)
+
+
+@given(KEYS)
+def test_full_names_there_and_back(key: Key) -> None:
+    assert Key.parse(key.full) == key
+    assert str(key) == key.full
+
+
+def test_how_full_names_read() -> None:
+    assert Key("runner", "a-b", "r-1").full == "runner-a-b@r-1"
+    assert Key("orchestrator", "a").full == "orchestrator-a"
+    assert names.launcher("r1").full == "launch@r1"
+    assert Key.parse("launch@r1") == Key("launch", "launch", "r1")
+    assert Key("launch", "other", "r1").full == "launch-other@r1"
+    assert names.branch_of("r1", "Node") == "garrison/r1/Node"
+
+
+@pytest.mark.parametrize("text", ["", "runner", "runner-", "runner-@r", "runner-a@", "runner-a@R", "other-a@r", "runner-a..b@r",
+                                  "runner-a@r\n", "runner-a@r@r", "guardian@r1", "launch-launch@r1", "Runner-a@r", "runner-a/b",
+                                  ".runner-a@r", "runner-" + "a" * 300])
+def test_not_a_full_name(text: str) -> None:
+    with pytest.raises(UsageError, match="not a full name|not a name"):
+        Key.parse(text)
+
+
+@given(st.text(max_size=80))
+def test_what_parses_is_spelt_one_way_only(text: str) -> None:
+    try:
+        key = Key.parse(text)
+    except UsageError:
+        return
+    assert key.full == text
+
+
+def test_keys_differ_by_case_and_sort() -> None:
+    assert Key("runner", "A", "r") != Key("runner", "a", "r")
+    assert sorted([Key("runner", "b", "r"), Key("guardian", "z", "r"), Key("runner", "a", "r")])[0].role == "guardian"
+
+
+@given(st.text(max_size=300))
+def test_any_text_can_be_made_to_fit(text: str) -> None:
+    assert names.check_name(fit_name(text)) == names.check_node(fit_name(text))
+    assert names.check_run(fit_run(text)) and len(fit_run(text)) <= 20
+
+
+def test_fitting_keeps_what_fits() -> None:
+    assert fit_name("my pipe.v2") == "my_pipe_v2"
+    assert fit_name("9lives") == "_9lives"
+    assert fit_name("🦀") == "_"
+    assert fit_run("My Pipe_v2!") == "my-pipe-v2"
+    assert fit_run("🦀") == "run"

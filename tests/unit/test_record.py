@@ -1,0 +1,153 @@
+"""Records to and from JSON: every field's type is checked, and what is refused names its file."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.errors import NewerSchema, RecordCorrupt
+from garrison.records import hook, identity, record, signals
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity
+from garrison.records.names import ROLES
+from garrison.records.run import Launch, Result, RunnerState, Task
+from garrison.records.signals import Signal
+from garrison.system.clock import from_iso, iso
+
+AT = "2026-01-31T12:00:00.000000Z"
+WHERE = "identities/runner-a@r.json"
+
+TEXT = st.text(max_size=30)
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | TEXT, lambda inner: st.lists(inner, max_size=3)
+                    | st.dictionaries(TEXT, inner, max_size=3), max_leaves=5)
+OBJECT = st.dictionaries(TEXT, JSON, max_size=3)
+TIMES = st.floats(0, 4e9).map(iso)
+
+
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+IDENTITIES = st.builds(
+    Identity, agent_id=TEXT, role=st.sampled_from(ROLES), name=TEXT, run_id=TEXT, created_at=TEXT, session_id=TEXT,
+    incarnation=st.integers(1), pid=maybe(st.integers()), start_ticks=maybe(st.integers()), pid_ns=TEXT, boot_id=TEXT,
+    host=TEXT, parent=maybe(st.dictionaries(TEXT, TEXT, max_size=2)), worktree=maybe(TEXT), branch=maybe(TEXT),
+    tmux=maybe(OBJECT), status=st.sampled_from(list(identity.STATUSES)), last_heartbeat=st.just("") | TIMES,
+    spawn_deadline=maybe(TIMES), crashed_at=maybe(TEXT), terminated_at=maybe(TEXT),
+    exit=st.none() | st.integers() | TEXT, predecessor_id=maybe(TEXT), respawns=st.integers(), metadata=OBJECT)
+HOOKS = st.builds(
+    Hook, hook_id=TEXT, role=TEXT, name=TEXT, run_id=TEXT, created_at=TEXT, updated_at=TEXT,
+    phase=st.sampled_from(list(hook.PHASES)), incarnation=st.integers(), phase_history=st.lists(OBJECT, max_size=3),
+    last_committed_node=maybe(TEXT), resumption_instructions=maybe(TEXT), predecessor_hook_id=maybe(TEXT),
+    claude_session_id=maybe(TEXT), merged_at=maybe(TEXT))
+SIGNALS = st.builds(
+    Signal, id=TEXT, source=OBJECT, target=OBJECT, signal_type=st.sampled_from(sorted(signals.TYPES)), run_id=TEXT,
+    timestamp=TEXT, node_id=maybe(TEXT), attempt=st.integers(), payload=OBJECT)
+
+
+@given(st.one_of(IDENTITIES, HOOKS, SIGNALS))
+def test_there_and_back(value: Any) -> None:
+    assert record.decode(type(value), record.encode(value), WHERE) == value
+
+
+def test_what_a_person_reads() -> None:
+    text = record.encode(Signal("1", {"role": "runner"}, {}, "GUIDANCE", "r", AT, payload={"text": "größer 🦀"})).decode()
+    assert text.startswith('{\n  "schema": 1,\n  "id": "1",') and text.endswith("}\n")
+    assert "größer 🦀" in text
+
+
+def test_bytes_that_are_no_text_are_escaped_not_refused() -> None:
+    value = Hook("h", "runner", "a", "r", AT, AT, resumption_instructions="caf\udce9 \ud83d")
+    raw = record.encode(value)
+    assert raw.decode("utf-8", errors="strict")
+    assert record.decode(Hook, raw, WHERE) == value
+
+
+def wrong(annotation: str) -> list[Any]:
+    """JSON values that do not fit an annotation."""
+    samples: dict[str, Any] = {"str": "x", "int": 7, "float": 1.5, "bool": True, "dict": {}, "list": [], "None": None}
+    options = {option.split("[")[0] for option in annotation.split(" | ")}
+    if "float" in options:
+        options.add("int")
+    return [value for kind, value in samples.items() if kind not in options]
+
+
+KINDS = (Identity, Hook, Signal, Launch, Task, Result, RunnerState)
+
+
+def smallest(kind: Any) -> dict[str, Any]:
+    values = {"str": "x", "int": 1, "int | None": 1, "dict[str, Any]": {}, "str | None": "x"}
+    body = {field.name: values[str(field.type)] for field in dataclasses.fields(kind)
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING}
+    return {**body, **{"signal_type": "GUIDANCE"}, **({"status": "fail"} if kind is Result else {})}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_has_its_type_checked(kind: Any) -> None:
+    assert record.from_dict(kind, smallest(kind), WHERE)
+    for field in dataclasses.fields(kind):
+        for value in wrong(str(field.type)):
+            with pytest.raises(RecordCorrupt, match=f"{WHERE}: field {field.name} should be .*, is {type(value).__name__}"):
+                record.from_dict(kind, {**smallest(kind), field.name: value}, WHERE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_field_is_named(kind: Any) -> None:
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            body = smallest(kind)
+            del body[field.name]
+            with pytest.raises(RecordCorrupt, match=f"field {field.name} is missing"):
+                record.from_dict(kind, body, WHERE)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"null", b"[]", b'"x"', b"7", b"\xff\xfe{}", b"\x00" * 40, b"{}",
+                                  b"[" * 100_000, b'{"schema": "1"}', b'{"schema": null}'])
+def test_a_foreign_file_is_named(data: bytes) -> None:
+    with pytest.raises(RecordCorrupt) as caught:
+        record.decode(Identity, data, WHERE)
+    assert WHERE in str(caught.value) and "\n" not in str(caught.value)
+    assert caught.value.path == WHERE
+
+
+def test_a_newer_schema_is_refused_even_if_nothing_else_fits() -> None:
+    with pytest.raises(NewerSchema, match="has schema 2, this garrison knows 1"):
+        record.decode(Identity, b'{"schema": 2, "who": "knows"}', WHERE)
+
+
+def test_fields_of_tomorrow_are_dropped() -> None:
+    body = {**smallest(Identity), "colour": "blue"}
+    assert record.from_dict(Identity, body, WHERE) == record.from_dict(Identity, smallest(Identity), WHERE)
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), [
+    (Identity, "status", "alive"), (Identity, "incarnation", 0), (Identity, "last_heartbeat", "yesterday"),
+    (Identity, "last_heartbeat", "2026-02-30T12:00:00.000000Z"), (Identity, "spawn_deadline", "soon"),
+    (Hook, "phase", "done"), (Signal, "signal_type", "HELLO"), (Result, "status", "maybe")])
+def test_a_value_outside_its_table_is_refused(kind: Any, field: str, value: Any) -> None:
+    with pytest.raises(RecordCorrupt, match=WHERE):
+        record.from_dict(kind, {**smallest(kind), field: value}, WHERE)
+
+
+def mangled(text: str, at: int, character: str) -> str:
+    return text[:at] + character + text[at + 1:]
+
+
+@given(st.one_of(TEXT, TIMES, st.builds(mangled, TIMES, st.integers(0, 26), st.sampled_from("0123456789-:TZ."))))
+def test_times_are_what_the_clock_can_read(text: str) -> None:
+    try:
+        from_iso(text)
+        readable = True
+    except ValueError:
+        readable = False
+    assert record.is_time(text) == readable
+
+
+@pytest.mark.parametrize(("day", "good"), [("2024-02-29", True), ("2023-02-29", False), ("1900-02-29", False), ("2000-02-29", True),
+                                           ("2026-04-31", False), ("2026-12-31", True), ("2026-00-01", False)])
+def test_the_calendar(day: str, good: bool) -> None:
+    assert record.is_time(f"{day}T23:59:59.999999Z") is good

@@ -1,0 +1,36 @@
+"""The block that tells a successor where its predecessor was."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.records import record
+from garrison.records.hook import PHASES, Hook
+from garrison.records.wisdom import HEADING, build_wisdom_prompt_block
+
+
+def at(phase: str, **more: str) -> Hook:
+    return Hook("h", "runner", "a", "r", "t", "t", phase=phase, **more)  # type: ignore[arg-type]
+
+
+def test_everything_there_is_to_say() -> None:
+    block = build_wisdom_prompt_block(at("executing", last_committed_node="abc1234", resumption_instructions="half of it\nis done"))
+    assert block.splitlines() == [
+        HEADING, "Previous phase reached: executing", "Last committed node: abc1234",
+        "SKIP planning phase — go directly to executing", "Resumption notes: half of it", "is done"]
+    assert "RESUMPTION CONTEXT" in HEADING
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_what_to_skip(phase: str) -> None:
+    block = build_wisdom_prompt_block(at(phase))
+    assert (f"SKIP planning phase — go directly to {phase}" in block) == (phase in ("executing", "impl_complete", "validating"))
+    assert ("nothing is left to do" in block) == (phase == "merged")
+    assert "Last committed" not in block and "notes" not in block
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_same_of_the_json_object(phase: str) -> None:
+    hook = at(phase, last_committed_node="c", resumption_instructions="n")
+    assert build_wisdom_prompt_block(record.to_dict(hook)) == build_wisdom_prompt_block(hook)
+    assert build_wisdom_prompt_block({}) == build_wisdom_prompt_block(at("planning"))

@@ -202,6 +202,17 @@ def test_close_ends_all_that_runs_and_is_idempotent(bench: Bench) -> None:
     assert bench.terminal.find(NAME) is None
 
 
+def test_what_a_finished_program_left_behind_is_not_its_life_and_goes_with_close(bench: Bench) -> None:
+    session = bench.open("setsid sh -c \"trap '' HUP TERM; echo \\$\\$ > kid; while :; do sleep 0.05; done\" & "
+                         "while ! test -s kid; do :; done; exit 4", life=bench.life(NAME))
+    kid = int(bench.said("kid"))
+    until(lambda: not bench.terminal.alive(session))
+    assert bench.terminal.exit_code(session) == 4
+    assert not gone(kid)
+    bench.terminal.close(session, grace=0.1)
+    assert gone(kid)
+
+
 def test_close_of_a_session_with_our_own_marker_ends_no_sibling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_LIFE", bench.life("runner"))
     sibling = bench.open("sleep 60", "orchestrator-b@r1", life=bench.life("runner"))

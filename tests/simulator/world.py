@@ -26,6 +26,7 @@ from garrison.supervise import lease, verdict
 from garrison.supervise.lease import Spawner
 from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import Seen
+from garrison.system.clock import from_iso, iso
 
 from tests.simulator.check import Check
 
@@ -162,7 +163,7 @@ class World:
     @property
     def now(self) -> str:
         """The wall clock as records hold it."""
-        return f"{self.wall:.6f}"
+        return iso(self.wall)
 
     @property
     def boot_id(self) -> str:
@@ -283,7 +284,7 @@ class World:
         proc = self.procs.get(identity.pid or 0) if same else None
         ticks = proc.ticks if proc else None
         starting = identity.status == "starting"
-        passed = starting and identity.spawn_deadline is not None and self.wall > float(identity.spawn_deadline)
+        passed = starting and identity.spawn_deadline is not None and self.wall > from_iso(identity.spawn_deadline)
         borne = starting and ticks != identity.start_ticks and bool(
             self.bearers(marker_of(identity.key, identity.incarnation)))
         return Seen("host", self.boot_id, "ns", pid_ticks=ticks, marker_borne=borne, deadline_passed=passed)

@@ -53,6 +53,7 @@ class Guardian:
         self.stopping = False
         self._leaving_since: float | None = None
         self.exit_code: int | None = None
+        self._told: dict[str, str] = {}
         self._view: GuardianView | None = None
         self._decision = policy.Decision([])
         self._phase = "planning"
@@ -83,10 +84,19 @@ class Guardian:
 
     def _merges(self) -> dict[str, Merge]:
         found = {}
+        pause = self.queue.state.pause
+        self._tell_once("merge queue", f"paused: {pause.reason}: {pause.detail}" if pause else "")
         for entry in self.queue.entries():
             if entry.run == self.run:
+                self._tell_once(entry.node, entry.reason if entry.status == "landing_blocked" else "")
                 found[entry.node] = Merge(entry.attempt, entry.status, entry.reason or "", entry.commit or "")
         return found
+
+    def _tell_once(self, who: str, what: str) -> None:
+        """Journal what a person should know of somebody who waits for them, once until it changes."""
+        if what and self._told.get(who) != what:
+            self._log("note", {"who": who, "text": what})
+        self._told[who] = what
 
     def _runner(self, node: str) -> Key:
         return Key("runner", node, self.run)

@@ -52,10 +52,8 @@ class Orchestrator:
         self.work: Work | None = None
         self.stopping = False
         self.exit_code: int | None = None
-        self._head = self._start_head = self.git.head(self.tree)
         self._reflog = self.git.git_dir(self.tree) / "logs" / "HEAD"
-        self._stamp: tuple[object, object] = (_stamp(self._reflog), None)
-        self._notes = self.hook.resumption_instructions or ""
+        self._stamp: tuple[object, object] | None = None
         self._busy = True
         self._shown = self.assignment.output.stat().st_size if self.assignment.output.exists() else 0
 
@@ -83,6 +81,7 @@ class Orchestrator:
         if self.stopping:
             self._end("stopped")
             return True
+        self._note_progress()  # a predecessor may have died between its commit and its note of it
         wisdom = build_wisdom_prompt_block(self.hook) if self.life.incarnation > 1 else ""
         text = prompt.build(self.task, self.life.identity.branch or "", wisdom)
         atomic.write(self.assignment.prompt_file, text.encode())
@@ -101,14 +100,16 @@ class Orchestrator:
         if stamp == self._stamp:  # asking git four times a second would cost more than the agent
             return
         self._stamp = stamp
+        notes = _read(self.assignment.notes) or self.hook.resumption_instructions
+        last = self._last_commit() or self.hook.last_committed_node
+        if (last, notes) != (self.hook.last_committed_node, self.hook.resumption_instructions):
+            now = self.world.clock.utc()
+            self.hook = self.life.hook(lambda old: hooks.note(old, now, text=notes, last_committed=last))
+
+    def _last_commit(self) -> str | None:
+        """The newest commit of this branch that is not on the target, as `<oid> <subject>`."""
         head = self.git.head(self.tree)
-        notes = _read(self.assignment.notes) or self._notes
-        if head == self._head and notes == self._notes:
-            return
-        now = self.world.clock.utc()
-        last = next(iter(self.git.log_oneline(head, 1)), head) if head and head != self._start_head else None
-        self._head, self._notes = head, notes
-        self.hook = self.life.hook(lambda old: hooks.note(old, now, text=notes or None, last_committed=last))
+        return next(iter(self.git.log_oneline(f"refs/heads/{self.launch.base}..{head}", 1)), None) if head else None
 
     def _show(self) -> None:
         """Print what the agent printed since; a terminal that is gone is no reason to stop."""
@@ -126,7 +127,7 @@ class Orchestrator:
             where = f"run {self.task.run_id}, attempt {self.task.attempt}"
             self.git.commit_all(self.tree, f"Commit what {self.task.node} left uncommitted\n\n{where}")
             failpoint.here(":committed")
-            self._stamp = (None, None)
+            self._stamp = None
             self._note_progress()
         reason = outcome.reason
         if outcome.exit_code == NOT_FOUND and self.launch.held_back:

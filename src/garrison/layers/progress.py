@@ -61,6 +61,8 @@ def describe(kind: str, data: dict[str, Any]) -> str:
         commit = f" ({data['commit'][:10]})" if data.get("commit") else ""
         reason = f": {data['reason']}" if data.get("reason") else ""
         return f"{data['node']}: {_WORDS[data['status']]}{commit}{reason}"
+    if kind == "note":
+        return f"{data['who']} waits for you: {data['text']}"
     if kind == "run":
         return f"run {data['status']}" + (f": {data['reason']}" if data.get("reason") else "")
     stem = data.get("full", "").partition("@")[0]

@@ -89,7 +89,7 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if acts:
         return Decision(acts)
     if view.stopping:
-        return Decision(_stop(view))
+        return Decision(_stop(facts, view))
     if facts.failed:
         return Decision(_fail(facts, view))
     identity = view.orchestrator.identity
@@ -121,12 +121,24 @@ def _effect(signal: Signal, lives: dict[str, int]) -> dict[str, Any]:
     return {}
 
 
-def _stop(view: RunnerView) -> list[Act]:
+def _stop(facts: RunnerFacts, view: RunnerView) -> list[Act]:
     if view.job:
         return [Act("stop_job")]
     if view.orchestrator.living:
         return [Act("replace", why="did not stop in time") if view.overdue else Act("term")]
-    return [Act("end", why="stopped")]
+    return _bury(facts, view) or [Act("end", why="stopped")]
+
+
+def _bury(facts: RunnerFacts, view: RunnerView) -> list[Act]:
+    """What is due to an orchestrator that died though nobody waits for it any more: its tools may live on and write."""
+    identity, verdict = view.orchestrator.identity, view.orchestrator.verdict
+    if identity is None or verdict is None:
+        return []
+    if verdict.state in ("dead", "lapsed"):
+        return [Act("replace", why=verdict.why)]
+    if identity.status == "crashed" and all(death.incarnation != identity.incarnation for death in facts.deaths):
+        return [Act("record", why=identity.reason)]
+    return []
 
 
 def _fail(facts: RunnerFacts, view: RunnerView) -> list[Act]:
@@ -134,7 +146,7 @@ def _fail(facts: RunnerFacts, view: RunnerView) -> list[Act]:
         return [Act("stop_job")]
     if view.orchestrator.living:
         return [Act("replace", why="the node has failed")]
-    return [Act("give_up", why=facts.failed), Act("end", why="failed")]
+    return _bury(facts, view) or [Act("give_up", why=facts.failed), Act("end", why="failed")]
 
 
 def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
@@ -162,6 +174,8 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
         return Decision([_failure(view.result.reason or "the agent reported failure")])
     if view.orchestrator.living:
         return Decision([], view.now + 0.2)  # it has said its result and is on its way out
+    if buried := _bury(facts, view):
+        return Decision(buried)
     if view.task.acceptance and not facts.acceptance:
         return Decision([Act("job", "acceptance")])
     if facts.acceptance not in ("", "ok"):

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from garrison.system.processes import Processes
 
 
+SPAWN_SECONDS = 2.0
+"""From the lease until the process bears its marker, at most, seconds; a wrong guess is fenced, never doubled."""
+
+
 class Observer:
     """Judges identities of one home by what this machine shows."""
 
@@ -30,11 +34,12 @@ class Observer:
         probe = self.processes.probe(identity.pid) if identity.pid and same_kernel else None
         ticks = probe.ticks if probe and not probe.zombie else None
         starting = identity.status == "starting"
+        due = starting and self.clock.time() > from_iso(identity.created_at) + SPAWN_SECONDS
         foreign = identity.host != here.host or identity.pid_ns != here.pid_ns
         return Seen(
             here.host, here.boot_id, here.pid_ns, pid_ticks=ticks,
             life_held=foreign and life.is_held(self.store.life_path(identity.key)),
-            marker_borne=starting and ticks != identity.start_ticks and self._borne(identity),
+            marker_borne=starting and (due or ticks != identity.start_ticks) and self._borne(identity), spawn_due=due,
             beat_age=self.beat_age(identity, same_kernel),
             deadline_passed=bool(starting and identity.spawn_deadline
                                  and self.clock.time() > from_iso(identity.spawn_deadline)))

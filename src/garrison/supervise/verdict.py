@@ -22,6 +22,8 @@ class Seen:
     """Whether some process holds the life lock."""
     marker_borne: bool = False
     """Whether some process bears the life's marker (asked only of a starting life)."""
+    spawn_due: bool = False
+    """Whether the spawner has had time enough to start the process of a starting life."""
     beat_age: float | None = None
     """Seconds since the last beat, by the monotonic clock when the boot is the same; None if it never beat."""
     deadline_passed: bool = False
@@ -65,13 +67,14 @@ def _by_hand(seen: Seen, hand_timeout: float) -> Verdict:
 
 
 def _starting(identity: Identity, seen: Seen) -> Verdict:
-    """A lease names the spawner; it lapses at the deadline, or when the spawner is dead and nobody bears the marker."""
+    """A lease names the spawner; it lapses at the deadline, or when nobody bears the marker and the spawner is dead or
+    has had its time: then the process died before it was active."""
     if seen.deadline_passed:
         return Verdict("lapsed", "not active by its start deadline")
     spawner = seen.pid_ticks is not None and seen.pid_ticks == identity.start_ticks
-    if spawner or seen.marker_borne:
+    if seen.marker_borne or (spawner and not seen.spawn_due):
         return Verdict("starting", "within its start deadline")
-    return Verdict("lapsed", "its spawner is dead and nothing bears its marker")
+    return Verdict("lapsed", "nothing bears its marker")
 
 
 def _process(identity: Identity, seen: Seen) -> Verdict:

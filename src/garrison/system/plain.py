@@ -42,15 +42,7 @@ class PlainTerminal:
 
     def find(self, name: str, marker: str = "") -> Session | None:
         """The session of that name, and of that life if given."""
-        path = self._path(name)
-        try:
-            body = json.loads(path.read_bytes())
-            life = body.pop("life")
-            session = Session(**body)
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise RecordCorrupt(path, f"not a session ({error})") from error
+        session, life = self._read(name)
         return session if marker in ("", life) else None
 
     def alive(self, session: Session) -> bool:
@@ -64,8 +56,10 @@ class PlainTerminal:
     def close(self, session: Session, *, grace: float = 2.0) -> None:
         """End the process and what it started; forget the session."""
         one = ProcessId(session.pid, session.ticks)
-        life = processes.marker(one.pid) if processes.living(one.pid, one.ticks) else None
-        processes.sweep(one, life or "", grace=grace, only_below=life == os.environ.get(MARKER))
+        recorded, life = self._read(session.name)
+        if recorded is None or recorded.session_id != session.session_id:
+            life = processes.marker(one.pid) or "" if processes.living(one.pid, one.ticks) else ""
+        processes.sweep(one, life, grace=grace, only_below=life == os.environ.get(MARKER))
         processes.exit_code(one.pid)  # if it was our own child, it need not stay a zombie
         with self._locked():
             found = self.find(session.name)
@@ -96,6 +90,18 @@ class PlainTerminal:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
+
+    def _read(self, name: str) -> tuple[Session | None, str]:
+        """The recorded session of that name and its life marker."""
+        path = self._path(name)
+        try:
+            body = json.loads(path.read_bytes())
+            life = str(body.pop("life"))
+            return Session(**body), life
+        except FileNotFoundError:
+            return None, ""
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RecordCorrupt(path, f"not a session ({error})") from error
 
     def _write(self, session: Session, life: str) -> None:
         temporary = self._folder / f".{session.name}.{os.getpid()}.tmp"

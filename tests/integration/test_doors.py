@@ -1,0 +1,742 @@
+"""The doors and `garrison` as black boxes: real processes in homes of their own, the table of commands row by row."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.records import run as run_records
+from garrison.records import signals
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity
+from garrison.records.journal import Writer
+from garrison.records.names import Key, launcher
+from garrison.records.run import Launch, Result, RunFiles
+from garrison.records.store import Store
+from garrison.supervise.lease import marker
+from garrison.system import processes
+from garrison.system.plain import PlainTerminal
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+OLD = "2026-01-31T12:00:00.000000Z"
+DEADLINE_S = 60.0
+BARE = next((path for path in ("/usr/bin/python3", "/bin/python3") if Path(path).exists()), None)
+needs_bare = pytest.mark.skipif(BARE is None, reason="there is no bare python3 on this machine")
+
+
+class Box:
+    """A home and the environment in which doors are called on it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.home = tmp_path / "home"
+        self.store = Store(self.home)
+        kept = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("COVERAGE")}
+        self.env = {**kept, "HOME": str(tmp_path), "GARRISON_HOME": str(self.home), "XDG_STATE_HOME": str(tmp_path / "x")}
+
+    def run(self, door: str, *args: object, env: dict[str, str] | None = None,
+            python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([python, str(SCRIPTS / door), *map(str, args)], env={**self.env, **(env or {})},
+                              capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd="/")
+
+    def ok(self, door: str, *args: object, env: dict[str, str] | None = None) -> Any:
+        done = self.run(door, *args, env=env)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return json.loads(done.stdout)
+
+    def refused(self, door: str, *args: object, code: int = 1, env: dict[str, str] | None = None) -> str:
+        """One JSON line on stderr, stdout empty; returns the message."""
+        done = self.run(door, *args, env=env)
+        assert (done.returncode, done.stdout) == (code, ""), done
+        assert done.stderr.count("\n") == 1, done.stderr
+        body = json.loads(done.stderr)
+        assert body["status"] == "error"
+        return str(body["message"])
+
+    def cli(self, *args: object, code: int = 0) -> str:
+        done = self.run("cli.py", *args)
+        assert done.returncode == code, done
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def identity(self, role: str = "runner", name: str = "a", run: str = "", **values: Any) -> Identity:
+        made = Identity("id", role, name, run, OLD, **{"last_heartbeat": OLD, **values})
+        return self.store.update(Identity, made.key, lambda _: made)
+
+    def living(self, role: str, name: str, run: str, process: Sleeper, **values: Any) -> Identity:
+        where = processes.RealProcesses().here()
+        return self.identity(role, name, run, pid=process.pid, start_ticks=process.ticks, host=where.host,
+                             boot_id=where.boot_id, pid_ns=where.pid_ns, **values)
+
+    def launched(self, run: str, **values: Any) -> RunFiles:
+        files = RunFiles(self.home, run)
+        values = {"pipeline_id": "p", "repo": "/repo", "base": "main", "created_at": OLD, "trees": "/trees", **values}
+        run_records.save(files.launch, Launch(run, **values))
+        return files
+
+
+class Sleeper:
+    """A process of ours that stands for a life."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
+        self.pid = self._process.pid
+        found = processes.probe(self.pid)
+        assert found is not None
+        self.ticks = found.ticks
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Callable[[], Sleeper]]:
+    made: list[Sleeper] = []
+
+    def make() -> Sleeper:
+        made.append(Sleeper())
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+# --------------------------------------------------------------------------------------------------------- identities
+
+
+def test_an_identity_from_creation_to_its_end(box: Box) -> None:
+    made = box.ok("identity_registry.py", "create", "runner", "impl_auth", "--session-id", "s", "--worktree", "/w")
+    assert {"role": "runner", "name": "impl_auth", "run_id": "", "incarnation": 1, "status": "active", "session_id": "s",
+            "worktree": "/w", "pid": None}.items() <= made.items()
+    assert (box.home / "identities" / "runner-impl_auth.json").stat().st_mode & 0o777 == 0o600
+    beaten = box.ok("identity_registry.py", "update-liveness", "runner", "impl_auth")
+    assert beaten["status"] == "ok"
+    assert beaten["last_heartbeat"] > made["last_heartbeat"]
+    assert box.ok("identity_registry.py", "show", "runner", "impl_auth")["last_heartbeat"] == beaten["last_heartbeat"]
+    assert [one["name"] for one in box.ok("identity_registry.py", "list", "--json")] == ["impl_auth"]
+    crashed = box.ok("identity_registry.py", "mark-crashed", "runner", "impl_auth")
+    assert crashed["status"] == "crashed"
+    assert box.ok("identity_registry.py", "mark-crashed", "runner", "impl_auth") == crashed
+    assert "does not revive" in box.refused("identity_registry.py", "update-liveness", "runner", "impl_auth")
+    ended = box.ok("identity_registry.py", "mark-terminated", "runner", "impl_auth")
+    assert ended["status"] == "terminated"
+    assert "cannot go from terminated" in box.refused("identity_registry.py", "mark-crashed", "runner", "impl_auth")
+
+
+@pytest.mark.parametrize("command", ["update-liveness", "show", "mark-crashed", "mark-terminated"])
+def test_who_is_unknown_is_told_as_json_on_stderr(box: Box, command: str) -> None:
+    assert "runner nobody" in box.refused("identity_registry.py", command, "runner", "nobody")
+    assert not box.home.exists(), "asking made something"
+
+
+@pytest.mark.parametrize("arguments", [("show", "runer", "a"), ("frobnicate",), (), ("create", "runner"),
+                                       ("find-stale", "--timeout", "-1"), ("find-stale", "--timeout", "nan"),
+                                       ("create", "runner", "a", "--pid", "0")])
+def test_a_malformed_call_is_2(box: Box, arguments: tuple[str, ...]) -> None:
+    done = box.run("identity_registry.py", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr
+
+
+def test_names_that_are_none_are_2(box: Box) -> None:
+    assert "not a name" in box.refused("identity_registry.py", "create", "runner", "../../x", code=2)
+    assert "not a run id" in box.refused("identity_registry.py", "create", "runner", "x", "--run", "R 1", code=2)
+
+
+def test_a_living_holder_is_not_replaced_a_dead_one_is_succeeded(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+    process = sleeper()
+    first = box.ok("identity_registry.py", "create", "runner", "a", "--pid", process.pid, "--run", "r1")
+    assert first["start_ticks"] == process.ticks
+    assert "is alive" in box.refused("identity_registry.py", "create", "runner", "a", "--run", "r1")
+    box.ok("hook_manager.py", "create", "runner", "a")
+    box.ok("hook_manager.py", "update-phase", "runner", "a", "executing")
+    process.end()
+    second = box.ok("identity_registry.py", "create", "runner", "a", "--run", "r1")
+    assert (second["incarnation"], second["predecessor_id"], second["respawns"]) == (2, first["agent_id"], 1)
+    hook = box.ok("hook_manager.py", "read", "runner", "a")
+    assert (hook["incarnation"], hook["phase"]) == (2, "executing")
+    assert hook["predecessor_hook_id"]
+    other = box.ok("identity_registry.py", "create", "runner", "a", "--run", "r2")
+    assert (other["incarnation"], other["predecessor_id"]) == (1, None), "another run is never a successor"
+
+
+def test_what_a_dead_life_left_running_ends_before_its_successor_begins(box: Box) -> None:
+    key = Key("runner", "a", "r1")
+    box.identity(run="r1", pid=4_000_000, start_ticks=1, host=processes.host(), boot_id=processes.boot_id(),
+                 pid_ns=processes.pid_namespace())
+    left = subprocess.Popen(["sleep", "600"], env={**box.env, processes.MARKER: marker(str(box.home), key, 1)})
+    try:
+        box.ok("identity_registry.py", "create", "runner", "a", "--run", "r1")
+        assert left.wait(timeout=DEADLINE_S) < 0
+    finally:
+        left.kill()
+        left.wait()
+
+
+def test_find_stale_says_who_is_silent_and_who_is_gone(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+    process = sleeper()
+    box.ok("identity_registry.py", "create", "runner", "fresh")
+    box.identity(name="silent")
+    box.ok("identity_registry.py", "create", "runner", "gone", "--pid", process.pid)
+    box.identity(name="over", status="terminated")
+    process.end()
+    stale = box.ok("identity_registry.py", "find-stale", "--timeout", "300")
+    assert {one["name"]: one["stale_reason"] for one in stale} == {"silent": "heartbeat", "gone": "process_gone"}
+    assert all({"agent_id", "incarnation", "status", "run_id"} <= one.keys() for one in stale)
+    assert {one["name"] for one in box.ok("identity_registry.py", "find-stale", "--timeout", "0")} == {
+        "silent", "gone", "fresh"}
+    assert {one["name"] for one in box.ok("identity_registry.py", "list", "--json", "--stale-only", "300")} == {
+        "silent", "gone"}
+
+
+def test_the_list_for_people(box: Box) -> None:
+    box.identity(name="silent")
+    done = box.run("identity_registry.py", "list")
+    head, row = done.stdout.splitlines()
+    assert head.split()[:4] == ["NAME", "LIFE", "STATUS", "VERDICT"]
+    assert row.split()[:4] == ["runner-silent", "1", "active", "dead"]
+    assert done.stdout == box.cli("agents", "list")
+    assert box.run("identity_registry.py", "list", "--home", box.home.parent / "none").stdout == ""
+
+
+def test_a_corrupt_record_is_named_and_the_others_are_served(box: Box) -> None:
+    box.identity(name="whole")
+    torn = box.home / "identities" / "runner-torn.json"
+    torn.write_text('{"schema": 1, "agent_id"')
+    for command in (("identity_registry.py", "find-stale"), ("identity_registry.py", "list", "--json"),
+                    ("agents_cmd.py", "list", "--json")):
+        done = box.run(*command)
+        assert done.returncode == 0
+        assert [one["name"] for one in json.loads(done.stdout)] == ["whole"]
+        assert "corrupt" in done.stderr
+        assert str(torn) in done.stderr
+    assert "corrupt" in box.refused("identity_registry.py", "create", "runner", "torn")
+    assert torn.read_text() == '{"schema": 1, "agent_id"', "a reader repaired it"
+
+
+def test_without_a_run_the_living_one_is_meant_or_a_list_is_given(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+    box.identity(run="r1", status="terminated")
+    box.identity(run="r2", status="terminated")
+    message = box.refused("identity_registry.py", "update-liveness", "runner", "a")
+    assert "runner-a@r1" in message
+    assert "runner-a@r2" in message
+    box.living("runner", "a", "r2", sleeper())
+    box.ok("identity_registry.py", "update-liveness", "runner", "a")
+    assert box.store.get(Identity, Key("runner", "a", "r2")).last_heartbeat > OLD
+    assert box.ok("identity_registry.py", "show", "runner", "a", "--run", "r1")["run_id"] == "r1"
+    assert box.ok("identity_registry.py", "show", "runner", "a", env={"GARRISON_RUN": "r1"})["run_id"] == "r1"
+    box.living("runner", "a", "r1", sleeper())
+    assert "(alive)" in box.refused("identity_registry.py", "update-liveness", "runner", "a")
+
+
+def test_a_life_that_has_a_successor_writes_nothing(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+    key = box.living("runner", "a", "r1", sleeper(), incarnation=3).key
+    box.store.update(Hook, key, lambda _: Hook("h", "runner", "a", "r1", OLD, OLD, incarnation=3))
+    zombie = {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": marker(str(box.home), key, 2), "GARRISON_RUN": "r1"}
+    for command in (("identity_registry.py", "update-liveness", "runner", "a"),
+                    ("identity_registry.py", "mark-crashed", "runner", "a"),
+                    ("hook_manager.py", "update-phase", "runner", "a", "executing"),
+                    ("hook_manager.py", "update-resumption", "runner", "a", "notes")):
+        assert "later life" in box.refused(*command, env=zombie)
+        assert "later life" in box.refused(*command, "--incarnation", "2")
+    assert box.store.get(Identity, key).last_heartbeat == OLD
+    assert box.store.get(Hook, key).updated_at == OLD
+    box.ok("identity_registry.py", "update-liveness", "runner", "a", env={**zombie, "GARRISON_INCARNATION": "3"})
+    box.ok("hook_manager.py", "update-phase", "runner", "a", "executing", "--incarnation", "3")
+
+
+# -------------------------------------------------------------------------------------------------------------- hooks
+
+
+def test_a_hook_through_its_phases(box: Box) -> None:
+    made = box.ok("hook_manager.py", "create", "runner", "a")
+    assert (made["phase"], made["incarnation"]) == ("planning", 1)
+    for phase in ("executing", "impl_complete", "executing", "impl_complete", "validating", "merged"):
+        assert box.ok("hook_manager.py", "update-phase", "runner", "a", phase)["phase"] == phase
+    read = box.ok("hook_manager.py", "read", "runner", "a")
+    assert [step["to"] for step in read["phase_history"]].count("executing") == 2
+    assert read["merged_at"]
+    message = box.refused("hook_manager.py", "update-phase", "runner", "a", "executing")
+    assert "merged" in message
+    assert box.ok("hook_manager.py", "read", "runner", "a") == read, "a refused step changed the hook"
+
+
+def test_hooks_refuse_what_they_must(box: Box) -> None:
+    box.ok("hook_manager.py", "create", "runner", "a", "--phase", "executing")
+    assert "impl_complete" in box.refused("hook_manager.py", "update-phase", "runner", "a", "merged")
+    assert "not a phase" in box.refused("hook_manager.py", "update-phase", "runner", "a", "done", code=2)
+    assert "not a phase" in box.refused("hook_manager.py", "create", "runner", "b", "--phase", "done", code=2)
+    for command in (("read",), ("wisdom",), ("update-phase", "executing"), ("update-resumption", "x")):
+        box.refused("hook_manager.py", command[0], "runner", "nobody", *command[1:])
+
+
+def test_notes_become_wisdom(box: Box) -> None:
+    box.ok("hook_manager.py", "create", "orchestrator", "a")
+    box.ok("hook_manager.py", "update-phase", "orchestrator", "a", "executing")
+    noted = box.ok("hook_manager.py", "update-resumption", "orchestrator", "a", "tests are red",
+                   "--last-committed-node", "a1b2c3")
+    assert (noted["resumption_instructions"], noted["last_committed_node"]) == ("tests are red", "a1b2c3")
+    block = box.run("hook_manager.py", "wisdom", "orchestrator", "a").stdout
+    for part in ("RESUMPTION CONTEXT", "SKIP planning phase — go directly to executing", "a1b2c3", "tests are red"):
+        assert part in block
+    again = box.run("hook_manager.py", "create", "orchestrator", "a", "--phase", "planning")
+    assert "keeps its phase" in again.stderr
+    body = json.loads(again.stdout)
+    assert (body["phase"], body["predecessor_hook_id"]) == ("executing", noted["hook_id"])
+
+
+# ---------------------------------------------------------------------------------------------- as the seeds call them
+
+
+@pytest.fixture
+def doors(box: Box, monkeypatch: pytest.MonkeyPatch) -> Box:
+    """The doors importable, as the seeds' prompts import them."""
+    for name, value in box.env.items():
+        monkeypatch.setenv(name, value)
+    for name in ("GARRISON_RUN", "GARRISON_LIFE", "GARRISON_INCARNATION", "GARRISON_NODE", "GARRISON_ATTEMPT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return box
+
+
+def test_identities_and_hooks_under_the_seeds_names(doors: Box) -> None:
+    import hook_manager  # type: ignore[import-not-found]
+    import identity_registry  # type: ignore[import-not-found]
+
+    made = identity_registry.create_identity(role="runner", name="impl_auth", session_id="runner-impl_auth", worktree="/t")
+    assert made["worktree"] == "/t"
+    assert identity_registry.update_liveness("runner", "impl_auth")["status"] == "ok"
+    assert identity_registry.find_stale(timeout=300) == []
+    assert [one["name"] for one in identity_registry.list_all()] == ["impl_auth"]
+    assert hook_manager.read_hook("runner", "impl_auth") is None
+    hook = hook_manager.create_hook(role="runner", name="impl_auth", phase="planning")
+    assert hook_manager.read_hook("runner", "impl_auth") == hook
+    assert hook_manager.update_phase("runner", "impl_auth", "executing")["phase"] == "executing"
+    moved = hook_manager.update_resumption("runner", "impl_auth", "notes", last_committed_node="x")
+    assert "notes" in hook_manager.build_wisdom_prompt_block(moved)
+    assert identity_registry.mark_crashed("runner", "impl_auth")["status"] == "crashed"
+    assert identity_registry.mark_terminated("runner", "impl_auth")["status"] == "terminated"
+    assert json.loads(json.dumps(moved)) == moved
+
+
+def test_signals_under_the_seeds_names(doors: Box) -> None:
+    import signal_protocol  # type: ignore[import-not-found]
+
+    doors.launched("r1", pipeline_id="demo")
+    doors.identity("guardian", "demo", "r1")
+    (doors.home / "runs" / "r1" / "nodes" / "impl_auth" / "2").mkdir(parents=True)
+    path = signal_protocol.write_signal("guardian", "runner", "MERGE_COMPLETE", {"node_id": "impl_auth"})
+    assert Path(path).parent == doors.home / "signals" / "runner-impl_auth@r1"
+    body = signal_protocol.read_signal(path)
+    assert {"signal_type": "MERGE_COMPLETE", "run_id": "r1", "node_id": "impl_auth", "attempt": 2}.items() <= body.items()
+    assert body["source"] == {"role": "guardian", "name": "demo", "incarnation": 1}
+    signal_protocol.write_signal("runner", "guardian", "MERGE_READY", {"node_id": "impl_auth", "attempt": 7})
+    heard = signal_protocol.wait_for_signal("guardian", timeout=1)
+    assert (heard["source"]["name"], heard["attempt"]) == ("impl_auth", 7)
+    assert signal_protocol.wait_for_signal("guardian", timeout=0) is None, "it was not taken"
+    assert signal_protocol.wait_for_signal("runner-impl_auth", timeout=0, types=["GUIDANCE"]) is None
+    assert signal_protocol.wait_for_signal("runner-impl_auth@r1", timeout=0, types=["MERGE_COMPLETE"])["id"] == body["id"]
+
+
+def test_a_signal_goes_where_it_was_asked_to(doors: Box, tmp_path: Path) -> None:
+    import signal_protocol
+
+    path = signal_protocol.write_signal("guardian", "runner", "GUIDANCE", {"node_id": "a", "run_id": "r1"},
+                                        str(tmp_path / "elsewhere"))
+    assert Path(path).parent == tmp_path / "elsewhere" / "runner-a@r1"
+    assert signal_protocol.read_signal(path)["payload"]["run_id"] == "r1"
+    assert not (doors.home / "signals").exists()
+
+
+def test_a_wait_leaves_a_living_layer_its_signal(doors: Box, sleeper: Callable[[], Sleeper],
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    import signal_protocol
+
+    key = doors.living("runner", "a", "r1", sleeper()).key
+    signal_protocol.write_signal("guardian", "runner", "GUIDANCE", {"node_id": "a"})
+    assert signal_protocol.wait_for_signal("runner-a", timeout=0)
+    assert len(signals.pending(doors.home, key)) == 1, "it was stolen from the layer"
+    monkeypatch.setenv("GARRISON_LIFE", marker(str(doors.home), key, 1))
+    assert signal_protocol.wait_for_signal("runner-a", timeout=0)
+    assert signals.pending(doors.home, key) == []
+
+
+def test_a_signal_that_could_go_to_several_goes_to_none(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+    for run in ("r1", "r2"):
+        box.launched(run)
+        box.identity("guardian", "p", run)
+    asked = ("signal_protocol.py", "write", "runner-a", "guardian", "NODE_COMPLETE")
+    assert "run_id" in box.refused(*asked)
+    assert "not a signal type" in box.refused("signal_protocol.py", "write", "runner-a", "guardian", "HELLO", code=2)
+    assert box.run(*asked, "--payload", "[1]").returncode == 2
+    box.living("guardian", "p", "r2", sleeper())
+    done = box.run(*asked, "--payload", '{"node_id": "a"}')
+    assert "guardian-p@r2" in done.stdout
+    read = box.ok("signal_protocol.py", "read", done.stdout.strip())
+    assert read["target"] == {"role": "guardian", "name": "p"}
+    waited = box.ok("signal_protocol.py", "wait", "guardian-p@r2", "--timeout", "5", "--type", "NODE_COMPLETE")
+    assert waited["id"] == read["id"]
+    assert "came within" in box.refused("signal_protocol.py", "wait", "runner-a@r2", "--timeout", "0.1")
+    assert "which runner" in box.refused("signal_protocol.py", "write", "guardian", "runner", "GUIDANCE")
+    assert "no signal" in box.refused("signal_protocol.py", "read", "/nowhere.json")
+
+
+def test_merge_queue_under_the_seeds_names(doors: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import merge_queue  # type: ignore[import-not-found]
+
+    subprocess.run(["git", "init", "-q", "-b", "main", str(tmp_path / "repo")], check=True)
+    monkeypatch.chdir(tmp_path / "repo")
+    assert merge_queue.process_next() == {"success": True, "entry": None, "error": None}
+    assert callable(merge_queue.enqueue)
+
+
+# ----------------------------------------------------------------------------------------- any Python, any place, bare
+
+
+@needs_bare
+@pytest.mark.parametrize("flags", [[], ["-I"], ["-P"], ["-B", "-s", "-E"]], ids=" ".join)
+def test_a_bare_python_finds_the_checkout(box: Box, flags: list[str]) -> None:
+    assert BARE is not None
+    env = {"GARRISON_HOME": str(box.home), "PYTHONHOME": "/nowhere" if "-I" in flags else ""}
+    done = subprocess.run([BARE, *flags, str(SCRIPTS / "identity_registry.py"), "create", "runner", "a"],
+                          env={name: value for name, value in env.items() if value}, cwd="/", capture_output=True,
+                          text=True, check=False, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["name"] == "a"
+
+
+@needs_bare
+def test_a_bare_python_runs_a_prompts_one_line_program(box: Box) -> None:
+    assert BARE is not None
+    program = (f"import sys; sys.path.insert(0, {str(SCRIPTS)!r})\nfrom hook_manager import read_hook\n"
+               "from signal_protocol import write_signal\nprint(read_hook('runner', sys.argv[1]))")
+    done = subprocess.run([BARE, "-c", program, "a"], env={"GARRISON_HOME": str(box.home)}, cwd="/",
+                          capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
+
+
+@needs_bare
+def test_a_door_through_a_link_and_by_its_own_name(box: Box, tmp_path: Path) -> None:
+    assert BARE is not None
+    link = tmp_path / "bin" / "who"
+    link.parent.mkdir()
+    link.symlink_to(SCRIPTS / "identity_registry.py")
+    for command in ([BARE, str(link)], [BARE, "-I", str(link)], [str(link)]):
+        done = subprocess.run([*command, "list", "--json"], env={"GARRISON_HOME": str(box.home), "PATH": "/usr/bin:/bin"},
+                              cwd=tmp_path, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+        assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+@needs_bare
+def test_a_checkout_that_is_not_set_up_says_so_in_one_line(tmp_path: Path) -> None:
+    assert BARE is not None
+    scripts = tmp_path / "checkout" / "scripts"
+    scripts.mkdir(parents=True)
+    for name in ("_door.py", "identity_registry.py"):
+        shutil.copy(SCRIPTS / name, scripts / name)
+
+    def call() -> None:
+        done = subprocess.run([BARE, "-I", str(scripts / "identity_registry.py"), "list"], env={}, capture_output=True,
+                              text=True, check=False, timeout=DEADLINE_S)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done
+        assert str(scripts / "test") in done.stderr
+
+    call()
+    (tmp_path / "checkout" / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / "checkout" / ".venv" / "bin" / "python").symlink_to(BARE)
+    call()  # a .venv without garrison must not be tried for ever
+
+
+@pytest.mark.parametrize("door", sorted(path.name for path in SCRIPTS.glob("[a-z]*.py") if path.name != "demo.py"))
+def test_every_door_can_be_run_and_says_how(box: Box, door: str) -> None:
+    assert os.access(SCRIPTS / door, os.X_OK)
+    done = box.run(door, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout.lower()
+
+
+HEAVY = ("claude_agent_sdk", "libtmux", "starlette", "lark", "click", "rich", "yaml", "psutil", "anyio")
+
+
+@pytest.mark.parametrize(("call", "allowed"), [
+    ("from garrison.cli.identity_door import main; main(['find-stale'])", ()),
+    ("from garrison.cli.identity_door import main; main(['update-liveness', 'runner', 'a'])", ()),
+    ("from garrison.cli.hook_door import main; main(['read', 'runner', 'a'])", ()),
+    ("from garrison.cli.signal_door import main; main(['wait', 'runner-a', '--timeout', '0'])", ()),
+    ("from garrison.cli.main import main; main(['agents', 'list'])", ("click",)),
+    ("from garrison.cli.main import main; main(['--help'])", ("click",)),
+    ("from garrison.cli.main import main; main(['signals', 'list'])", ("click",)),
+])
+def test_doors_load_nothing_heavy(box: Box, call: str, allowed: tuple[str, ...]) -> None:
+    box.identity()
+    program = (f"import sys\n{call}\n"
+               f"print([name for name in {HEAVY!r} if name in sys.modules and name not in {allowed!r}], file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", program], env=box.env, capture_output=True, text=True, check=False,
+                          timeout=DEADLINE_S)
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------- concurrency
+
+_BEATS = """
+import sys
+from identity_registry import main
+sys.stdout = open("/dev/null", "w")
+sys.exit(sum(main(["update-liveness", "runner", "a"]) for _ in range(int(sys.argv[1]))))
+"""
+
+
+def test_heartbeats_of_many_writers_at_once(box: Box) -> None:
+    box.ok("identity_registry.py", "create", "runner", "a")
+    path = box.home / "identities" / "runner-a.json"
+    torn: list[str] = []
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            try:
+                json.loads(path.read_text())
+            except ValueError as error:
+                torn.append(str(error))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    env = {**box.env, "PYTHONPATH": str(SCRIPTS)}
+    writers = [subprocess.Popen([sys.executable, "-c", _BEATS, "200"], env=env, stderr=subprocess.PIPE, text=True)
+               for _ in range(4)]
+    told = [writer.communicate(timeout=DEADLINE_S)[1] for writer in writers]
+    over.set()
+    reader.join()
+    assert [writer.returncode for writer in writers] == [0] * 4
+    assert told == [""] * 4
+    assert torn == []
+    assert {entry.name for entry in path.parent.iterdir()} == {"runner-a.json", "runner-a.lock"}
+
+
+def test_of_many_who_create_at_once_one_does(box: Box) -> None:
+    env = {**box.env, "PYTHONPATH": str(SCRIPTS)}
+    program = "import sys; from identity_registry import main; sys.exit(main(['create', 'runner', 'a']))"
+    makers = [subprocess.Popen([sys.executable, "-c", program], env=env, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL) for _ in range(6)]
+    assert sorted(maker.wait(timeout=DEADLINE_S) for maker in makers) == [0, 1, 1, 1, 1, 1]
+    assert box.store.get(Identity, Key("runner", "a")).incarnation == 1
+
+
+# ---------------------------------------------------------------------------------------------------- the commands
+
+
+def _journal(files: RunFiles, *records: tuple[str, dict[str, Any]]) -> None:
+    journal = Writer(files.journal, "test")
+    for kind, data in records:
+        journal.append(kind, data, OLD)
+    journal.close()
+
+
+def test_status_of_a_failed_run(box: Box) -> None:
+    files = box.launched("r1")
+    _journal(files, ("run", {"status": "running"}),
+             ("node", {"node": "a", "status": "pending", "attempt": 1}),
+             ("node", {"node": "b", "status": "pending", "attempt": 1}),
+             ("node", {"node": "a", "status": "active", "attempt": 1}),
+             ("node", {"node": "a", "status": "failed", "attempt": 1, "reason": "acceptance is red"}),
+             ("run", {"status": "failed", "reason": "a failed"}))
+    run_records.save(files.attempt("a", 1) / "result.json", Result("r1", "a", 1, 1, "fail", OLD, tail="one\nE   two"))
+    box.identity("runner", "a", "r1", status="terminated")
+    shown = box.cli("status", "r1")
+    for part in ("run r1: failed, 0 of 2 merged", "acceptance is red", "E   two", "garrison logs a --run r1",
+                 "runner-a@r1", str(files.attempt("a", 1))):
+        assert part in shown
+    body = json.loads(box.cli("status", "r1", "--json"))
+    assert (body["status"], body["total"], body["failed"][0]["node"]) == ("failed", 2, "a")
+    assert [one["run_id"] for one in json.loads(box.cli("status", "--json"))] == ["r1"]
+    assert "no run r9" in box.cli("status", "r9", code=1)
+
+
+def test_status_of_a_run_that_nobody_leads(box: Box) -> None:
+    files = box.launched("r1")
+    _journal(files, ("run", {"status": "running"}))
+    box.identity("launch", "launch", "r1", pid=4_000_000, start_ticks=1, host=processes.host(),
+                 boot_id=processes.boot_id(), pid_ns=processes.pid_namespace())
+    assert "garrison up" in box.cli("status")
+
+
+def test_status_says_what_it_cannot_read(box: Box) -> None:
+    files = box.launched("r1")
+    files.journal.write_text("nonsense\n")
+    box.launched("r2")
+    done = box.run("cli.py", "status", "--json")
+    assert {body["run_id"]: body["status"] for body in json.loads(done.stdout)} == {"r1": "corrupt", "r2": "new"}
+    assert str(files.journal) in done.stderr
+
+
+def test_an_empty_home_names_the_others(box: Box, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (tmp_path / "x" / "garrison").mkdir(parents=True)
+    (tmp_path / "x" / "garrison" / "homes").write_text(f"{other}\n{tmp_path / 'removed'}\n{box.home}\n")
+    done = box.run("cli.py", "status")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert str(other) in done.stderr
+    assert "removed" not in done.stderr
+    assert box.cli("home").strip() == str(box.home)
+    assert json.loads(box.cli("home", "--json")) == {"home": str(box.home), "others": [str(other)]}
+    assert box.cli("--home", other, "home").strip() == box.cli("home", "--home", other).strip() == str(other)
+
+
+def test_logs_of_an_attempt_and_of_a_layer(box: Box) -> None:
+    files = box.launched("r1")
+    for attempt in (1, 2):
+        files.attempt("a", attempt).mkdir(parents=True)
+        (files.attempt("a", attempt) / "output.log").write_text(f"try {attempt}\n")
+    files.layer_log("guardian-p").parent.mkdir(parents=True)
+    files.layer_log("guardian-p").write_text("guardian says\n")
+    files.layer_log("runner-a").write_text("runner says\n")
+    box.identity("guardian", "p", "r1", status="terminated")
+    assert box.cli("logs", "a") == "try 2\n"
+    assert box.cli("logs", "a", "--attempt", 1) == "try 1\n"
+    assert box.cli("logs", "a", "-f") == "try 2\n", "nobody lives, there is nothing to follow"
+    assert box.cli("logs", "a", "--layer", "runner") == "runner says\n"
+    assert box.cli("logs", "--layer", "guardian") == "guardian says\n"
+    assert "no run" in box.cli("logs", "zz", code=1)
+    assert "NODE" in box.cli("logs", code=2)
+    assert "nothing was printed" in box.cli("logs", "a", "--attempt", 9, code=1)
+
+
+def test_logs_follow_until_the_node_ends(box: Box, sleeper: Callable[[], Sleeper]) -> None:
+    files = box.launched("r1")
+    folder = files.attempt("a", 1)
+    folder.mkdir(parents=True)
+    (folder / "output.log").write_text("one\n")
+    process = sleeper()
+    box.living("runner", "a", "r1", process)
+    following = subprocess.Popen([sys.executable, str(SCRIPTS / "cli.py"), "logs", "a", "-f"], env=box.env,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        assert following.stdout is not None
+        assert following.stdout.readline() == b"one\n"
+        with (folder / "output.log").open("a") as log:
+            log.write("two\n")
+        assert following.stdout.readline() == b"two\n"
+        files.attempt("a", 2).mkdir()
+        (files.attempt("a", 2) / "output.log").write_text("three\n")
+        assert following.stdout.readline() == b"three\n"
+        process.end()
+        assert following.wait(timeout=DEADLINE_S) == 0
+        assert following.stdout.read() == b""
+    finally:
+        following.kill()
+        following.wait()
+        assert following.stdout is not None
+        following.stdout.close()
+
+
+def test_attach_shows_a_living_session_and_refuses_an_ended_one(box: Box, tmp_path: Path) -> None:
+    files = box.launched("r1")
+    files.attempt("a", 1).mkdir(parents=True)
+    assert "no session yet" in box.cli("attach", "a", code=1)
+    terminal = PlainTerminal(box.home)
+    session = terminal.open("orchestrator-a@r1", ["sh", "-c", "echo at work; exec sleep 600"], env=box.env, cwd=tmp_path,
+                            log=tmp_path / "session.log")
+    try:
+        where = processes.RealProcesses().here()
+        box.identity("orchestrator", "a", "r1", pid=session.pid, start_ticks=session.ticks, host=where.host,
+                     boot_id=where.boot_id, pid_ns=where.pid_ns, tmux=asdict(session))
+        assert "reads no keyboard" in box.cli("attach", "a", "--write", code=1)
+        watching = subprocess.Popen([sys.executable, str(SCRIPTS / "cli.py"), "attach", "a"], env=box.env,
+                                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        assert watching.stdout is not None
+        assert watching.stdout.readline() == b"at work\n"
+        watching.kill()
+        watching.wait()
+        watching.stdout.close()
+    finally:
+        terminal.close(session, grace=0)
+    assert "its session is over" in box.cli("attach", "a", code=1)
+
+
+def test_signals_are_listed_with_what_became_of_them(box: Box) -> None:
+    def post(id_: str, run: str) -> Path:
+        return signals.post(box.home, signals.Signal(id_, {"role": "runner", "name": "a", "incarnation": 1},
+                                                     {"role": "guardian", "name": "p"}, "NODE_COMPLETE", run, OLD, "a", 1))
+
+    signals.take(post("taken", "r1"))
+    signals.refuse(post("refused", "r1"), "it is of attempt 1")
+    post("waiting", "r1")
+    post("other", "r2")
+    found = {one["id"]: (one["state"], one["reason"]) for one in json.loads(box.cli("signals", "list", "--json"))}
+    assert found == {"taken": ("taken", ""), "refused": ("refused", "it is of attempt 1"), "waiting": ("waiting", ""),
+                     "other": ("waiting", "")}
+    unacked = json.loads(box.cli("signals", "list", "--unacked", "--run", "r1", "--json"))
+    assert [one["id"] for one in unacked] == ["waiting"]
+    torn = box.home / "signals" / "guardian-p@r1" / "torn.json"
+    torn.write_text("{")
+    done = box.run("cli.py", "signals", "list")
+    assert "NODE_COMPLETE" in done.stdout
+    assert str(torn) in done.stderr
+
+
+def test_usage_errors_are_2_and_refusals_1_without_a_traceback(box: Box) -> None:
+    assert "No such command" in box.cli("frobnicate", code=2)
+    assert "No such option" in box.cli("status", "--frobnicate", code=2)
+    assert "not a run id" in box.cli("status", "R 1", code=2)
+    assert box.cli("logs", "a", code=1).startswith("garrison: ")
+    assert box.run("cli.py", "logs", "a").stderr.count("\n") == 1
+    shown = box.run("cli.py", "logs", "a", env={"GARRISON_DEBUG": "1"})
+    assert "Traceback" in shown.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(box: Box) -> None:
+    for number in range(60):
+        box.identity(name=f"n{number}", metadata={"note": "x" * 4000})
+    done = subprocess.run(["sh", "-c", f"{sys.executable} {SCRIPTS}/identity_registry.py list --json | head -c 1"],
+                          env=box.env, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert (done.stdout, done.stderr) == ("[", "")
+
+
+def test_find_stale_with_respawn_starts_a_launcher_for_what_is_unfinished(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The door asks `respawn` once, after it has printed; what that does is the launcher's own test."""
+    from garrison.cli import identity_door
+    from garrison.layers import launching
+
+    asked: list[Path] = []
+    monkeypatch.setattr(launching, "respawn", lambda home: asked.append(home) or ["r1"])
+    assert identity_door.main(["find-stale", "--home", str(box.home)]) == 0
+    assert asked == []
+    assert identity_door.main(["find-stale", "--respawn", "--home", str(box.home)]) == 0
+    assert asked == [box.home]
+
+
+def test_runs_that_need_no_launcher_get_none(box: Box) -> None:
+    _journal(box.launched("stopped"), ("run", {"status": "running"}), ("run", {"status": "stopped"}))
+    _journal(box.launched("done"), ("run", {"status": "running"}), ("run", {"status": "done"}))
+    done = box.run("identity_registry.py", "find-stale", "--respawn")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+    assert box.store.read(Identity, launcher("stopped")) is None
+
+
+def test_time_is_up_for_nobody(box: Box) -> None:
+    """A beat by the door alone keeps a record without a process alive."""
+    box.identity(name="a")
+    assert [one["name"] for one in box.ok("identity_registry.py", "find-stale")] == ["a"]
+    began = time.time()
+    box.ok("identity_registry.py", "update-liveness", "runner", "a")
+    assert box.ok("identity_registry.py", "find-stale") == []
+    assert time.time() - began < DEADLINE_S

@@ -1,0 +1,1107 @@
+"""The layers as generators: observe, decide with the real pure functions, act in atomic steps.
+
+Each follows its thin counterpart in `garrison.layers` act by act; what is decided is called there (always through its
+module, so that a test may break a rule). A `yield` stands wherever the real layer could be killed or overtaken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+from garrison.errors import AlreadyAlive, Fenced, Refused
+from garrison.layers import guardian_policy, launcher_policy, runner_policy
+from garrison.layers.guardian import implied_phase
+from garrison.layers.guardian_policy import Act, Decision, GuardianView, Merge
+from garrison.layers.launcher_policy import LauncherView
+from garrison.layers.run_state import RUN_STATUS, RunState
+from garrison.layers.runner_policy import RunnerFacts, RunnerView
+from garrison.merge import decide as merge_decide
+from garrison.merge.entry import Entry as MergeEntry
+from garrison.merge.entry import entry_id
+from garrison.merge.tell import signal_of
+from garrison.records import hook as hooks
+from garrison.records.hook import Hook
+from garrison.records.identity import ALIVE, Identity, ended, step
+from garrison.records.journal import Entry
+from garrison.records.names import Key, launcher
+from garrison.records.run import Result
+from garrison.records.signals import Signal
+from garrison.settings import Timing
+from garrison.supervise import lease
+from garrison.supervise.lease import Wish
+from garrison.supervise.restart import Death, Policy
+from garrison.supervise.step import LifeView
+from garrison.system.clock import from_iso, iso
+
+from tests.simulator.world import Process, Run, Steps, World, marker_of
+
+TIMING = Timing()
+GUARDIAN = "pipe"
+PHASES = list(hooks.PHASES)
+Does = Generator[float | None, None, Any]
+
+
+# ---- start and replace, as supervise.start and supervise.replace do them
+
+
+def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process], Steps]) -> Does:
+    """Lease, hook, process; returns the leased identity."""
+    key, judged = wish.key, w.view(wish.key).verdict
+
+    def next_life(old: Identity | None) -> Identity:
+        return lease.lease(old, judged, wish, w.me(me), now=w.now, fresh_id=w.fresh(),
+                           deadline=iso(w.wall + TIMING.spawn_deadline))
+
+    leased = w.write_identity(me, key, next_life)
+    yield None
+    w.write_hook(me, key, lambda old: lease.hook_for(old, key, leased.incarnation, w.now, w.fresh()))
+    yield None
+    w.spawn("layer", key, leased.incarnation, body)
+    yield None
+    return leased
+
+
+def replace_life(w: World, me: Process, judged: Identity, why: str) -> Does:
+    """Fence, then sweep; nothing if the record has moved on."""
+    def crash(old: Identity | None) -> Identity:
+        if old is None or old.incarnation != judged.incarnation:
+            raise Fenced("it has moved on")
+        return ended(old, "crashed", w.now, why) if old.status in ALIVE else old
+
+    try:
+        fenced = w.write_identity(me, judged.key, crash)
+    except Fenced:
+        return
+    yield None
+    yield from sweep(w, me, fenced)
+
+
+def sweep(w: World, me: Process, fenced: Identity) -> Does:
+    """Kill what is left of a fenced life, until none is, or what is left is blocked in the kernel."""
+    root = w.find(fenced.pid, fenced.start_ticks) if fenced.boot_id == w.boot_id and not fenced.spawn_deadline else None
+    marker = marker_of(fenced.key, fenced.incarnation)
+    while left := [proc for proc in [*w.bearers(marker), *([root] if root and root.alive else [])]
+                   if proc is not me and not proc.doomed]:
+        w.kill(left[0], f"swept by {me.name}", blocked=True)
+        yield None
+
+
+class Layer:
+    """What all layers share: becoming the life, the loop, and the hands of a supervisor (`layers.crew`)."""
+
+    def __init__(self, w: World, proc: Process) -> None:
+        self.w, self.me, self.key = w, proc, proc.key
+        self.run: Run = w.runs[proc.key.run]
+        self.journal = w.journal_of(self.key)
+        self.epoch = 0
+        self.stopping = False
+        self.exiting = False
+        self.decision = Decision([])
+        self.idle = TIMING.rescan
+
+    @classmethod
+    def body(cls, w: World, proc: Process) -> Steps:
+        """The process."""
+        return cls(w, proc).main()
+
+    def main(self) -> Steps:
+        """Become the life, recover, then turn until the end."""
+        yield from self.register()
+        yield from self.recover()
+        yield None
+        while True:
+            again = yield from self.turn()
+            if self.exiting:
+                return
+            yield 0.0 if again else self._sleep()
+            if self.me.terms:
+                self.stopping, self.me.terms = True, 0
+
+    def _sleep(self) -> float:
+        """Until something is due, at the latest the timer; an idle timer slows down to spare the simulation."""
+        self.idle = min(self.idle * 2, 60.0)
+        wake_at = self.decision.wake_at
+        return self.idle if wake_at is None else max(0.0, min(self.idle, wake_at - self.w.mono))
+
+    def register(self) -> Does:
+        """The child's half of a start."""
+        w, me, key = self.w, self.me, self.key
+        limit = from_iso(self._leased(w.identities.get(key)).spawn_deadline or w.now)
+        yield None
+        while key in w.life:
+            if w.wall > limit:
+                raise Refused("the life lock stays held")
+            yield 0.5
+        w.life[key] = me
+        yield None
+        w.write_identity(me, key, lambda old: lease.activate(self._leased(old), w.me(me), w.now))
+        me.registered = True
+        yield None
+
+    def _leased(self, found: Identity | None) -> Identity:
+        if found is None or found.incarnation != self.me.incarnation or found.status != "starting":
+            raise Refused("this life was not started for the record")
+        return found
+
+    def recover(self) -> Does:
+        """Read what earlier lives left."""
+        self.open()
+        yield None
+        self.log("open", {"incarnation": self.me.incarnation})
+
+    def open(self) -> list[Entry]:
+        """Open the own journal as its writer."""
+        entries = list(self.journal.entries)
+        self.epoch = (entries[-1].epoch if entries else 0) + 1
+        return entries
+
+    def turn(self) -> Does:
+        """Observe, decide, act; whether to turn again at once."""
+        raise NotImplementedError
+
+    def fold(self, entry: Entry) -> None:
+        """Fold an own record."""
+
+    def log(self, kind: str, data: dict[str, Any]) -> None:
+        """Append a record without waiting for the disk."""
+        self.fold(self.w.append(self.me, self.journal, kind, data, self.epoch))
+
+    def log_sync(self, kind: str, data: dict[str, Any]) -> Does:
+        """Append a record and wait until it is on the disk."""
+        entry = self.w.append(self.me, self.journal, kind, data, self.epoch)
+        yield None
+        self.journal.synced = len(self.journal.entries)
+        self.fold(entry)
+        yield None
+
+    def perform(self, acts: list[Act], view: Any) -> Does:
+        """Do the acts of a turn, as far as the end allows; whether anything was done."""
+        for act in acts:
+            yield from getattr(self, f"do_{act.kind}")(act, view)
+            yield None
+            if self.exiting:
+                break
+        if any(act.kind not in ("term", "stop_job") for act in acts):
+            self.idle = TIMING.rescan
+            return True
+        return False
+
+    def replace(self, view: LifeView, why: str) -> Does:
+        """Fence and sweep."""
+        assert view.identity is not None
+        yield from replace_life(self.w, self.me, view.identity, why)
+
+    def death(self, view: LifeView) -> Does:
+        """Journal the death of a fenced life; returns the data."""
+        assert view.identity is not None
+        identity = view.identity
+        yield from sweep(self.w, self.me, identity)
+        data = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": 1,
+                "monotonic": self.w.mono, "boot_id": self.w.boot_id, "why": identity.reason}
+        yield from self.log_sync("death", data)
+        return data
+
+    def park(self, view: LifeView, why: str) -> Does:
+        """Give a name up."""
+        assert view.identity is not None
+
+        def parked(old: Identity | None) -> Identity:
+            assert old is not None
+            return old if old.status != "crashed" else step(old, "parked", metadata={"reason": why})
+
+        self.w.write_identity(self.me, view.identity.key, parked)
+        yield None
+        self.log("park", {"full": view.identity.key.full, "why": why})
+
+    def term(self, view: LifeView) -> None:
+        """SIGTERM through a verified pidfd."""
+        identity = view.identity
+        if identity and identity.status in ("active", "held") and \
+                (proc := self.w.find(identity.pid, identity.start_ticks)):
+            proc.terms += 1
+            if proc.registered:
+                self.w.wake(proc.key)
+
+    def tell(self, recipient: Key, kind: str, payload: dict[str, Any], *, node: str | None = None, attempt: int = 0,
+             id_: str = "") -> None:
+        """Write a signal."""
+        source = {"role": self.key.role, "name": self.key.name, "incarnation": self.me.incarnation}
+        self.w.post(Signal(id_ or self.w.fresh(), source, {"role": recipient.role, "name": recipient.name}, kind,
+                           recipient.run, self.w.now, node, attempt, payload))
+
+    def refuse(self, act: Act) -> None:
+        """Out of the inbox, with a reason."""
+        assert act.posted is not None
+        self.w.take(self.key, str(act.posted.path), refused=True)
+
+    def end(self, reason: str) -> Does:
+        """`terminated`, then the lock goes with the process."""
+        self.w.write_identity(self.me, self.key, lambda old: ended(_there(old), "terminated", self.w.now, reason),
+                              incarnation=self.me.incarnation)
+        self.exiting = True
+        yield None
+
+
+def _there(old: Any) -> Any:
+    if old is None:
+        raise Fenced("the record is gone")
+    return old
+
+
+# ---- launcher
+
+
+class Launcher(Layer):
+    """`layers.launcher`."""
+
+    def __init__(self, w: World, proc: Process) -> None:
+        super().__init__(w, proc)
+        self.guardian = Key("guardian", GUARDIAN, self.run.id)
+        self.deaths: list[Death] = []
+        self.applied: set[str] = set()
+        self.incarnation = 0
+        self.state = RunState()
+        self.read = 0
+        self.policy = Policy()
+        self.told_to_stop = False
+        self.stopping_since: float | None = None
+        self.to_resume = proc.code == RESUME
+        proc.code = None
+
+    def recover(self) -> Does:
+        for entry in self.open():
+            self.fold(entry)
+        yield None
+        self.log("open", {"incarnation": self.me.incarnation})
+
+    def fold(self, entry: Entry) -> None:
+        data = entry.data
+        if entry.kind == "death":
+            self.deaths.append(Death(data["incarnation"], data["monotonic"], data["boot_id"], data["why"]))
+        elif entry.kind == "signal":
+            self.applied.add(data["id"])
+        elif entry.kind == "spawn":
+            self.incarnation = max(self.incarnation, data["incarnation"])
+
+    def turn(self) -> Does:
+        entries = self.run.journal.entries
+        for entry in entries[self.read:]:
+            self.state.apply(entry)
+        self.read = len(entries)
+        status = self.state.status
+        if self.w.rng.random() < 0.3:
+            yield None
+        w, now = self.w, self.w.mono
+        if self.stopping and self.stopping_since is None:
+            self.stopping_since = now
+        overdue = self.stopping_since is not None and now - self.stopping_since > TIMING.stop_guardian
+        others = self.stopping and any(
+            w.view(key).living for key in list(w.identities)
+            if key.run == self.run.id and key.role in ("runner", "orchestrator", "processor"))
+        view = LauncherView(now, w.boot_id, status, w.view(self.guardian), self.deaths, w.pending(self.key),
+                            frozenset(self.applied), self.stopping, overdue, others, self.to_resume, self.told_to_stop)
+        yield None
+        self.decision = launcher_policy.decide(view, self.policy)
+        return (yield from self.perform(self.decision.acts, view))
+
+    def do_take(self, act: Act, view: LauncherView) -> Does:
+        assert act.posted is not None and act.posted.signal is not None
+        signal = act.posted.signal
+        if signal.id not in self.applied:
+            yield from self.log_sync("signal", {"id": signal.id, "type": signal.signal_type})
+        self.w.take(self.key, str(act.posted.path))
+
+    def do_refuse(self, act: Act, view: LauncherView) -> Does:
+        self.refuse(act)
+        yield None
+
+    def do_resume(self, act: Act, view: LauncherView) -> Does:
+        self.tell(self.guardian, "GUIDANCE", {"action": "resume"}, id_=f"{self.run.id}-resume-{self.me.incarnation}")
+        if self.state.status == "stopped":
+            self.state.status = "running"
+        self.to_resume = False
+        yield None
+
+    def do_say_stop(self, act: Act, view: LauncherView) -> Does:
+        self.tell(self.guardian, "GUIDANCE", {"action": "stop"}, id_=f"{self.run.id}-stop-{self.me.incarnation}")
+        self.told_to_stop = True
+        yield None
+
+    def do_start(self, act: Act, view: LauncherView) -> Does:
+        previous = view.guardian.identity
+        if previous is not None and previous.status == "crashed":
+            yield from sweep(self.w, self.me, previous)
+        wish = Wish(self.guardian, self.key, journal_incarnation=self.incarnation)
+        try:
+            leased = yield from start_life(self.w, self.me, wish, Guardian.body)
+        except (AlreadyAlive, Refused, Fenced):
+            return
+        self.log("spawn", {"full": leased.key.full, "incarnation": leased.incarnation})
+
+    def do_replace(self, act: Act, view: LauncherView) -> Does:
+        yield from self.replace(view.guardian, act.why)
+
+    def do_record(self, act: Act, view: LauncherView) -> Does:
+        yield from self.death(view.guardian)
+
+    def do_park(self, act: Act, view: LauncherView) -> Does:
+        yield from self.park(view.guardian, act.why)
+
+    def do_term(self, act: Act, view: LauncherView) -> Does:
+        self.term(view.guardian)
+        yield None
+
+    def do_write_stopped(self, act: Act, view: LauncherView) -> Does:
+        if self.guardian in self.w.life:
+            return
+        self.w.life[self.guardian] = self.me
+        yield None
+        if self.state.status == "running":
+            journal = self.run.journal
+            epoch = (journal.entries[-1].epoch if journal.entries else 0) + 1
+            self.w.append(self.me, journal, "run", {"status": "stopped", "reason": "without a guardian"}, epoch)
+            yield None
+            journal.synced = len(journal.entries)
+        del self.w.life[self.guardian]
+        yield None
+
+    def do_end(self, act: Act, view: LauncherView) -> Does:
+        self.log("end", {"status": act.who, "reason": act.why})
+        yield None
+        yield from self.end(act.who)
+
+
+RESUME = -100
+"""Laid in a launcher process's `code` before its first step: `--resume`."""
+
+
+# ---- guardian
+
+
+class Guardian(Layer):
+    """`layers.guardian`."""
+
+    def __init__(self, w: World, proc: Process) -> None:
+        super().__init__(w, proc)
+        self.processor = Key("processor", self.key.name, self.run.id)
+        self.state = RunState()
+        self.policy = Policy(total=10)
+        self.leaving_since: float | None = None
+        self.phase = "planning"
+
+    def recover(self) -> Does:
+        for entry in self.open():
+            self.state.apply(entry)
+        yield None
+        self.log("open", {"incarnation": self.me.incarnation})
+
+    def fold(self, entry: Entry) -> None:
+        self.state.apply(entry)
+
+    def _runner(self, node: str) -> Key:
+        return Key("runner", node, self.run.id)
+
+    def observe(self) -> Does:
+        """In the order of the real one; each part may be older than the next."""
+        w = self.w
+        runners = {name: w.view(self._runner(name)) for name in self.state.nodes}
+        leaving = self.stopping or self.state.status in ("done", "failed")
+        strays = {}
+        if leaving:
+            for name in self.state.nodes:
+                life = w.view(Key("orchestrator", name, self.run.id))
+                if not runners[name].living and life.identity and life.identity.status in ALIVE:
+                    strays[name] = life
+        if w.rng.random() < 0.3:
+            yield None
+        inbox, processor = w.pending(self.key), w.view(self.processor)
+        if w.rng.random() < 0.3:
+            yield None
+        merges = {entry.node: Merge(entry.attempt, entry.status, entry.reason, entry.commit)
+                  for entry in w.queue.entries.values() if entry.run == self.run.id}
+        overdue = False
+        if leaving:
+            self.leaving_since = w.mono if self.leaving_since is None else self.leaving_since
+            overdue = w.mono - self.leaving_since > TIMING.stop_runner
+        return GuardianView(self.run.id, w.mono, w.boot_id, inbox, runners, processor, merges, strays, self.stopping,
+                            overdue)
+
+    def turn(self) -> Does:
+        view = yield from self.observe()
+        yield None
+        self.decision = guardian_policy.decide(self.run.plan, self.state, view, self.run.max_agents, self.policy)
+        again = yield from self.perform(self.decision.acts, view)
+        if not self.exiting:
+            yield from self.move_hook()
+        return again
+
+    def do_take(self, act: Act, view: GuardianView) -> Does:
+        assert act.posted is not None and act.posted.signal is not None
+        signal = act.posted.signal
+        if signal.id not in self.state.applied:
+            data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt}
+            if act.data.get("effect"):
+                data["effect"] = act.data["effect"]
+            yield from self.log_sync("signal", data)
+            if "resume" in act.data:
+                yield from self._resume(act.data["resume"])
+            if "stop" in act.data:
+                self.stopping = True
+        self.w.take(self.key, str(act.posted.path))
+
+    def _resume(self, lives: dict[str, int]) -> Does:
+        yield from self.log_sync("lift", {"lives": lives})
+        self.stopping, self.leaving_since = False, None
+        if self.state.status == "stopped":
+            yield from self.log_sync("run", {"status": "running", "reason": "resumed"})
+
+    def do_refuse(self, act: Act, view: GuardianView) -> Does:
+        self.log("refused", {"why": act.why})
+        yield None
+        self.refuse(act)
+
+    def do_node(self, act: Act, view: GuardianView) -> Does:
+        yield from self.log_sync("node", act.data)
+
+    def do_start(self, act: Act, view: GuardianView) -> Does:
+        key, body = (self.processor, Processor.body) if act.who == "processor" else (self._runner(act.who), Runner.body)
+        previous = self._lives(act.who, view).identity
+        if previous is not None and previous.status == "crashed":
+            yield from sweep(self.w, self.me, previous)
+        wish = Wish(key, self.key, journal_incarnation=self.state.incarnations.get(key.full, 0))
+        try:
+            leased = yield from start_life(self.w, self.me, wish, body)
+        except (AlreadyAlive, Refused, Fenced):
+            return
+        self.log("spawn", {"full": key.full, "incarnation": leased.incarnation})
+
+    def _lives(self, who: str, view: GuardianView) -> LifeView:
+        return view.processor if who == "processor" else view.runners.get(who, LifeView())
+
+    def do_replace(self, act: Act, view: GuardianView) -> Does:
+        yield from self.replace(self._lives(act.who, view), act.why)
+
+    def do_record(self, act: Act, view: GuardianView) -> Does:
+        yield from self.death(self._lives(act.who, view))
+
+    def do_park(self, act: Act, view: GuardianView) -> Does:
+        if act.who != "processor":
+            yield from self.log_sync("node", {"node": act.who, "status": "failed",
+                                              "attempt": self.state.nodes[act.who].attempt,
+                                              "reason": f"its runner was given up: {act.why}"})
+        yield from self.park(self._lives(act.who, view), act.why)
+        self.tell(launcher(self.run.id), "ESCALATE", {"who": act.who, "why": act.why}, node=act.who)
+
+    def do_term(self, act: Act, view: GuardianView) -> Does:
+        self.term(self._lives(act.who, view))
+        yield None
+
+    def do_stray(self, act: Act, view: GuardianView) -> Does:
+        yield from self.replace(view.strays[act.who], act.why)
+
+    def do_run(self, act: Act, view: GuardianView) -> Does:
+        if act.who not in RUN_STATUS[self.state.status]:
+            raise AssertionError(f"run {self.state.status} -> {act.who}")
+        if act.who in ("done", "failed"):
+            self.tell(launcher(self.run.id), "PIPELINE_COMPLETE", {"status": act.who, "reason": act.why},
+                      id_=f"{self.run.id}-complete")
+            yield None
+        yield from self.log_sync("run", {"status": act.who, "reason": act.why})
+
+    def do_end(self, act: Act, view: GuardianView) -> Does:
+        yield from self.move_hook()
+        yield from self.end(self.state.status)
+
+    def move_hook(self) -> Does:
+        """Bring the own hook to the phase the nodes imply."""
+        wanted = implied_phase(self.state)
+        if wanted == self.phase:
+            return
+
+        def advance(old: Hook | None) -> Hook:
+            hook = _there(old)
+            at, to = PHASES.index(hook.phase), PHASES.index(wanted)
+            if to < at:
+                return hooks.move(hook, wanted, self.w.now) if wanted in hooks.PHASES[hook.phase] else hook
+            for phase in PHASES[at + 1: to + 1]:
+                hook = hooks.move(hook, phase, self.w.now)
+            return hook
+
+        self.w.write_hook(self.me, self.key, advance, incarnation=self.me.incarnation)
+        self.phase = wanted
+        yield None
+
+
+# ---- runner
+
+
+class Runner(Layer):
+    """`layers.runner`."""
+
+    def __init__(self, w: World, proc: Process) -> None:
+        super().__init__(w, proc)
+        self.node = self.key.name
+        self.task = self.run.tasks[self.node]
+        self.fate = self.run.fates[self.node]
+        self.orchestrator = Key("orchestrator", self.node, self.run.id)
+        self.guardian = Key("guardian", GUARDIAN, self.run.id)
+        self.facts = RunnerFacts()
+        self.policy = Policy(total=10)
+        self.phase = "planning"
+        self.job: Process | None = None
+        self.job_name = ""
+        self.tree_ready = False
+        self.orphaned_since: float | None = None
+        self.stopping_since: float | None = None
+
+    def recover(self) -> Does:
+        for entry in self.open():
+            self.fold(entry)
+        self.phase = self.w.hooks[self.key].phase
+        yield None
+        self.log("open", {"incarnation": self.me.incarnation})
+
+    def fold(self, entry: Entry) -> None:
+        self.facts.apply(entry, self.task.attempt)
+
+    def turn(self) -> Does:
+        w = self.w
+        yield from self._poll_job()
+        now, inbox, life = w.mono, w.pending(self.key), w.view(self.orchestrator)
+        if w.rng.random() < 0.3:
+            yield None
+        result = w.results.get((self.run.id, self.node))
+        if result and (result.run_id, result.node, result.attempt) != (self.run.id, self.node, self.task.attempt):
+            result = None
+        if w.rng.random() < 0.3:
+            yield None
+        if self.stopping and self.stopping_since is None:
+            self.stopping_since = now
+        overdue = self.stopping_since is not None and now - self.stopping_since > TIMING.stop_orchestrator
+        view = RunnerView(self.task, self.phase, now, w.boot_id, inbox, life, result, self._merge(), self.tree_ready,
+                          self.job_name if self.job else "", self.stopping, overdue, False, self._alone(now),
+                          TIMING.orphan_grace)
+        yield None
+        self.decision = runner_policy.decide(self.facts, view, self.policy)
+        return (yield from self.perform(self.decision.acts, view))
+
+    def _merge(self) -> Merge | None:
+        if self.phase not in ("validating", "impl_complete"):
+            return None
+        found = [entry for entry in self.w.queue.of_key(self.run.id, self.node) if entry.attempt == self.task.attempt]
+        return Merge(found[-1].attempt, found[-1].status, found[-1].reason, found[-1].commit) if found else None
+
+    def _alone(self, now: float) -> float | None:
+        if any(self.w.view(key).living for key in (self.guardian, launcher(self.run.id))):
+            self.orphaned_since = None
+            return None
+        if self.orphaned_since is None:
+            self.orphaned_since = now
+        return now - self.orphaned_since
+
+    def _poll_job(self) -> Does:
+        if self.job is None or self.job.alive:
+            return
+        name, code, self.job, self.job_name = self.job_name, self.job.code, None, ""
+        if self.stopping:
+            return
+        value = "ok" if code == 0 and self.fate.kind != name else f"{name} ended with exit code {code or 1}"
+        yield from self._fact(name, value)
+
+    def _fact(self, name: str, value: str) -> Does:
+        yield from self.log_sync("fact", {"name": name, "value": value, "attempt": self.task.attempt})
+
+    def do_take(self, act: Act, view: RunnerView) -> Does:
+        assert act.posted is not None and act.posted.signal is not None
+        signal = act.posted.signal
+        if signal.id not in self.facts.applied:
+            yield from self.log_sync("signal", {"id": signal.id, "type": signal.signal_type, **act.data})
+        self.w.take(self.key, str(act.posted.path))
+
+    def do_refuse(self, act: Act, view: RunnerView) -> Does:
+        self.log("refused", {"why": act.why})
+        yield None
+        self.refuse(act)
+
+    def do_tree(self, act: Act, view: RunnerView) -> Does:
+        self.w.branches.setdefault((self.run.id, self.node), [])
+        self.tree_ready = True
+        yield None
+
+    def do_job(self, act: Act, view: RunnerView) -> Does:
+        self.log("job", {"name": act.who, "attempt": self.task.attempt})
+        yield None
+        self.job_name = act.who
+        self.job = self.w.spawn("job", self.key, self.me.incarnation, job)
+
+    def do_fact(self, act: Act, view: RunnerView) -> Does:
+        yield from self._fact(act.who, act.data["value"])
+
+    def do_stop_job(self, act: Act, view: RunnerView) -> Does:
+        if self.job is not None:
+            self.w.kill(self.job, "stopped")
+        yield None
+
+    def do_move(self, act: Act, view: RunnerView) -> Does:
+        self.phase = self.w.write_hook(self.me, self.key, lambda old: hooks.move(_there(old), act.who, self.w.now),
+                                       incarnation=self.me.incarnation).phase
+        yield None
+
+    def do_start(self, act: Act, view: RunnerView) -> Does:
+        previous = view.orchestrator.identity
+        if previous is not None:
+            if previous.status == "crashed":
+                yield from sweep(self.w, self.me, previous)
+            self._close_session()
+        wish = Wish(self.orchestrator, self.key, journal_incarnation=self.facts.incarnation)
+        try:
+            leased = yield from start_life(self.w, self.me, wish, Orchestrator.body)
+        except (AlreadyAlive, Refused, Fenced):
+            return
+        self.log("spawn", {"full": leased.key.full, "incarnation": leased.incarnation, "attempt": 1})
+
+    def _close_session(self) -> None:
+        """The terminal's session of that name goes, with the orchestrator in it; what it started may live on."""
+        for proc in [proc for proc in self.w.procs.values() if proc.key == self.orchestrator and proc.kind == "layer"]:
+            self.w.kill(proc, f"session closed by {self.me.name}", blocked=True)
+
+    def do_replace(self, act: Act, view: RunnerView) -> Does:
+        yield from self.replace(view.orchestrator, act.why)
+
+    def do_record(self, act: Act, view: RunnerView) -> Does:
+        data = yield from self.death(view.orchestrator)
+        self.tell(self.guardian, "ORCHESTRATOR_CRASHED", {"incarnation": data["incarnation"]}, node=self.node,
+                  attempt=self.task.attempt, id_=f"{self.orchestrator.full}-{data['incarnation']}-crashed")
+
+    def do_park(self, act: Act, view: RunnerView) -> Does:
+        yield from self.park(view.orchestrator, act.why)
+
+    def do_term(self, act: Act, view: RunnerView) -> Does:
+        self.term(view.orchestrator)
+        yield None
+
+    def do_enqueue(self, act: Act, view: RunnerView) -> Does:
+        w, run = self.w, self.run.id
+        head = w.head(run, self.node)
+        if head is None:
+            raise Refused(f"there is no branch {self.node}; commit the work on it first")
+        name = entry_id("queue", run, self.node, self.task.attempt, head)
+        yield None
+        while w.queue_lock is not None:
+            yield 0.5
+        if name not in w.queue.entries:
+            waiting = [entry.id for entry in w.queue.of_key(run, self.node)
+                       if not entry.final and entry.status != "landing"]
+            w.append_merge(self.me, "enq", {
+                "entry": name, "run": run, "node": self.node, "attempt": self.task.attempt, "branch": self.node,
+                "oid": head, "target": "main", "repo": "", "recipient": self.key.full, "supersedes": waiting})
+        yield None
+
+    def do_say(self, act: Act, view: RunnerView) -> Does:
+        self.tell(self.guardian, act.who, {"node_id": self.node, **act.data}, node=self.node,
+                  attempt=self.task.attempt, id_=f"{self.run.id}-{self.node}-{self.task.attempt}-{act.who}")
+        yield None
+
+    def do_give_up(self, act: Act, view: RunnerView) -> Does:
+        self._close_session()
+        yield None
+        yield from self.do_say(Act("say", "RUNNER_EXITED", data={"status": "failed", "reason": act.why}), view)
+
+    def do_tidy(self, act: Act, view: RunnerView) -> Does:
+        self._close_session()
+        yield None
+        units = self.w.branches.pop((self.run.id, self.node), None)
+        if units is not None:
+            self.w.archived[(self.run.id, self.node)] = units
+
+    def do_end(self, act: Act, view: RunnerView) -> Does:
+        if act.why == "stopped" and view.orchestrator.identity is not None:
+            self._close_session()
+            yield None
+        yield from self.end(act.why)
+
+
+def job(w: World, proc: Process) -> Steps:
+    """Set-up or acceptance: takes a while."""
+    for other in w.procs.values():
+        if other is not proc and other.kind == "job" and other.key == proc.key and not other.doomed:
+            raise AssertionError(f"{proc.name} runs beside {other.name}")
+    yield 0.5 + 2 * w.rng.random()
+    yield None
+
+
+# ---- orchestrator
+
+
+class Orchestrator(Layer):
+    """`layers.orchestrator`, with an agent in a process of its own."""
+
+    def __init__(self, w: World, proc: Process) -> None:
+        super().__init__(w, proc)
+        self.node = self.key.name
+        self.fate = self.run.fates[self.node]
+        self.agent: Process | None = None
+        self.hook = w.hooks.get(self.key)
+
+    def recover(self) -> Does:
+        self.hook = self.w.hooks[self.key]
+        yield None
+
+    def turn(self) -> Does:
+        if self.agent is None:
+            yield from self._begin()
+            return True
+        yield from self._note_progress()
+        if self.agent.alive:
+            if self.stopping:
+                self.w.kill(self.agent, "stopped")
+            return False
+        if self.stopping:
+            yield from self.end("stopped")
+        else:
+            yield from self._finish()
+        return True
+
+    def _begin(self) -> Does:
+        if (self.run.id, self.node) in self.w.results:
+            yield from self.end("done")
+            return
+        if self.stopping:
+            yield from self.end("stopped")
+            return
+        yield from self._move("executing")
+        if self.me.incarnation <= self.fate.crashes:
+            yield 0.2
+            self.exiting = True
+            return  # crashed without a word
+        self.agent = self.w.spawn("agent", self.key, self.me.incarnation, agent)
+        yield None
+
+    def _note_progress(self) -> Does:
+        units = self.w.branches.get((self.run.id, self.node), [])
+        if not units or self.hook is None or self.hook.last_committed_node == units[-1]:
+            return
+        last = units[-1]
+        self.hook = self.w.write_hook(
+            self.me, self.key, lambda old: hooks.note(_there(old), self.w.now, text=f"after {last}",
+                                                      last_committed=last), incarnation=self.me.incarnation)
+        yield None
+
+    def _finish(self) -> Does:
+        yield from self._note_progress()
+        ok = self.agent is not None and self.agent.code == 0 and self.fate.kind != "fail"
+        if not ok and self.fate.kind != "fail":
+            self.exiting = True  # somebody killed the agent alone: as if it had taken the orchestrator with it
+            return
+        self.w.write_result(self.me, Result(self.run.id, self.node, 1, self.me.incarnation, "success" if ok else "fail",
+                                            self.w.now, "" if ok else "the agent says no"))
+        yield None
+        if ok:
+            yield from self._move("impl_complete")
+        yield from self.end("done" if ok else "failed")
+
+    def _move(self, phase: str) -> Does:
+        assert self.hook is not None
+        if PHASES.index(self.hook.phase) < PHASES.index(phase):
+            self.hook = self.w.write_hook(self.me, self.key, lambda old: hooks.move(_there(old), phase, self.w.now),
+                                          incarnation=self.me.incarnation)
+            yield None
+
+
+def agent(w: World, proc: Process) -> Steps:
+    """The work: one commit a unit, taken up where an earlier life left it. It lives on if its orchestrator dies."""
+    run, node = proc.key.run, proc.key.name
+    for number in range(w.runs[run].fates[node].units):
+        yield 3 * w.rng.random()
+        if f"u{number}" not in w.branches[(run, node)]:
+            w.commit(proc, run, node, f"u{number}")
+            w.wake(proc.key)
+            yield None
+
+
+# ---- merge processor
+
+
+class Processor(Layer):
+    """`layers.processor` over the steps of `merge.processor`."""
+
+    def __init__(self, w: World, proc: Process) -> None:
+        super().__init__(w, proc)
+        self.working = False
+        self.merge_epoch = 0
+        self.told = 0
+        self.gate: str | None = None
+        self.lost = 0
+        self.waits = ""
+
+    def turn(self) -> Does:
+        w = self.w
+        for posted in w.pending(self.key):
+            w.take(self.key, str(posted.path), refused=True)
+        if self.stopping or self._left_alone():
+            yield from self._leave("stopped" if self.stopping else "orphaned")
+            return False
+        if not self.working:
+            if w.processor_lock is not None:
+                self.idle = 0.25
+                return False
+            w.processor_lock = self.me
+            yield None
+            yield from self._queue_free()
+            self.merge_epoch = w.append_merge(self.me, "lease", {}, take=True).epoch
+            yield None
+            if w.queue.test is not None and w.queue.test.job in w.gates:
+                self.gate = w.queue.test.job
+            self.working = True
+        again = True
+        self.waits = ""
+        for _ in range(50):
+            again = yield from self._step()
+            yield None
+            if not again:
+                break
+        yield from self._tell()
+        if not again:
+            self.idle = TIMING.rescan / 2
+        return again
+
+    def _left_alone(self) -> bool:
+        if self.working and self.waits != "empty":
+            return False
+        above = (Key("guardian", GUARDIAN, self.run.id), launcher(self.run.id))
+        return not any(self.w.view(key).living for key in above)
+
+    def _leave(self, reason: str) -> Does:
+        if self.gate is not None:
+            for proc in self.w.bearers(gate_marker(self.gate)):
+                self.w.kill(proc, "gate ended")
+            self.w.gates.pop(self.gate, None)
+        if self.w.processor_lock is self.me:
+            self.w.processor_lock = None
+        yield None
+        yield from self.end(reason)
+
+    def _queue_free(self) -> Does:
+        while self.w.queue_lock is not None:
+            yield 0.5
+
+    def _append(self, kind: str, data: dict[str, Any]) -> Does:
+        yield from self._queue_free()
+        self.w.append_merge(self.me, kind, data, epoch=self.merge_epoch)
+        yield None
+
+    def _step(self) -> Does:
+        state, w = self.w.queue, self.w
+        if state.epoch != self.merge_epoch:
+            raise Fenced("another processor took the queue over")
+        if state.landing:
+            return (yield from self._settle_landing())
+        if self.gate is not None:
+            return (yield from self._watch())
+        if state.pause:
+            if state.pause.tip == w.history[-1]:
+                self.waits = "paused"
+                return False
+            yield from self._append("resume", {"reason": "the target moved"})
+            return True
+        entry = merge_decide.chosen(state)
+        if entry is None:
+            self.waits = "empty"
+            return False
+        if entry.status == "queued":
+            yield from self._build(entry)
+        elif entry.status == "candidate":
+            yield from self._candidate(entry)
+        else:
+            yield from self._tested(entry)
+        return True
+
+    def _build(self, entry: MergeEntry) -> Does:
+        w, tip = self.w, self.w.history[-1]
+        if any((run, node, head) == (entry.run, entry.node, entry.oid) for run, node, head in w.merges.values()):
+            yield from self._append("landed", {"entry": entry.id, "commit": tip, "old": tip, "reason": "already in"})
+            return
+        if w.runs[entry.run].fates[entry.node].kind == "conflict":
+            yield from self._append("state", {"entry": entry.id, "status": "conflict", "files": ["f"], "base": tip,
+                                              "reason": "conflict"})
+            return
+        commit = f"merge({entry.id} onto {tip[-40:]})"
+        yield from self._append("state", {"entry": entry.id, "status": "candidate", "base": tip,
+                                          "tree": f"tree of {commit}", "commit": commit})
+
+    def _candidate(self, entry: MergeEntry) -> Does:
+        config = self.w.queue.config
+        assert config is not None
+        if entry.verdict == "green":
+            yield from self._land(entry)
+        elif (entry.tree, config.command_key) in self.w.queue.green:
+            yield from self._verdict(entry.id, "entry", entry.tree, "green")
+        else:
+            yield from self._test(entry, "entry")
+
+    def _verdict(self, entry: str, of: str, tree: str, result: str) -> Does:
+        config = self.w.queue.config
+        assert config is not None
+        yield from self._append("verdict", {"entry": entry, "of": of, "tree": tree, "command": config.command_key,
+                                            "result": result, "reason": result, "log": ""})
+
+    def _test(self, entry: MergeEntry, of: str) -> Does:
+        config = self.w.queue.config
+        assert config is not None
+        number = entry.tests + 1
+        name = f"{entry.id}.{number}"
+        commit = entry.commit if of == "entry" else entry.base
+        yield from self._append("test", {"entry": entry.id, "of": of, "number": number, "job": name, "commit": commit,
+                                         "tree": entry.tree if of == "entry" else f"tree of {commit}", "slot": 0,
+                                         "command": config.command_key, "log": ""})
+        red = of == "entry" and self.w.runs[entry.run].fates[entry.node].kind == "gate"
+        self.w.gates[name] = ""
+        self.w.spawn("gate", self.key, self.me.incarnation, gate(name, "red" if red else "green"), gate_marker(name))
+        self.gate = name
+        yield None
+
+    def _watch(self) -> Does:
+        w, state, name = self.w, self.w.queue, self.gate
+        assert name is not None
+        test = state.test
+        if test is None or test.job != name:
+            for proc in w.bearers(gate_marker(name)):
+                w.kill(proc, "gate abandoned")
+            self.gate = None
+            return True
+        result = w.gates.get(name, "")
+        if not result and w.bearers(gate_marker(name)):
+            self.waits = "gate"
+            return False
+        result, self.gate = result or "lost", None
+        if result == "lost" and self.lost + 1 < merge_decide.MAX_LOST:
+            self.lost += 1
+            yield from self._test(state.entry(test.entry), test.of)
+            return True
+        self.lost = 0
+        yield from self._verdict(test.entry, test.of, test.tree, result)
+        w.gates.pop(name, None)
+        return True
+
+    def _tested(self, entry: MergeEntry) -> Does:
+        state = self.w.queue
+        if not entry.verdict:
+            yield from self._test(entry, "entry")
+            return
+        if entry.verdict == "green":
+            yield from self._land(entry)
+            return
+        base = state.base if state.base and state.base.entry == entry.id else None
+        if base is None and merge_decide.needs_base(entry.verdict, f"tree of {entry.base}", state):
+            yield from self._test(entry, "base")
+            return
+        who, why = merge_decide.blame(base.result) if base else ("entry", "")
+        if who == "entry":
+            yield from self._append("state", {"entry": entry.id, "status": "rejected", "reason": entry.reason or "red"})
+            return
+        yield from self._append("pause", {"entry": entry.id, "reason": why, "detail": "on the bare target",
+                                          "tip": entry.base, "log": ""})
+
+    def _land(self, entry: MergeEntry) -> Does:
+        w = self.w
+        if w.history[-1] != entry.base:
+            yield from self._append("state", {"entry": entry.id, "status": "queued", "reason": "the target moved"})
+            return
+        yield from self._queue_free()
+        w.queue_lock = self.me
+        w.append_merge(self.me, "landing", {"entry": entry.id, "old": entry.base, "new": entry.commit},
+                       epoch=self.merge_epoch)
+        yield None
+        swapped = w.swap(self.me, entry.base, entry.commit, (entry.run, entry.node, entry.oid))
+        w.queue_lock = None
+        yield None
+        if swapped:
+            yield from self._append("landed", {"entry": entry.id, "commit": entry.commit, "old": entry.base,
+                                               "owed": []})
+
+    def _settle_landing(self) -> Does:
+        w, landing = self.w, self.w.queue.landing
+        assert landing is not None
+        entry = w.queue.entry(landing.entry)
+        if landing.new in w.history:
+            yield from self._append("landed", {"entry": entry.id, "commit": landing.new, "old": landing.old,
+                                               "owed": []})
+            return True
+        if w.history[-1] != landing.old:
+            yield from self._append("foreign", {"entry": entry.id, "expected": landing.old, "found": w.history[-1],
+                                                "old": landing.old, "commit": "", "reason": "moved by somebody else"})
+            return True
+        yield from self._queue_free()
+        w.queue_lock = self.me
+        yield None
+        swapped = w.swap(self.me, landing.old, landing.new, (entry.run, entry.node, entry.oid))
+        w.queue_lock = None
+        yield None
+        if not swapped:
+            return False
+        yield from self._append("landed", {"entry": entry.id, "commit": landing.new, "old": landing.old, "owed": []})
+        return True
+
+    def _tell(self) -> Does:
+        w = self.w
+        for outcome in [one for one in w.queue.outcomes if one.seq > self.told]:
+            recipient = Key.parse(outcome.entry.recipient)
+            runner = w.identities.get(recipient)
+            if runner is not None and runner.status != "terminated" and \
+                    (signal := signal_of(outcome, self.key.name, self.me.incarnation)):
+                w.post(signal, f"mq-{outcome.seq}-{outcome.type}")
+                yield None
+            self.told = outcome.seq
+
+
+def gate_marker(name: str) -> str:
+    """The marker that a gate run bears."""
+    return f"gate:{name}"
+
+
+def gate(name: str, result: str) -> Callable[[World, Process], Steps]:
+    """A gate run: takes a while, then leaves its verdict."""
+    def body(w: World, proc: Process) -> Steps:
+        yield 0.5 + 4 * w.rng.random()
+        if name in w.gates:
+            w.gates[name] = result
+        yield None
+
+    return body
+
+
+# ---- doors
+
+
+def up(*, resume: bool) -> Callable[[World, Process], Steps]:
+    """`launch`, `--resume` and `garrison up`: a launcher for a run that has none; harmless twice at once."""
+    def body(w: World, proc: Process) -> Steps:
+        key = proc.key
+        view = w.view(key)
+        yield None
+        if view.verdict is not None and view.identity is not None:
+            if view.living:
+                return
+            if view.verdict.state != "ended" or view.identity.status == "crashed":
+                yield from replace_life(w, proc, view.identity, view.verdict.why)
+        before = w.births.get(key, 0)
+
+        def launch(w: World, child: Process) -> Steps:
+            child.code = RESUME if resume else None
+            return Launcher.body(w, child)
+
+        yield from start_life(w, proc, Wish(key), launch)
+        assert w.births[key] > before
+
+    return body
+
+
+def successor_needed(w: World, run: str) -> bool:
+    """Whether `garrison up` would start a launcher (`launching._wants_launcher`)."""
+    if w.ended(run) in ("done", "failed", "stopped"):
+        return False
+    view = w.view(launcher(run))
+    return not view.living and (view.identity is None or view.identity.status not in ("held", "parked"))
+
+

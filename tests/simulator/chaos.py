@@ -1,0 +1,184 @@
+"""Disturbances: what a machine, a person, a clock and a bad day may do between any two steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from garrison.records.names import ROLES, Key, launcher
+
+from tests.simulator import actors
+from tests.simulator.world import Process, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Chaos:
+    """What disturbs one seed: at most `budget` events, on average one every `pace` steps."""
+
+    def __init__(self, world: World, budget: int, pace: int) -> None:
+        self.w, self.rng = world, world.rng
+        self.left, self.pace = budget, pace
+        self.hunted: list[list[object]] = []
+        """[key, lives still to kill, steps left to the next]."""
+
+    def between(self) -> None:
+        """Called between any two steps of the world."""
+        for hunt in self.hunted:
+            self._chase(hunt)
+        self.hunted = [hunt for hunt in self.hunted if hunt[1]]
+        if self.left and self.rng.random() * self.pace < 1:
+            self.left -= 1
+            kind = self.rng.choices(list(EVENTS), weights=list(EVENTS.values()))[0]
+            kind(self)
+
+    def _chase(self, hunt: list[object]) -> None:
+        key, lives, steps = hunt
+        assert isinstance(key, Key) and isinstance(lives, int) and isinstance(steps, int)
+        proc = next((proc for proc in self.w.procs.values() if proc.key == key and proc.kind == "layer"), None)
+        if proc is None:
+            return
+        if steps > 0:
+            hunt[2] = steps - 1
+            return
+        self.w.kill(proc, "chaos, again")
+        hunt[1], hunt[2] = lives - 1, self.rng.randrange(60)
+
+    def layers(self) -> list[Process]:
+        """Living layers."""
+        return [proc for proc in self.w.procs.values() if proc.kind == "layer"]
+
+    def some(self, procs: list[Process]) -> Process | None:
+        """One of them, each role as likely as another."""
+        roles = sorted({proc.key.role for proc in procs}, key=ROLES.index)
+        if not roles:
+            return None
+        role = self.rng.choice(roles)
+        return self.rng.choice([proc for proc in procs if proc.key.role == role])
+
+    def one(self) -> None:
+        """kill -9 of any layer."""
+        if proc := self.some(self.layers()):
+            self.w.kill(proc, "chaos", blocked=True)
+
+    def anything(self) -> None:
+        """kill -9 of any process: tools, jobs, gates, doors."""
+        if self.w.procs:
+            self.w.kill(self.rng.choice(list(self.w.procs.values())), "chaos")
+
+    def pair(self) -> None:
+        """Two layers at once."""
+        self.one()
+        self.one()
+
+    def twice(self) -> None:
+        """A layer, and its successor soon after it begins."""
+        if proc := self.some(self.layers()):
+            self.w.kill(proc, "chaos, first of two")
+            self.hunted.append([proc.key, self.rng.choice([1, 1, 1, 2, 6]), self.rng.randrange(40)])
+
+    def machine(self) -> None:
+        """Everything dies at once."""
+        self.w.reboot()
+        self.up()
+
+    def crew(self) -> None:
+        """The terminal server dies, and all orchestrators with it."""
+        for proc in self.layers():
+            if proc.key.role == "orchestrator":
+                self.w.kill(proc, "terminal server died")
+
+    def delay(self) -> None:
+        """SIGSTOP for a while; killed meanwhile, it may take its time to go."""
+        procs = [proc for proc in self.w.procs.values() if proc.stopped_until <= self.w.t]
+        if proc := self.some(procs):
+            proc.stopped_until = self.w.t + self.rng.choice([0.1, 1.0, 10.0, 40.0, 120.0, 700.0])
+            self.w.note(f"=== {proc.name} is stopped for {proc.stopped_until - self.w.t:.1f} s")
+
+    def clock(self) -> None:
+        """Somebody sets the wall clock."""
+        step = self.rng.choice([-86400.0, -40.0, -5.0, 5.0, 40.0, 86400.0])
+        self.w.wall_shift += step
+        self.w.note(f"=== the wall clock jumps by {step:.0f} s")
+
+    def again(self) -> None:
+        """A signal arrives twice, late."""
+        if self.w.said:
+            self.w.post(self.rng.choice(self.w.said))
+
+    def forge(self) -> None:
+        """A signal of another run, attempt or life."""
+        said = [signal for signal in self.w.said if signal.signal_type in
+                ("NODE_COMPLETE", "MERGE_READY", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_FAILED")
+                and signal.recipient.role in ("guardian", "runner")]
+        if not said:
+            return
+        signal = replace(self.rng.choice(said), id=f"forged-{self.w.fresh()}")
+        wrong = self.rng.choice(["attempt", "run", "failure"])
+        name = f"{self.w.now}-{self.w.fresh()}"
+        if wrong == "attempt":
+            signal = replace(signal, attempt=signal.attempt + self.rng.choice([-1, 1]))
+        elif wrong == "run":
+            signal = replace(signal, run_id="another")
+        else:
+            signal = replace(signal, signal_type="RUNNER_EXITED", attempt=signal.attempt + 1,
+                             payload={"status": "failed", "reason": "forged"})
+        self.w.forged.add(signal.id)
+        self.w.inbox.setdefault(Key(signal.target["role"], signal.target["name"], self._run()), {})[name] = signal
+        self.w.note(f"=== forged {signal.id}: wrong {wrong}")
+
+    def _run(self) -> str:
+        return self.rng.choice(list(self.w.runs))
+
+    def stop(self) -> None:
+        """SIGTERM to any layer: a person stops the run, or one agent."""
+        if proc := self.some(self.layers()):
+            proc.terms += 1
+            if proc.registered:
+                self.w.wake(proc.key)
+            self.w.note(f"=== {proc.name} gets SIGTERM")
+
+    def order(self) -> None:
+        """A person orders an orchestrator killed."""
+        keys = [key for key in self.w.identities if key.role == "orchestrator"]
+        if not keys:
+            return
+        key = self.rng.choice(keys)
+        life = self.w.identities[key].incarnation - self.rng.choice([0, 0, 1])
+        source = {"role": "launch", "name": "launch", "incarnation": 0}
+        signal = actors.Signal(self.w.fresh(), source, {"role": "runner", "name": key.name}, "KILL_ORCHESTRATOR",
+                               key.run, self.w.now, key.name, 1, {"incarnation": life})
+        if life != self.w.identities[key].incarnation:
+            self.w.forged.add(signal.id)
+        self.w.post(signal)
+
+    def foreign(self) -> None:
+        """Somebody commits on the target."""
+        self.w.history.append(f"foreign-{self.w.fresh()}")
+        self.w.note("=== somebody commits on the target")
+
+    def up(self) -> None:
+        """cron, or a person, asks for a launcher."""
+        start(self.w, self._run(), resume=True)
+
+    def wait(self) -> None:
+        """Nothing happens for a long time to come: windows empty, graces pass."""
+        for run in self.w.runs:
+            above = [proc for proc in self.layers() if proc.key.run == run and proc.key.role in ("launch", "guardian")]
+            if self.rng.random() < 0.5:
+                for proc in above:
+                    self.w.kill(proc, "both above")
+
+
+EVENTS: dict[Callable[[Chaos], None], float] = {
+    Chaos.one: 8, Chaos.anything: 4, Chaos.pair: 4, Chaos.twice: 5, Chaos.machine: 2, Chaos.crew: 1, Chaos.delay: 5,
+    Chaos.clock: 2, Chaos.again: 3, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 1.5, Chaos.up: 3,
+    Chaos.wait: 1,
+}
+"""What happens, and how often."""
+
+
+def start(w: World, run: str, *, resume: bool) -> None:
+    """A door process that starts a launcher."""
+    w.spawn("door", launcher(run), 0, actors.up(resume=resume), marker=f"door-{w.fresh()}")

@@ -1,0 +1,149 @@
+"""One seed: make a world, disturb it, let it calm down, and see that everything has ended as it should."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from garrison.pipeline.launch import PlannedTask, RunPlan
+from garrison.records.names import launcher
+from garrison.records.run import Task
+
+from tests.simulator import actors, chaos
+from tests.simulator.chaos import Chaos
+from tests.simulator.check import LIVES, Violation
+from tests.simulator.world import Fate, Journal, Run, World
+
+NODES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
+KINDS = ("fail", "setup", "acceptance", "conflict", "gate")
+WILD = 4000
+"""Steps for the disturbances at most."""
+CALM = 12000
+"""Steps within which a run must end once nothing disturbs it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a seed."""
+
+    seed: int
+    steps: int
+    statuses: tuple[str, ...]
+
+
+class Failed(Exception):
+    """A seed that broke a rule; `trace` tells everything when it was asked for."""
+
+    def __init__(self, seed: int, why: str, trace: list[str] | None) -> None:
+        super().__init__(f"seed {seed}: {why}")
+        self.seed, self.why, self.trace = seed, why, trace or []
+
+
+def simulate(seed: int, *, tracing: bool = False) -> Outcome:
+    """Run one seed to its end; Failed if a rule was broken or it got stuck."""
+    world = World(seed, tracing=tracing)
+    try:
+        return _simulate(world, seed)
+    except Failed:
+        raise
+    except Violation as error:
+        raise Failed(seed, str(error), world.trace) from error
+    except Exception as error:  # whatever a broken rule makes an actor stumble over is that seed's finding
+        raise Failed(seed, f"{type(error).__name__}: {error}", world.trace) from error
+
+
+def _simulate(world: World, seed: int) -> Outcome:
+    rng = world.rng
+    for number in range(1 if rng.random() < 0.8 else 2):
+        _launch(world, rng, f"run-{number + 1}")
+    disturb = Chaos(world, rng.choice([0, 1, 2, 3, 5, 8, 13]), rng.choice([8, 25, 60, 120]))
+    steps = 0
+    while steps < WILD and (disturb.left or disturb.hunted) and world.tick():
+        disturb.between()
+        steps += 1
+    steps += _calm(world)
+    for run in world.runs.values():
+        world.check.final(run)
+    return Outcome(seed, steps, tuple(world.ended(run) for run in world.runs))
+
+
+def _launch(world: World, rng: random.Random, run: str) -> None:
+    names = NODES[: rng.randint(1, len(NODES))]
+    predecessors: dict[str, tuple[str, ...]] = {"start": (), "exit": names}
+    fates, tasks, initial = {}, {}, {}
+    for place, name in enumerate(names):
+        before = tuple(other for other in names[:place] if rng.random() < 0.35)
+        predecessors[name] = before or ("start",)
+        fates[name] = fate = _fate(rng)
+        skip = rng.random() < 0.03
+        tasks[name] = Task(run, name, 1, setup="s" if fate.kind == "setup" or rng.random() < 0.2 else None,
+                           acceptance="a" if skip or fate.kind == "acceptance" or rng.random() < 0.3 else None,
+                           skip_agent=skip)
+        if skip:
+            initial[name] = "impl_complete"
+            fates[name] = Fate("success" if fate.kind == "fail" else fate.kind)
+        elif rng.random() < 0.02:
+            initial[name] = rng.choice(["validated", "failed"])
+    plan = RunPlan("", "dag", {name: PlannedTask(name, "codergen", name, name) for name in names}, "start", ("exit",),
+                   predecessors, initial)
+    world.runs[run] = Run(run, plan, fates, tasks, rng.randint(1, 3), Journal(run))
+    world.check.refold()
+    chaos.start(world, run, resume=False)
+
+
+def _fate(rng: random.Random) -> Fate:
+    kind = rng.choice(KINDS) if rng.random() < 0.15 else "success"
+    crashes = rng.choice([1, 2, 3, 99]) if rng.random() < 0.08 else 0
+    return Fate(kind, rng.randint(0, 3), crashes)
+
+
+def _calm(world: World) -> int:
+    """Nothing disturbs any more; whoever was stopped goes on, and a cron job keeps the launchers alive."""
+    for proc in world.procs.values():
+        proc.stopped_until = min(proc.stopped_until, world.t + 1.0)
+    world.note("=== calm")
+    look_at = world.t
+    for steps in range(CALM):
+        if not world.procs or world.t >= look_at:
+            look_at = world.t + 60.0
+            if not _keep(world) and not world.procs:
+                return steps
+        world.tick()
+    left = ", ".join(proc.name for proc in world.procs.values())
+    told = "; ".join(f"{run} is {world.ended(run)} {world.check.shadows[run].statuses}" for run in world.runs)
+    raise Failed(world.check.world.count, f"stuck after {CALM} calm steps: {told}; left are {left}", world.trace)
+
+
+def _keep(world: World) -> bool:
+    """Start what a timer and a person would; False if everything has ended."""
+    going = False
+    if world.queue.pause and world.queue_lock is None:
+        world.append_merge(_person(world), "resume", {"reason": "a person looked"})
+    for run in world.runs.values():
+        status = world.ended(run.id)
+        if status in ("done", "failed"):
+            continue
+        if _given_up(world, run):
+            continue
+        going = True
+        if not world.launched(run.id):
+            run.resumes += 1
+            chaos.start(world, run.id, resume=True)
+    return going
+
+
+def _person(world: World) -> object:
+    from types import SimpleNamespace
+
+    return SimpleNamespace(key=launcher(next(iter(world.runs))), incarnation=0, name="a person")
+
+
+def _given_up(world: World, run: Run) -> bool:
+    """Whether the run waits for a person because its guardian was given up, and rightly so."""
+    guardian = actors.Key("guardian", actors.GUARDIAN, run.id)
+    identity = world.identities.get(guardian)
+    if identity is None or identity.status != "parked" or world.launched(run.id):
+        return False
+    if world.births[guardian] < LIVES:
+        raise Violation(f"{guardian.full} was given up after {world.births[guardian]} lives")
+    return True

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support import Place, make_repository  # noqa: E402
+from support import Place, make_repository
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: a place of their own, launching, waiting, and a checker that trusts no garrison code.
+"""What the end-to-end tests share: a place of their own, launching, waiting, a checker that trusts no garrison code.
 
 A place is one directory with a repository, a home, trees and a user's HOME. Nothing of the caller's environment that
 could reach garrison is passed on. The ledger and the witness lie outside the repository: nodes append to the ledger at
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -106,7 +105,7 @@ def processes() -> Iterator[Process]:
 
 @dataclass
 class Node:
-    """One node of a test's graph. Its work: `{name}.txt` with one line, committed, then a line in the ledger."""
+    """One node of a test's graph. Its work: `{name}-{run}.txt` with one line, committed, then a line in the ledger."""
 
     name: str
     after: tuple[str, ...] = ()
@@ -131,6 +130,7 @@ class Place:
         self.repo, self.home, self.trees = self.root / "repo", self.root / "home", self.root / "trees"
         self.ledger, self.witness, self.points = self.root / "ledger", self.root / "witness", self.root / "points"
         self.user = self.root / "user"
+        self.edits = ""  # what `git status` shall say of the user's checkout
         for folder in (self.user, self.root / "fired", self.root / "rt"):
             folder.mkdir(exist_ok=True)
         kept = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR")
@@ -166,10 +166,11 @@ class Place:
         return subprocess.run([*PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=self.root,
                               capture_output=True, text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
 
-    def launch_arguments(self, graph: Path, run: str, *more: object, gate: str = "") -> list[str]:
+    def launch_arguments(self, graph: Path, run: str, *more: object, gate: str = "",
+                         repo: Path | None = None) -> list[str]:
         """The arguments of an ordinary launch."""
         gate = gate or 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
-        return ["launch", str(graph), "--target-dir", str(self.repo), "--run", run, "--gate", gate,
+        return ["launch", str(graph), "--target-dir", str(repo or self.repo), "--run", run, "--gate", gate,
                 "--terminal", self.terminal, "--env", "LEDGER", "--env", "WITNESS", *map(str, more)]
 
     def begin(self, *arguments: object, log: str = "out", **env: str) -> subprocess.Popen[bytes]:
@@ -180,7 +181,8 @@ class Place:
         self.started.append(child)
         return child
 
-    def launch(self, graph: Path, run: str = "r1", *more: object, gate: str = "", **env: str) -> subprocess.Popen[bytes]:
+    def launch(self, graph: Path, run: str = "r1", *more: object, gate: str = "",
+               **env: str) -> subprocess.Popen[bytes]:
         """Launch a run in the background; its launcher has the returned pid."""
         return self.begin(*self.launch_arguments(graph, run, *more, gate=gate), **env)
 
@@ -189,7 +191,8 @@ class Place:
         return self.begin("launch", "--resume", run, **env)
 
     def finish(self, child: subprocess.Popen[bytes], run: str = "r1", *, resumes: int = 0) -> int:
-        """Wait for a launcher's end; one that was killed is followed by `--resume`, at most `resumes` times."""
+        """Wait for a launcher's end; one that was killed is followed by `--resume`, at most `resumes` times, unless it
+        had nothing left to do."""
         while True:
             try:
                 code = child.wait(DEADLINE)
@@ -197,6 +200,8 @@ class Place:
                 raise AssertionError(f"run {run} has not ended\n{self.told()}") from None
             if code != -signal.SIGKILL:
                 return code
+            if self.identity("launch", run)["status"] == "terminated":
+                return int(self.identity("launch", run)["exit"])
             assert resumes > 0, f"the launcher was killed too often\n{self.told()}"
             resumes -= 1
             child = self.resume(run)
@@ -204,7 +209,8 @@ class Place:
     def told(self) -> str:
         """What garrison printed, for a failure's message: the commands' output and the layers' logs."""
         logs = [self.root / "out", *sorted(self.home.glob("runs/*/layers/*.log"))]
-        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in logs if path.exists())
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in logs
+                         if path.exists())
 
     # ------------------------------------------------------------------------------------------------ looking
 
@@ -277,6 +283,22 @@ class Place:
         """Failpoint → how often somebody was killed there."""
         return Counter(path.name.rpartition(".")[0] for path in (self.root / "fired").iterdir())
 
+    # ------------------------------------------------------------------------------------------------ holding
+
+    def hold(self, name: str) -> str:
+        """Shell that says it has arrived at `name` (again) and waits there until the test frees it."""
+        return f"touch {self.root}/at-{name}; until test -e {self.root}/go-{name}; do sleep 0.03; done"
+
+    def arrived(self, name: str) -> None:
+        """Wait until somebody holds at `name`, and forget it: the next arrival is waited for anew."""
+        wait_for(f"somebody arrives at {name}\n", (self.root / f"at-{name}").exists)
+        (self.root / f"at-{name}").unlink()
+
+    def free(self, *names: str) -> None:
+        """Let go who holds there, now and later."""
+        for name in names:
+            (self.root / f"go-{name}").touch()
+
     # ------------------------------------------------------------------------------------------------ judging
 
     def check(self, *names: str, run: str = "r1") -> None:
@@ -300,7 +322,7 @@ class Place:
         tested = set(self.witness.read_text().split())
         assert set(merges.values()) <= tested, "landed untested"
         for name in names:
-            assert git(self.repo, "show", f"main:{name}.txt") == f"{name} 1", f"the work of {name} is not right on main"
+            assert git(self.repo, "show", f"main:{name}-{run}.txt") == name, f"the work of {name} is not right on main"
 
     def check_work(self, *names: str, run: str = "r1") -> None:
         """No node's work was done twice.
@@ -320,10 +342,10 @@ class Place:
 
     def check_history(self, run: str = "r1") -> None:
         """Every life but the last of each layer has its death in its supervisor's journal, and the last ended in order
-        (an orchestrator may also have died after its result: nobody needs another life then)."""
+        (or died too, when there was no more to do)."""
         deaths = self.deaths(run)
         for stem, identity in self.identities(run).items():
-            died_last = identity["status"] == "crashed" and stem.startswith("orchestrator-")
+            died_last = identity["status"] == "crashed" and stem.startswith(("orchestrator-", "processor-"))
             assert died_last or identity["status"] == "terminated", f"{stem} is {identity['status']}"
             if stem == "launch":  # nobody is above it; its own journal counts its lives
                 continue
@@ -342,6 +364,7 @@ class Place:
         assert not list(self.home.glob(f"run/plain/*@{run}.json"))
         assert not list(self.home.glob(f"signals/guardian-*@{run}/*.json"))
         assert git(self.repo, "fsck", "--connectivity-only", "--no-dangling") == ""
+        assert git(self.repo, "status", "--porcelain") == self.edits
         assert not [path.name for path in (self.repo / ".git").iterdir() if path.name.endswith(".lock")]
 
     def refused(self, stem: str, run: str = "r1") -> list[str]:
@@ -378,7 +401,7 @@ class Place:
 def work(node: Node) -> str:
     """The command of a node: write its file, commit, then say in the ledger that it came to its end."""
     done = f'echo "$GARRISON_RUN {node.name} $GARRISON_ATTEMPT $GARRISON_INCARNATION" >> "$LEDGER"'
-    steps = [node.before, f"echo {shlex.quote(node.name)} 1 > {node.name}.txt", "git add -A",
+    steps = [node.before, f"echo {node.name} > {node.name}-$GARRISON_RUN.txt", "git add -A",
              f"git commit -qm 'Add {node.name}' || git diff --quiet HEAD", node.then, done]
     return "set -e; " + "; ".join(step for step in steps if step)
 

@@ -82,8 +82,8 @@ def sweep(w: World, me: Process, fenced: Identity) -> Does:
     root = w.find(fenced.pid, fenced.start_ticks) if fenced.boot_id == w.boot_id and not fenced.spawn_deadline else None
     marker = marker_of(fenced.key, fenced.incarnation)
     while left := [proc for proc in [*w.bearers(marker), *([root] if root and root.alive else [])]
-                   if proc is not me and not proc.doomed]:
-        w.kill(left[0], f"swept by {me.name}", blocked=True)
+                   if proc is not me and not proc.doomed and not proc.revenant]:
+        w.kill(w.rng.choice(left), f"swept by {me.name}", blocked=True)
         yield None
 
 
@@ -114,6 +114,8 @@ class Layer:
             again = yield from self.turn()
             if self.exiting:
                 return
+            if self.w.life.get(self.key) is not self.me:
+                raise Fenced("the life lock was removed or replaced")
             yield 0.0 if again else self._sleep()
             if self.me.terms:
                 self.stopping, self.me.terms = True, 0
@@ -154,6 +156,7 @@ class Layer:
         """Open the own journal as its writer."""
         entries = list(self.journal.entries)
         self.epoch = (entries[-1].epoch if entries else 0) + 1
+        self.journal.synced = len(entries)
         return entries
 
     def turn(self) -> Does:
@@ -486,10 +489,6 @@ class Guardian(Layer):
         yield from self.death(self._lives(act.who, view))
 
     def do_park(self, act: Act, view: GuardianView) -> Does:
-        if act.who != "processor":
-            yield from self.log_sync("node", {"node": act.who, "status": "failed",
-                                              "attempt": self.state.nodes[act.who].attempt,
-                                              "reason": f"its runner was given up: {act.why}"})
         yield from self.park(self._lives(act.who, view), act.why)
         self.tell(launcher(self.run.id), "ESCALATE", {"who": act.who, "why": act.why}, node=act.who)
 
@@ -663,7 +662,8 @@ class Runner(Layer):
 
     def _close_session(self) -> None:
         """The terminal's session of that name goes, with the orchestrator in it; what it started may live on."""
-        for proc in [proc for proc in self.w.procs.values() if proc.key == self.orchestrator and proc.kind == "layer"]:
+        for proc in [proc for proc in self.w.procs.values() if proc.key == self.orchestrator and proc.kind == "layer"
+                     and not proc.revenant]:
             self.w.kill(proc, f"session closed by {self.me.name}", blocked=True)
 
     def do_replace(self, act: Act, view: RunnerView) -> Does:
@@ -696,6 +696,10 @@ class Runner(Layer):
             w.append_merge(self.me, "enq", {
                 "entry": name, "run": run, "node": self.node, "attempt": self.task.attempt, "branch": self.node,
                 "oid": head, "target": "main", "repo": "", "recipient": self.key.full, "supersedes": waiting})
+            w.queue_lock = self.me
+            yield None
+            w.sync_merge()
+            w.queue_lock = None
         yield None
 
     def do_say(self, act: Act, view: RunnerView) -> Does:
@@ -790,12 +794,11 @@ class Orchestrator(Layer):
 
     def _finish(self) -> Does:
         yield from self._note_progress()
-        ok = self.agent is not None and self.agent.code == 0 and self.fate.kind != "fail"
-        if not ok and self.fate.kind != "fail":
-            self.exiting = True  # somebody killed the agent alone: as if it had taken the orchestrator with it
-            return
+        assert self.agent is not None
+        code = self.agent.code or (1 if self.fate.kind == "fail" else 0)
+        ok = code == 0
         self.w.write_result(self.me, Result(self.run.id, self.node, 1, self.me.incarnation, "success" if ok else "fail",
-                                            self.w.now, "" if ok else "the agent says no"))
+                                            self.w.now, "" if ok else f"the agent ended with exit code {code}"))
         yield None
         if ok:
             yield from self._move("impl_complete")
@@ -850,6 +853,10 @@ class Processor(Layer):
             yield None
             yield from self._queue_free()
             self.merge_epoch = w.append_merge(self.me, "lease", {}, take=True).epoch
+            w.queue_lock = self.me
+            yield None
+            w.sync_merge()
+            w.queue_lock = None
             yield None
             if w.queue.test is not None and w.queue.test.job in w.gates:
                 self.gate = w.queue.test.job
@@ -886,9 +893,15 @@ class Processor(Layer):
         while self.w.queue_lock is not None:
             yield 0.5
 
-    def _append(self, kind: str, data: dict[str, Any]) -> Does:
+    def _append(self, kind: str, data: dict[str, Any], *, sync: bool = True) -> Does:
+        w = self.w
         yield from self._queue_free()
-        self.w.append_merge(self.me, kind, data, epoch=self.merge_epoch)
+        w.append_merge(self.me, kind, data, epoch=self.merge_epoch)
+        w.queue_lock = self.me
+        yield None
+        if sync:
+            w.sync_merge()
+        w.queue_lock = None
         yield None
 
     def _step(self) -> Does:
@@ -928,7 +941,7 @@ class Processor(Layer):
             return
         commit = f"merge({entry.id} onto {tip[-40:]})"
         yield from self._append("state", {"entry": entry.id, "status": "candidate", "base": tip,
-                                          "tree": f"tree of {commit}", "commit": commit})
+                                          "tree": f"tree of {commit}", "commit": commit}, sync=False)
 
     def _candidate(self, entry: MergeEntry) -> Does:
         config = self.w.queue.config
@@ -954,8 +967,9 @@ class Processor(Layer):
         commit = entry.commit if of == "entry" else entry.base
         yield from self._append("test", {"entry": entry.id, "of": of, "number": number, "job": name, "commit": commit,
                                          "tree": entry.tree if of == "entry" else f"tree of {commit}", "slot": 0,
-                                         "command": config.command_key, "log": ""})
-        red = of == "entry" and self.w.runs[entry.run].fates[entry.node].kind == "gate"
+                                         "command": config.command_key, "log": ""}, sync=False)
+        own = of == "entry" and self.w.runs[entry.run].fates[entry.node].kind == "gate"
+        red = own or entry.base in self.w.broken
         self.w.gates[name] = ""
         self.w.spawn("gate", self.key, self.me.incarnation, gate(name, "red" if red else "green"), gate_marker(name))
         self.gate = name
@@ -1006,12 +1020,15 @@ class Processor(Layer):
     def _land(self, entry: MergeEntry) -> Does:
         w = self.w
         if w.history[-1] != entry.base:
-            yield from self._append("state", {"entry": entry.id, "status": "queued", "reason": "the target moved"})
+            yield from self._append("state", {"entry": entry.id, "status": "queued", "reason": "the target moved"},
+                                    sync=False)
             return
         yield from self._queue_free()
         w.queue_lock = self.me
         w.append_merge(self.me, "landing", {"entry": entry.id, "old": entry.base, "new": entry.commit},
                        epoch=self.merge_epoch)
+        yield None
+        w.sync_merge()
         yield None
         swapped = w.swap(self.me, entry.base, entry.commit, (entry.run, entry.node, entry.oid))
         w.queue_lock = None
@@ -1085,14 +1102,11 @@ def up(*, resume: bool) -> Callable[[World, Process], Steps]:
                 return
             if view.verdict.state != "ended" or view.identity.status == "crashed":
                 yield from replace_life(w, proc, view.identity, view.verdict.why)
-        before = w.births.get(key, 0)
-
         def launch(w: World, child: Process) -> Steps:
             child.code = RESUME if resume else None
             return Launcher.body(w, child)
 
         yield from start_life(w, proc, Wish(key), launch)
-        assert w.births[key] > before
 
     return body
 

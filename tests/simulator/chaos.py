@@ -65,7 +65,10 @@ class Chaos:
     def anything(self) -> None:
         """kill -9 of any process: tools, jobs, gates, doors."""
         if self.w.procs:
-            self.w.kill(self.rng.choice(list(self.w.procs.values())), "chaos")
+            proc = self.rng.choice(list(self.w.procs.values()))
+            if proc.kind in ("agent", "job"):
+                self.w.harmed.add((proc.key.run, proc.key.name))
+            self.w.kill(proc, "chaos")
 
     def pair(self) -> None:
         """Two layers at once."""
@@ -154,9 +157,23 @@ class Chaos:
         self.w.post(signal)
 
     def foreign(self) -> None:
-        """Somebody commits on the target."""
-        self.w.history.append(f"foreign-{self.w.fresh()}")
-        self.w.note("=== somebody commits on the target")
+        """Somebody commits on the target; it may break every gate until somebody repairs it."""
+        commit = f"foreign-{self.w.fresh()}"
+        self.w.history.append(commit)
+        if self.rng.random() < 0.4:
+            self.w.broken.add(commit)
+        self.w.note(f"=== somebody {'breaks' if commit in self.w.broken else 'commits on'} the target")
+
+    def revenant(self) -> None:
+        """An orchestrator elsewhere is taken for dead, cannot be killed, has lost its lock, and comes back later."""
+        procs = [proc for proc in self.layers() if proc.key.role == "orchestrator" and proc.registered
+                 and self.w.identities[proc.key].status == "active"]
+        if procs:
+            proc = self.rng.choice(procs)
+            proc.revenant, proc.stopped_until = True, self.w.t + self.rng.choice([0.5, 3.0, 20.0])
+            del self.w.life[proc.key]
+            self.w.write_identity(proc, proc.key, lambda old: actors.ended(old, "crashed", self.w.now, "taken for dead"))
+            self.w.note(f"=== {proc.name} is taken for dead")
 
     def up(self) -> None:
         """cron, or a person, asks for a launcher."""
@@ -173,7 +190,7 @@ class Chaos:
 
 EVENTS: dict[Callable[[Chaos], None], float] = {
     Chaos.one: 8, Chaos.anything: 4, Chaos.pair: 4, Chaos.twice: 5, Chaos.machine: 2, Chaos.crew: 1, Chaos.delay: 5,
-    Chaos.clock: 2, Chaos.again: 3, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 1.5, Chaos.up: 3,
+    Chaos.clock: 2, Chaos.again: 3, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 2, Chaos.revenant: 2, Chaos.up: 3,
     Chaos.wait: 1,
 }
 """What happens, and how often."""

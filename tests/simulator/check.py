@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 ORDER = list(PHASES)
 LIVES = Policy().intensity + 1
-"""So many lives a name must have had before it may be given up."""
+"""So often a name must have died before it may be given up."""
+SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "runner"}
+"""Role → whose journal counts its deaths before a successor begins."""
 
 
 class Violation(AssertionError):
@@ -38,6 +40,8 @@ class Check:
         self.world = world
         self.shadows: dict[str, RunState] = {}
         self.highest: dict[Key, int] = {}
+        self.died: dict[Key, int] = {}
+        """How often a name died, or was made to end, before its work was done."""
         self.landings: dict[tuple[str, str], int] = {}
         self.obeyed: dict[str, set[str]] = {}
         self.deaths: dict[str, set[tuple[str, int]]] = {}
@@ -67,8 +71,11 @@ class Check:
             raise Violation(f"{proc.name} wrote over its successor")
         if new.status == "active" and old is not None and old.status == "starting":
             self._registered(proc, new)
-        if new.status == "parked" and self.world.births.get(new.key, 0) < LIVES:
-            raise Violation(f"{new.key.full} was given up after {self.world.births.get(new.key, 0)} lives")
+        gone = new.status == "crashed" or (new.status == "terminated" and new.reason in ("stopped", "orphaned"))
+        if gone and old is not None and old.status in ALIVE:
+            self.died[new.key] = self.died.get(new.key, 0) + 1
+        if new.status == "parked" and self.died.get(new.key, 0) < LIVES:
+            raise Violation(f"{new.key.full} was given up after {self.died.get(new.key, 0)} deaths")
 
     def _leased(self, old: Identity | None, new: Identity) -> None:
         key = new.key
@@ -77,9 +84,11 @@ class Check:
         self.highest[key] = new.incarnation
         if old is not None and old.status in ALIVE:
             raise Violation(f"life {new.incarnation} of {key.full} was leased over one that was not fenced")
+        if old is not None and old.status == "crashed" and key.role in SUPERVISOR:
+            self._counted(key, old.incarnation)
         ended = old is not None and old.status == "terminated"
         for proc in self.world.procs.values():
-            if proc.key != key or proc.doomed or proc.incarnation >= new.incarnation or proc.kind == "gate":
+            if proc.key != key or proc.doomed or proc.revenant or proc.incarnation >= new.incarnation or proc.kind in ("gate", "door"):
                 continue
             if proc.kind == "layer" and (not proc.registered or ended):
                 continue  # it will find that it was not meant, or is just leaving
@@ -87,7 +96,17 @@ class Check:
         if key.role == "runner":
             self._begun(key)
 
+    def _counted(self, key: Key, incarnation: int) -> None:
+        name = f"{SUPERVISOR[key.role]}-{key.name}@{key.run}" if key.role == "orchestrator" else key.run
+        if (key.full, incarnation) not in self.deaths.get(name, ()):
+            raise Violation(f"{key.full} has a successor before the death of life {incarnation} was journaled")
+
     def _begun(self, key: Key) -> None:
+        run = self.world.runs[key.run]
+        for before in run.plan.predecessors[key.name]:
+            if before in run.plan.tasks and (run.id, before) not in self.landings \
+                    and run.plan.initial.get(before) != "validated":
+                raise Violation(f"{key.full} was started before {before} had landed")
         journal = self.world.runs[key.run].journal
         for entry in journal.entries[: journal.synced]:
             if entry.kind == "node" and entry.data["node"] == key.name and entry.data["status"] == "active":
@@ -96,7 +115,8 @@ class Check:
 
     def _registered(self, proc: Process, new: Identity) -> None:
         for other in self.world.procs.values():
-            if other is not proc and other.key == new.key and other.registered and other.kind == "layer":
+            if other is not proc and other.key == new.key and other.registered and other.kind == "layer" \
+                    and not other.revenant:
                 raise Violation(f"{proc.name} became a life beside {other.name}")
 
     def hook(self, proc: Process, old: Hook | None, new: Hook) -> None:
@@ -119,6 +139,8 @@ class Check:
     def result(self, proc: Process, result: Result) -> None:
         """A result is written by the life that the record names, once."""
         identity = self.world.identities[proc.key]
+        if identity.status == "crashed":
+            raise Violation(f"{proc.name} wrote a result although it was fenced")
         if identity.incarnation > proc.incarnation:
             raise Violation(f"{proc.name} wrote a result after life {identity.incarnation} had begun")
         if (result.run_id, result.node) in self.world.results:
@@ -204,6 +226,8 @@ class Check:
         shadow = self.shadows[run.id]
         for name, node in shadow.nodes.items():
             fate = run.fates[name]
+            if run.plan.initial.get(name) in ("validated", "failed"):
+                continue
             if node.status == "failed" and not self._deserved(run, name, node.reason):
                 raise Violation(f"{name} failed ({node.reason}), although its fate was {fate}")
             if node.status == "validated" and fate.kind != "success":
@@ -216,10 +240,14 @@ class Check:
     def _deserved(self, run: Run, name: str, reason: str) -> bool:
         if run.fates[name].kind != "success" or not reason:
             return bool(reason)
+        if reason.endswith("exit code -9"):
+            return (run.id, name) in self.world.harmed  # a tool that somebody killed is judged as red
+        if reason == "lost":
+            return True  # somebody killed its gate again and again
         roles = {"runner": f"runner-{name}", "orchestrator": f"orchestrator-{name}", "merge processor": "processor"}
         for role, stem in roles.items():
             if f"{role} was given up" in reason:
-                lives = [born for key, born in self.world.births.items()
-                         if key.run == run.id and key.full.startswith(stem)]
-                return max(lives, default=0) >= LIVES
+                died = [count for key, count in self.died.items()
+                        if key.run == run.id and key.full.startswith(stem)]
+                return max(died, default=0) >= LIVES
         return False

@@ -22,8 +22,9 @@ from garrison.records.journal import Entry
 from garrison.records.names import Key, launcher
 from garrison.records.run import Result, Task
 from garrison.records.signals import Posted, Signal
-from garrison.supervise import lease, verdict
+from garrison.supervise import lease, start, verdict
 from garrison.supervise.lease import Spawner
+from garrison.supervise.observe import SPAWN_SECONDS
 from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import Seen
 from garrison.system.clock import from_iso, iso
@@ -33,7 +34,7 @@ from tests.simulator.check import Check
 Steps = Generator[float | None, None, None]
 """What an actor is: each `yield` ends an atomic step; a number is seconds to sleep unless woken."""
 
-PIDS = 300
+PIDS = 40
 """Process numbers wrap around here, so that they are used again within a seed."""
 
 
@@ -55,6 +56,8 @@ class Process:
     doomed: bool = False
     """Killed while blocked in the kernel: it does nothing more, but is there until it returns."""
     registered: bool = False
+    revenant: bool = False
+    """It was taken for dead and cannot be reached by a kill, and comes back."""
     terms: int = 0
     code: int | None = None
 
@@ -145,7 +148,10 @@ class World:
         self.processor_lock: Process | None = None
         self.gates: dict[str, str] = {}
         """Job → verdict, once it is there."""
-        self.births: dict[Key, int] = {}
+        self.broken: set[str] = set()
+        """Commits on the target that no gate passes on."""
+        self.harmed: set[tuple[str, str]] = set()
+        """Nodes of which a disturbance killed a tool alone."""
         self.check = Check(self)
 
     # time
@@ -193,7 +199,6 @@ class World:
         proc.steps = body(self, proc)
         proc.ready_at = self.t
         self.procs[proc.pid] = proc
-        self.births[key] = self.births.get(key, 0) + (kind == "layer")
         self.note(f"  + {proc.name}")
         return proc
 
@@ -285,9 +290,11 @@ class World:
         ticks = proc.ticks if proc else None
         starting = identity.status == "starting"
         passed = starting and identity.spawn_deadline is not None and self.wall > from_iso(identity.spawn_deadline)
-        borne = starting and ticks != identity.start_ticks and bool(
+        due = starting and self.wall > from_iso(identity.created_at) + SPAWN_SECONDS
+        borne = starting and (due or ticks != identity.start_ticks) and bool(
             self.bearers(marker_of(identity.key, identity.incarnation)))
-        return Seen("host", self.boot_id, "ns", pid_ticks=ticks, marker_borne=borne, deadline_passed=passed)
+        return Seen("host", self.boot_id, "ns", pid_ticks=ticks, marker_borne=borne, spawn_due=due,
+                    deadline_passed=passed)
 
     def view(self, key: Key) -> LifeView:
         """One name as it is now."""
@@ -298,8 +305,9 @@ class World:
                        incarnation: int | None = None) -> Identity:
         """`Store.update` of an identity: one atomic step."""
         old = self.identities.get(key)
-        if incarnation is not None:
+        if incarnation is not None:  # `Life.update`
             store.check_incarnation(old, key, incarnation)
+            start.unfenced(old, key)
         new = change(old)
         if new != old:
             self.check.identity(proc, old, new)
@@ -323,6 +331,7 @@ class World:
     def write_result(self, proc: Process, result: Result) -> None:
         """The stamped result, while the record's lock is held."""
         store.check_incarnation(self.identities.get(proc.key), proc.key, proc.incarnation)
+        start.unfenced(self.identities.get(proc.key), proc.key)
         self.check.result(proc, result)
         self.results[(result.run_id, result.node)] = result
         self.note(f"    {proc.name} writes its result: {result.status}")
@@ -375,18 +384,21 @@ class World:
 
     def append_merge(self, proc: Process, kind: str, data: dict[str, Any], *, epoch: int | None = None,
                      take: bool = False) -> Entry:
-        """One record of the merge journal, by whoever holds its lock; synced."""
+        """One record of the merge journal, by whoever holds its lock; not yet synced."""
         if epoch is not None and epoch != self.queue.epoch:
             raise Fenced("another processor took the queue over")
         self.queue.check(kind, data)
         journal = self.queue_journal
         entry = self.append(proc, journal, kind, data, self.queue.epoch + 1 if take else self.queue.epoch)
         self.queue.apply(entry)
-        journal.synced = len(journal.entries)
         for run in self.runs:
             for key in [key for key in self.life if key.run == run and key.role in ("guardian", "runner", "processor")]:
                 self.wake(key)
         return entry
+
+    def sync_merge(self) -> None:
+        """The merge journal is on the disk."""
+        self.queue_journal.synced = len(self.queue_journal.entries)
 
     # branches
 

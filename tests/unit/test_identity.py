@@ -23,7 +23,7 @@ STEPS = {
 
 
 def at(status: str) -> Identity:
-    return Identity("id", "runner", "a", "r1", "then", status=status, metadata={"attempt": 2})
+    return Identity("id", "runner", "a", "r1", NOW, status=status, metadata={"attempt": 2})
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(STATUSES, STATUSES)))
@@ -58,9 +58,9 @@ def test_no_such_identity() -> None:
     with pytest.raises(ValueError, match="status 'dead' is none of"):
         at("dead")
     with pytest.raises(ValueError, match="incarnation is below 1"):
-        Identity("id", "runner", "a", "r1", "then", incarnation=0)
+        Identity("id", "runner", "a", "r1", NOW, incarnation=0)
     with pytest.raises(ValueError, match="not a time"):
-        Identity("id", "runner", "a", "r1", "then", last_heartbeat="now")
+        Identity("id", "runner", "a", "r1", NOW, last_heartbeat="now")
 
 
 def test_key() -> None:

@@ -33,7 +33,7 @@ def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 IDENTITIES = st.builds(
-    Identity, agent_id=TEXT, role=st.sampled_from(ROLES), name=TEXT, run_id=TEXT, created_at=TEXT, session_id=TEXT,
+    Identity, agent_id=TEXT, role=st.sampled_from(ROLES), name=TEXT, run_id=TEXT, created_at=TIMES, session_id=TEXT,
     incarnation=st.integers(1), pid=maybe(st.integers()), start_ticks=maybe(st.integers()), pid_ns=TEXT, boot_id=TEXT,
     host=TEXT, parent=maybe(st.dictionaries(TEXT, TEXT, max_size=2)), worktree=maybe(TEXT), branch=maybe(TEXT),
     tmux=maybe(OBJECT), status=st.sampled_from(list(identity.STATUSES)), last_heartbeat=st.just("") | TIMES,
@@ -83,7 +83,8 @@ def smallest(kind: Any) -> dict[str, Any]:
     values = {"str": "x", "int": 1, "int | None": 1, "dict[str, Any]": {}, "str | None": "x"}
     body = {field.name: values[str(field.type)] for field in dataclasses.fields(kind)
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING}
-    return {**body, **{"signal_type": "GUIDANCE"}, **({"status": "fail"} if kind is Result else {})}
+    fitting = {Signal: {"signal_type": "GUIDANCE"}, Result: {"status": "fail"}, Identity: {"created_at": AT}}
+    return {**body, **fitting.get(kind, {})}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,6 +127,7 @@ def test_fields_of_tomorrow_are_dropped() -> None:
 
 @pytest.mark.parametrize(("kind", "field", "value"), [
     (Identity, "status", "alive"), (Identity, "incarnation", 0), (Identity, "last_heartbeat", "yesterday"),
+    (Identity, "created_at", ""), (Identity, "created_at", "then"),
     (Identity, "last_heartbeat", "2026-02-30T12:00:00.000000Z"), (Identity, "spawn_deadline", "soon"),
     (Hook, "phase", "done"), (Signal, "signal_type", "HELLO"), (Result, "status", "maybe")])
 def test_a_value_outside_its_table_is_refused(kind: Any, field: str, value: Any) -> None:

@@ -228,10 +228,6 @@ class Guardian:
         self.state.add_death(data)  # the crew journaled it
 
     def _do_park(self, act: Act, view: GuardianView) -> None:
-        if act.who != "processor":
-            state = self.state.nodes[act.who]
-            self._log("node", {"node": act.who, "status": "failed", "attempt": state.attempt,
-                               "reason": f"its runner was given up: {act.why}"}, sync=True)
         self.crew.park(self._lives(act.who, view), act.why)
         self.crew.tell(launcher(self.run), "ESCALATE", {"who": act.who, "why": act.why}, node=act.who)
 

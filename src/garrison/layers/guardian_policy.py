@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.pipeline.routing import finished, first_status, frontier
 from garrison.records.signals import objection
 from garrison.supervise.restart import Policy
-from garrison.supervise.step import LifeView, Step, next_step
+from garrison.supervise.step import LifeView, Step, burial, next_step
 
 if TYPE_CHECKING:
     from garrison.layers.run_state import RunState
@@ -87,7 +87,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     if state.status in ("done", "failed"):
         return _leave(state, view)
     if view.stopping:
-        return _stop(view)
+        return _stop(state, view)
     acts, wake_at = _look_after(state, view, policy)
     if not acts:
         acts = _begin(plan, state, view, max_agents)
@@ -159,13 +159,18 @@ def _enter(plan: RunPlan, state: RunState, view: GuardianView) -> Decision:
     return Decision([*acts, Act("run", "running")])
 
 
-def _stop(view: GuardianView) -> Decision:
-    acts = _send_home(view)
+def _stop(state: RunState, view: GuardianView) -> Decision:
+    acts = _send_home(state, view)
     return Decision(acts or [Act("run", "stopped", why="stopped by a person")])
 
 
-def _send_home(view: GuardianView) -> list[Act]:
-    """Ask the living to end, runners first; who does not in time is replaced, and strays go last."""
+def _send_home(state: RunState, view: GuardianView) -> list[Act]:
+    """Bury the dead; ask the living to end, runners first; who does not in time is replaced, and strays go last."""
+    lives = {**view.runners, "processor": view.processor}
+    buried = [Act(step.kind, name, why=step.why) for name, life in lives.items() if life.identity
+              and (step := burial(life, state.deaths.get(life.identity.key.full, [])))]
+    if buried:
+        return buried
     how, why = ("replace", "did not stop in time") if view.overdue else ("term", "")
     living = [name for name, life in view.runners.items() if life.living]
     if not living and view.processor.living:
@@ -176,14 +181,15 @@ def _send_home(view: GuardianView) -> list[Act]:
 
 def _leave(state: RunState, view: GuardianView) -> Decision:
     """The run's end is journaled: nobody is restarted; the processor is sent home, then the guardian goes."""
-    return Decision(_send_home(view) or [Act("end", why=state.status)])
+    return Decision(_send_home(state, view) or [Act("end", why=state.status)])
 
 
 def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Act], float | None]:
     identity = view.processor.identity
-    if identity is not None and identity.status == "parked":
-        return _queue_given_up(state, identity.reason), None
-    acts, wakes = [], []
+    if identity is not None and identity.status == "parked" and (lost := _queue_given_up(state, identity.reason)):
+        return lost, None
+    acts: list[Act] = []
+    wakes = []
     watched = [(name, view.runners.get(name, LifeView())) for name in state.nodes if _needs_runner(state, view, name)]
     if any(node.status == "impl_complete" for node in state.nodes.values()):
         watched.append(("processor", view.processor))
@@ -192,8 +198,17 @@ def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[li
         if step.kind == "wait":
             wakes.append(step.at)
         elif step.kind not in ("none", "ended"):
+            acts += _given_up(state, name, step.why) if step.kind == "park" else []
             acts.append(Act(step.kind, name, why=step.why))
     return acts, min(wakes, default=None)
+
+
+def _given_up(state: RunState, name: str, why: str) -> list[Act]:
+    """A node under way fails with its runner; a landed one stays landed, whoever was to clean up."""
+    node = state.nodes.get(name)
+    if node is None or node.status not in UNFINISHED:
+        return []
+    return [_node(name, "failed", node.attempt, reason=f"its runner was given up: {why}")]
 
 
 def _queue_given_up(state: RunState, why: str) -> list[Act]:
@@ -240,8 +255,9 @@ def _begin(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
     if any(_needs_runner(state, view, name) and not suspended(state, view, name) for name in state.nodes):
         return []
-    if any(life.living for life in view.runners.values()):
-        return []  # a runner is cleaning up
+    living = [name for name, life in view.runners.items() if life.living]
+    if living:  # cleaning up, but one whose node failed without it (the queue was given up) has nothing to wait for
+        return [Act("term", name) for name in living if state.nodes[name].status == "failed"]
     outcome = finished(plan, state.statuses)
     if outcome == "done":
         return [Act("run", "done")]

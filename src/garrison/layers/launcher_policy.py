@@ -46,19 +46,23 @@ def decide(view: LauncherView, policy: Policy) -> Decision:
     acts = [Act("take" if posted.signal else "refuse", why=posted.error, posted=posted) for posted in view.inbox]
     if acts:
         return Decision(acts)
-    if view.to_resume:
+    if view.to_resume and view.run_status not in ("done", "failed"):
         return Decision([Act("resume")])
     if view.stopping:
         return _stop(view)
     if view.run_status in ENDED and not view.guardian.living:
-        return _leave(view)
+        return _leave(view, policy)
     return _guard(view, policy)
 
 
-def _leave(view: LauncherView) -> Decision:
-    """The run is over and its guardian gone; one that died on its way out is swept first."""
-    if view.guardian.verdict is not None and view.guardian.verdict.state in ("dead", "lapsed"):
-        return Decision([Act("replace", why=view.guardian.verdict.why)])
+def _leave(view: LauncherView, policy: Policy) -> Decision:
+    """The run is over and its guardian gone; one that died on its way out has a successor, to send the others home."""
+    if view.guardian.identity is not None:
+        step = next_step(view.guardian, view.deaths, view.now, view.boot_id, policy)
+        if step.kind == "wait":
+            return Decision([], step.at)
+        if step.kind in ("replace", "record", "start"):
+            return Decision([Act(step.kind, why=step.why)])
     return Decision([Act("end", view.run_status)])
 
 

@@ -25,7 +25,7 @@ from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
 from garrison.records import atomic
 from garrison.records import run as run_records
-from garrison.records.identity import Identity
+from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
 from garrison.records.names import check_name, check_node, check_run, fit_name, fit_run, launcher
 from garrison.records.run import Launch
@@ -219,10 +219,16 @@ def remember_home(world: World) -> None:
 
 
 def check_resume(world: World, run: str, *, onto: bool = False) -> Launch:
-    """The launch of a run that may be resumed. Refused if it is over, or if its base was rewritten (unless `onto`)."""
+    """The launch of a run that may be resumed. Refused if it is over, or if its base was rewritten (unless `onto`).
+
+    A run that is over, but whose launcher died before it had said so, is resumed: the new one says it and goes.
+    """
     launch = world.launch(check_run(run))
     state = state_of(world, run)
+    last = world.store.read(Identity, launcher(run))
     if state.status in ("done", "failed"):
+        if last is not None and last.status in ALIVE:
+            return launch
         raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
                       + "; start another with --new")
     git = Git(validate_repository(Path(launch.repo)))

@@ -22,6 +22,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.run import Result
 from garrison.records.wisdom import build_wisdom_prompt_block
+from garrison.supervise.start import unfenced
 from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.system.jobs import tail
@@ -138,7 +139,8 @@ class Orchestrator:
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
                         self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
                         tail(self.assignment.output, 20))
-        with self.world.store.locked(Identity, self.life.key, incarnation=self.life.incarnation):
+        with self.world.store.locked(Identity, self.life.key, incarnation=self.life.incarnation) as found:
+            unfenced(found, self.life.key)
             atomic.write(self.assignment.folder / "result.json", record.encode(result))
         failpoint.here(":resulted")
         if outcome.status == "success":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.layers.guardian_policy import Act, Decision, Merge
 from garrison.records.signals import objection
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.step import LifeView, next_step
+from garrison.supervise.step import LifeView, burial, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,15 +130,8 @@ def _stop(facts: RunnerFacts, view: RunnerView) -> list[Act]:
 
 
 def _bury(facts: RunnerFacts, view: RunnerView) -> list[Act]:
-    """What is due to an orchestrator that died though nobody waits for it any more: its tools may live on and write."""
-    identity, verdict = view.orchestrator.identity, view.orchestrator.verdict
-    if identity is None or verdict is None:
-        return []
-    if verdict.state in ("dead", "lapsed"):
-        return [Act("replace", why=verdict.why)]
-    if identity.status == "crashed" and all(death.incarnation != identity.incarnation for death in facts.deaths):
-        return [Act("record", why=identity.reason)]
-    return []
+    step = burial(view.orchestrator, facts.deaths)
+    return [Act(step.kind, why=step.why)] if step else []
 
 
 def _fail(facts: RunnerFacts, view: RunnerView) -> list[Act]:

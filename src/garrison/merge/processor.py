@@ -373,20 +373,24 @@ class MergeProcessor:
                 swapped = self._swap(entry.base, entry.commit, entry.id)
             if not swapped:
                 return Progress("swap refused", entry.id)
-            return self._settle(entry.id, entry.base, entry.commit, hold)
+            owed = self._move(entry.id, entry.base, entry.commit, hold)
+        return self._landed(entry.id, entry.base, entry.commit, owed)
 
     def _swap(self, old: str, new: str, entry: str) -> bool:
         """The one write to the target; the caller holds `queue.lock` and has compared the epoch."""
         return self.git.update_ref(self.ref, new, old, message=f"garrison: land {entry}")
 
-    def _settle(self, entry: str, old: str, new: str, hold: Hold, *, again: bool = False) -> Progress:
-        """After the swap: move along whatever checkout can be, owe the others, record the landing."""
+    def _move(self, entry: str, old: str, new: str, hold: Hold, *, again: bool = False) -> list[Path]:
+        """After the swap: move along whatever checkout can be; returns those that are owed it."""
         failpoint.here("swapped")
         moved = hold.move(old, new, again=again)
         for path in moved:
             self._append("moved", {"entry": entry, "path": str(path), "old": old, "new": new})
         failpoint.here("moved")
-        owed = publish.behind(self.git, self.queue.target, moved) if again or len(moved) < len(hold.checkouts) else []
+        return publish.behind(self.git, self.queue.target, moved) if again or len(moved) < len(hold.checkouts) else []
+
+    def _landed(self, entry: str, old: str, new: str, owed: list[Path]) -> Progress:
+        """Record the landing, with no checkout held: what is final needs no successor to clean up after us."""
         self._append("landed", {"entry": entry, "commit": new, "old": old, "owed": [str(path) for path in owed]},
                      sync=True)
         failpoint.here("landed")
@@ -399,7 +403,8 @@ class MergeProcessor:
         tip = self.git.branch_tip(self.queue.target)
         if tip is not None and self.git.is_ancestor(landing.new, tip):
             with Hold(self.git, self.queue.target, landing.old, landing.new) as hold:
-                return self._settle(landing.entry, landing.old, landing.new, hold, again=True)
+                owed = self._move(landing.entry, landing.old, landing.new, hold, again=True)
+            return self._landed(landing.entry, landing.old, landing.new, owed)
         if tip != landing.old:
             self._append("foreign", {"entry": landing.entry, "expected": landing.old, "found": tip or "", "old":
                                      landing.old, "reason": f"{self.queue.target} was moved by somebody else"},
@@ -416,7 +421,8 @@ class MergeProcessor:
             if not swapped:
                 return Wait("ref_locked", f"git refuses to move {self.ref}; if no git runs, remove "
                                           f"{self.git.common / self.ref}.lock")
-            return self._settle(landing.entry, landing.old, landing.new, hold)
+            owed = self._move(landing.entry, landing.old, landing.new, hold)
+        return self._landed(landing.entry, landing.old, landing.new, owed)
 
     def _owing(self, state: QueueState, paths: list[Path]) -> Blocked | None:
         """A checkout that still shows an older value must be moved along before the next landing."""

@@ -65,8 +65,8 @@ class Identity:
             raise ValueError(f"status {self.status!r} is none of {', '.join(STATUSES)}")
         if self.incarnation < 1:
             raise ValueError("incarnation is below 1")
-        for time in (self.last_heartbeat, self.spawn_deadline):
-            if time and not is_time(time):
+        for time in (self.created_at, self.last_heartbeat or self.created_at, self.spawn_deadline or self.created_at):
+            if not is_time(time):
                 raise ValueError(f"not a time: {time!r}")
 
     @property

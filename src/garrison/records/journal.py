@@ -131,6 +131,7 @@ class Writer:
             if created:
                 atomic.sync_directory(path.parent)
             self._end = os.fstat(self._descriptor).st_size
+            os.fdatasync(self._descriptor)  # what a killed predecessor had not synced will be acted on from here
             self.entries = read_all(path)
         except BaseException:
             os.close(self._descriptor)

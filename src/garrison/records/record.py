@@ -23,6 +23,7 @@ SCHEMA = 1
 
 _TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (float, int), "bool": (bool,),
                                        "dict": (dict,), "list": (list,), "None": (type(None),), "tuple": (list, tuple)}
+_DIGITS = str.maketrans("123456789", "000000000")
 
 
 def to_dict(record: Any) -> dict[str, Any]:
@@ -82,8 +83,7 @@ def from_dict(kind: type[T], body: dict[str, Any], where: object) -> T:
 
 def is_time(text: str) -> bool:
     """Whether `text` is a time as records hold them, `2026-01-31T12:00:00.000000Z`."""
-    shape = "".join("0" if character in "0123456789" else character for character in text)
-    if shape != "0000-00-00T00:00:00.000000Z":
+    if text.translate(_DIGITS) != "0000-00-00T00:00:00.000000Z":
         return False
     year, month, day = int(text[:4]), int(text[5:7]), int(text[8:10])
     february = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28

@@ -107,10 +107,7 @@ class Life:
     def update(self, change: Callable[[Identity], Identity]) -> Identity:
         """Change the own identity; Fenced if a later life has taken the name."""
         def present(old: Identity | None) -> Identity:
-            found = _there(old, self.key)
-            if found.status in ("crashed", "parked"):  # fenced, and about to be swept: what it says now is void
-                raise Fenced(f"{self.key.full} was declared {found.status}; stopping without writing")
-            return change(found)
+            return change(unfenced(old, self.key))
 
         self.identity = self.store.update(Identity, self.key, present, incarnation=self.incarnation)
         return self.identity
@@ -134,6 +131,17 @@ class Life:
         self.update(lambda old: ended(old, "terminated", now, reason, exit=exit_code))
         failpoint.here(":terminated")
         self.lock.release()
+
+
+def unfenced(found: Identity | None, key: Key) -> Identity:
+    """The record of a life that may still write; Fenced if it is gone or was declared over.
+
+    A fenced life is about to be swept, its tools perhaps before itself: what it says of them now is void.
+    """
+    identity = _there(found, key)
+    if identity.status in ("crashed", "parked"):
+        raise Fenced(f"{key.full} was declared {identity.status}; stopping without writing")
+    return identity
 
 
 def _there(old: R | None, key: Key) -> R:

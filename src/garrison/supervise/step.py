@@ -55,3 +55,16 @@ def next_step(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str,
     if decision.at is None:
         return Step("park", decision.why)
     return Step("start" if decision.at <= now else "wait", decision.why, decision.at)
+
+
+def burial(view: LifeView, deaths: Sequence[Death]) -> Step | None:
+    """What is due to a life that died though nobody needs a successor: its replacement (its tools may live on and
+    write), then the record of its death; None if it lives, ended in order or is buried."""
+    identity, verdict = view.identity, view.verdict
+    if identity is None or verdict is None:
+        return None
+    if verdict.state in ("dead", "lapsed"):
+        return Step("replace", verdict.why)
+    if identity.status == "crashed" and all(death.incarnation != identity.incarnation for death in deaths):
+        return Step("record", identity.reason)
+    return None

@@ -1,0 +1,145 @@
+"""The life lock: one holder, freed by any death, inherited by nobody; its heartbeat."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from garrison.errors import LockLost
+from garrison.records import life
+from garrison.records.life import LifeLock
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from garrison.records.life import LifeLock
+lock = LifeLock.try_take(Path(sys.argv[1]))
+children = [subprocess.Popen(["sleep", "60"]).pid, subprocess.Popen(["sleep", "60"], close_fds=False).pid]
+print(lock is not None, *children, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runner-a@r1.life"
+
+
+def holders(path: Path) -> int:
+    """How many processes hold a flock on the file that bears this name, says the kernel."""
+    stat = path.stat()
+    name = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+    return sum(1 for line in Path("/proc/locks").read_text().splitlines()
+               if "->" not in line and "FLOCK" in line and line.split()[5] == name)
+
+
+def test_one_holder(path: Path) -> None:
+    mine = LifeLock.try_take(path)
+    assert mine is not None and path.stat().st_mode & 0o777 == 0o600
+    assert LifeLock.try_take(path) is None
+    assert life.is_held(path) and holders(path) == 1
+    mine.release()
+    mine.release()
+    assert not life.is_held(path) and holders(path) == 0 and path.exists()
+    again = LifeLock.try_take(path)
+    assert again is not None
+    again.release()
+
+
+def test_asking_does_not_make_or_take_it(path: Path) -> None:
+    assert not life.is_held(path) and life.last_beat(path) is None
+    assert not path.exists()
+    mine = LifeLock.try_take(path)
+    assert mine is not None
+    for _ in range(3):
+        assert life.is_held(path)
+    mine.release()
+
+
+def test_it_is_freed_by_kill_and_the_holders_children_do_not_keep_it(path: Path) -> None:
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    took, *children = holder.stdout.readline().split()
+    holder.stdout.close()
+    try:
+        assert took == "True"
+        assert LifeLock.try_take(path) is None and holders(path) == 1
+        holder.kill()
+        assert holder.wait() == -signal.SIGKILL
+        for pid in children:
+            assert Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+            assert str(path) not in links
+        assert holders(path) == 0 and not life.is_held(path)
+        mine = LifeLock.try_take(path)
+        assert mine is not None
+        mine.release()
+    finally:
+        holder.kill()
+        for pid in children:
+            os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "folder gone"])
+def test_a_lock_whose_file_is_gone_is_lost(path: Path, how: str) -> None:
+    mine = LifeLock.try_take(path)
+    assert mine is not None
+    mine.beat(1, 2)
+    path.unlink()
+    if how == "replaced":
+        path.touch()
+    if how == "folder gone":
+        path.parent.rmdir()
+    with pytest.raises(LockLost, match="was removed or replaced; stopping in order"):
+        mine.beat(3, 4)
+    if how == "replaced":
+        assert not life.is_held(path)
+        assert path.stat().st_mtime > 1
+        other = LifeLock.try_take(path)
+        assert other is not None
+        other.release()
+    mine.release()
+
+
+def test_a_beat_holds_both_clocks(path: Path) -> None:
+    mine = LifeLock.try_take(path)
+    assert mine is not None
+    before = time.time()
+    beat = life.last_beat(path)
+    assert beat is not None and abs(beat[0] - before) < 60 and abs(beat[1] - before) < 60
+    monotonic, wall = time.clock_gettime_ns(time.CLOCK_MONOTONIC), time.time_ns()
+    mine.beat(monotonic, wall)
+    assert path.stat().st_atime_ns == monotonic and path.stat().st_mtime_ns == wall
+    beat = life.last_beat(path)
+    assert beat == (pytest.approx(monotonic / 1e9), pytest.approx(wall / 1e9))
+    assert life.is_held(path)
+    assert path.stat().st_atime_ns == monotonic, "looking changed the beat"
+    mine.release()
+    assert life.last_beat(path) == beat
+
+
+def test_of_many_who_try_at_once_one_gets_it(path: Path) -> None:
+    go, start = os.pipe()
+    pids = []
+    for _ in range(30):
+        pid = os.fork()
+        if pid == 0:
+            os.close(start)
+            os.read(go, 1)
+            mine = LifeLock.try_take(path)
+            os._exit(7 if mine is None else (signal.pause() or 0))
+        pids.append(pid)
+    os.close(start)
+    os.close(go)
+    ended = {os.waitpid(-1, 0)[0] for _ in range(29)}
+    (winner,) = set(pids) - ended
+    assert holders(path) == 1
+    os.kill(winner, signal.SIGKILL)
+    os.waitpid(winner, 0)
+    assert holders(path) == 0

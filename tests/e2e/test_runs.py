@@ -1,0 +1,75 @@
+"""Several runs: the same graph twice in one home, two at once on one repository and on two, two launchers for one."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+from support import Node, Place, wait_for
+
+
+def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
+    other = place.root / "other"
+    shutil.copytree(place.repo, other)
+    elsewhere = dataclasses.replace(place, started=[])
+    elsewhere.repo = other
+    graph = place.graph(Node("a", before=place.hold("work")), Node("b", after=("a",)))
+
+    first = place.launch(graph, "r1")
+    place.arrived("work")
+    refused = place.command(*place.launch_arguments(graph, "r2"))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.splitlines() == [
+        "garrison: run r1 of this pipeline and repository is unfinished (0 of 2 done); "
+        "go on with --resume r1, or say --new"]
+    taken = place.command(*place.launch_arguments(graph, "r1", "--new"))
+    assert taken.returncode == 1
+    assert "there is a run r1 already" in taken.stderr
+
+    second = place.launch(graph, "r2", "--new")
+    third = place.begin(*place.launch_arguments(graph, "r3", repo=other))
+    for run in ("r2", "r3"):
+        place.pid("orchestrator-a", run)
+    two_resumes_make_one_launcher(place)
+    place.free("work")
+    first.wait()
+    assert [place.finish(second, "r2"), place.finish(third, "r3")] == [0, 0], place.told()
+    wait_for("r1 ends", lambda: place.identity("launch", "r1")["status"] == "terminated")
+    for run in ("r1", "r2"):
+        place.check("a", "b", run=run)
+    elsewhere.check("a", "b", run="r3")
+
+    arguments = place.launch_arguments(graph, "r1")
+    again = place.command(*[word for word in arguments if word not in ("--run", "r1")])
+    assert again.returncode == 0, place.told()
+    place.check("a", "b", run="crew-1")
+    assert set(place.identities("crew-1")) == set(place.identities("r1"))
+    assert all(one["incarnation"] == 1 for one in place.identities("crew-1").values()), "a new run is no successor"
+
+
+def two_resumes_make_one_launcher(place: Place) -> None:
+    place.kill("launch")
+    resumed = [place.begin("launch", "--resume", "r1", log=f"resume{number}") for number in range(2)]
+    place.pid("launch", life=2)
+    ended = wait_for("one of two resumes gives way", lambda: [one for one in resumed if one.poll() is not None])
+    assert [one.returncode for one in ended] == [1]
+    assert place.identity("launch")["incarnation"] == 2
+    assert place.identity("launch")["pid"] in {one.pid for one in resumed if one not in ended}
+    text = (place.root / f"resume{resumed.index(ended[0])}").read_text()
+    assert "looked after by its launcher already" in text or "is alive" in text, text
+    third = place.command("launch", "--resume", "r1")
+    assert third.returncode == 1
+    assert "looked after by its launcher already" in third.stderr
+
+
+def test_never_more_agents_at_work_than_allowed(place):
+    """Each agent counts the others it meets; with `--max-agents 1` nobody meets anybody, two runners die meanwhile."""
+    meet = ('mkdir busy-$GARRISON_NODE; mv busy-$GARRISON_NODE "$ROOT"; ls -d "$ROOT"/busy-* | wc -l >> "$ROOT/met"; '
+            'sleep 0.2; rmdir "$ROOT/busy-$GARRISON_NODE"').replace("$ROOT", str(place.root))
+    names = ("a", "b", "c")
+    place.env |= {"GARRISON_FAILPOINT": "runner:move-impl_complete.before", "GARRISON_FAILPOINT_TIMES": "2"}
+    child = place.launch(place.graph(*(Node(name, then=meet) for name in names)), "r1", "--max-agents", 1)
+    assert place.finish(child) == 0, place.told()
+    place.check(*names)
+    assert (place.root / "met").read_text().split() == ["1", "1", "1"]
+    assert place.fired() == {"runner:move-impl_complete.before": 2}

@@ -1,0 +1,383 @@
+"""Start with real processes: never two lives of a name, whoever is killed, whenever."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity
+from garrison.records.life import LifeLock
+from garrison.records.names import Key
+from garrison.records.store import Store
+from garrison.supervise.lease import Wish
+from garrison.supervise.observe import Observer
+from garrison.supervise.replace import fence, replace_life
+from garrison.supervise.start import Life, StartRefused, register, start_life
+from garrison.system.clock import FakeClock, SystemClock
+from garrison.system.processes import RealProcesses
+
+KEY = Key("runner", "a", "r1")
+
+
+def until(look: Callable[[], Any], seconds: float = 30.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+    return found
+
+
+@dataclass
+class Scene:
+    """A home and the processes forked for it; a life is a fork that registers and waits."""
+
+    home: Path
+    pids: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = Store(self.home)
+        self.observer = self.fresh()
+
+    def fresh(self) -> Observer:
+        return Observer(self.store, RealProcesses(), SystemClock())
+
+    def fork(self, work: Callable[[], int]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            leave(work)
+        self.pids.append(pid)
+        return pid
+
+    def child(self, incarnation: int) -> int:
+        """A process that becomes life `incarnation` and waits to be killed; its exit code is register's."""
+        def wait(seconds: float) -> None:
+            (self.home / "waiting").touch()
+            time.sleep(seconds)
+
+        def live() -> int:
+            register(self.fresh(), KEY, incarnation, wait)
+            signal.pause()
+            return 0
+
+        return self.fork(live)
+
+    def spawn(self, leased: Identity, _marker: str) -> None:
+        self.child(leased.incarnation)
+
+    def start(self, deadline: float = 30.0, wish: Wish | None = None) -> Identity:
+        return start_life(self.observer, wish or Wish(KEY), deadline, self.spawn)
+
+    def active(self) -> Identity | None:
+        found = self.store.read(Identity, KEY)
+        return found if found is not None and found.status == "active" else None
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        self.pids.remove(pid)
+
+    def exit_code(self, pid: int) -> int:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self.pids.remove(pid)
+        return code
+
+
+def leave(work: Callable[[], int]) -> NoReturn:
+    """What a forked child does: `work`, and nothing of pytest's."""
+    code = 70
+    try:
+        signal.alarm(60)  # whatever happens, nothing is left behind
+        code = work()
+    except GarrisonError as error:
+        code = error.exit_code
+    finally:
+        os._exit(code)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path / "home")
+    yield made
+    for pid in list(made.pids):
+        made.kill(pid)
+
+
+def holders(path: Path) -> list[int]:
+    """The pids that hold a flock on the file of that name, says the kernel."""
+    stat = path.stat()
+    name = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line]
+    return [int(words[4]) for words in lines if words[1] == "FLOCK" and words[5] == name]
+
+
+def on_disk(home: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in home.rglob("*.json")}
+
+
+def test_a_life_from_lease_to_end(scene: Scene) -> None:
+    seen: list[tuple[Identity | None, Hook | None, str]] = []
+
+    def spawn(leased: Identity, marker: str) -> None:
+        seen.append((scene.store.read(Identity, KEY), scene.store.read(Hook, KEY), marker))
+        scene.spawn(leased, marker)
+
+    leased = start_life(scene.observer, Wish(KEY, metadata={"attempt": 2}), 30.0, spawn)
+    ((identity, hook, marker),) = seen
+    assert identity == leased and leased.status == "starting" and leased.pid == os.getpid()
+    assert hook is not None and hook.incarnation == 1
+    assert marker == f"{scene.home}:r1:runner-a#1"
+    active = until(scene.active)
+    assert active.pid == scene.pids[0] and active.spawn_deadline is None and active.metadata == {"attempt": 2}
+    assert scene.observer.judge(active).state == "alive"
+    assert holders(scene.store.life_path(KEY)) == [active.pid]
+    until(lambda: scene.observer.see(active).beat_age is not None)
+    with pytest.raises(AlreadyAlive):
+        scene.start()
+
+
+def test_a_life_writes_while_it_is_the_current_one(scene: Scene) -> None:
+    leased = start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    life = register(scene.observer, KEY, 1, time.sleep)
+    assert (life.token, life.marker) == ("runner-a@r1#1", f"{scene.home}:r1:runner-a#1")
+    life.ready()
+    assert "ready_at" in scene.store.get(Identity, KEY).metadata
+    life.hook(lambda old: replace(old, last_committed_node="c"))
+    assert scene.store.get(Hook, KEY).last_committed_node == "c"
+    life.end("done", 0)
+    ended = scene.store.get(Identity, KEY)
+    assert (ended.status, ended.reason, ended.exit, ended.agent_id) == ("terminated", "done", 0, leased.agent_id)
+    assert holders(scene.store.life_path(KEY)) == []
+    assert scene.start().incarnation == 2
+
+
+@pytest.mark.parametrize("status", ["crashed", "parked"])
+def test_a_fenced_life_writes_nothing_more(scene: Scene, status: str) -> None:
+    """TERM is answered by an orderly end: that must not turn a verdict into `terminated`, which nobody restarts."""
+    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    life = register(scene.observer, KEY, 1, time.sleep)
+    fence(scene.observer, life.identity, "silent")
+    if status == "parked":
+        scene.store.update(Identity, KEY, lambda old: replace(old or life.identity, status="parked"))
+    before = on_disk(scene.home)
+    for write in (life.ready, lambda: life.end("stopped"), lambda: life.update(lambda old: old)):
+        with pytest.raises(Fenced, match=f"was declared {status}"):
+            write()
+    assert on_disk(scene.home) == before
+    life.lock.release()
+
+
+def test_a_superseded_life_writes_nothing_more(scene: Scene) -> None:
+    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    life = register(scene.observer, KEY, 1, time.sleep)
+    scene.store.update(Identity, KEY, lambda old: replace(old or life.identity, incarnation=2))
+    scene.store.update(Hook, KEY, lambda old: replace(old, incarnation=2) if old else Hook("", "", "", "", "", ""))
+    before = on_disk(scene.home)
+    for write in (life.ready, lambda: life.end("done"), lambda: life.hook(lambda old: replace(old, phase="executing"))):
+        with pytest.raises(Fenced, match="has a later life"):
+            write()
+    assert on_disk(scene.home) == before
+    life.lock.release()
+
+
+@pytest.mark.parametrize("incarnation", [0, 2, 9])
+def test_a_child_that_was_not_asked_for_exits_75_and_writes_nothing(scene: Scene, incarnation: int) -> None:
+    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    before = on_disk(scene.home)
+    assert scene.exit_code(scene.child(incarnation)) == 75
+    assert on_disk(scene.home) == before
+    assert not scene.store.life_path(KEY).exists()
+
+
+def test_a_child_without_a_record_exits_75(scene: Scene) -> None:
+    scene.home.mkdir()
+    assert scene.exit_code(scene.child(1)) == 75
+    assert list(scene.home.iterdir()) == []
+
+
+def test_a_second_child_of_the_same_lease_exits_75(scene: Scene) -> None:
+    scene.start()
+    active = until(scene.active)
+    assert scene.exit_code(scene.child(1)) == 75
+    assert scene.active() == active and holders(scene.store.life_path(KEY)) == [active.pid]
+
+
+def test_a_child_waits_for_the_lock_of_a_dying_predecessor(scene: Scene) -> None:
+    holder = hold(scene)
+    leased = scene.start()
+    until((scene.home / "waiting").exists)
+    assert scene.store.get(Identity, KEY) == leased
+    scene.kill(holder)
+    assert until(scene.active).pid == scene.pids[-1]
+
+
+def hold(scene: Scene) -> int:
+    """A process that holds the life lock; its pid."""
+    path = scene.store.life_path(KEY)
+    path.parent.mkdir(parents=True)
+    holder = scene.fork(lambda: signal.pause() or 0 if LifeLock.try_take(path) else 1)
+    until(lambda: path.exists() and holders(path) == [holder])
+    return holder
+
+
+def test_a_lock_held_past_the_deadline_ends_the_start(tmp_path: Path) -> None:
+    clock = FakeClock()
+    observer = Observer(Store(tmp_path), RealProcesses(), clock)
+    start_life(observer, Wish(KEY), 5.0, lambda _leased, _marker: None)
+    lock = LifeLock.try_take(observer.store.life_path(KEY))
+    assert lock is not None
+    before = on_disk(tmp_path)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock.advance(1.0)
+
+    with pytest.raises(StartRefused, match="stays held; life 1 gives up") as caught:
+        register(observer, KEY, 1, wait)
+    assert caught.value.exit_code == 75 and len(waits) == 6 and on_disk(tmp_path) == before
+    lock.release()
+
+
+def test_a_lease_that_moved_on_while_the_child_waited_is_refused_and_frees_the_lock(scene: Scene) -> None:
+    holder = hold(scene)
+    leased = scene.start()
+    child = scene.pids[-1]
+    until((scene.home / "waiting").exists)
+    fence(scene.observer, leased, "not active by its start deadline")
+    before = on_disk(scene.home)
+    scene.kill(holder)
+    assert scene.exit_code(child) == 75
+    assert on_disk(scene.home) == before and holders(scene.store.life_path(KEY)) == []
+
+
+def test_a_spawn_that_fails_gives_the_lease_back_as_a_crash(scene: Scene) -> None:
+    def fail(_leased: Identity, _marker: str) -> None:
+        raise GarrisonError("cannot start it: no such program")
+
+    start_life(scene.observer, Wish(KEY), 30.0, fail)
+    found = scene.store.get(Identity, KEY)
+    assert (found.status, found.reason) == ("crashed", "could not be started: cannot start it: no such program")
+    assert scene.start().incarnation == 2
+
+
+def test_a_start_deadline_that_passed_is_a_death(scene: Scene) -> None:
+    def hang(leased: Identity, _marker: str) -> None:
+        scene.fork(lambda: signal.pause() or 0)
+
+    leased = start_life(scene.observer, Wish(KEY), 0.02, hang)
+    until(lambda: scene.observer.judge(leased).state == "lapsed")
+    assert scene.observer.stale_reason(leased, 300.0) == "start_deadline"
+    with pytest.raises(Refused, match="lapsed and must be replaced first"):
+        scene.start()
+    replace_life(scene.observer, leased, "not active by its start deadline", 1.0)
+    assert scene.start().incarnation == 2
+    assert until(scene.active).incarnation == 2
+
+
+def test_a_lease_whose_spawner_died_before_the_child_lapses_at_once(scene: Scene) -> None:
+    def spawner() -> int:
+        start_life(scene.fresh(), Wish(KEY), 30.0, lambda _leased, _marker: os.kill(os.getpid(), signal.SIGKILL))
+        return 0
+
+    assert scene.exit_code(scene.fork(spawner)) == -signal.SIGKILL
+    leased = scene.store.get(Identity, KEY)
+    assert leased.status == "starting"
+    assert scene.observer.judge(leased).state == "lapsed"
+    replace_life(scene.observer, leased, "its spawner is dead", 1.0)
+    assert scene.start().incarnation == 2
+
+
+def test_two_hundred_starts_at_once_while_spawners_are_killed_never_make_two_lives(scene: Scene) -> None:
+    """Each spawner looks, replaces what is dead and starts; one in three is killed at its lease, one in nine lives die."""
+    fates = scene.home / "fates"
+    fates.mkdir(parents=True)
+    gc.freeze()  # forks are cheaper
+
+    def attempt(number: int) -> int:
+        observer = scene.fresh()
+        for _ in range(2):
+            old = scene.store.read(Identity, KEY)
+            verdict = observer.judge(old) if old else None
+            if verdict and verdict.living:
+                return 0
+            try:
+                if old and verdict and verdict.state != "ended":
+                    fence(observer, old, verdict.why)
+                start_life(observer, Wish(KEY), 30.0, lambda leased, _marker: spawn(number, leased))
+            except (AlreadyAlive, Refused, Fenced):
+                continue
+            return 0
+        return 0
+
+    def spawn(number: int, leased: Identity) -> None:
+        pid = os.fork()
+        if pid == 0:
+            (fates / f"{os.getpid()}").write_text(str(leased.incarnation))
+            if number % 3 == 0:
+                time.sleep(0.01)  # the spawner's death and the next lease may come between
+            leave(lambda: live(leased.incarnation))
+        if number % 3 == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def live(incarnation: int) -> int:
+        register(scene.fresh(), KEY, incarnation, time.sleep)
+        if incarnation % 9 != 0:
+            until((fates / "over").exists)
+        return 0
+
+    try:
+        spawners = [scene.fork(lambda number=number: attempt(number)) for number in range(200)]  # type: ignore[misc]
+        most = 0
+        while (scene.home / "identities").exists() and spawners:
+            if scene.store.life_path(KEY).exists():
+                most = max(most, len(holders(scene.store.life_path(KEY))))
+            spawners = [pid for pid in spawners if os.waitpid(pid, os.WNOHANG) == (0, 0) or scene.pids.remove(pid)]
+            time.sleep(0.005)
+        final = scene.store.get(Identity, KEY)
+        assert most == 1
+        if final.status == "active" and scene.observer.judge(final).state == "alive":
+            assert holders(scene.store.life_path(KEY)) == [final.pid]
+    finally:
+        gc.unfreeze()
+        (fates / "over").touch()
+        for path in fates.glob("[0-9]*"):
+            until(lambda path=path: not _runs(int(path.name)))
+    given = [int(path.read_text()) for path in fates.glob("[0-9]*")]
+    assert len(given) > 5
+    assert len(given) == len(set(given)) and final.incarnation == max(given), "an incarnation was given twice"
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_lives_are_counted_on_over_many_kills(scene: Scene) -> None:
+    """Twelve deaths in a row: each life is replaced, its successor links to it, the hook goes on."""
+    last = None
+    for number in range(1, 13):
+        leased = scene.start()
+        assert leased.incarnation == number
+        active = until(scene.active)
+        assert active.predecessor_id == last
+        last = active.agent_id
+        scene.kill(active.pid)
+        dead = scene.store.get(Identity, KEY)
+        assert scene.observer.judge(dead).state == "dead"
+        replace_life(scene.observer, dead, "process is gone", 1.0)
+        assert holders(scene.store.life_path(KEY)) == []
+    assert scene.store.get(Identity, KEY).respawns == 11
+    assert scene.store.get(Hook, KEY).incarnation == 12
+    assert isinstance(Life, type)

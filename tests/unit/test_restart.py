@@ -1,0 +1,112 @@
+"""Again, or give up? And what a supervisor does next about one name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.records.identity import Identity
+from garrison.supervise.restart import Death, Policy, decide
+from garrison.supervise.step import LifeView, next_step
+from garrison.supervise.verdict import Verdict
+
+POLICY = Policy()
+NOW = 10_000.0
+
+
+def deaths(*ages: float, boot: str = "b1") -> list[Death]:
+    """One death each, that many seconds before NOW."""
+    return [Death(number + 1, NOW - age, boot) for number, age in enumerate(ages)]
+
+
+@pytest.mark.parametrize(("ages", "delay"), [
+    ((), 0), ((0,), 0), ((599,), 0), ((1, 0), 0.1), ((2, 1, 0), 0.2), ((3, 2, 1, 0), 0.4), ((4, 3, 2, 1, 0), 0.8)])
+def test_the_first_restart_is_at_once_then_it_backs_off(ages: tuple[float, ...], delay: float) -> None:
+    decision = decide(deaths(*ages), NOW, "b1", POLICY)
+    assert decision.at == pytest.approx(NOW + delay) and not decision.park
+
+
+def test_the_delay_runs_from_the_last_death_in_any_order() -> None:
+    at = decide(deaths(0.05, 50, 20), NOW, "b1", POLICY).at
+    assert at == pytest.approx(NOW - 0.05 + 0.2)
+
+
+def test_the_sixth_death_in_the_window_parks() -> None:
+    decision = decide(deaths(5, 4, 3, 2, 1, 0), NOW, "b1", POLICY)
+    assert decision.park and decision.at is None and decision.why == "6 deaths in 600 s, the limit is 5"
+
+
+def test_the_window_slides() -> None:
+    assert decide(deaths(599.9, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
+    assert not decide(deaths(600, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
+    assert not decide(deaths(1000, 900, 800, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
+
+
+def test_a_healthy_stretch_makes_the_next_restart_immediate() -> None:
+    assert decide(deaths(900, 800, 700, 0), NOW, "b1", POLICY).at == NOW
+
+
+def test_the_delay_is_capped() -> None:
+    patient = Policy(intensity=100, total=100)
+    assert decide(deaths(*[0] * 9), NOW, "b1", patient).at == pytest.approx(NOW + 12.8)
+    for count in (11, 40, 100):
+        assert decide(deaths(*[0] * count), NOW, "b1", patient).at == pytest.approx(NOW + 30)
+
+
+def test_the_total_of_an_attempt_has_no_window() -> None:
+    old = [10_000 - 900 * number for number in range(11)]
+    assert not decide(deaths(*old[:10]), NOW, "b1", POLICY).park
+    decision = decide(deaths(*old), NOW, "b1", POLICY)
+    assert decision.park and decision.why == "11 deaths in this attempt, the limit is 10"
+
+
+def test_deaths_of_another_boot_count_in_the_total_only() -> None:
+    elsewhere = deaths(5, 4, 3, 2, 1, 0, boot="b0")
+    assert decide(elsewhere, NOW, "b1", POLICY).at == NOW
+    assert decide(elsewhere + deaths(4, 3, 2, 1, 0), NOW, "b1", POLICY).why == "11 deaths in this attempt, the limit is 10"
+
+
+@given(st.lists(st.floats(0, 5000), max_size=14), st.floats(0, 700))
+def test_waiting_never_makes_it_worse(ages: list[float], wait: float) -> None:
+    before, after = decide(deaths(*ages), NOW, "b1", POLICY), decide(deaths(*ages), NOW + wait, "b1", POLICY)
+    if before.at is not None:
+        assert after.at is not None and after.at <= max(before.at, NOW + wait)
+        assert before.at <= NOW + POLICY.cap
+
+
+# -------------------------------------------------------------------------------------------------------- the next step
+
+LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T12:00:00.000000Z", pid=7, incarnation=3)
+CRASHED = replace(LIFE, status="crashed", metadata={"reason": "process 7 is gone"})
+
+
+def step(identity: Identity | None, state: str = "", known: list[Death] | None = None, now: float = NOW) -> tuple[str, str]:
+    verdict = Verdict(state, "because") if state else None
+    found = next_step(LifeView(identity, verdict), known or [], now, "b1", POLICY)
+    return found.kind, found.why
+
+
+@pytest.mark.parametrize(("identity", "state", "kind", "why"), [
+    (None, "", "start", "no life yet"),
+    (LIFE, "alive", "none", "because"), (LIFE, "starting", "none", "because"), (LIFE, "elsewhere", "none", "because"),
+    (LIFE, "dead", "replace", "because"), (LIFE, "lapsed", "replace", "because"),
+    (replace(LIFE, status="terminated", metadata={"reason": "stopped"}), "ended", "ended", "stopped"),
+    (replace(LIFE, status="parked"), "ended", "ended", "parked"),
+    (CRASHED, "ended", "record", "process 7 is gone"),
+])
+def test_next_step(identity: Identity | None, state: str, kind: str, why: str) -> None:
+    assert step(identity, state) == (kind, why)
+
+
+def test_a_journaled_death_leads_to_start_wait_or_park() -> None:
+    this = [Death(3, NOW, "b1")]
+    assert step(CRASHED, "ended", [Death(2, NOW, "b1")])[0] == "record"
+    assert step(CRASHED, "ended", this) == ("start", "first restart in the window: at once")
+    two = [Death(2, NOW - 1, "b1"), *this]
+    assert step(CRASHED, "ended", two)[0] == "wait"
+    assert step(CRASHED, "ended", two, NOW + 0.11)[0] == "start"
+    assert step(CRASHED, "ended", deaths(5, 4, 3, 2, 1, 0))[0] == "park"
+    assert next_step(LifeView(CRASHED, Verdict("ended", "")), two, NOW, "b1", POLICY).at == pytest.approx(NOW + 0.1)

@@ -1,0 +1,110 @@
+"""Which signals may be obeyed, and how their files are called. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.records import signals
+from garrison.records.names import Key
+from garrison.records.signals import AT_LIFE, BY_ATTEMPT, BY_LIFE, TYPES, Signal, file_name, objection
+
+AT = "2026-01-31T12:00:00.000001Z"
+ATTEMPTS = {"a": 2}
+LIVES = {"runner-a@r1": 4, "orchestrator-a@r1": 3}
+
+
+def signal(kind: str, **changes: Any) -> Signal:
+    body: dict[str, Any] = {"id": "i", "source": {"role": "runner", "name": "a", "incarnation": 4},
+                            "target": {"role": "guardian", "name": "p"}, "signal_type": kind, "run_id": "r1",
+                            "timestamp": AT, "node_id": "a", "attempt": 2}
+    return Signal(**{**body, **changes})
+
+
+def ask(kind: str, **changes: Any) -> str | None:
+    return objection(signal(kind, **changes), "r1", ATTEMPTS, LIVES)
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+def test_a_signal_of_this_run_attempt_and_life_is_obeyed(kind: str) -> None:
+    assert ask(kind, target={"role": "runner", "name": "a"}) is None
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+def test_another_run_is_never_obeyed(kind: str) -> None:
+    assert ask(kind, run_id="r2") == "it is of run r2, this is r1"
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+@pytest.mark.parametrize("attempt", [0, 1, 3])
+def test_another_attempt(kind: str, attempt: int) -> None:
+    why = ask(kind, attempt=attempt, source={"role": "runner", "name": "a", "incarnation": 9})
+    expected = f"it is of attempt {attempt} of a, the current one is 2" if kind in BY_ATTEMPT else None
+    assert why == expected
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+@pytest.mark.parametrize("node", ["b", None])
+def test_another_runs_node(kind: str, node: str | None) -> None:
+    assert ask(kind, node_id=node) == (f"this run has no node {node}" if kind in BY_ATTEMPT else None)
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+@pytest.mark.parametrize(("life", "older"), [(3, True), (4, False), (5, False), (None, True), (0, True), ("3", True)])
+def test_an_older_life(kind: str, life: Any, older: bool) -> None:
+    why = ask(kind, source={"role": "runner", "name": "a", "incarnation": life})
+    assert why == ("runner-a@r1 has a later life (4)" if older and kind in BY_LIFE else None)
+
+
+def test_death_does_not_unsay() -> None:
+    gone = {"role": "runner", "name": "gone", "incarnation": 1}
+    for kind in TYPES:
+        assert ask(kind, source=gone) is None, kind
+
+
+@pytest.mark.parametrize("kind", sorted(TYPES))
+@pytest.mark.parametrize(("payload", "over"), [({}, None), ({"incarnation": 3}, None), ({"incarnation": 2}, "life 2"),
+                                               ({"incarnation": 4}, "life 4"), ({"incarnation": "3"}, "life 3"),
+                                               ({"incarnation": None}, "life None")])
+def test_commands_aimed_at_a_life(kind: str, payload: dict[str, Any], over: str | None) -> None:
+    why = ask(kind, target={"role": "runner", "name": "a"}, payload=payload)
+    if over and kind in AT_LIFE:
+        assert why == f"it was aimed at {over} of orchestrator-a@r1, which is over"
+    else:
+        assert why is None
+
+
+def test_the_tables_name_only_known_types() -> None:
+    assert BY_ATTEMPT | BY_LIFE | AT_LIFE <= TYPES
+    assert len(TYPES) == 20
+    assert {"NODE_COMPLETE", "MERGE_READY", "MERGE_COMPLETE", "MERGE_FAILED"} <= BY_ATTEMPT
+    assert {"RUNNER_EXITED", "ORCHESTRATOR_CRASHED"} == BY_LIFE
+    assert {"KILL_ORCHESTRATOR", "INPUT_RESPONSE"} == AT_LIFE
+
+
+def test_how_a_file_is_called() -> None:
+    name = file_name(signal("NODE_COMPLETE"), 12)
+    assert name == "20260131T120000000001-000012Z-runner-guardian-NODE_COMPLETE-i.json"
+
+
+@given(st.integers(0, 999_999), st.integers(0, 999_999))
+def test_files_sort_in_the_order_of_writing(first: int, second: int) -> None:
+    names = [file_name(signal("GUIDANCE"), number) for number in (first, second)]
+    assert (names[0] < names[1]) == (first < second)
+    later = file_name(signal("GUIDANCE", timestamp="2026-01-31T12:00:00.000002Z"), first)
+    assert later > names[1]
+
+
+def test_who_it_is_from_and_for() -> None:
+    sent = signal("GUIDANCE")
+    assert sent.sender == Key("runner", "a", "r1") and sent.recipient == Key("guardian", "p", "r1")
+    stamped = signals.stamped(sent, Key("processor", "p", "r1"), 7)
+    assert stamped.source == {"role": "processor", "name": "p", "incarnation": 7}
+
+
+def test_no_such_type() -> None:
+    with pytest.raises(ValueError, match="signal_type 'HELLO' is none of"):
+        signal("HELLO")

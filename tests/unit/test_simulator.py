@@ -1,0 +1,214 @@
+"""The simulator: 200 seeds hold, a seed replays exactly, and each broken rule is caught within the 200 seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from garrison.layers import guardian_policy, run_state, runner_policy
+from garrison.layers.guardian_policy import Decision
+from garrison.merge import decide as merge_decide
+from garrison.records import store
+from garrison.supervise import lease, restart, verdict
+from garrison.supervise.restart import Policy
+from garrison.supervise.step import Step
+from garrison.supervise.verdict import Verdict
+from tests.simulator.simulation import Failed, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SEEDS = 200
+
+
+def test_nothing_is_broken_lost_or_stuck() -> None:
+    ends = Counter(status for seed in range(SEEDS) for status in simulate(seed).statuses)
+    assert ends["done"] > SEEDS / 4, "the simulation no longer shows runs that succeed"
+    assert ends["failed"] > SEEDS / 8, "the simulation no longer shows runs that fail"
+
+
+def test_a_seed_replays_exactly() -> None:
+    assert simulate(7) == simulate(7)
+
+
+# ---- each rule broken on purpose
+
+
+def _ignore_living(patch: pytest.MonkeyPatch) -> None:
+    real = lease.lease
+    patch.setattr(lease, "lease", lambda old, verdict, *rest, **more: real(old, None, *rest, **more))
+
+
+def _never_dead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdict, "_process", lambda identity, seen: Verdict("alive", "always"))
+
+
+def _pid_alone(patch: pytest.MonkeyPatch) -> None:
+    def process(identity: Any, seen: Any) -> Verdict:
+        return Verdict("dead" if seen.pid_ticks is None else "alive", "by its number alone")
+
+    patch.setattr(verdict, "_process", process)
+
+
+def _boot_unseen(patch: pytest.MonkeyPatch) -> None:
+    real = verdict.judge
+    patch.setattr(verdict, "judge", lambda identity, seen, *rest: real(replace(identity, boot_id=seen.boot_id),
+                                                                      replace(seen, pid_ticks=identity.start_ticks)
+                                                                      if identity.boot_id != seen.boot_id else seen))
+
+
+def _lease_never_lapses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(verdict, "_starting", lambda identity, seen: Verdict("starting", "patience"))
+
+
+def _same_incarnation(patch: pytest.MonkeyPatch) -> None:
+    real = lease.lease
+
+    def again(old: Any, *rest: Any, **more: Any) -> Any:
+        new = real(old, *rest, **more)
+        return replace(new, incarnation=old.incarnation) if old else new
+
+    patch.setattr(lease, "lease", again)
+
+
+def _new_hook(patch: pytest.MonkeyPatch) -> None:
+    real = lease.hook_for
+    patch.setattr(lease, "hook_for", lambda old, key, incarnation, *rest: real(None, key, incarnation, *rest))
+
+
+def _notes_forgotten(patch: pytest.MonkeyPatch) -> None:
+    real = lease.hook_for
+    patch.setattr(lease, "hook_for", lambda *rest: replace(real(*rest), last_committed_node=None))
+
+
+def _no_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(store, "check_incarnation", lambda found, key, incarnation: None)
+
+
+def _no_record(patch: pytest.MonkeyPatch) -> None:
+    def skip(real: Callable[..., Step]) -> Callable[..., Step]:
+        def next_step(*rest: Any) -> Step:
+            step = real(*rest)
+            return Step("start", step.why) if step.kind == "record" else step
+
+        return next_step
+
+    for module in (guardian_policy, runner_policy):
+        patch.setattr(module, "next_step", skip(module.next_step))
+
+
+def _gives_up_early(patch: pytest.MonkeyPatch) -> None:
+    real = restart.decide
+    patch.setattr(restart, "decide", lambda deaths, now, boot, policy: real(deaths, now, boot, Policy(intensity=2)))
+
+
+def _applied_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(run_state.RunState, "_on_signal",
+                  lambda self, data, at: self._on_node(data["effect"], at) if data.get("effect") else None)
+
+
+def _runner_forgets_applied(patch: pytest.MonkeyPatch) -> None:
+    real = runner_policy.RunnerFacts.apply
+
+    def apply(self: Any, entry: Any, attempt: int) -> None:
+        real(self, entry, attempt)
+        self.applied.clear()
+
+    patch.setattr(runner_policy.RunnerFacts, "apply", apply)
+
+
+def _no_objection(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(guardian_policy, "objection", lambda *rest: None)
+
+
+def _runner_objects_to_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(runner_policy, "objection", lambda *rest: None)
+
+
+def _result_unseen(patch: pytest.MonkeyPatch) -> None:
+    real = runner_policy.decide
+    patch.setattr(runner_policy, "decide", lambda facts, view, policy: real(facts, replace(view, result=None), policy))
+
+
+def _every_result_is_good(patch: pytest.MonkeyPatch) -> None:
+    real = runner_policy.decide
+
+    def decide(facts: Any, view: Any, policy: Policy) -> Decision:
+        result = view.result and replace(view.result, status="success")
+        return real(facts, replace(view, result=result), policy)
+
+    patch.setattr(runner_policy, "decide", decide)
+
+
+def _acceptance_skipped(patch: pytest.MonkeyPatch) -> None:
+    real = runner_policy.decide
+
+    def decide(facts: Any, view: Any, policy: Policy) -> Decision:
+        return real(facts, replace(view, task=replace(view.task, acceptance=None)), policy)
+
+    patch.setattr(runner_policy, "decide", decide)
+
+
+def _validated_early(patch: pytest.MonkeyPatch) -> None:
+    real = guardian_policy.decide
+
+    def decide(plan: Any, state: Any, view: Any, *rest: Any) -> Decision:
+        merges = {name: replace(merge, status="landed") if merge.status == "testing" else merge
+                  for name, merge in view.merges.items()}
+        return real(plan, state, replace(view, merges=merges), *rest)
+
+    patch.setattr(guardian_policy, "decide", decide)
+
+
+def _merge_journal_unread(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(guardian_policy, "_landed", lambda state, view: [])
+
+
+def _landed_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    real = runner_policy.decide
+    patch.setattr(runner_policy, "decide", lambda facts, view, policy: real(facts, replace(view, merge=None), policy))
+
+
+def _runners_not_watched(patch: pytest.MonkeyPatch) -> None:
+    real = guardian_policy._needs_runner
+    patch.setattr(guardian_policy, "_needs_runner", lambda state, view, name:
+                  real(state, view, name) and name not in view.runners or state.nodes[name].status == "active"
+                  and (view.runners[name].identity is None))
+
+
+def _order_unseen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(guardian_policy, "frontier", lambda plan, status: [
+        task for task in plan.tasks if status.get(task) == "pending"])
+
+
+def _orphans_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(guardian_policy, "may_start_again", lambda state, identity: False)
+
+
+def _queue_starts_over(patch: pytest.MonkeyPatch) -> None:
+    real = merge_decide.chosen
+    patch.setattr(merge_decide, "chosen", lambda state: None if state.entries and len(state.entries) > 1
+                  else real(state))
+
+
+def _entry_blamed_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(merge_decide, "needs_base", lambda *rest: False)
+
+
+BROKEN = [_ignore_living, _never_dead, _pid_alone, _boot_unseen, _lease_never_lapses, _same_incarnation, _new_hook,
+          _notes_forgotten, _no_fence, _no_record, _gives_up_early, _applied_forgotten, _runner_forgets_applied,
+          _no_objection, _runner_objects_to_nothing, _result_unseen, _every_result_is_good, _acceptance_skipped,
+          _validated_early, _merge_journal_unread, _landed_not_looked_for, _runners_not_watched, _order_unseen,
+          _orphans_stay, _queue_starts_over, _entry_blamed_at_once]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__[1:])
+def test_a_broken_rule_is_caught(broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    with pytest.raises(Failed) as caught:
+        for seed in range(SEEDS):
+            simulate(seed)
+    print(caught.value)

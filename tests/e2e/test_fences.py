@@ -100,7 +100,7 @@ def foreign_signals_are_refused(place: Place) -> None:
 
 
 def what_waited_is_obeyed_once(place: Place, child: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    """Without guardian and launcher the runner finishes the attempt and says so; the successor hears each thing once."""
+    """Without guardian and launcher the runner ends the attempt and says so; the successor hears each thing once."""
     place.kill("launch", "guardian-crew")
     child.wait()
     place.free("b")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
+from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
+
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.layers import guardian_policy, launcher_policy, runner_policy
 from garrison.layers.guardian import implied_phase
@@ -33,8 +35,6 @@ from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import LifeView
 from garrison.system.clock import from_iso, iso
-
-from tests.simulator.world import Process, Run, Steps, World, marker_of
 
 TIMING = Timing()
 GUARDIAN = "pipe"
@@ -260,7 +260,7 @@ class Launcher(Layer):
 
     def __init__(self, w: World, proc: Process) -> None:
         super().__init__(w, proc)
-        self.guardian = Key("guardian", GUARDIAN, self.run.id)
+        self.guardian = key_of("guardian", GUARDIAN, self.run.id)
         self.deaths: list[Death] = []
         self.applied: set[str] = set()
         self.incarnation = 0
@@ -387,7 +387,7 @@ class Guardian(Layer):
 
     def __init__(self, w: World, proc: Process) -> None:
         super().__init__(w, proc)
-        self.processor = Key("processor", self.key.name, self.run.id)
+        self.processor = key_of("processor", self.key.name, self.run.id)
         self.state = RunState()
         self.policy = Policy(total=10)
         self.leaving_since: float | None = None
@@ -403,7 +403,7 @@ class Guardian(Layer):
         self.state.apply(entry)
 
     def _runner(self, node: str) -> Key:
-        return Key("runner", node, self.run.id)
+        return key_of("runner", node, self.run.id)
 
     def observe(self) -> Does:
         """In the order of the real one; each part may be older than the next."""
@@ -413,7 +413,7 @@ class Guardian(Layer):
         strays = {}
         if leaving:
             for name in self.state.nodes:
-                life = w.view(Key("orchestrator", name, self.run.id))
+                life = w.view(key_of("orchestrator", name, self.run.id))
                 if not runners[name].living and life.identity and life.identity.status in ALIVE:
                     strays[name] = life
         if w.rng.random() < 0.3:
@@ -490,7 +490,7 @@ class Guardian(Layer):
 
     def do_park(self, act: Act, view: GuardianView) -> Does:
         yield from self.park(self._lives(act.who, view), act.why)
-        self.tell(launcher(self.run.id), "ESCALATE", {"who": act.who, "why": act.why}, node=act.who)
+        self.tell(key_of("launch", "launch", self.run.id), "ESCALATE", {"who": act.who, "why": act.why}, node=act.who)
 
     def do_term(self, act: Act, view: GuardianView) -> Does:
         self.term(self._lives(act.who, view))
@@ -503,7 +503,7 @@ class Guardian(Layer):
         if act.who not in RUN_STATUS[self.state.status]:
             raise AssertionError(f"run {self.state.status} -> {act.who}")
         if act.who in ("done", "failed"):
-            self.tell(launcher(self.run.id), "PIPELINE_COMPLETE", {"status": act.who, "reason": act.why},
+            self.tell(key_of("launch", "launch", self.run.id), "PIPELINE_COMPLETE", {"status": act.who, "reason": act.why},
                       id_=f"{self.run.id}-complete")
             yield None
         yield from self.log_sync("run", {"status": act.who, "reason": act.why})
@@ -543,8 +543,8 @@ class Runner(Layer):
         self.node = self.key.name
         self.task = self.run.tasks[self.node]
         self.fate = self.run.fates[self.node]
-        self.orchestrator = Key("orchestrator", self.node, self.run.id)
-        self.guardian = Key("guardian", GUARDIAN, self.run.id)
+        self.orchestrator = key_of("orchestrator", self.node, self.run.id)
+        self.guardian = key_of("guardian", GUARDIAN, self.run.id)
         self.facts = RunnerFacts()
         self.policy = Policy(total=10)
         self.phase = "planning"
@@ -592,7 +592,7 @@ class Runner(Layer):
         return Merge(found[-1].attempt, found[-1].status, found[-1].reason, found[-1].commit) if found else None
 
     def _alone(self, now: float) -> float | None:
-        if any(self.w.view(key).living for key in (self.guardian, launcher(self.run.id))):
+        if any(self.w.view(key).living for key in (self.guardian, key_of("launch", "launch", self.run.id))):
             self.orphaned_since = None
             return None
         if self.orphaned_since is None:
@@ -876,7 +876,7 @@ class Processor(Layer):
     def _left_alone(self) -> bool:
         if self.working and self.waits != "empty":
             return False
-        above = (Key("guardian", GUARDIAN, self.run.id), launcher(self.run.id))
+        above = (key_of("guardian", GUARDIAN, self.run.id), key_of("launch", "launch", self.run.id))
         return not any(self.w.view(key).living for key in above)
 
     def _leave(self, reason: str) -> Does:

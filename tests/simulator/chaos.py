@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from garrison.records.names import ROLES, Key, launcher
-
 from tests.simulator import actors
 from tests.simulator.world import Process, World
+
+from garrison.records.names import ROLES, Key, launcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable

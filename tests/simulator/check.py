@@ -17,10 +17,10 @@ from garrison.records.names import Key
 from garrison.supervise.restart import Policy
 
 if TYPE_CHECKING:
+    from tests.simulator.world import Journal, Process, Run, World
+
     from garrison.records.journal import Entry
     from garrison.records.run import Result
-
-    from tests.simulator.world import Journal, Process, Run, World
 
 ORDER = list(PHASES)
 LIVES = Policy().intensity + 1

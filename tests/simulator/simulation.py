@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from garrison.pipeline.launch import PlannedTask, RunPlan
-from garrison.records.names import launcher
-from garrison.records.run import Task
-
 from tests.simulator import actors, chaos
 from tests.simulator.chaos import Chaos
 from tests.simulator.check import LIVES, Violation
 from tests.simulator.world import Fate, Journal, Run, World
+
+from garrison.pipeline.launch import PlannedTask, RunPlan
+from garrison.records.names import launcher
+from garrison.records.run import Task
 
 NODES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
 KINDS = ("fail", "setup", "acceptance", "conflict", "gate")

@@ -9,7 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
+
+from tests.simulator.check import Check
 
 from garrison.errors import Fenced, Refused
 from garrison.merge.state import Config, QueueState
@@ -19,7 +22,7 @@ from garrison.records import store
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
-from garrison.records.names import Key, launcher
+from garrison.records.names import Key
 from garrison.records.run import Result, Task
 from garrison.records.signals import Posted, Signal
 from garrison.supervise import lease, start, verdict
@@ -28,8 +31,6 @@ from garrison.supervise.observe import SPAWN_SECONDS
 from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import Seen
 from garrison.system.clock import from_iso, iso
-
-from tests.simulator.check import Check
 
 Steps = Generator[float | None, None, None]
 """What an actor is: each `yield` ends an atomic step; a number is seconds to sleep unless woken."""
@@ -153,6 +154,7 @@ class World:
         self.harmed: set[tuple[str, str]] = set()
         """Nodes of which a disturbance killed a tool alone."""
         self.check = Check(self)
+        self._views: dict[Key, tuple[Identity, Process | None, int, LifeView]] = {}
 
     # time
 
@@ -233,7 +235,7 @@ class World:
         identity = self.identities.get(key)
         if identity is None or identity.parent is None:
             return None
-        return Key(identity.parent["role"], identity.parent["name"], key.run)
+        return key_of(identity.parent["role"], identity.parent["name"], key.run)
 
     def wake(self, key: Key | None) -> None:
         """Cut a sleep short, as an event does; now and then the event is lost and only the timer serves."""
@@ -299,7 +301,16 @@ class World:
     def view(self, key: Key) -> LifeView:
         """One name as it is now."""
         identity = self.identities.get(key)
-        return LifeView(identity, verdict.judge(identity, self.see(identity)) if identity else None)
+        if identity is None:
+            return LifeView()
+        if identity.status == "starting":  # time alone may change the verdict
+            return LifeView(identity, verdict.judge(identity, self.see(identity)))
+        known = self._views.get(key)
+        proc = self.procs.get(identity.pid or 0)
+        if known is None or known[0] is not identity or known[1] is not proc or known[2] != self.boot:
+            view = LifeView(identity, verdict.judge(identity, self.see(identity)))
+            known = self._views[key] = (identity, proc, self.boot, view)
+        return known[3]
 
     def write_identity(self, proc: Process, key: Key, change: Callable[[Identity | None], Identity], *,
                        incarnation: int | None = None) -> Identity:
@@ -335,7 +346,7 @@ class World:
         self.check.result(proc, result)
         self.results[(result.run_id, result.node)] = result
         self.note(f"    {proc.name} writes its result: {result.status}")
-        self.wake(Key("runner", result.node, result.run_id))
+        self.wake(key_of("runner", result.node, result.run_id))
 
     # signals
 
@@ -461,9 +472,16 @@ class World:
 
     def launched(self, run: str) -> bool:
         """Whether a run's launcher lives."""
-        return self.view(launcher(run)).living
+        return self.view(key_of("launch", "launch", run)).living
 
 
+@cache
+def key_of(role: str, name: str, run: str) -> Key:
+    """A key, made once."""
+    return Key(role, name, run)
+
+
+@cache
 def marker_of(key: Key, incarnation: int) -> str:
     """The life marker, as `lease.marker` makes it."""
     return lease.marker("home", key, incarnation)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.simulator.simulation import Failed, simulate
 
 from garrison.layers import guardian_policy, run_state, runner_policy
 from garrison.layers.guardian_policy import Decision
@@ -16,7 +17,6 @@ from garrison.supervise import lease, restart, verdict
 from garrison.supervise.restart import Policy
 from garrison.supervise.step import Step
 from garrison.supervise.verdict import Verdict
-from tests.simulator.simulation import Failed, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,8 +175,8 @@ def _landed_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 def _runners_not_watched(patch: pytest.MonkeyPatch) -> None:
     real = guardian_policy._needs_runner
     patch.setattr(guardian_policy, "_needs_runner", lambda state, view, name:
-                  real(state, view, name) and name not in view.runners or state.nodes[name].status == "active"
-                  and (view.runners[name].identity is None))
+                  (real(state, view, name) and name not in view.runners) or (state.nodes[name].status == "active"
+                  and (view.runners[name].identity is None)))
 
 
 def _order_unseen(patch: pytest.MonkeyPatch) -> None:

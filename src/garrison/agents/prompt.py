@@ -15,6 +15,7 @@ def build(task: Task, branch: str, wisdom: str = "") -> str:
     """The text for prompt.md; `wisdom` is the block of `records.wisdom`, empty in a first life."""
     template = Template(resources.files("garrison.agents").joinpath("prompts/task.md").read_text())
     text = template.safe_substitute(
-        node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt, goal=task.goal or "not given", branch=branch,
+        node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt,
+        goal=task.goal or "not given", branch=branch,
         prd_ref=task.prd_ref or "none", acceptance=task.acceptance or "the merge gate")
     return f"{text}\n{wisdom}\n" if wisdom else text

@@ -76,7 +76,7 @@ class Orchestrator:
 
     def _begin(self, now: float) -> bool:
         """Write the prompt with what earlier lives learned, start the agent. A result already there is not redone."""
-        if run_records.load(Result, self.assignment.folder / "result.json") is not None:
+        if run_records.read_result(self.assignment.folder / "result.json", self.task)[0] is not None:
             self._end("done")
             return True
         if self.stopping:

@@ -83,6 +83,7 @@ class Processor:
                 return False
             self._said = ""
             self.crew.record("step", {"what": did.what, "entry": did.entry})
+            self._tell()
         return True
 
     def _left_alone(self) -> bool:

@@ -9,7 +9,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.errors import RecordCorrupt
 from garrison.layers import runner_policy as policy
 from garrison.layers.crew import START_RACES, Crew, name_of
 from garrison.layers.guardian_policy import Act, Decision, Merge
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
     from garrison.system.waker import Waker
 
 
+SIGNAL_GRACE = 2.0
+"""Seconds that a landing seen in the queue's journal waits for its signal."""
 PATIENCE = 5
 """Turns running that the same refusal may spoil before the node fails for it."""
 
@@ -72,7 +73,9 @@ class Runner:
         self.exit_code: int | None = None
         self._orphaned_since: float | None = None
         self._stopping_since: float | None = None
+        self._landed_since: float | None = None
         self._tree_ready = False
+        self._wrong_result = ""
         self._view: RunnerView | None = None
         self._decision = Decision([])
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "phase": self.phase})
@@ -84,11 +87,13 @@ class Runner:
         """Everything there is to see, now."""
         now = self.world.clock.monotonic()
         self._poll_job(now)
+        inbox, merge = signals.pending(self.world.home, self.life.key), self._merge()
         return RunnerView(
-            self.task, self.phase, now, self.world.observer.where.boot_id,
-            signals.pending(self.world.home, self.life.key), self.crew.view(self.orchestrator), self._result(),
-            self._merge(), self._tree_ready, self.job_name if self.job else "", self.stopping, self._overdue(now),
-            self.launch.adhoc, self._alone(now), self.world.timing.orphan_grace)
+            self.task, self.phase, now, self.world.observer.where.boot_id, inbox=inbox,
+            orchestrator=self.crew.view(self.orchestrator), result=self._result(), merge=merge,
+            merge_told=self._merge_told(merge, now), tree_ready=self._tree_ready,
+            job=self.job_name if self.job else "", stopping=self.stopping, overdue=self._overdue(now),
+            adhoc=self.launch.adhoc, orphaned_for=self._alone(now), orphan_grace=self.world.timing.orphan_grace)
 
     def _overdue(self, now: float) -> bool:
         if self.stopping and self._stopping_since is None:
@@ -97,16 +102,10 @@ class Runner:
 
     def _result(self) -> Result | None:
         """The attempt's result if it is whole and of this run, node and attempt; anything else is said and ignored."""
-        path = self.folder / "result.json"
-        try:
-            result = run_records.load(Result, path)
-        except RecordCorrupt as error:
-            say(str(error))
-            return None
-        if result and (result.run_id, result.node, result.attempt) != (
-                self.task.run_id, self.task.node, self.task.attempt):
-            say(f"{path} is of {result.run_id}/{result.node}/{result.attempt}; ignored")
-            return None
+        result, wrong = run_records.read_result(self.folder / "result.json", self.task)
+        if wrong and wrong != self._wrong_result:
+            say(wrong)
+        self._wrong_result = wrong
         return result
 
     def _merge(self) -> Merge | None:
@@ -117,6 +116,14 @@ class Runner:
         if not found:
             return None
         return Merge(found[-1].attempt, found[-1].status, found[-1].reason or "", found[-1].commit or "")
+
+    def _merge_told(self, merge: Merge | None, now: float) -> bool:
+        """The journal is the truth; the signal about it is waited for a little, so that it is taken and not left."""
+        if self.facts.merge_told or merge is None or merge.status != "landed":
+            return self.facts.merge_told
+        if self._landed_since is None:
+            self._landed_since = now
+        return now - self._landed_since > SIGNAL_GRACE
 
     def _alone(self, now: float) -> float | None:
         """Seconds since nobody above is alive; by name, never by incarnation."""

@@ -35,6 +35,8 @@ class RunnerFacts:
     acceptance: str = ""
     """'' (not run), 'ok', or the reason of failure."""
     failed: str = ""
+    merge_told: bool = False
+    """Whether MERGE_COMPLETE was applied."""
     kill: int = 0
     """The orchestrator's life that was ordered to be killed."""
 
@@ -43,6 +45,7 @@ class RunnerFacts:
         data = entry.data
         if entry.kind == "signal":
             self.applied.add(data["id"])
+            self.merge_told |= data.get("type") == "MERGE_COMPLETE"
             self.kill = max(self.kill, data.get("kill", 0))
         elif entry.kind == "spawn":
             self.incarnation = max(self.incarnation, data["incarnation"])
@@ -71,6 +74,8 @@ class RunnerView:
     orchestrator: LifeView = field(default_factory=LifeView)
     result: Result | None = None
     merge: Merge | None = None
+    merge_told: bool = True
+    """Whether the processor's signal about the landing arrived, or was waited for long enough."""
     tree_ready: bool = False
     job: str = ""
     """The name of the job that is running (set-up or acceptance), or ''."""
@@ -215,7 +220,7 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
     if merge is None or merge.attempt != view.task.attempt:
         return Decision([Act("enqueue")])  # the journal is the truth; enqueueing the same again changes nothing
     if merge.status == "landed":
-        return Decision([Act("move", "merged")])
+        return Decision([Act("move", "merged")] if view.merge_told else [], view.now + 0.1)
     if merge.status in ("conflict", "rejected", "cancelled", "superseded"):
         return Decision([_failure(merge.reason or merge.status)])
     if view.orphaned_for is not None:

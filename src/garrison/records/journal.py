@@ -16,9 +16,9 @@ import hashlib
 import json
 import os
 import zlib
-from dataclasses import dataclass
 
 from garrison.errors import Fenced, RecordCorrupt
+from garrison.light import dataclass
 from garrison.records import atomic
 
 TYPE_CHECKING = False

@@ -8,9 +8,9 @@ Unknown fields of the same schema are dropped on reading; a newer schema is refu
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, fields
 
 from garrison.errors import NewerSchema, RecordCorrupt
+from garrison.light import MISSING, fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

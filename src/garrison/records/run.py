@@ -6,8 +6,8 @@ what the guardian tells a runner and its orchestrator about one attempt, so that
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from garrison.errors import RecordCorrupt
+from garrison.light import dataclass, field
 from garrison.records import atomic, record
 
 TYPE_CHECKING = False
@@ -84,6 +84,17 @@ class Result:
     def __post_init__(self) -> None:
         if self.status not in ("success", "fail"):
             raise ValueError(f"status {self.status!r} is neither success nor fail")
+
+
+def read_result(path: Path, task: Task) -> tuple[Result | None, str]:
+    """The result in `path` if it is whole and of that run, node and attempt; else None and what is wrong with it."""
+    try:
+        result = load(Result, path)
+    except RecordCorrupt as error:
+        return None, str(error)
+    if result and (result.run_id, result.node, result.attempt) != (task.run_id, task.node, task.attempt):
+        return None, f"{path} is of {result.run_id}/{result.node}/{result.attempt}; ignored"
+    return result, ""
 
 
 @dataclass(frozen=True)

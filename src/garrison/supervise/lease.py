@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 from garrison.errors import AlreadyAlive, Refused
+from garrison.light import dataclass, field, replace
 from garrison.records.hook import Hook, succeed
 from garrison.records.identity import Identity, step
 

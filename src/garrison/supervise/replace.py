@@ -7,9 +7,8 @@ a dead life's shell or tools may live on and write beside it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from garrison.errors import Fenced
+from garrison.light import replace
 from garrison.records.identity import ALIVE, Identity, ended
 from garrison.supervise.lease import marker
 from garrison.system.processes import ProcessId

@@ -6,7 +6,7 @@ The limits nest: a window inside a life's name (5 restarts in 10 minutes), and a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from garrison.light import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

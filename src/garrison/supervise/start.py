@@ -10,9 +10,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 from garrison.errors import Fenced, GarrisonError
+from garrison.light import replace
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity, ended
 from garrison.records.life import LifeLock

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from garrison.light import dataclass
 from garrison.supervise import restart
 
 TYPE_CHECKING = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from garrison.light import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

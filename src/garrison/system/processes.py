@@ -12,9 +12,9 @@ import select
 import signal as signals
 import time
 from collections import deque
-from dataclasses import dataclass, replace
 
 from garrison.errors import GarrisonError
+from garrison.light import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

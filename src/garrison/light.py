@@ -1,0 +1,138 @@
+"""Frozen records without `dataclasses`, whose import (inspect, ast, dis, tokenize) costs more than bare Python's start.
+
+`dataclass`, `field`, `fields` and `replace` mean here what they mean there, for frozen classes with plain annotations
+and without inheritance; a type checker sees the originals. `dataclasses.replace`, `fields` and `asdict` work on these
+classes too: their first use builds what they need.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MISSING", "dataclass", "field", "fields", "replace"]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dataclasses import MISSING, dataclass, field, fields, replace
+else:
+    MISSING = object()
+
+    class Field:
+        """One field: name, annotation, default or default_factory (MISSING if none), and whether it is compared."""
+
+        __slots__ = ("compare", "default", "default_factory", "name", "type")
+
+        def __init__(self, default=MISSING, default_factory=MISSING, compare=True):
+            self.name = self.type = ""
+            self.default, self.default_factory, self.compare = default, default_factory, compare
+
+    field = Field
+
+    class _Twin:
+        """`__dataclass_fields__`, made by the real dataclasses when they are asked about a light class."""
+
+        def __get__(self, instance, owner):
+            import dataclasses
+
+            body = {"__annotations__": {one.name: one.type for one in owner.__light_fields__}}
+            for one in owner.__light_fields__:
+                given = {name: getattr(one, name) for name in ("default", "default_factory")
+                         if getattr(one, name) is not MISSING}
+                body[one.name] = dataclasses.field(**given, compare=one.compare, kw_only=False)
+            twin = dataclasses.dataclass(type(owner.__name__, (), {**body, "__doc__": ""}), kw_only=True)
+            owner.__dataclass_fields__ = twin.__dataclass_fields__
+            return owner.__dataclass_fields__
+
+    def dataclass(cls=None, *, frozen=True, order=False):
+        """Make `cls` a frozen record."""
+        if cls is None:
+            return lambda cls: dataclass(cls, frozen=frozen, order=order)
+        if not frozen:
+            raise TypeError("light records are frozen")
+        cls.__light_fields__ = tuple(_collect(cls))
+        cls.__match_args__ = tuple(one.name for one in cls.__light_fields__)
+        cls._light_compared = tuple(one.name for one in cls.__light_fields__ if one.compare)
+        cls.__dataclass_fields__ = _Twin()
+        cls.__init__, cls.__repr__ = _init, _repr
+        cls.__eq__, cls.__hash__ = _eq, _hash
+        cls.__setattr__ = cls.__delattr__ = _frozen
+        if order:
+            cls.__lt__, cls.__le__, cls.__gt__, cls.__ge__ = _lt, _le, _gt, _ge
+        return cls
+
+    def _collect(cls):
+        for name, annotation in cls.__dict__.get("__annotations__", {}).items():  # noqa: RUF063  # no inspect
+            default = cls.__dict__.get(name, MISSING)
+            one = default if isinstance(default, Field) else Field(default)
+            one.name, one.type = name, annotation
+            if one.default is not MISSING:
+                setattr(cls, name, one.default)
+            elif default is one:
+                delattr(cls, name)
+            yield one
+
+    def _init(self, *values, **named):
+        cls = type(self)
+        names = cls.__match_args__
+        if len(values) > len(names):
+            raise TypeError(f"{cls.__name__} takes {len(names)} values, {len(values)} were given")
+        state = dict(zip(names, values))  # noqa: B905
+        for one in cls.__light_fields__[len(values):]:
+            if one.name in named:
+                state[one.name] = named.pop(one.name)
+            elif one.default is not MISSING:
+                state[one.name] = one.default
+            elif one.default_factory is not MISSING:
+                state[one.name] = one.default_factory()
+            else:
+                raise TypeError(f"{cls.__name__} needs a value for {one.name!r}")
+        if named:
+            raise TypeError(f"{cls.__name__} has no field {', '.join(named)}, or it was given twice")
+        self.__dict__.update(state)
+        check = getattr(self, "__post_init__", None)
+        if check is not None:
+            check()
+
+    def _values(self):
+        return tuple(map(self.__dict__.__getitem__, type(self)._light_compared))
+
+    def _repr(self):
+        shown = ", ".join(f"{name}={self.__dict__[name]!r}" for name in type(self).__match_args__)
+        return f"{type(self).__qualname__}({shown})"
+
+    def _eq(self, other):
+        return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def _hash(self):
+        return hash(_values(self))
+
+    def _lt(self, other):
+        return _values(self) < _values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def _le(self, other):
+        return _values(self) <= _values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def _gt(self, other):
+        return _values(self) > _values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def _ge(self, other):
+        return _values(self) >= _values(other) if other.__class__ is self.__class__ else NotImplemented
+
+    def _frozen(self, name, value=None):
+        raise AttributeError(f"cannot change {name} of a {type(self).__name__}; `replace` makes another one")
+
+    def fields(kind):
+        """The fields of a light class or record, or of a foreign dataclass."""
+        known = getattr(kind, "__light_fields__", None)
+        if known is None:
+            from dataclasses import fields as original
+
+            known = original(kind)
+        return known
+
+    def replace(record, **changes):
+        """A record like `record` with some fields changed; a foreign dataclass is left to dataclasses."""
+        if not hasattr(record, "__light_fields__"):
+            from dataclasses import replace as original
+
+            return original(record, **changes)
+        values = {name: record.__dict__[name] for name in type(record).__match_args__}
+        return type(record)(**{**values, **changes})

@@ -1,0 +1,162 @@
+"""The command and scripted agents with real programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from garrison.agents.command import CommandAgent, CommandWork
+from garrison.agents.registry import agent
+from garrison.agents.scripted import SCRIPTED
+from garrison.agents.seam import Assignment, Outcome, Profile
+from garrison.errors import GarrisonError, Refused
+from garrison.records.run import Task
+
+
+@pytest.fixture
+def assignment(tmp_path: Path) -> Assignment:
+    for name in ("tree", "folder"):
+        (tmp_path / name).mkdir()
+    made = Assignment(Task("r1", "a", 2), tmp_path / "tree", tmp_path / "folder",
+                      {"PATH": os.environ["PATH"], "GARRISON_LIFE": f"{tmp_path}:r1:orchestrator-a#1", "SEEN": "yes"})
+    made.prompt_file.write_text("the prompt; with 'quotes' and $VARS\nand lines")
+    return made
+
+
+def with_command(assignment: Assignment, command: str, timeout_s: float | None = None) -> Assignment:
+    return replace(assignment, task=replace(assignment.task, command=command, timeout_s=timeout_s))
+
+
+def finish(work: CommandWork, seconds: float = 40.0) -> Outcome:
+    deadline = time.monotonic() + seconds
+    while (outcome := work.poll(time.monotonic())) is None:
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+    return outcome
+
+
+def run(profile: Profile | None, assignment: Assignment) -> Outcome:
+    made = CommandAgent(profile) if profile else CommandAgent()
+    return finish(made.start(assignment, time.monotonic()))
+
+
+def test_a_nodes_command_runs_in_its_tree_with_its_environment_and_nothing_else(assignment: Assignment) -> None:
+    command = "pwd; echo \"$SEEN\"; cat \"$GARRISON_PROMPT_FILE\" > copy; env | cut -d= -f1 | sort > names"
+    assert run(None, with_command(assignment, command)) == Outcome("success", "", 0)
+    assert assignment.output.read_text() == f"{assignment.tree}\nyes\n"
+    assert (assignment.tree / "copy").read_text() == assignment.prompt_file.read_text()
+    names = set((assignment.tree / "names").read_text().split())
+    assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {
+        "PATH", "SEEN", "GARRISON_LIFE", "GARRISON_PROMPT_FILE", "GARRISON_RESULT_FILE", "GARRISON_NOTES_FILE"}
+
+
+def test_a_node_without_a_command_is_refused(assignment: Assignment) -> None:
+    with pytest.raises(Refused, match="node a has no command="):
+        CommandAgent().start(assignment, 0.0)
+
+
+def test_a_profile_gives_its_words_to_the_program_as_they_are(assignment: Assignment) -> None:
+    show = "import sys, json; json.dump(sys.argv[1:], open('argv', 'w'))"
+    profile = Profile("p", (sys.executable, "-c", show, "{prompt}", "{node}@{attempt}", "{x}", "$HOME", "a b"))
+    assert run(profile, assignment).status == "success"
+    assert (assignment.tree / "argv").read_text().startswith('["the prompt; with \'quotes\' and $VARS\\nand lines", "a@2",')
+    assert '"{x}", "$HOME", "a b"' in (assignment.tree / "argv").read_text()
+
+
+def test_a_failure_says_its_last_words(assignment: Assignment) -> None:
+    outcome = run(None, with_command(assignment, "echo 1; echo 2; echo 3; echo last >&2; exit 3"))
+    assert outcome == Outcome("fail", "exit code 3: 2\n3\nlast", 3)
+    assert run(None, with_command(assignment, "no-such-program-anywhere")).exit_code == 127
+
+
+def test_a_missing_program_is_said_in_a_line(assignment: Assignment) -> None:
+    with pytest.raises(GarrisonError, match="cannot start no-such-program in .*: No such file or directory") as caught:
+        CommandAgent(Profile("p", ("no-such-program", "{node}"))).start(assignment, 0.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_timeout_ends_the_program_and_what_it_started(assignment: Assignment) -> None:
+    command = "sleep 600 & echo $! > below; sleep 600"
+    outcome = run(None, with_command(assignment, command, 0.5))
+    assert outcome.status == "fail" and outcome.reason.startswith("timed out after ")
+    assert not runs(int((assignment.tree / "below").read_text()))
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_it_has_not_ended_while_something_of_it_runs(assignment: Assignment) -> None:
+    assert run(None, with_command(assignment, "sleep 600 & echo $! > below; exit 0")) == Outcome("success", "", 0)
+    assert not runs(int((assignment.tree / "below").read_text()))
+
+
+def test_stop_ends_it(assignment: Assignment) -> None:
+    work = CommandAgent().start(with_command(assignment, "echo up; sleep 600"), time.monotonic())
+    process = work.process()
+    assert process[0] > 0 and runs(process[0]) and work.wake_at() is None
+    work.stop(time.monotonic())
+    assert work.wake_at() is not None
+    assert finish(work).status == "fail" and not runs(process[0])
+
+
+@pytest.mark.parametrize(("says", "code", "status"), [
+    ('{"status": "success"}', 0, "success"), ('{"status": "success"}', 1, "fail"),
+    ('{"status": "fail", "reason": "tired"}', 0, "fail"), ("", 0, "fail")])
+def test_a_program_that_writes_its_own_result(assignment: Assignment, says: str, code: int, status: str) -> None:
+    profile = Profile("p", ("sh", "-c", f"printf '%s' '{says}' > \"$GARRISON_RESULT_FILE\"; exit {code}"), (), "result_file")
+    assert run(profile, assignment).status == status
+
+
+def test_the_result_of_an_earlier_life_is_not_taken_for_this_ones(assignment: Assignment) -> None:
+    (assignment.folder / "agent-result.json").write_text('{"status": "success"}')
+    assert run(Profile("p", ("true",), (), "result_file"), assignment).status == "fail"
+
+
+# -------------------------------------------------------------------------------------------------------------- scripted
+
+
+def scripted(assignment: Assignment, script: str, life: int = 1, **environment: str) -> tuple[Outcome, str]:
+    subprocess.run(["git", "init", "-q", assignment.tree], check=True)
+    (assignment.folder / "a.yaml").write_text(script)
+    values: Mapping[str, str] = {**assignment.environment, "GARRISON_SCRIPTS": str(assignment.folder),
+                                 "GARRISON_INCARNATION": str(life), "HOME": str(assignment.folder), **environment}
+    outcome = run(SCRIPTED, replace(assignment, environment=values))
+    return outcome, assignment.output.read_text()
+
+
+def log(assignment: Assignment) -> str:
+    done = subprocess.run(["git", "-C", assignment.tree, "log", "--format=%s|%an"], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def test_a_script_works_commits_and_says_that_it_is_none(assignment: Assignment) -> None:
+    script = "- edit: {path: x.txt, text: 'for {node}'}\n- commit: Add x for {node}\n- commit: nothing\n- notes: half\n- run: echo hi > y\n"
+    outcome, said = scripted(assignment, script)
+    assert outcome == Outcome("success", "", 0) and "scripted agent (not a real one) for a, life 1" in said
+    assert (assignment.tree / "x.txt").read_text() == "for a" and (assignment.tree / "y").exists()
+    assert log(assignment) == "Add x for a|scripted\n"
+    assert assignment.notes.read_text() == "half"
+
+
+def test_a_script_may_fail_or_crash_in_one_life_only(assignment: Assignment) -> None:
+    script = "- {life: 1, crash: me}\n- {life: 2, exit: 4}\n- print: third\n"
+    assert scripted(assignment, script)[0].exit_code == -9
+    assert scripted(assignment, script, 2)[0].exit_code == 4
+    outcome, said = scripted(assignment, script, 3)
+    assert outcome.status == "success" and said.endswith("third\n")
+
+
+def test_the_registrys_scripted_agent_is_the_program(assignment: Assignment) -> None:
+    assert agent("scripted", assignment.folder).name == "scripted"
+    assert SCRIPTED.argv[0] == sys.executable

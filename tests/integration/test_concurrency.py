@@ -1,0 +1,105 @@
+"""Many processes on one home at once: every signal arrives, each is obeyed once, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from garrison.records.journal import Reader, Writer, read_all
+from garrison.records.life import LifeLock
+from garrison.records.names import Key
+from garrison.records.signals import Signal, inbox, pending, post, take
+from garrison.system.clock import SystemClock
+
+TARGET = Key("guardian", "p", "r1")
+
+
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills are asked about here, not power cuts."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _descriptor: None)
+
+
+def fork(work: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def ended(pids: list[int]) -> list[int]:
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
+def writer(home: Path, who: int, count: int) -> None:
+    for number in range(count):
+        post(home, Signal(f"{who}-{number}", {"role": "runner", "name": f"n{who}", "incarnation": 1},
+                          {"role": "guardian", "name": "p"}, "NEEDS_REVIEW", "r1", SystemClock().utc()))
+
+
+def test_forty_writers_of_one_inbox(tmp_path: Path) -> None:
+    assert ended([fork(lambda who=who: writer(tmp_path, who, 25)) for who in range(40)]) == [0] * 40  # type: ignore[misc]
+    found = [posted.signal.id for posted in pending(tmp_path, TARGET) if posted.signal]
+    assert sorted(found) == sorted(f"{who}-{number}" for who in range(40) for number in range(25))
+    for who in range(40):
+        mine = [id_ for id_ in found if id_.startswith(f"{who}-")]
+        assert mine == sorted(mine, key=lambda id_: int(id_.partition("-")[2])), "one writer's came out of order"
+
+
+def test_signals_are_obeyed_once_though_their_taker_is_killed_again_and_again(tmp_path: Path) -> None:
+    """Each taker holds the life lock, folds the journal, applies and takes; two at a time compete for the lock."""
+    journal, life = tmp_path / "journal.jsonl", tmp_path / "guardian-p@r1.life"
+
+    def serve() -> None:
+        while (lock := LifeLock.try_take(life)) is None:
+            time.sleep(0.001)
+        mine = Writer(journal, "guardian-p@r1")
+        applied = {entry.data["id"] for entry in mine.entries}
+        while True:
+            for posted in pending(tmp_path, TARGET):
+                assert posted.signal is not None, posted.error
+                if posted.signal.id not in applied:
+                    mine.append("signal", {"id": posted.signal.id}, "at")
+                    applied.add(posted.signal.id)
+                take(posted.path)
+            lock.beat(time.clock_gettime_ns(time.CLOCK_MONOTONIC), time.time_ns())
+            time.sleep(0.001)
+
+    writers = [fork(lambda who=who: writer(tmp_path, who, 60)) for who in range(5)]  # type: ignore[misc]
+    takers = [fork(serve), fork(serve)]
+    reader, seen, kills = Reader(journal), 0, 0
+    deadline = time.monotonic() + 40
+    try:
+        while seen < 300:
+            assert time.monotonic() < deadline, f"{seen} of 300"
+            seen += len(reader.read())
+            if seen >= (kills + 1) * 15 and kills < 15:
+                victim = takers.pop(kills % 2)
+                os.kill(victim, signal.SIGKILL)
+                os.waitpid(victim, 0)
+                takers.insert(0, fork(serve))
+                kills += 1
+            time.sleep(0.001)
+        while pending(tmp_path, TARGET):
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+    finally:
+        for pid in takers:
+            os.kill(pid, signal.SIGKILL)
+        ended(takers)
+    assert ended(writers) == [0] * 5 and kills == 15
+    obeyed = [entry.data["id"] for entry in read_all(journal)]
+    assert sorted(obeyed) == sorted(f"{who}-{number}" for who in range(5) for number in range(60))
+    assert len(list((inbox(tmp_path, TARGET) / "taken").iterdir())) == 300

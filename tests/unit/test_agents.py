@@ -1,0 +1,146 @@
+"""Agents, purely: argv templates, success rules, the configuration's errors, prompts, scripts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.agents import prompt, registry, scripted
+from garrison.agents.command import SHELL, claimed, fill, judged
+from garrison.agents.seam import Assignment, Outcome, Profile
+from garrison.errors import UsageError
+from garrison.records.run import Task
+from garrison.system.jobs import JobResult
+
+TASK = Task("r1", "node-a", 2, "Do it", "PRD-7", "Please $do {this}", command='echo "{node}" {tree}; exit 0',
+            acceptance="make test", goal="all of it")
+
+
+@pytest.fixture
+def assignment(tmp_path: Path) -> Assignment:
+    made = Assignment(TASK, tmp_path / "tree", tmp_path / "folder", {"PATH": "/bin"})
+    made.folder.mkdir()
+    made.prompt_file.write_text("write {node} and {command} as they are: $x")
+    return made
+
+
+@pytest.mark.parametrize(("word", "filled"), [
+    ("plain", "plain"), ("{node}", "node-a"), ("--n={node}:{run}:{attempt}", "--n=node-a:r1:2"), ("{tree}", "TREE"),
+    ("{prompt_file}", "FOLDER/prompt.md"), ("{result_file}", "FOLDER/claim.json"),
+    ("{prompt}", "write {node} and {command} as they are: $x"), ("-p {prompt}", "-p write {node} and {command} as they are: $x"),
+    ("{command}", TASK.command), ("x{command}", "x{command}"), ("{other} {} {{node}}", "{other} {} {node-a}"),
+    ('{"json": {"a": 1}}', '{"json": {"a": 1}}'), ("$(id) `x` \n *", "$(id) `x` \n *"), ("", "")])
+def test_templates(assignment: Assignment, word: str, filled: str) -> None:
+    given = fill(word, assignment, assignment.folder / "claim.json")
+    assert given == filled.replace("FOLDER", str(assignment.folder)).replace("TREE", str(assignment.tree))
+
+
+@pytest.mark.parametrize(("result", "outcome"), [
+    (JobResult(0, False, 1.0), Outcome("success", "", 0)), (JobResult(3, False, 1.0), Outcome("fail", "exit code 3: said", 3)),
+    (JobResult(-9, False, 1.0), Outcome("fail", "exit code -9: said", -9)),
+    (JobResult(-15, True, 61.2), Outcome("fail", "timed out after 61 s: said", -15)),
+    (JobResult(0, True, 60.0), Outcome("fail", "timed out after 60 s: said", 0))])
+def test_exit_zero(result: JobResult, outcome: Outcome) -> None:
+    assert judged(result, "said") == outcome
+
+
+@pytest.mark.parametrize(("body", "code", "status", "reason"), [
+    ({"status": "success"}, 0, "success", ""), ({"status": "success"}, 1, "fail", "it did not say success"),
+    ({"status": "fail", "reason": "no idea"}, 0, "fail", "no idea"), ({}, 0, "fail", "it did not say success"),
+    (["success"], 0, "fail", "not a JSON object"), (None, 0, "fail", "it wrote no result"),
+    ("{half", 4, "fail", "it wrote no result")])
+def test_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
+    path = tmp_path / "claim.json"
+    if body is not None:
+        path.write_text(body if isinstance(body, str) else json.dumps(body))
+    outcome = claimed(path, JobResult(code, False, 1.0))
+    assert outcome.status == status and outcome.reason.startswith(reason) and outcome.exit_code == code
+
+
+def test_the_agents_there_are(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("""
+[agents.aider]
+argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
+env = ["OPENAI_API_KEY"]
+[agents.other]
+argv = ["other"]
+env = ["B", "OPENAI_API_KEY"]
+success = "result_file"
+""")
+    found = registry.profiles(tmp_path)
+    assert set(found) == {"command", "scripted", "aider", "other"}
+    assert found["command"] is SHELL
+    assert found["aider"] == Profile("aider", ("aider", "--yes", "--message-file", "{prompt_file}"), ("OPENAI_API_KEY",))
+    assert registry.agent("other", tmp_path).name == "other"
+    assert registry.check({"aider", "other", "command"}, tmp_path) == ["B", "OPENAI_API_KEY"]
+    with pytest.raises(UsageError, match=r"no agent 'x'; there are aider, command, other, scripted \(more in .*config\.toml\)"):
+        registry.check({"aider", "x"}, tmp_path)
+
+
+def test_without_a_configuration_there_are_two(tmp_path: Path) -> None:
+    assert set(registry.profiles(tmp_path)) == set(registry.BUILT_IN)
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("[agents", "is not TOML"), ("agents.x = 5", r"\[agents.x\] should be a table"),
+    ("[agents.x]\n", "argv should be a list of strings"), ("[agents.x]\nargv = 'prog'", "argv should be a list of strings"),
+    ("[agents.x]\nargv = ['a', 1]", "argv should be a list of strings"), ("[agents.x]\nargv = []", "argv is empty"),
+    ("[agents.x]\nargv = ['a']\nenv = 'HOME'", "env should be a list of strings"),
+    ("[agents.x]\nargv = ['a']\nsuccess = 'maybe'", "success is 'maybe'; use one of exit_zero, result_file"),
+    ("[agents.x]\nargv = ['a']\nsuccess = ['exit_zero']", "use one of exit_zero, result_file")])
+def test_errors_of_the_configuration_are_a_line_each(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "config.toml").write_text(text)
+    with pytest.raises(UsageError, match=why) as caught:
+        registry.profiles(tmp_path)
+    assert "\n" not in str(caught.value) and "config.toml" in str(caught.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is not TOML"):
+        registry.profiles(tmp_path)
+
+
+def test_the_prompt_is_filled_and_leaves_the_tasks_own_dollars_alone() -> None:
+    text = prompt.build(TASK, "garrison/r1/node-a")
+    for part in ("# Task node-a", "Do it", "Please $do {this}", "all of it", "PRD-7", "make test", "garrison/r1/node-a"):
+        assert part in text
+    assert "$node" not in text and "$prompt" not in text and "RESUMPTION" not in text
+    bare = prompt.build(Task("r1", "a", 1), "b")
+    assert "not given" in bare and "the merge gate" in bare
+
+
+def test_wisdom_comes_last() -> None:
+    text = prompt.build(TASK, "b", "## RESUMPTION CONTEXT\nhalf done")
+    assert text.endswith("## RESUMPTION CONTEXT\nhalf done\n") and text.startswith("# Task node-a")
+
+
+def test_which_script_is_played(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("- print: a\n")
+    (tmp_path / "named").write_text("- print: named\n")
+    folder = {"GARRISON_SCRIPTS": str(tmp_path)}
+    assert scripted.script_for("a", folder) == [{"print": "a"}]
+    assert scripted.script_for("a", {**folder, "GARRISON_SCRIPT": str(tmp_path / "named")}) == [{"print": "named"}]
+    assert scripted.script_for("b", folder) == scripted.DEFAULT == scripted.script_for("a", {})
+    (tmp_path / "a.yaml").write_text("print: a\n")
+    with pytest.raises(SystemExit, match="a script is a list of steps"):
+        scripted.script_for("a", folder)
+
+
+def test_steps_are_played_in_the_life_they_are_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GARRISON_NOTES_FILE", str(tmp_path / "notes"))
+    steps = [{"life": 1, "edit": {"path": "d/{node}.txt", "text": "one {node}\n"}},
+             {"life": 2, "edit": {"path": "d/{node}.txt", "text": "two\n", "append": True}},
+             {"notes": "was here"}, {"life": 2, "exit": 3}, {"print": "end of {node}"}]
+    scripted.play("n", steps, 1)
+    assert (tmp_path / "d/n.txt").read_text() == "one n\n" and (tmp_path / "notes").read_text() == "was here"
+    out = capsys.readouterr().out.splitlines()
+    assert out == ["scripted agent (not a real one) for n, life 1", "end of n"]
+    with pytest.raises(SystemExit) as caught:
+        scripted.play("n", steps, 2)
+    assert caught.value.code == 3 and (tmp_path / "d/n.txt").read_text() == "one n\ntwo\n"

@@ -124,6 +124,8 @@ class Place:
     root: Path
     env: dict[str, str] = field(default_factory=dict)
     terminal: str = "process"
+    covered: bool = False
+    """Whether the layers' coverage is measured when the suite's is; it costs more than many short lives can pay."""
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -163,21 +165,28 @@ class Place:
 
     def command(self, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
         """One garrison command to its end."""
-        return subprocess.run([*PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=self.root,
-                              capture_output=True, text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
+        return subprocess.run(
+            [*PROGRAM, *map(str, arguments)], env={**self.env, **self.coverage(), **env}, cwd=self.root,
+            capture_output=True, text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
 
     def launch_arguments(self, graph: Path, run: str, *more: object, gate: str = "",
                          repo: Path | None = None) -> list[str]:
         """The arguments of an ordinary launch."""
         gate = gate or 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; test -f calc.py'
         return ["launch", str(graph), "--target-dir", str(repo or self.repo), "--run", run, "--gate", gate,
-                "--terminal", self.terminal, "--env", "LEDGER", "--env", "WITNESS", *map(str, more)]
+                "--terminal", self.terminal, "--env", "LEDGER", "--env", "WITNESS",
+                *(word for name in self.coverage() for word in ("--env", name)), *map(str, more)]
+
+    def coverage(self) -> dict[str, str]:
+        """What a process must be told to have its coverage measured too."""
+        return {name: value for name, value in os.environ.items() if self.covered and name.startswith("COVERAGE_")}
 
     def begin(self, *arguments: object, log: str = "out", **env: str) -> subprocess.Popen[bytes]:
         """Start a garrison command in a session of its own; its output is appended to `log`."""
         with (self.root / log).open("ab") as output:
-            child = subprocess.Popen([*PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=self.root,
-                                     stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+            child = subprocess.Popen(
+                [*PROGRAM, *map(str, arguments)], env={**self.env, **self.coverage(), **env}, cwd=self.root,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
         self.started.append(child)
         return child
 
@@ -301,14 +310,15 @@ class Place:
 
     # ------------------------------------------------------------------------------------------------ judging
 
-    def check(self, *names: str, run: str = "r1") -> None:
-        """The run ended right: everything done, landed once and tested, history complete, nothing left. No garrison
-        code is asked."""
+    def check(self, *names: str, run: str = "r1", history: bool = True) -> None:
+        """The run ended right: everything done, landed once and tested, history complete (`history`; not where lives
+        ended in order), nothing left. No garrison code is asked."""
         assert self.status(run) == "done", self.told()
         assert {name: node["status"] for name, node in self.nodes(run).items()} == dict.fromkeys(names, "validated")
         self.check_landed(*names, run=run)
         self.check_work(*names, run=run)
-        self.check_history(run)
+        if history:
+            self.check_history(run)
         for name in names:
             assert self.hook(f"runner-{name}", run)["phase"] == "merged"
         self.check_left(run)
@@ -367,13 +377,23 @@ class Place:
         assert git(self.repo, "status", "--porcelain") == self.edits
         assert not [path.name for path in (self.repo / ".git").iterdir() if path.name.endswith(".lock")]
 
+    def check_left_but_failed(self, *names: str, run: str = "r1") -> None:
+        """Of failed nodes the branch, and all the work under a rescue ref, are kept; the trees are not."""
+        refs = git(self.repo, "for-each-ref", "--format=%(refname)").splitlines()
+        assert [ref for ref in refs if ref.startswith(f"refs/heads/garrison/{run}/")] == [
+            f"refs/heads/garrison/{run}/{name}" for name in sorted(names)]
+        for name in names:
+            assert f"refs/garrison/rescue/{run}/{name}/1" in refs
+        assert not list(self.trees.glob(f"*/{run}"))
+        assert git(self.repo, "status", "--porcelain") == self.edits
+
     def refused(self, stem: str, run: str = "r1") -> list[str]:
         """Why signals to a layer were refused."""
         return [path.read_text() for path in sorted((self.home / "signals" / f"{stem}@{run}").glob("refused/*.reason"))]
 
     def mine(self) -> list[Process]:
         """Living processes of this place: its root stands in their command line, marker or home."""
-        root = str(self.root)
+        root = f"{self.root}/"
         return [one for one in processes() if one.pid != os.getpid() and (
             root in one.argv or any(root in one.environ.get(name, "") for name in ("GARRISON_LIFE", "GARRISON_HOME")))]
 

@@ -166,7 +166,7 @@ def test_a_second_writer_stops_the_first(path: Path) -> None:
     assert [entry.epoch for entry in read_all(path)] == [1, 2, 2]
 
 
-# -------------------------------------------------------------------------------------------------------------- following
+# ---------------------------------------------------------------------------------------------------- following
 
 
 def test_a_reader_follows(path: Path) -> None:
@@ -209,7 +209,8 @@ def test_compaction_keeps_the_old_file_and_readers_go_on(path: Path) -> None:
     assert (path.parent / "journal-2.jsonl").read_bytes() == before
     for reader in (fast, slow, Reader(path)):
         (snapshot,) = reader.read()
-        assert (snapshot.kind, snapshot.seq, snapshot.data["folded"], len(snapshot.data["text"])) == ("snapshot", 2, 2, 9000)
+        assert (snapshot.kind, snapshot.seq, snapshot.data["folded"], len(snapshot.data["text"])) == ("snapshot", 2, 2,
+                                                                                                      9000)
     after = writer.append("note", {"number": 2}, AT)
     assert after.seq == 3
     for reader in (fast, slow):
@@ -220,7 +221,8 @@ def test_compaction_keeps_the_old_file_and_readers_go_on(path: Path) -> None:
     writer.close()
     again = Writer(path, "t#2")
     assert (again.seq, again.epoch, [entry.seq for entry in again.entries]) == (4, 2, [3, 4])
-    assert sorted(one.name for one in path.parent.glob("*.jsonl")) == ["journal-2.jsonl", "journal-3.jsonl", "journal.jsonl"]
+    assert sorted(one.name for one in path.parent.glob("*.jsonl")) == ["journal-2.jsonl", "journal-3.jsonl",
+                                                                       "journal.jsonl"]
 
 
 def test_a_crash_between_keeping_and_replacing_is_compacted_again(path: Path) -> None:
@@ -232,7 +234,7 @@ def test_a_crash_between_keeping_and_replacing_is_compacted_again(path: Path) ->
     assert numbers(read_all(path.with_name("journal-2.jsonl"))) == [0, 1]
 
 
-# -------------------------------------------------------------------------------------------------------------- blobs
+# ---------------------------------------------------------------------------------------------------- blobs
 
 
 def test_long_values_lie_beside_the_journal(path: Path) -> None:
@@ -268,7 +270,7 @@ def test_a_foreign_value_does_not_pass_for_a_blob(path: Path, value: dict[str, o
     assert read_all(path)[0].data == {"payload": value}
 
 
-# ---------------------------------------------------------------------------------------------------- kill and full disk
+# --------------------------------------------------------------------------------------------------- kill and full disk
 
 APPENDER = """
 import sys
@@ -330,12 +332,13 @@ assert not list(path.parent.rglob("*.tmp"))
 
 def test_a_full_disk_tears_nothing_and_the_writer_goes_on_later(path: Path) -> None:
     shared = path.with_name("shared.jsonl")
-    done = subprocess.run([sys.executable, "-c", FULL, str(path), str(shared)], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", FULL, str(path), str(shared)], capture_output=True, text=True,
+                          check=False)
     assert done.returncode == 0, done.stderr
     assert numbers(read_all(path)) == numbers(read_all(shared)) == [0, 1]
 
 
-# ---------------------------------------------------------------------------------------------------------- many writers
+# ---------------------------------------------------------------------------------------------------- many writers
 
 
 def test_many_writers_share_one_journal(path: Path) -> None:

@@ -74,7 +74,7 @@ def test_it_is_freed_by_kill_and_the_holders_children_do_not_keep_it(path: Path)
         assert holder.wait() == -signal.SIGKILL
         for pid in children:
             assert Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
-            links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+            links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
             assert str(path) not in links
         assert holders(path) == 0 and not life.is_held(path)
         mine = LifeLock.try_take(path)

@@ -47,7 +47,8 @@ def test_absent_is_none_and_torn_is_named(tmp_path: Path, value: Any) -> None:
 def test_where_files_lie(tmp_path: Path) -> None:
     files = RunFiles(tmp_path, "r1")
     root = tmp_path / "runs/r1"
-    assert (files.launch, files.graph, files.journal) == (root / "launch.json", root / "graph.dot", root / "journal.jsonl")
+    assert (files.launch, files.graph, files.journal) == (root / "launch.json", root / "graph.dot",
+                                                          root / "journal.jsonl")
     assert files.layer_journal("runner-a") == root / "layers/runner-a.jsonl"
     assert files.layer_log("runner-a") == root / "layers/runner-a.log"
     assert files.attempt("a", 2) == root / "nodes/a/2"

@@ -40,9 +40,11 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_on_disk(tmp_path: Path) -> None:
     path = post(tmp_path, signal())
     assert path.parent == tmp_path / "signals/guardian-p@r1" == inbox(tmp_path, TARGET)
-    assert path.name.startswith("20260131T120000000000-") and path.name.endswith("Z-runner-guardian-NODE_COMPLETE-i.json")
+    assert path.name.startswith("20260131T120000000000-")
+    assert path.name.endswith("Z-runner-guardian-NODE_COMPLETE-i.json")
     body = json.loads(path.read_text())
-    assert list(body) == ["schema", "id", "source", "target", "signal_type", "run_id", "timestamp", "node_id", "attempt",
+    assert list(body) == ["schema", "id", "source", "target", "signal_type", "run_id", "timestamp", "node_id",
+                          "attempt",
                           "payload"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert signals.read(path) == signal()

@@ -64,7 +64,8 @@ def test_what_is_on_disk(store: Store) -> None:
     assert store.read(Identity, KEY) == written == store.get(Identity, KEY)
     for path in store.home.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
-    assert sorted(path.name for path in (store.home / "identities").iterdir()) == ["runner-a@r1.json", "runner-a@r1.lock"]
+    assert sorted(path.name for path in (store.home / "identities").iterdir()) == ["runner-a@r1.json",
+                                                                                   "runner-a@r1.lock"]
 
 
 def test_the_umask_does_not_matter(store: Store) -> None:
@@ -318,20 +319,25 @@ def test_the_lock_is_the_file_that_bears_the_name(tmp_path: Path) -> None:
     """A lock file removed under a waiter (`git clean -fdx`) guards nothing: the waiter takes the new one."""
     path = tmp_path / "x.lock"
     order: list[str] = []
+    waiter = threading.Thread(target=lambda: _hold(path, order, "waiter"))
     with atomic.locked(path):
-        waiter = threading.Thread(target=lambda: _hold(path, order, "waiter"))
         waiter.start()
-        deadline = time.monotonic() + 20
-        while not _blocked(path) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        _until_blocked(path, order)
         path.unlink()
-        new = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-        os.close(new)
-        order.append("holder")
+        second = atomic.locked(path)
+        second.__enter__()
+    _until_blocked(path, order)
+    order.append("second")
+    second.__exit__(None, None, None)
     waiter.join(20)
-    assert order == ["holder", "waiter"]
-    with atomic.locked(path):
-        assert path.exists()
+    assert order == ["second", "waiter"]
+
+
+def _until_blocked(path: Path, order: list[str]) -> None:
+    deadline = time.monotonic() + 20
+    while not _blocked(path) and not order:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def _hold(path: Path, order: list[str], who: str) -> None:

@@ -15,6 +15,7 @@ FENCED = 75
 
 
 def test_foreign_results_zombies_and_signals(place):
+    place.covered = True
     graph = place.graph(Node("a", before=place.hold("a"), attributes='acceptance="test -f a-r1.txt"'),
                         Node("b", after=("a",), before=place.hold("b")))
     child = place.launch(graph)
@@ -68,7 +69,8 @@ def a_zombie_life_changes_nothing(place: Place) -> None:
         if kind == "identities":
             body |= {"status": "crashed", "pid": gone.pid, "crashed_at": body["created_at"]}
         replace(path, body)
-    wait_for("a successor is leased", lambda: place.identity("runner-a")["incarnation"] == 3)
+    wait_for("a successor is started", lambda: [record for record in place.journal() if record["kind"] == "spawn" and (
+        record["data"]["full"], record["data"]["incarnation"]) == ("runner-a@r1", 3)])
     os.kill(guardian, signal.SIGSTOP)  # it would collect the exit code before we have seen it
     place.free("a")
     wait_for("the orchestrator's result", lambda: place.identity("orchestrator-a")["status"] == "terminated")

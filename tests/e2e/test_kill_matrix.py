@@ -54,6 +54,9 @@ ONCE = {"launch:terminated", "guardian:terminated", "runner:spawned", "runner:te
         "cleaned"}
 """What was done just before is durable, so a successor need not pass there again."""
 
+SAME = {"runner:told-NODE_COMPLETE", "runner:told-MERGE_READY", "runner:told-RUNNER_EXITED"}
+"""The same moment as the next act's `.before`."""
+
 KEEP_GOING = {"GARRISON_RESTART_WINDOW": "0.001"}
 """No death counts for the next restart: more of them than any policy allows are wanted here."""
 
@@ -75,7 +78,7 @@ def killed_at(place, points: list[str]) -> dict[str, int]:
 
 
 def fast(*points: str) -> list[str]:
-    return [point for point in points if not point.endswith(".after")]
+    return [point for point in points if not point.endswith(".after") and point not in SAME]
 
 
 LAST = {"orchestrator:terminated", "processor:terminated", "cleaned"}

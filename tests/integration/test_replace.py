@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,8 @@ class Scene:
 
     def start(self) -> Identity:
         def spawn(leased: Identity, life: str) -> None:
-            self.popen([sys.executable, "-c", LIFE, str(self.store.home), str(self.folder), str(leased.incarnation)], life)
+            self.popen([sys.executable, "-c", LIFE, str(self.store.home), str(self.folder), str(leased.incarnation)],
+                       life)
 
         start_life(self.observer, Wish(KEY), 60.0, spawn)
         until(lambda: (self.folder / "ready").exists() and (self.folder / "orphan").read_text().strip())
@@ -100,17 +102,15 @@ class Scene:
     def close(self) -> None:
         for path in self.folder.iterdir():
             if path.read_text().strip():
-                with_suppressed_kill(int(path.read_text()))
+                kill_if_there(int(path.read_text()))
         for child in self.children:
             child.kill()
             child.wait()
 
 
-def with_suppressed_kill(pid: int) -> None:
-    try:
+def kill_if_there(pid: int) -> None:
+    with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 @pytest.fixture
@@ -142,7 +142,8 @@ def test_a_life_ends_with_all_it_started_and_nothing_else(scene: Scene, dead: bo
     assert gone == set(TOOLS) - ({"tool without marker"} if dead else set())
     assert all(runs(pid) for pid in decoys.values()), decoys
     assert runs(scene.pid("other life"))
-    assert (fenced.status, fenced.reason) == ("crashed", "silent for 300 s") and fenced == scene.store.get(Identity, KEY)
+    assert (fenced.status, fenced.reason) == ("crashed", "silent for 300 s") and fenced == scene.store.get(Identity,
+                                                                                                           KEY)
     evidence = fenced.metadata["evidence"]
     assert evidence["verdict"] == "silent for 300 s" and (evidence["pid_ticks"] is None) == dead
     assert replace_life(scene.observer, active, "once more", 0.2) == fenced

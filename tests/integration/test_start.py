@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -297,63 +298,76 @@ def test_a_lease_whose_spawner_died_before_the_child_lapses_at_once(scene: Scene
     assert scene.start().incarnation == 2
 
 
-def test_two_hundred_starts_at_once_while_spawners_are_killed_never_make_two_lives(scene: Scene) -> None:
-    """Each spawner looks, replaces what is dead and starts; one in three is killed at its lease, one in nine lives die."""
-    fates = scene.home / "fates"
-    fates.mkdir(parents=True)
-    gc.freeze()  # forks are cheaper
+class Crowd:
+    """Spawners of one name; `fates` has a file for each process they forked, its pid the name, its incarnation in it.
 
-    def attempt(number: int) -> int:
-        observer = scene.fresh()
-        for _ in range(2):
-            old = scene.store.read(Identity, KEY)
+    One spawner in three is killed once its child is forked; the first eight lives end at once, later ones at `over`.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.fates = scene, scene.home / "fates"
+        self.fates.mkdir(parents=True)
+
+    def attempt(self, number: int) -> int:
+        """Look, replace what is dead, start; a few times, as a supervisor's turns would."""
+        observer = self.scene.fresh()
+        for _ in range(5):
+            old = self.scene.store.read(Identity, KEY)
             verdict = observer.judge(old) if old else None
             if verdict and verdict.living:
-                return 0
-            try:
+                time.sleep(0.01)
+                continue
+            with suppress(AlreadyAlive, Refused, Fenced):
                 if old and verdict and verdict.state != "ended":
                     fence(observer, old, verdict.why)
-                start_life(observer, Wish(KEY), 30.0, lambda leased, _marker: spawn(number, leased))
-            except (AlreadyAlive, Refused, Fenced):
-                continue
-            return 0
+                start_life(observer, Wish(KEY), 30.0, lambda leased, _marker: self.spawn(number, leased))
+                return 0
         return 0
 
-    def spawn(number: int, leased: Identity) -> None:
+    def spawn(self, number: int, leased: Identity) -> None:
         pid = os.fork()
         if pid == 0:
-            (fates / f"{os.getpid()}").write_text(str(leased.incarnation))
             if number % 3 == 0:
                 time.sleep(0.01)  # the spawner's death and the next lease may come between
-            leave(lambda: live(leased.incarnation))
+            leave(lambda: self.live(leased.incarnation))
+        (self.fates / f"{pid}").write_text(str(leased.incarnation))
         if number % 3 == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def live(incarnation: int) -> int:
-        register(scene.fresh(), KEY, incarnation, time.sleep)
-        if incarnation % 9 != 0:
-            until((fates / "over").exists)
+    def live(self, incarnation: int) -> int:
+        register(self.scene.fresh(), KEY, incarnation, time.sleep)
+        if incarnation > 8:
+            until((self.fates / "over").exists)
         return 0
 
+    def end(self) -> list[int]:
+        """Let all end; returns the incarnations that were given to processes."""
+        (self.fates / "over").touch()
+        found = list(self.fates.glob("[0-9]*"))
+        for path in found:
+            until(lambda path=path: not _runs(int(path.name)))
+        return [int(path.read_text()) for path in found]
+
+
+def test_two_hundred_starts_at_once_while_spawners_are_killed_never_make_two_lives(scene: Scene) -> None:
+    crowd, path, most = Crowd(scene), scene.store.life_path(KEY), 0
+    gc.freeze()  # forks are cheaper
     try:
-        spawners = [scene.fork(lambda number=number: attempt(number)) for number in range(200)]  # type: ignore[misc]
-        most = 0
-        while (scene.home / "identities").exists() and spawners:
-            if scene.store.life_path(KEY).exists():
-                most = max(most, len(holders(scene.store.life_path(KEY))))
-            spawners = [pid for pid in spawners if os.waitpid(pid, os.WNOHANG) == (0, 0) or scene.pids.remove(pid)]
+        waiting = {scene.fork(lambda number=number: crowd.attempt(number)) for number in range(200)}  # type: ignore[misc]
+        while waiting:
+            most = max(most, len(holders(path)) if path.exists() else 0)
+            ended = {pid for pid in waiting if os.waitpid(pid, os.WNOHANG) != (0, 0)}
+            waiting -= ended
+            scene.pids = [pid for pid in scene.pids if pid not in ended]
             time.sleep(0.005)
         final = scene.store.get(Identity, KEY)
-        assert most == 1
         if final.status == "active" and scene.observer.judge(final).state == "alive":
-            assert holders(scene.store.life_path(KEY)) == [final.pid]
+            assert holders(path) == [final.pid]
     finally:
         gc.unfreeze()
-        (fates / "over").touch()
-        for path in fates.glob("[0-9]*"):
-            until(lambda path=path: not _runs(int(path.name)))
-    given = [int(path.read_text()) for path in fates.glob("[0-9]*")]
-    assert len(given) > 5
+        given = crowd.end()
+    assert most == 1
+    assert len(given) > 2
     assert len(given) == len(set(given)) and final.incarnation == max(given), "an incarnation was given twice"
 
 

@@ -17,6 +17,7 @@ from garrison.layers.guardian import implied_phase
 from garrison.layers.guardian_policy import Act, Decision, GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
 from garrison.layers.run_state import RUN_STATUS, RunState
+from garrison.layers.runner import SIGNAL_GRACE
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.merge import decide as merge_decide
 from garrison.merge.entry import Entry as MergeEntry
@@ -106,6 +107,18 @@ class Layer:
         return cls(w, proc).main()
 
     def main(self) -> Steps:
+        """The process: live, and abandon what is one's own when fenced."""
+        try:
+            yield from self.live()
+        except Fenced:
+            yield from self.abandon()
+            raise
+
+    def abandon(self) -> Does:
+        """Fenced: what one started oneself and nobody else may use is ended."""
+        yield from ()
+
+    def live(self) -> Steps:
         """Become the life, recover, then turn until the end."""
         yield from self.register()
         yield from self.recover()
@@ -302,8 +315,10 @@ class Launcher(Layer):
         others = self.stopping and any(
             w.view(key).living for key in list(w.identities)
             if key.run == self.run.id and key.role in ("runner", "orchestrator", "processor"))
-        view = LauncherView(now, w.boot_id, status, w.view(self.guardian), self.deaths, w.pending(self.key),
-                            frozenset(self.applied), self.stopping, overdue, others, self.to_resume, self.told_to_stop)
+        view = LauncherView(
+            now, w.boot_id, run_status=status, guardian=w.view(self.guardian), deaths=self.deaths,
+            inbox=w.pending(self.key), applied=frozenset(self.applied), stopping=self.stopping, overdue=overdue,
+            others_living=others, to_resume=self.to_resume, told_to_stop=self.told_to_stop)
         yield None
         self.decision = launcher_policy.decide(view, self.policy)
         return (yield from self.perform(self.decision.acts, view))
@@ -427,8 +442,9 @@ class Guardian(Layer):
         if leaving:
             self.leaving_since = w.mono if self.leaving_since is None else self.leaving_since
             overdue = w.mono - self.leaving_since > TIMING.stop_runner
-        return GuardianView(self.run.id, w.mono, w.boot_id, inbox, runners, processor, merges, strays, self.stopping,
-                            overdue)
+        return GuardianView(
+            self.run.id, w.mono, w.boot_id, inbox=inbox, runners=runners, processor=processor, merges=merges,
+            strays=strays, stopping=self.stopping, overdue=overdue)
 
     def turn(self) -> Does:
         view = yield from self.observe()
@@ -503,8 +519,8 @@ class Guardian(Layer):
         if act.who not in RUN_STATUS[self.state.status]:
             raise AssertionError(f"run {self.state.status} -> {act.who}")
         if act.who in ("done", "failed"):
-            self.tell(key_of("launch", "launch", self.run.id), "PIPELINE_COMPLETE", {"status": act.who, "reason": act.why},
-                      id_=f"{self.run.id}-complete")
+            self.tell(key_of("launch", "launch", self.run.id), "PIPELINE_COMPLETE",
+                      {"status": act.who, "reason": act.why}, id_=f"{self.run.id}-complete")
             yield None
         yield from self.log_sync("run", {"status": act.who, "reason": act.why})
 
@@ -553,6 +569,7 @@ class Runner(Layer):
         self.tree_ready = False
         self.orphaned_since: float | None = None
         self.stopping_since: float | None = None
+        self.landed_since: float | None = None
 
     def recover(self) -> Does:
         for entry in self.open():
@@ -567,20 +584,22 @@ class Runner(Layer):
     def turn(self) -> Does:
         w = self.w
         yield from self._poll_job()
-        now, inbox, life = w.mono, w.pending(self.key), w.view(self.orchestrator)
+        now, inbox, merge = w.mono, w.pending(self.key), self._merge()
+        if w.rng.random() < 0.3:
+            yield None
+        life = w.view(self.orchestrator)
         if w.rng.random() < 0.3:
             yield None
         result = w.results.get((self.run.id, self.node))
         if result and (result.run_id, result.node, result.attempt) != (self.run.id, self.node, self.task.attempt):
             result = None
-        if w.rng.random() < 0.3:
-            yield None
         if self.stopping and self.stopping_since is None:
             self.stopping_since = now
         overdue = self.stopping_since is not None and now - self.stopping_since > TIMING.stop_orchestrator
-        view = RunnerView(self.task, self.phase, now, w.boot_id, inbox, life, result, self._merge(), self.tree_ready,
-                          self.job_name if self.job else "", self.stopping, overdue, False, self._alone(now),
-                          TIMING.orphan_grace)
+        view = RunnerView(
+            self.task, self.phase, now, w.boot_id, inbox=inbox, orchestrator=life, result=result, merge=merge,
+            merge_told=self._merge_told(merge, now), tree_ready=self.tree_ready, job=self.job_name if self.job else "",
+            stopping=self.stopping, overdue=overdue, orphaned_for=self._alone(now), orphan_grace=TIMING.orphan_grace)
         yield None
         self.decision = runner_policy.decide(self.facts, view, self.policy)
         return (yield from self.perform(self.decision.acts, view))
@@ -590,6 +609,13 @@ class Runner(Layer):
             return None
         found = [entry for entry in self.w.queue.of_key(self.run.id, self.node) if entry.attempt == self.task.attempt]
         return Merge(found[-1].attempt, found[-1].status, found[-1].reason, found[-1].commit) if found else None
+
+    def _merge_told(self, merge: Merge | None, now: float) -> bool:
+        if self.facts.merge_told or merge is None or merge.status != "landed":
+            return self.facts.merge_told
+        if self.landed_since is None:
+            self.landed_since = now
+        return now - self.landed_since > SIGNAL_GRACE
 
     def _alone(self, now: float) -> float | None:
         if any(self.w.view(key).living for key in (self.guardian, key_of("launch", "launch", self.run.id))):
@@ -636,6 +662,11 @@ class Runner(Layer):
 
     def do_fact(self, act: Act, view: RunnerView) -> Does:
         yield from self._fact(act.who, act.data["value"])
+
+    def abandon(self) -> Does:
+        if self.job is not None:
+            self.w.kill(self.job, "abandoned")
+        yield None
 
     def do_stop_job(self, act: Act, view: RunnerView) -> Does:
         if self.job is not None:
@@ -780,6 +811,12 @@ class Orchestrator(Layer):
             self.exiting = True
             return  # crashed without a word
         self.agent = self.w.spawn("agent", self.key, self.me.incarnation, agent)
+        self.agent.revenant = self.me.revenant
+        yield None
+
+    def abandon(self) -> Does:
+        if self.agent is not None:
+            self.w.kill(self.agent, "abandoned")
         yield None
 
     def _note_progress(self) -> Does:
@@ -817,6 +854,8 @@ def agent(w: World, proc: Process) -> Steps:
     run, node = proc.key.run, proc.key.name
     for number in range(w.runs[run].fates[node].units):
         yield 3 * w.rng.random()
+        if (run, node) not in w.branches:
+            return  # its tree was removed
         if f"u{number}" not in w.branches[(run, node)]:
             w.commit(proc, run, node, f"u{number}")
             w.wake(proc.key)

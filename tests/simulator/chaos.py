@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulator import actors
-from tests.simulator.world import Process, World
+from tests.simulator.world import Process, Steps, World
 
 from garrison.records.names import ROLES, Key, launcher
 
@@ -64,11 +64,19 @@ class Chaos:
 
     def anything(self) -> None:
         """kill -9 of any process: tools, jobs, gates, doors."""
-        if self.w.procs:
-            proc = self.rng.choice(list(self.w.procs.values()))
+        ours = [proc for proc in self.w.procs.values() if proc.kind != "decoy"]
+        if ours:
+            proc = self.rng.choice(ours)
             if proc.kind in ("agent", "job"):
                 self.w.harmed.add((proc.key.run, proc.key.name))
             self.w.kill(proc, "chaos")
+
+    def decoy(self) -> None:
+        """kill -9 of a layer, and at once a process of somebody else bears its number, for good."""
+        if proc := self.some(self.layers()):
+            self.w.kill(proc, "chaos, and its number is taken")
+            self.w.next_pid = proc.pid
+            self.w.spawn("decoy", Key("launch", "decoy", "elsewhere"), 0, decoy, marker="none")
 
     def pair(self) -> None:
         """Two layers at once."""
@@ -94,7 +102,7 @@ class Chaos:
 
     def delay(self) -> None:
         """SIGSTOP for a while; killed meanwhile, it may take its time to go."""
-        procs = [proc for proc in self.w.procs.values() if proc.stopped_until <= self.w.t]
+        procs = [proc for proc in self.w.procs.values() if proc.kind != "decoy" and proc.stopped_until <= self.w.t]
         if proc := self.some(procs):
             proc.stopped_until = self.w.t + self.rng.choice([0.1, 1.0, 10.0, 40.0, 120.0, 700.0])
             self.w.note(f"=== {proc.name} is stopped for {proc.stopped_until - self.w.t:.1f} s")
@@ -107,14 +115,16 @@ class Chaos:
 
     def again(self) -> None:
         """A signal arrives twice, late."""
-        if self.w.said:
-            self.w.post(self.rng.choice(self.w.said))
+        role = self.rng.choice(["launch", "guardian", "runner", "runner"])
+        said = [signal for signal in self.w.said if signal.recipient.role == role]
+        for signal in said[-self.rng.choice([1, 3, 100]):]:
+            self.w.post(signal)
 
     def forge(self) -> None:
         """A signal of another run, attempt or life."""
         said = [signal for signal in self.w.said if signal.signal_type in
                 ("NODE_COMPLETE", "MERGE_READY", "RUNNER_EXITED", "MERGE_COMPLETE", "MERGE_FAILED")
-                and signal.recipient.role in ("guardian", "runner")]
+                and signal.recipient.role == self.rng.choice(["guardian", "runner"])]
         if not said:
             return
         signal = replace(self.rng.choice(said), id=f"forged-{self.w.fresh()}")
@@ -148,7 +158,7 @@ class Chaos:
         if not keys:
             return
         key = self.rng.choice(keys)
-        life = self.w.identities[key].incarnation - self.rng.choice([0, 0, 1])
+        life = self.w.identities[key].incarnation - self.rng.choice([0, 1])
         source = {"role": "launch", "name": "launch", "incarnation": 0}
         signal = actors.Signal(self.w.fresh(), source, {"role": "runner", "name": key.name}, "KILL_ORCHESTRATOR",
                                key.run, self.w.now, key.name, 1, {"incarnation": life})
@@ -166,13 +176,14 @@ class Chaos:
 
     def revenant(self) -> None:
         """An orchestrator elsewhere is taken for dead, cannot be killed, has lost its lock, and comes back later."""
-        procs = [proc for proc in self.layers() if proc.key.role == "orchestrator" and proc.registered
+        procs = [proc for proc in self.layers() if proc.key.role == "orchestrator" and self.w.life.get(proc.key) is proc
                  and self.w.identities[proc.key].status == "active"]
         if procs:
             proc = self.rng.choice(procs)
             proc.revenant, proc.stopped_until = True, self.w.t + self.rng.choice([0.5, 3.0, 20.0])
             del self.w.life[proc.key]
-            self.w.write_identity(proc, proc.key, lambda old: actors.ended(old, "crashed", self.w.now, "taken for dead"))
+            self.w.write_identity(
+                proc, proc.key, lambda old: actors.ended(old, "crashed", self.w.now, "taken for dead"))
             self.w.note(f"=== {proc.name} is taken for dead")
 
     def up(self) -> None:
@@ -190,10 +201,16 @@ class Chaos:
 
 EVENTS: dict[Callable[[Chaos], None], float] = {
     Chaos.one: 8, Chaos.anything: 4, Chaos.pair: 4, Chaos.twice: 5, Chaos.machine: 2, Chaos.crew: 1, Chaos.delay: 5,
-    Chaos.clock: 2, Chaos.again: 3, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 2, Chaos.revenant: 2, Chaos.up: 3,
-    Chaos.wait: 1,
+    Chaos.clock: 2, Chaos.again: 4, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 4,
+    Chaos.decoy: 2, Chaos.revenant: 3, Chaos.up: 3, Chaos.wait: 1,
 }
 """What happens, and how often."""
+
+
+def decoy(w: World, proc: Process) -> Steps:
+    """It only sleeps."""
+    while True:
+        yield 1e12
 
 
 def start(w: World, run: str, *, resume: bool) -> None:

@@ -88,7 +88,8 @@ class Check:
             self._counted(key, old.incarnation)
         ended = old is not None and old.status == "terminated"
         for proc in self.world.procs.values():
-            if proc.key != key or proc.doomed or proc.revenant or proc.incarnation >= new.incarnation or proc.kind in ("gate", "door"):
+            if proc.key != key or proc.kind in ("gate", "door") or proc.incarnation >= new.incarnation \
+                    or proc.doomed or proc.revenant:
                 continue
             if proc.kind == "layer" and (not proc.registered or ended):
                 continue  # it will find that it was not meant, or is just leaving
@@ -149,10 +150,15 @@ class Check:
     def commit(self, proc: Process, run: str, node: str, unit: str) -> None:
         """Nobody commits beside a successor, and no unit of work is done twice."""
         life = self.world.life.get(proc.key)
-        if life is not None and life.incarnation > proc.incarnation and life.registered:
+        if life is not None and life.incarnation > proc.incarnation and life.registered and not proc.revenant:
             raise Violation(f"{proc.name} commits beside {life.name}")
         if unit in self.world.branches[(run, node)]:
             raise Violation(f"{proc.name} did {unit} of {node} twice")
+
+    def kills(self, proc: Process, why: str) -> None:
+        """Only what is ours is ever killed."""
+        if proc.kind == "decoy":
+            raise Violation(f"{proc.name}, a process of somebody else, was killed: {why}")
 
     # journals
 

@@ -104,9 +104,9 @@ def _calm(world: World) -> int:
     world.note("=== calm")
     look_at = world.t
     for steps in range(CALM):
-        if not world.procs or world.t >= look_at:  # cron comes once a minute
+        if not world.busy() or world.t >= look_at:  # cron comes once a minute
             look_at = world.t + 60.0
-            if not _keep(world) and not world.procs:
+            if not _keep(world) and not world.busy():
                 return steps
         world.tick()
     left = ", ".join(proc.name for proc in world.procs.values())

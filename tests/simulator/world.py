@@ -27,7 +27,6 @@ from garrison.records.run import Result, Task
 from garrison.records.signals import Posted, Signal
 from garrison.supervise import lease, start, verdict
 from garrison.supervise.lease import Spawner
-from garrison.supervise.observe import SPAWN_SECONDS
 from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import Seen
 from garrison.system.clock import from_iso, iso
@@ -41,7 +40,7 @@ PIDS = 40
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """One process. `key` is its life's name; `kind` is layer, agent, job, gate or door."""
+    """One process. `key` is its life's name; `kind` is layer, agent, job, gate, door or decoy (none of ours)."""
 
     pid: int
     ticks: int
@@ -208,6 +207,7 @@ class World:
         """SIGKILL; a process that is blocked in the kernel goes only when it returns."""
         if not proc.alive or proc.doomed:
             return
+        self.check.kills(proc, why)
         if blocked and proc.stopped_until > self.t:
             proc.doomed = True
             self.note(f"  x {proc.name} is doomed ({why})")
@@ -292,7 +292,7 @@ class World:
         ticks = proc.ticks if proc else None
         starting = identity.status == "starting"
         passed = starting and identity.spawn_deadline is not None and self.wall > from_iso(identity.spawn_deadline)
-        due = starting and self.wall > from_iso(identity.created_at) + SPAWN_SECONDS
+        due = starting and verdict.spawn_due(from_iso(identity.created_at), self.wall)
         borne = starting and (due or ticks != identity.start_ticks) and bool(
             self.bearers(marker_of(identity.key, identity.incarnation)))
         return Seen("host", self.boot_id, "ns", pid_ticks=ticks, marker_borne=borne, spawn_due=due,
@@ -438,7 +438,7 @@ class World:
 
     def tick(self) -> bool:
         """One step of one process that may take it; time passes to the next if none may. False: nobody is left."""
-        while self.procs:
+        while self.busy():
             ready = [proc for proc in self.procs.values() if proc.ready_at <= self.t >= proc.stopped_until]
             if ready:
                 self._step(ready[int(self.rng.random() * len(ready))])
@@ -465,6 +465,10 @@ class World:
             proc.ready_at = self.t + (wait or 0.0)
 
     # what is over
+
+    def busy(self) -> bool:
+        """Whether any process of ours is there."""
+        return any(proc.kind != "decoy" for proc in self.procs.values())
 
     def ended(self, run: str) -> str:
         """The status of a run as its journal tells it."""

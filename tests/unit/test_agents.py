@@ -30,7 +30,8 @@ def assignment(tmp_path: Path) -> Assignment:
 @pytest.mark.parametrize(("word", "filled"), [
     ("plain", "plain"), ("{node}", "node-a"), ("--n={node}:{run}:{attempt}", "--n=node-a:r1:2"), ("{tree}", "TREE"),
     ("{prompt_file}", "FOLDER/prompt.md"), ("{result_file}", "FOLDER/claim.json"),
-    ("{prompt}", "write {node} and {command} as they are: $x"), ("-p {prompt}", "-p write {node} and {command} as they are: $x"),
+    ("{prompt}", "write {node} and {command} as they are: $x"),
+    ("-p {prompt}", "-p write {node} and {command} as they are: $x"),
     ("{command}", TASK.command), ("x{command}", "x{command}"), ("{other} {} {{node}}", "{other} {} {node-a}"),
     ('{"json": {"a": 1}}', '{"json": {"a": 1}}'), ("$(id) `x` \n *", "$(id) `x` \n *"), ("", "")])
 def test_templates(assignment: Assignment, word: str, filled: str) -> None:
@@ -39,7 +40,8 @@ def test_templates(assignment: Assignment, word: str, filled: str) -> None:
 
 
 @pytest.mark.parametrize(("result", "outcome"), [
-    (JobResult(0, False, 1.0), Outcome("success", "", 0)), (JobResult(3, False, 1.0), Outcome("fail", "exit code 3: said", 3)),
+    (JobResult(0, False, 1.0), Outcome("success", "", 0)),
+    (JobResult(3, False, 1.0), Outcome("fail", "exit code 3: said", 3)),
     (JobResult(-9, False, 1.0), Outcome("fail", "exit code -9: said", -9)),
     (JobResult(-15, True, 61.2), Outcome("fail", "timed out after 61 s: said", -15)),
     (JobResult(0, True, 60.0), Outcome("fail", "timed out after 60 s: said", 0))])
@@ -73,10 +75,12 @@ success = "result_file"
     found = registry.profiles(tmp_path)
     assert set(found) == {"command", "scripted", "aider", "other"}
     assert found["command"] is SHELL
-    assert found["aider"] == Profile("aider", ("aider", "--yes", "--message-file", "{prompt_file}"), ("OPENAI_API_KEY",))
+    assert found["aider"] == Profile("aider", ("aider", "--yes", "--message-file", "{prompt_file}"),
+                                     ("OPENAI_API_KEY",))
     assert registry.agent("other", tmp_path).name == "other"
     assert registry.check({"aider", "other", "command"}, tmp_path) == ["B", "OPENAI_API_KEY"]
-    with pytest.raises(UsageError, match=r"no agent 'x'; there are aider, command, other, scripted \(more in .*config\.toml\)"):
+    with pytest.raises(UsageError,
+                       match=r"no agent 'x'; there are aider, command, other, scripted \(more in .*config\.toml\)"):
         registry.check({"aider", "x"}, tmp_path)
 
 
@@ -86,7 +90,8 @@ def test_without_a_configuration_there_are_two(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "why"), [
     ("[agents", "is not TOML"), ("agents.x = 5", r"\[agents.x\] should be a table"),
-    ("[agents.x]\n", "argv should be a list of strings"), ("[agents.x]\nargv = 'prog'", "argv should be a list of strings"),
+    ("[agents.x]\n", "argv should be a list of strings"),
+    ("[agents.x]\nargv = 'prog'", "argv should be a list of strings"),
     ("[agents.x]\nargv = ['a', 1]", "argv should be a list of strings"), ("[agents.x]\nargv = []", "argv is empty"),
     ("[agents.x]\nargv = ['a']\nenv = 'HOME'", "env should be a list of strings"),
     ("[agents.x]\nargv = ['a']\nsuccess = 'maybe'", "success is 'maybe'; use one of exit_zero, result_file"),
@@ -106,7 +111,8 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 def test_the_prompt_is_filled_and_leaves_the_tasks_own_dollars_alone() -> None:
     text = prompt.build(TASK, "garrison/r1/node-a")
-    for part in ("# Task node-a", "Do it", "Please $do {this}", "all of it", "PRD-7", "make test", "garrison/r1/node-a"):
+    for part in ("# Task node-a", "Do it", "Please $do {this}", "all of it", "PRD-7", "make test",
+                 "garrison/r1/node-a"):
         assert part in text
     assert "$node" not in text and "$prompt" not in text and "RESUMPTION" not in text
     bare = prompt.build(Task("r1", "a", 1), "b")

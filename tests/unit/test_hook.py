@@ -12,12 +12,14 @@ from garrison.records.hook import PHASES, Hook
 from garrison.records.names import Key
 
 THEN, NOW = "2026-01-31T12:00:00.000000Z", "2026-01-31T13:00:00.000000Z"
-STEPS = {("planning", "executing"), ("executing", "impl_complete"), ("impl_complete", "validating"), ("validating", "merged"),
+STEPS = {("planning", "executing"), ("executing", "impl_complete"), ("impl_complete", "validating"),
+         ("validating", "merged"),
          ("impl_complete", "executing"), ("validating", "executing")}
 
 
 def at(phase: str) -> Hook:
-    return Hook("h1", "runner", "a", "r1", THEN, THEN, phase=phase, last_committed_node="c0", resumption_instructions="go")
+    return Hook("h1", "runner", "a", "r1", THEN, THEN, phase=phase, last_committed_node="c0",
+                resumption_instructions="go")
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(PHASES, PHASES)))

@@ -16,7 +16,8 @@ STEPS = {
     ("starting", "active"), ("starting", "crashed"), ("starting", "terminated"), ("starting", "starting"),
     ("active", "held"), ("active", "crashed"), ("active", "terminated"), ("active", "parked"), ("active", "active"),
     ("held", "active"), ("held", "crashed"), ("held", "terminated"),
-    ("crashed", "starting"), ("crashed", "active"), ("crashed", "parked"), ("crashed", "terminated"), ("crashed", "crashed"),
+    ("crashed", "starting"), ("crashed", "active"), ("crashed", "parked"), ("crashed", "terminated"),
+    ("crashed", "crashed"),
     ("terminated", "starting"), ("terminated", "active"), ("terminated", "terminated"),
     ("parked", "starting"), ("parked", "active"), ("parked", "terminated"), ("parked", "crashed"),
 }
@@ -33,7 +34,8 @@ def test_every_pair_of_statuses(old: str, new: str) -> None:
         assert identity.step(before, new, pid=7) == identity.replace(before, status=new, pid=7)
         assert before.status == old
     else:
-        with pytest.raises(ForbiddenTransition, match=f"runner-a@r1 cannot go from {old} to {new}; allowed from {old}:"):
+        with pytest.raises(ForbiddenTransition,
+                           match=f"runner-a@r1 cannot go from {old} to {new}; allowed from {old}:"):
             identity.step(before, new)
 
 

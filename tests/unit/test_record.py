@@ -55,7 +55,8 @@ def test_there_and_back(value: Any) -> None:
 
 
 def test_what_a_person_reads() -> None:
-    text = record.encode(Signal("1", {"role": "runner"}, {}, "GUIDANCE", "r", AT, payload={"text": "größer 🦀"})).decode()
+    text = record.encode(Signal("1", {"role": "runner"}, {}, "GUIDANCE", "r", AT,
+                                payload={"text": "größer 🦀"})).decode()
     assert text.startswith('{\n  "schema": 1,\n  "id": "1",') and text.endswith("}\n")
     assert "größer 🦀" in text
 
@@ -92,7 +93,8 @@ def test_every_field_has_its_type_checked(kind: Any) -> None:
     assert record.from_dict(kind, smallest(kind), WHERE)
     for field in dataclasses.fields(kind):
         for value in wrong(str(field.type)):
-            with pytest.raises(RecordCorrupt, match=f"{WHERE}: field {field.name} should be .*, is {type(value).__name__}"):
+            with pytest.raises(RecordCorrupt,
+                               match=f"{WHERE}: field {field.name} should be .*, is {type(value).__name__}"):
                 record.from_dict(kind, {**smallest(kind), field.name: value}, WHERE)
 
 
@@ -149,7 +151,8 @@ def test_times_are_what_the_clock_can_read(text: str) -> None:
     assert record.is_time(text) == readable
 
 
-@pytest.mark.parametrize(("day", "good"), [("2024-02-29", True), ("2023-02-29", False), ("1900-02-29", False), ("2000-02-29", True),
+@pytest.mark.parametrize(("day", "good"), [("2024-02-29", True), ("2023-02-29", False), ("1900-02-29", False),
+                                           ("2000-02-29", True),
                                            ("2026-04-31", False), ("2026-12-31", True), ("2026-00-01", False)])
 def test_the_calendar(day: str, good: bool) -> None:
     assert record.is_time(f"{day}T23:59:59.999999Z") is good

@@ -66,7 +66,8 @@ def test_the_total_of_an_attempt_has_no_window() -> None:
 def test_deaths_of_another_boot_count_in_the_total_only() -> None:
     elsewhere = deaths(5, 4, 3, 2, 1, 0, boot="b0")
     assert decide(elsewhere, NOW, "b1", POLICY).at == NOW
-    assert decide(elsewhere + deaths(4, 3, 2, 1, 0), NOW, "b1", POLICY).why == "11 deaths in this attempt, the limit is 10"
+    assert decide(elsewhere + deaths(4, 3, 2, 1, 0), NOW, "b1",
+                  POLICY).why == "11 deaths in this attempt, the limit is 10"
 
 
 @given(st.lists(st.floats(0, 5000), max_size=14), st.floats(0, 700))
@@ -83,7 +84,8 @@ LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T12:00:00.000000Z", pid=7,
 CRASHED = replace(LIFE, status="crashed", metadata={"reason": "process 7 is gone"})
 
 
-def step(identity: Identity | None, state: str = "", known: list[Death] | None = None, now: float = NOW) -> tuple[str, str]:
+def step(identity: Identity | None, state: str = "", known: list[Death] | None = None, now: float = NOW) -> tuple[str,
+                                                                                                                  str]:
     verdict = Verdict(state, "because") if state else None
     found = next_step(LifeView(identity, verdict), known or [], now, "b1", POLICY)
     return found.kind, found.why

@@ -11,7 +11,8 @@ import pytest
 from garrison.records.identity import STATUSES, Identity
 from garrison.supervise.verdict import Seen, Verdict, judge, stale_reason
 
-LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T10:00:00.000000Z", pid=7, start_ticks=70, pid_ns="pid:[1]", boot_id="b1", host="h")
+LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T10:00:00.000000Z", pid=7, start_ticks=70, pid_ns="pid:[1]",
+                boot_id="b1", host="h")
 """An active life of process 7."""
 LEASE = replace(LIFE, status="starting", spawn_deadline="2026-01-31T12:00:00.000000Z")
 """A lease whose spawner is process 7."""
@@ -44,7 +45,8 @@ TABLE: list[tuple[str, Identity, Seen, str, str]] = [
      "starting", "within its start deadline"),
     ("spawner had its time, no bearer", LEASE, seen(pid_ticks=70, spawn_due=True), "lapsed", "nothing bears"),
     ("starting, only the child", LEASE, seen(pid_ticks=None, marker_borne=True), "starting", "within its start"),
-    ("starting, spawner's pid recycled, child there", LEASE, seen(pid_ticks=9, marker_borne=True), "starting", "within"),
+    ("starting, spawner's pid recycled, child there", LEASE, seen(pid_ticks=9, marker_borne=True), "starting",
+     "within"),
     ("spawner dead, no bearer", LEASE, seen(pid_ticks=None), "lapsed", "nothing bears its marker"),
     ("spawner's pid recycled", LEASE, seen(pid_ticks=71), "lapsed", "nothing bears its marker"),
     ("spawner without ticks", replace(LEASE, start_ticks=None), seen(pid_ticks=None), "lapsed", "nothing bears"),
@@ -73,8 +75,10 @@ def test_an_ended_life_is_ended_whatever_runs(status: str, what: Seen) -> None:
 
 
 def test_who_counts_as_living() -> None:
-    living = {state: Verdict(state, "").living for state in ("alive", "starting", "elsewhere", "dead", "lapsed", "ended")}
-    assert living == {"alive": True, "starting": True, "elsewhere": True, "dead": False, "lapsed": False, "ended": False}
+    living = {state: Verdict(state, "").living for state in ("alive", "starting", "elsewhere", "dead", "lapsed",
+                                                             "ended")}
+    assert living == {"alive": True, "starting": True, "elsewhere": True, "dead": False, "lapsed": False,
+                      "ended": False}
 
 
 def test_every_combination_has_a_verdict_and_only_a_process_or_a_beat_makes_it_alive() -> None:

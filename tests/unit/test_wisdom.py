@@ -14,7 +14,8 @@ def at(phase: str, **more: str) -> Hook:
 
 
 def test_everything_there_is_to_say() -> None:
-    block = build_wisdom_prompt_block(at("executing", last_committed_node="abc1234", resumption_instructions="half of it\nis done"))
+    block = build_wisdom_prompt_block(at("executing", last_committed_node="abc1234",
+                                         resumption_instructions="half of it\nis done"))
     assert block.splitlines() == [
         HEADING, "Previous phase reached: executing", "Last committed node: abc1234",
         "SKIP planning phase — go directly to executing", "Resumption notes: half of it", "is done"]
@@ -24,7 +25,8 @@ def test_everything_there_is_to_say() -> None:
 @pytest.mark.parametrize("phase", PHASES)
 def test_what_to_skip(phase: str) -> None:
     block = build_wisdom_prompt_block(at(phase))
-    assert (f"SKIP planning phase — go directly to {phase}" in block) == (phase in ("executing", "impl_complete", "validating"))
+    assert (f"SKIP planning phase — go directly to {phase}" in block) == (phase in ("executing", "impl_complete",
+                                                                                    "validating"))
     assert ("nothing is left to do" in block) == (phase == "merged")
     assert "Last committed" not in block and "notes" not in block
 

@@ -187,7 +187,8 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
     if step.kind == "start" and _too_long_alone(view):
         return Decision([Act("end", why="orphaned")])
     if step.kind == "park":
-        return Decision([Act("park", why=step.why), _failure(f"its orchestrator was given up: {step.why}")])
+        # the fact first: a successor that finds the orchestrator parked, and no fact, would wait for a person
+        return Decision([_failure(f"its orchestrator was given up: {step.why}"), Act("park", why=step.why)])
     if step.kind == "wait":
         return Decision([], step.at)
     if step.kind in ("none", "ended"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from garrison.errors import AlreadyAlive, Refused
+from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.light import dataclass, field, replace
 from garrison.records.hook import Hook, succeed
 from garrison.records.identity import Identity, step
@@ -65,9 +65,14 @@ def lease(old: Identity | None, verdict: Verdict | None, wish: Wish, by: Spawner
 
 
 def hook_for(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
-    """The hook of the next life: the old one continued, or a new one in planning. The same life's is left as it is."""
+    """The hook of the next life: the old one continued, or a new one in planning. The same life's is left as it is.
+
+    Fenced if a later life has it: this spawner was held up so long that its lease was given to another.
+    """
     if old is None:
         return Hook(fresh_id, key.role, key.name, key.run, now, now, incarnation=incarnation)
+    if old.incarnation > incarnation:
+        raise Fenced(f"{key.full} has a later life ({old.incarnation} > {incarnation}); nothing was started")
     if old.incarnation == incarnation:
         return old
     return succeed(old, fresh_id, incarnation, now)

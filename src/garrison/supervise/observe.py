@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from garrison.records import life
 from garrison.supervise.lease import Spawner, marker
-from garrison.supervise.verdict import Seen, judge, stale_reason
+from garrison.supervise.verdict import Seen, judge, spawn_due, stale_reason
 from garrison.system.clock import from_iso
 
 TYPE_CHECKING = False
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from garrison.supervise.verdict import Verdict
     from garrison.system.clock import Clock
     from garrison.system.processes import Processes
-
-
-SPAWN_SECONDS = 2.0
-"""From the lease until the process bears its marker, at most, seconds; a wrong guess is fenced, never doubled."""
 
 
 class Observer:
@@ -34,7 +30,7 @@ class Observer:
         probe = self.processes.probe(identity.pid) if identity.pid and same_kernel else None
         ticks = probe.ticks if probe and not probe.zombie else None
         starting = identity.status == "starting"
-        due = starting and self.clock.time() > from_iso(identity.created_at) + SPAWN_SECONDS
+        due = starting and spawn_due(from_iso(identity.created_at), self.clock.time())
         foreign = identity.host != here.host or identity.pid_ns != here.pid_ns
         return Seen(
             here.host, here.boot_id, here.pid_ns, pid_ticks=ticks,

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
 
 
+SPAWN_SECONDS = 2.0
+"""From the lease until the process bears its marker, at most, seconds."""
+
+
 @dataclass(frozen=True)
 class Seen:
     """What was observed of one identity at one moment."""
@@ -64,6 +68,15 @@ def _by_hand(seen: Seen, hand_timeout: float) -> Verdict:
     if seen.beat_age is not None and seen.beat_age <= hand_timeout:
         return Verdict("alive", "made by hand, its beat is fresh")
     return Verdict("dead", "made by hand, its beat is old")
+
+
+def spawn_due(leased_at: float, now: float) -> bool:
+    """Whether a spawner has had time enough to start its process; both are wall times, in seconds.
+
+    A clock that was set back since the lease tells nothing: then too the marker decides, or a life whose process died
+    would count as starting until the clock is where it was. A wrong guess is fenced, never doubled.
+    """
+    return not 0 <= now - leased_at <= SPAWN_SECONDS
 
 
 def _starting(identity: Identity, seen: Seen) -> Verdict:

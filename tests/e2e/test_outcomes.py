@@ -1,0 +1,104 @@
+"""How nodes end: agents and acceptance that fail, conflicts, red gates, and the scripted agent's lives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support import Node, git, wait_for
+
+SEED = Path(__file__).parents[3] / "shared/corpus/_seeds/001_mini_pipeline.dot"
+MINI = """\
+digraph pipeline {
+    graph [prd_ref="PRD-TEST-001"];
+    start [shape=circle; label="START"];
+    impl_test [shape=box; handler=codergen; label="Test Task";
+               status=pending; bead_id="TEST-001"];
+    exit_ok [shape=doublecircle; label="EXIT-OK"];
+    start -> impl_test [label="begin"];
+    impl_test -> exit_ok [label="pass"];
+}
+"""
+"""The pipeline of the seed's own tests, as it stands in SEED where that is present."""
+
+
+def test_failures_are_named_and_independent_work_lands(place):
+    """Nodes b to e fail, each in its own way; a lands, and f never starts since it needs what b should have made."""
+    place.covered = True
+    rewrite = "sed -i '5s/.*/changed by {}/' notes.txt"
+    graph = place.graph(
+        Node("a", before=f"{rewrite.format('a')}; {place.hold('a')}"),
+        Node("b", command="echo I give up >&2; exit 3"),
+        Node("c", attributes='acceptance="echo no such feature; false"'),
+        Node("d", before=f"{rewrite.format('d')}; {place.hold('d')}"),
+        Node("e", before="touch red.flag"),
+        Node("f", after=("b",)))
+    gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; if test -e red.flag; then echo the flag is red; exit 1; fi'
+    child = place.launch(graph, "r1", "--max-agents", "5", gate=gate)
+    place.arrived("d")  # its branch begins before a lands
+    place.free("a")
+    wait_for("a lands", lambda: place.nodes().get("a", {}).get("status") == "validated")
+    place.free("d")
+    assert place.finish(child) == 1, place.told()
+    assert place.status() == "failed"
+    nodes = place.nodes()
+    assert {name: node["status"] for name, node in nodes.items()} == {
+        "a": "validated", "b": "failed", "c": "failed", "d": "failed", "e": "failed", "f": "pending"}
+    place.check_landed("a")
+    place.check_left_but_failed("b", "c", "d", "e")
+    for name, said in {"b": "I give up", "c": "no such feature", "d": "notes.txt", "e": "the flag is red"}.items():
+        assert said in nodes[name]["reason"], nodes[name]
+    told = place.told()
+    assert "run failed" in told
+    assert all(f"{name}: " in told.rpartition("run failed")[2] for name in "bcde")
+    over = place.command("launch", "--resume", "r1")
+    assert over.returncode == 1
+    assert "run r1 is failed" in over.stderr
+
+
+def test_the_seeds_mini_pipeline_with_the_scripted_agent(place):
+    if SEED.exists():
+        assert SEED.read_text().split() == MINI.split()
+    graph = place.root / "mini_pipeline.dot"
+    graph.write_text(MINI)
+    child = place.launch(graph, "r1", "--agent", "scripted")
+    assert place.finish(child) == 0, place.told()
+    assert {name: node["status"] for name, node in place.nodes().items()} == {"impl_test": "validated"}
+    written = git(place.repo, "show", "main:scripted/impl_test.txt")
+    assert written == "written by the scripted agent for impl_test"
+    place.check_left()
+
+
+def test_a_scripted_life_after_another(place):
+    """Life 1's agent is killed and so fails; the script of b kills the orchestrator twice, then finishes with notes."""
+    scripts = place.root / "scripts"
+    scripts.mkdir()
+    (scripts / "a.yaml").write_text("- crash: me\n")
+    (scripts / "b.yaml").write_text("""\
+- {life: 1, notes: "begun by one"}
+- {life: 1, edit: {path: b.txt, text: "one "}}
+- {life: 1, commit: "Begin b"}
+- {life: 1, wait: 0.6}
+- {life: 1, crash: orchestrator}
+- {life: 2, notes: "and two"}
+- {life: 2, edit: {path: b.txt, text: "two ", append: true}}
+- {life: 2, wait: 0.6}
+- {life: 2, crash: orchestrator}
+- {life: 3, run: 'cp "$GARRISON_PROMPT_FILE" prompt.txt'}
+- {life: 3, edit: {path: b.txt, text: "three", append: true}}
+""")
+    graph = place.root / "scripted.dot"
+    graph.write_text('digraph scripted { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]; '
+                     'a [shape=box, agent=scripted]; b [shape=box, agent=scripted]; '
+                     'start -> a -> exit; start -> b -> exit; }')
+    child = place.launch(graph, "r1", "--agent", "scripted", "--max-agents", "2", GARRISON_SCRIPTS=str(scripts))
+    assert place.finish(child) == 1, place.told()
+    nodes = place.nodes()
+    assert (nodes["a"]["status"], nodes["b"]["status"]) == ("failed", "validated"), nodes
+    assert "exit code" in nodes["a"]["reason"]
+    assert git(place.repo, "show", "main:b.txt") == "one two three"
+    prompt = git(place.repo, "show", "main:prompt.txt")
+    assert "Resumption notes: and two" in prompt
+    assert "Begin b" in prompt.partition("Last committed node:")[2].partition("\n")[0]
+    assert place.deaths()["orchestrator-b"] == [1, 2]
+    output = (place.home / "runs/r1/nodes/b/1/output.log").read_text()
+    assert "scripted agent (not a real one) for b, life 3" in output

@@ -1,0 +1,65 @@
+"""Stopping in order, whoever is left to hear it, and going on in the same attempt with what was learned."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from support import Node, Place, alive, wait_for
+
+
+def stopped(place: Place) -> None:
+    """The run is stopped, resumable, and nobody of it is left."""
+    assert place.status() == "stopped", place.told()
+    wait_for("nothing is left", lambda: not place.mine())
+    assert not [stem for stem, identity in place.identities().items() if alive(identity)]
+    assert place.nodes()["a"] == {**place.nodes()["a"], "status": "active", "attempt": 1}
+    assert not list(place.home.glob("run/plain/*@r1.json"))
+
+
+def test_stopped_by_every_way_and_resumed(place):
+    place.covered = True
+    half = "test -e half.txt || { echo half > half.txt; git add -A; git commit -qm 'Half of the work'; }"
+    note = 'echo "life $GARRISON_INCARNATION was here" > "$GARRISON_NOTES_FILE"'
+    graph = place.graph(Node("a", before=f"{half}; {note}; {place.hold('a')}"))
+
+    detached = place.command(*place.launch_arguments(graph, "r1", "--detach"))
+    assert detached.returncode == 0, detached.stderr
+    said = json.loads(detached.stdout)
+    assert (said["status"], said["run"], said["launcher_pid"]) == ("ok", "r1", place.pid("launch"))
+    place.arrived("a")
+    stop = place.command("stop", "r1")
+    assert (stop.returncode, stop.stdout) == (0, "run r1: stopped\n"), stop.stderr
+    stopped(place)
+    assert place.command("up").stdout == "", "what a person stopped is not brought up"
+
+    child = place.resume()
+    place.arrived("a")
+    child.send_signal(signal.SIGTERM)
+    assert place.finish(child) == 130, place.told()
+    stopped(place)
+
+    for dead in (["launch"], ["launch", "guardian-crew"]):
+        child = place.resume()
+        place.arrived("a")
+        place.kill(*dead)
+        child.wait()
+        stop = place.command("stop")
+        assert (stop.returncode, stop.stdout) == (0, "run r1: stopped\n"), stop.stderr
+        stopped(place)
+    again = place.command("stop", "r1")
+    assert (again.returncode, again.stderr) == (1, "garrison: run r1 is stopped already\n")
+
+    child = place.resume()
+    place.arrived("a")
+    os.kill(child.pid, signal.SIGHUP)
+    log = place.home / "runs/r1/layers/launch.log"
+    wait_for("the launcher detaches", lambda: "detached, run r1 goes on" in log.read_text())
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    place.check("a", history=False)
+    prompt = (place.home / "runs/r1/nodes/a/1/prompt.md").read_text()
+    assert "Half of the work" in prompt
+    assert "life 4 was here" in prompt
+    assert place.worked() == [("a", 1, 5)]

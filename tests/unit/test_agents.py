@@ -89,7 +89,7 @@ def test_without_a_configuration_there_are_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("[agents", "is not TOML"), ("agents.x = 5", r"\[agents.x\] should be a table"),
+    ("[agents", "is not TOML"), ("agents = 5", "agents should be a table"), ("agents.x = 5", r"\[agents.x\] should be a table"),
     ("[agents.x]\n", "argv should be a list of strings"),
     ("[agents.x]\nargv = 'prog'", "argv should be a list of strings"),
     ("[agents.x]\nargv = ['a', 1]", "argv should be a list of strings"), ("[agents.x]\nargv = []", "argv is empty"),

@@ -7,6 +7,7 @@ leaves uncommitted the orchestrator commits.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from garrison.agents.seam import Outcome, Profile
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 SHELL = Profile("command", ("/bin/sh", "-c", "{command}"))
 """The node's own `command`, by a shell."""
+
+
+_PLACES = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file)\}")
 
 
 class CommandAgent:
@@ -48,11 +52,15 @@ def fill(word: str, assignment: Assignment, claim: Path) -> str:
     values = {"prompt_file": str(assignment.prompt_file), "tree": str(assignment.tree), "node": task.node,
               "run": task.run_id, "attempt": str(task.attempt), "result_file": str(claim),
               "command": task.command or ""}
-    for name, value in values.items():
-        if word == "{" + name + "}":
-            return value
-        word = word.replace("{" + name + "}", value) if name != "command" else word
-    return word.replace("{prompt}", assignment.prompt_file.read_text()) if "{prompt}" in word else word
+    if word == "{command}":
+        return values["command"]
+
+    def put(match: re.Match[str]) -> str:
+        name = match[1]
+        return assignment.prompt_file.read_text() if name == "prompt" else values[name]
+
+    return _PLACES.sub(put, word)  # in one pass: a path that holds {node} is not filled again
+
 
 
 class CommandWork:

@@ -36,7 +36,10 @@ def profiles(home: Path) -> dict[str, Profile]:
         body = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
-    for name, values in body.get("agents", {}).items():
+    agents = body.get("agents", {})
+    if not isinstance(agents, dict):
+        raise UsageError(f"{path}: agents should be a table of tables, [agents.NAME]")
+    for name, values in agents.items():
         found[name] = _profile(path, name, values)
     return found
 
@@ -49,7 +52,7 @@ def _profile(path: Path, name: str, values: Any) -> Profile:
     for key, words in (("argv", argv), ("env", env)):
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise UsageError(f"{where}: {key} should be a list of strings")
-    if not argv:
+    if not argv or not argv[0]:
         raise UsageError(f"{where}: argv is empty; name the program to run")
     success = values.get("success", "exit_zero")
     if success not in RULES:

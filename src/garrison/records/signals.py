@@ -127,7 +127,7 @@ def pending(home: Path, recipient: Key) -> list[Posted]:
             found.append(Posted(folder / name, read(folder / name)))
         except FileNotFoundError:
             continue
-        except (RecordCorrupt, NewerSchema) as error:
+        except (RecordCorrupt, NewerSchema, IsADirectoryError) as error:
             found.append(Posted(folder / name, None, str(error)))
     return found
 

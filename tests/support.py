@@ -387,6 +387,13 @@ class Place:
         assert not list(self.trees.glob(f"*/{run}"))
         assert git(self.repo, "status", "--porcelain") == self.edits
 
+    def only_last_lives(self, run: str = "r1") -> None:
+        """Nothing bears the marker of a life that has a successor: neither a layer nor what its agent had started."""
+        lives = {stem: identity["incarnation"] for stem, identity in self.identities(run).items()}
+        for one in self.mine():
+            stem, _, life = one.environ.get("GARRISON_LIFE", "").rpartition(":")[2].partition("#")
+            assert int(life or 0) == lives.get(stem, int(life or 0)), f"{one} outlived its life, {stem} is at {lives}"
+
     def refused(self, stem: str, run: str = "r1") -> list[str]:
         """Why signals to a layer were refused."""
         return [path.read_text() for path in sorted((self.home / "signals" / f"{stem}@{run}").glob("refused/*.reason"))]

@@ -53,6 +53,7 @@ def walk(place: Place, kills: list[tuple[str, Pair]]) -> None:
                 place.pid(stem, life=lives[stem])
             if HOLDS_IN.get(phase) in pair:
                 place.arrived(phase)
+            place.only_last_lives()
         place.free(phase)
     assert place.finish(child) == 0, place.told()
     place.check("a")
@@ -103,6 +104,7 @@ def test_all_killed_at_once_and_brought_up_again(place):
     said = "".join((place.root / f"up{number}").read_text() for number in range(3)).split()
     assert said == ["r1"], "exactly one of three brought it up"
     place.arrived("executing")
+    place.only_last_lives()
     assert place.command("up").stdout == ""
     place.free("executing")
     wait_for(f"the run ends\n{place.told()}", lambda: place.identity("launch")["status"] == "terminated")

@@ -156,7 +156,7 @@ def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
         return Decision([Act("job", "setup")])
     if facts.setup not in ("", "ok"):
         return Decision([_failure(facts.setup)])
-    if view.task.skip_agent:
+    if view.task.skip_agent or view.result is not None:  # a predecessor's orchestrator may have ended meanwhile
         return Decision([Act("move", "executing")])
     return Decision([*_orchestrate(facts, view, policy).acts, Act("move", "executing")])
 

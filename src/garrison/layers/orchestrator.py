@@ -83,8 +83,9 @@ class Orchestrator:
             self._end("stopped")
             return True
         self._note_progress()  # a predecessor may have died between its commit and its note of it
-        wisdom = build_wisdom_prompt_block(self.hook) if self.life.incarnation > 1 else ""
-        text = prompt.build(self.task, self.life.identity.branch or "", wisdom)
+        again = self.assignment.prompt_file.exists()  # an earlier life of this very attempt wrote it
+        wisdom = build_wisdom_prompt_block(self.hook) if again else ""
+        text = prompt.build(self.task, self.life.identity.branch or "", wisdom, self._conflicts())
         atomic.write(self.assignment.prompt_file, text.encode())
         failpoint.here(":prompted")
         self._move("executing")
@@ -94,6 +95,15 @@ class Orchestrator:
         except GarrisonError as error:
             self._finish(Outcome("fail", str(error)))
         return True
+
+    def _conflicts(self) -> list[str]:
+        """The files in which this attempt began with conflict markers."""
+        return _read(self.assignment.folder / "conflicts.txt").splitlines()
+
+    def _marked(self) -> list[str]:
+        """Those of them that still have a marker."""
+        return [name for name in self._conflicts() if (self.tree / name).is_file()
+                and b"\n<<<<<<< " in b"\n" + (self.tree / name).read_bytes()]
 
     def _note_progress(self) -> None:
         """Bring the last commit and the agent's notes into the hook, for a successor."""
@@ -124,6 +134,9 @@ class Orchestrator:
 
     def _finish(self, outcome: Outcome) -> None:
         """Commit the leftovers, write the stamped result while nobody has taken our place, and go."""
+        marked = self._marked() if outcome.status == "success" else []
+        if marked:
+            outcome = Outcome("fail", f"conflict markers are left in {', '.join(marked)}", outcome.exit_code)
         if outcome.status == "success":
             where = f"run {self.task.run_id}, attempt {self.task.attempt}"
             self.git.commit_all(self.tree, f"Commit what {self.task.node} left uncommitted\n\n{where}")
@@ -151,7 +164,8 @@ class Orchestrator:
         """Move the own hook; a successor that begins at a later phase stays there."""
         now = self.world.clock.utc()
         order = list(hooks.PHASES)
-        if order.index(self.hook.phase) < order.index(phase):
+        rework = (self.hook.phase, phase) == ("impl_complete", "executing")
+        if rework or order.index(self.hook.phase) < order.index(phase):
             self.hook = self.life.hook(lambda old: hooks.move(old, phase, now))
 
     def _end(self, reason: str) -> None:

@@ -6,7 +6,6 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120  # `python3 -I` leaves it out
 import _door  # noqa: F401  # runs this again with the checkout's Python if need be
-
 from garrison.cli.demo_cmd import demo
 from garrison.cli.main import run_command
 

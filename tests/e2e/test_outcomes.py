@@ -28,9 +28,9 @@ def test_failures_are_named_and_independent_work_lands(place):
     graph = place.graph(
         Node("a", before=f"{rewrite.format('a')}; {place.hold('a')}"),
         Node("b", command="echo I give up >&2; exit 3"),
-        Node("c", attributes='acceptance="echo no such feature; false"'),
-        Node("d", before=f"{rewrite.format('d')}; {place.hold('d')}"),
-        Node("e", before="touch red.flag"),
+        Node("c", attributes='rework=none, acceptance="echo no such feature; false"'),
+        Node("d", before=f"{rewrite.format('d')}; {place.hold('d')}", attributes="rework=none"),
+        Node("e", before="touch red.flag", attributes="rework=none"),
         Node("f", after=("b",)))
     gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; if test -e red.flag; then echo the flag is red; exit 1; fi'
     child = place.launch(graph, "r1", "--max-agents", "5", gate=gate)

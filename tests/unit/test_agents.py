@@ -42,7 +42,9 @@ def test_templates(assignment: Assignment, word: str, filled: str) -> None:
 @pytest.mark.parametrize(("result", "outcome"), [
     (JobResult(0, False, 1.0), Outcome("success", "", 0)),
     (JobResult(3, False, 1.0), Outcome("fail", "exit code 3: said", 3)),
-    (JobResult(-9, False, 1.0), Outcome("fail", "exit code -9: said", -9)),
+    (JobResult(-9, False, 1.0), Outcome("fail", "exit code -9: said", -9, killed=True)),
+    (JobResult(137, False, 1.0), Outcome("fail", "exit code 137: said", 137, killed=True)),
+    (JobResult(-9, True, 61.2), Outcome("fail", "timed out after 61 s: said", -9)),
     (JobResult(-15, True, 61.2), Outcome("fail", "timed out after 61 s: said", -15)),
     (JobResult(0, True, 60.0), Outcome("fail", "timed out after 60 s: said", 0))])
 def test_exit_zero(result: JobResult, outcome: Outcome) -> None:
@@ -89,7 +91,8 @@ def test_without_a_configuration_there_are_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("[agents", "is not TOML"), ("agents = 5", "agents should be a table"), ("agents.x = 5", r"\[agents.x\] should be a table"),
+    ("[agents", "is not TOML"), ("agents = 5", "agents should be a table"),
+    ("agents.x = 5", r"\[agents.x\] should be a table"),
     ("[agents.x]\n", "argv should be a list of strings"),
     ("[agents.x]\nargv = 'prog'", "argv should be a list of strings"),
     ("[agents.x]\nargv = ['a', 1]", "argv should be a list of strings"), ("[agents.x]\nargv = []", "argv is empty"),

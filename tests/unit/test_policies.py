@@ -190,9 +190,8 @@ def test_the_processor_is_wanted_from_the_first_completed_node_on() -> None:
 @pytest.mark.parametrize(("status", "merge", "expected"), [
     ("active", Merge(1, "landed", commit="c"), "impl_complete"),
     ("impl_complete", Merge(1, "landed", commit="c"), "validated"),
-    ("impl_complete", Merge(1, "conflict", "in f"), "failed"),
-    ("impl_complete", Merge(1, "rejected", "red"), "failed"),
-    ("impl_complete", Merge(1, "cancelled"), "failed"),
+    ("impl_complete", Merge(1, "conflict", "in f"), None),  # its runner says so, with what is to be reworked
+    ("impl_complete", Merge(1, "rejected", "red"), None),
     ("impl_complete", Merge(2, "landed"), None), ("impl_complete", Merge(1, "testing"), None),
     ("active", Merge(1, "rejected"), None), ("pending", Merge(1, "landed"), None),
 ])
@@ -202,6 +201,49 @@ def test_the_merge_journal_is_believed_of_this_attempt(status: str, merge: Merge
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p"), "merges": {"a": merge}}
     changes = [act.data["status"] for act in guard(state, max_agents=0, **seen).acts if act.kind == "node"]
     assert changes == ([expected] if expected else [])
+
+
+IN_QUEUE = (node("a", "pending"), node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
+
+
+@pytest.mark.parametrize("status", ["conflict", "rejected", "cancelled"])
+def test_an_entry_that_did_not_land_fails_its_node_when_no_runner_will_say_so(status: str) -> None:
+    state = journal(*IN_QUEUE)
+    seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p"),
+            "merges": {"a": Merge(1, status, "why")}}
+    assert [act.data for act in guard(state, max_agents=0, **seen).acts] == [
+        {"node": "a", "status": "failed", "attempt": 1, "reason": "why"}]
+
+
+def test_a_node_in_the_queue_lands_though_its_runner_was_given_up() -> None:
+    state = journal(*IN_QUEUE)
+    seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p")}
+    assert guard(state, max_agents=0, **seen).acts == []
+
+
+def exited(kind: str, attempt: int) -> Posted:
+    return posted("RUNNER_EXITED", attempt=attempt, payload={"status": "failed", "kind": kind, "reason": "red"})
+
+
+@pytest.mark.parametrize(("kind", "attempt", "limit", "status", "following"), [
+    ("acceptance", 1, 2, "active", 2), ("gate", 2, 2, "active", 3), ("conflict", 1, 2, "active", 2),
+    ("gate", 3, 2, "failed", 3), ("acceptance", 1, 0, "failed", 1), ("", 1, 2, "failed", 1),
+    ("setup", 1, 2, "failed", 1),
+])
+def test_what_an_agent_may_mend_is_reworked_within_the_limit(kind: str, attempt: int, limit: int, status: str,
+                                                             following: int) -> None:
+    state = journal(node("a", "pending"), node("a", "active", attempt=attempt), node("b", "pending"), RUNNING)
+    view = GuardianView(RUN, NOW, BOOT, [exited(kind, attempt)], {"a": life("runner", "a")})
+    (act,) = guardian_policy.decide(TWO, state, view, 2, POLICY, limit).acts
+    assert act.data["effect"] == {"node": "a", "status": status, "attempt": following, "reason": "red"}
+
+
+def test_a_new_attempt_waits_for_the_runner_of_the_old_one_and_then_has_its_own() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("a", "active", attempt=2), node("b", "pending"),
+                    RUNNING)
+    old = life("runner", "a", "terminated", state="ended", reason="failed")
+    assert guard(state, runners={"a": life("runner", "a")}).acts == []
+    assert shown(guard(state, runners={"a": old})) == [("start", "a")]
 
 
 @pytest.mark.parametrize(("said", "act", "data"), [
@@ -478,3 +520,33 @@ def test_the_dead_are_buried_though_nobody_follows(view: LifeView, deaths: list[
 def test_a_clock_set_back_does_not_keep_a_dead_start_alive(age: float, due: bool) -> None:
     # Found by seed 5817: the clock went back by a day, and for a day the dead process counted as about to start.
     assert spawn_due(1000.0, 1000.0 + age) is due
+
+
+# ---- rework
+
+
+def again(phase: str, facts: RunnerFacts | None = None, **seen: Any) -> list[tuple[str, str]]:
+    return shown(run(facts, phase, replace(TASK, attempt=2), **seen))
+
+
+def test_a_rework_goes_back_to_executing_before_anything_else() -> None:
+    assert again("validating", merge=Merge(1, "conflict", "f")) == [("move", "executing")]
+    assert again("impl_complete") == [("move", "executing")]
+    assert again("executing", tree_ready=False) == [("fact", "begun")]
+    begun = RunnerFacts(begun="yes")
+    assert again("executing", begun, tree_ready=False) == [("tree", "")]
+
+
+def test_a_rework_has_an_orchestrator_of_its_own_and_no_death_is_counted() -> None:
+    old = life("orchestrator", "a", "terminated", reason="done")
+    assert again("executing", RunnerFacts(begun="yes"), tree_ready=True, orchestrator=old) == [("start", "")]
+
+
+def test_a_failure_says_what_may_be_mended() -> None:
+    facts = RunnerFacts(acceptance="acceptance ended with exit code 1")
+    result = Result(RUN, "a", 1, 1, "success", AT)
+    acts = run(facts, "executing", replace(TASK, acceptance="true"), tree_ready=True, result=result).acts
+    assert [(act.who, act.data["kind"]) for act in acts] == [("failed", "acceptance")]
+    for status, kind in (("conflict", "conflict"), ("rejected", "gate"), ("cancelled", "")):
+        acts = run(None, "validating", merge=Merge(1, status, "why")).acts
+        assert [(act.who, act.data["kind"]) for act in acts] == [("failed", kind)]

@@ -46,6 +46,8 @@ class Outcome:
     status: str
     reason: str = ""
     exit_code: int | None = None
+    killed: bool = False
+    """Whether it was killed from outside: no verdict on the work, which a successor takes up."""
 
 
 class Work(Protocol):

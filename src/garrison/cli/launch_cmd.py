@@ -40,6 +40,7 @@ HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison 
 @click.option("--agent", default="command", show_default=True, help="Who does nodes that name nobody.")
 @click.option("--max-agents", type=click.IntRange(1), help="Nodes worked on at once (default: the cores, at least 2).")
 @click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, help="Deaths allowed an attempt.")
+@click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, help="New attempts a node gets.")
 @click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True)
 @HOME
 @click.option("--detach", is_flag=True, help="Return once the launcher lives; `garrison status` shows how it goes.")

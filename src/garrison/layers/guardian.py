@@ -110,7 +110,8 @@ class Guardian:
     def turn(self) -> bool:
         """Observe, decide, act."""
         self._view = self.observe()
-        self._decision = policy.decide(self.plan, self.state, self._view, self.launch.max_agents, self.policy)
+        self._decision = policy.decide(self.plan, self.state, self._view, self.launch.max_agents, self.policy,
+                                        self.launch.max_rework)
         for act in self._decision.acts:
             failpoint.here(f"{name_of(act)}.before")
             getattr(self, f"_do_{act.kind}")(act, self._view)
@@ -206,7 +207,7 @@ class Guardian:
         path = self.files.attempt(node, attempt) / "task.json"
         task = run_records.load(Task, path)
         if task is None:
-            task = task_of(self.plan.tasks[node], self.launch, self.plan, attempt)
+            task = task_of(self.plan.tasks[node], self.launch, self.plan, attempt, self.state.nodes[node].reason)
             run_records.save(path, task)
         return task
 
@@ -282,7 +283,7 @@ def implied_phase(state: RunState) -> str:
     return "validating" if "impl_complete" in statuses else "impl_complete"
 
 
-def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, attempt: int) -> Task:
+def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, attempt: int, reason: str = "") -> Task:
     """What a runner is told of a node. Pure."""
     agent = planned.agent or ("command" if planned.command else launch.agent)
     return Task(
@@ -291,6 +292,7 @@ def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, attempt: int) -
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s, goal=plan.goal,
         # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.
         skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
+        rework=str(planned.attrs.get("rework", "fresh")), rework_reason=reason if attempt > 1 else "",
         attributes=_plain(planned.attrs))
 
 

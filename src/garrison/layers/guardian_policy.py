@@ -16,7 +16,7 @@ from garrison.supervise.restart import Policy
 from garrison.supervise.step import LifeView, Step, burial, next_step
 
 if TYPE_CHECKING:
-    from garrison.layers.run_state import RunState
+    from garrison.layers.run_state import NodeState, RunState
     from garrison.pipeline.launch import RunPlan
     from garrison.records.identity import Identity
     from garrison.records.signals import Posted, Signal
@@ -75,9 +75,14 @@ class Decision:
     wake_at: float | None = None
 
 
-def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, policy: Policy) -> Decision:
+REWORKABLE = frozenset({"acceptance", "gate", "conflict"})
+"""Kinds of failure that a new attempt may mend, since the agent can be told what was wrong."""
+
+
+def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, policy: Policy,
+           max_rework: int = 0) -> Decision:
     """The acts of one turn."""
-    acts = _signals(state, view)
+    acts = _signals(plan, state, view, max_rework)
     if not acts:
         acts = _landed(state, view)
     if acts:
@@ -96,7 +101,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     return Decision(acts, wake_at)
 
 
-def _signals(state: RunState, view: GuardianView) -> list[Act]:
+def _signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Act]:
     lives = {life.identity.key.full: life.identity.incarnation
              for life in [*view.runners.values(), view.processor] if life.identity}
     acts = []
@@ -110,19 +115,19 @@ def _signals(state: RunState, view: GuardianView) -> list[Act]:
         elif why:
             acts.append(Act("refuse", why=why, posted=posted))
         else:
-            return [*acts, Act("take", posted=posted, data=_effect(state, view, posted.signal))]
+            limit = _limit(plan, posted.signal, max_rework)
+            return [*acts, Act("take", posted=posted, data=_effect(state, view, posted.signal, limit))]
     return acts
 
 
-def _effect(state: RunState, view: GuardianView, signal: Signal) -> dict[str, Any]:
+def _effect(state: RunState, view: GuardianView, signal: Signal, max_rework: int) -> dict[str, Any]:
     """What obeying a signal changes: {'effect': node change}, {'resume': lives to lift}, {'stop': True}, or nothing."""
     node = state.nodes.get(signal.node_id or "")
     if signal.signal_type == "NODE_COMPLETE" and node and node.status == "active":
         return {"effect": {"node": signal.node_id, "status": "impl_complete", "attempt": node.attempt}}
     if signal.signal_type == "RUNNER_EXITED" and node and node.status in UNFINISHED \
             and signal.payload.get("status") == "failed":
-        return {"effect": {"node": signal.node_id, "status": "failed", "attempt": node.attempt,
-                           "reason": str(signal.payload.get("reason", "no reason given"))}}
+        return {"effect": _after_failure(signal, node, max_rework)}
     if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "resume":
         stopped = {life.identity.key.full: life.identity.incarnation for life in view.runners.values()
                    if life.identity and life.identity.status == "terminated" and life.identity.reason == "stopped"}
@@ -130,6 +135,20 @@ def _effect(state: RunState, view: GuardianView, signal: Signal) -> dict[str, An
     if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "stop":
         return {"stop": True}
     return {}
+
+
+def _limit(plan: RunPlan, signal: Signal, max_rework: int) -> int:
+    """How often the signal's node may be reworked; `rework=none` in the graph says never."""
+    task = plan.tasks.get(signal.node_id or "")
+    return 0 if task is not None and task.attrs.get("rework") == "none" else max_rework
+
+
+def _after_failure(signal: Signal, node: NodeState, max_rework: int) -> dict[str, Any]:
+    """A failure that a new attempt may mend is reworked, as often as the limit says; any other is the node's end."""
+    reason = str(signal.payload.get("reason", "no reason given"))
+    again = signal.payload.get("kind") in REWORKABLE and node.attempt <= max_rework
+    return {"node": signal.node_id, "status": "active" if again else "failed", "reason": reason,
+            "attempt": node.attempt + 1 if again else node.attempt}
 
 
 def _landed(state: RunState, view: GuardianView) -> list[Act]:
@@ -142,9 +161,15 @@ def _landed(state: RunState, view: GuardianView) -> list[Act]:
             acts.append(_node(name, "impl_complete", node.attempt))
         elif merge.status == "landed":
             acts.append(_node(name, "validated", node.attempt, commit=merge.commit))
-        elif merge.status in ("conflict", "rejected", "cancelled") and node.status == "impl_complete":
+        elif merge.status in ("conflict", "rejected", "cancelled") and _given_up_on(view, name):
             acts.append(_node(name, "failed", node.attempt, reason=merge.reason or merge.status))
     return acts
+
+
+def _given_up_on(view: GuardianView, name: str) -> bool:
+    """Whether no runner will ever say why the node's entry did not land."""
+    identity = view.runners.get(name, LifeView()).identity
+    return identity is not None and identity.status == "parked"
 
 
 def _node(name: str, status: str, attempt: int, **more: str) -> Act:
@@ -204,9 +229,9 @@ def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[li
 
 
 def _given_up(state: RunState, name: str, why: str) -> list[Act]:
-    """A node under way fails with its runner; a landed one stays landed, whoever was to clean up."""
+    """An active node fails with its runner; one that waits for the queue or has landed needs none any more."""
     node = state.nodes.get(name)
-    if node is None or node.status not in UNFINISHED:
+    if node is None or node.status != "active":
         return []
     return [_node(name, "failed", node.attempt, reason=f"its runner was given up: {why}")]
 
@@ -217,7 +242,7 @@ def _queue_given_up(state: RunState, why: str) -> list[Act]:
 
 
 def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
-    """A node under way needs one; a landed one until its runner has cleaned up."""
+    """A node under way needs one (which also says why it did not land); a landed one until it has cleaned up."""
     status = state.nodes[name].status
     life = view.runners.get(name, LifeView()).identity
     if status in UNFINISHED:
@@ -228,9 +253,16 @@ def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
 def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy: Policy) -> Step:
     full = life.identity.key.full if life.identity else ""
     step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, policy)
+    if step.kind == "ended" and name in state.nodes and of_earlier_attempt(state.nodes[name], life):
+        return Step("start", f"attempt {state.nodes[name].attempt}")
     if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
         return Step("start", f"{step.why}, lifted")
     return step
+
+
+def of_earlier_attempt(node: NodeState, life: LifeView) -> bool:
+    """Whether a runner's life belongs to an attempt that is over."""
+    return life.identity is not None and int(life.identity.metadata.get("attempt", 1)) < node.attempt
 
 
 def may_start_again(state: RunState, identity: Identity) -> bool:
@@ -279,7 +311,10 @@ def suspended(state: RunState, view: GuardianView, name: str) -> bool:
     """Whether a node under way waits for a person: its runner was stopped, or is held or parked by hand."""
     if state.nodes[name].status not in UNFINISHED:
         return False
-    life = view.runners.get(name, LifeView()).identity
-    if life is None or life.status not in ("terminated", "parked"):
+    seen = view.runners.get(name, LifeView())
+    life = seen.identity
+    if life is None or life.status not in ("terminated", "parked") or of_earlier_attempt(state.nodes[name], seen):
         return False
-    return life.status == "parked" or not may_start_again(state, life)
+    if life.status == "parked":
+        return state.nodes[name].status == "active"  # else the queue goes on without it
+    return not may_start_again(state, life)

@@ -58,6 +58,7 @@ class Request:
     agent: str = "command"
     max_agents: int | None = None
     max_respawn: int = 10
+    max_rework: int = 2
     terminal: str = "auto"
     new: bool = False
     allow_foreign_imports: bool = False
@@ -88,6 +89,7 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
         setup=request.setup or plan.setup, no_gate=request.no_gate, env=_environment_names(world, request, plan),
         held_back=held_back(world.environ, request.env), agent=request.agent,
         max_agents=request.max_agents or max(2, os.cpu_count() or 1), max_respawn=request.max_respawn,
+        max_rework=request.max_rework,
         terminal=request.terminal, path=world.environ.get("PATH", os.defpath),
         locale={name: world.environ[name] for name in LOCALE if name in world.environ},
         graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "")

@@ -70,6 +70,8 @@ class Orchestrator:
             return False
         if self.stopping:
             self._end("stopped")
+        elif outcome.killed:
+            self._end("killed")  # without a result: the runner counts a death and starts a successor with wisdom
         else:
             self._finish(outcome)
         return True
@@ -83,8 +85,9 @@ class Orchestrator:
             self._end("stopped")
             return True
         self._note_progress()  # a predecessor may have died between its commit and its note of it
-        wisdom = build_wisdom_prompt_block(self.hook) if self.life.incarnation > 1 else ""
-        text = prompt.build(self.task, self.life.identity.branch or "", wisdom)
+        again = self.assignment.prompt_file.exists()  # an earlier life of this very attempt wrote it
+        wisdom = build_wisdom_prompt_block(self.hook) if again else ""
+        text = prompt.build(self.task, self.life.identity.branch or "", wisdom, self._conflicts())
         atomic.write(self.assignment.prompt_file, text.encode())
         failpoint.here(":prompted")
         self._move("executing")
@@ -94,6 +97,15 @@ class Orchestrator:
         except GarrisonError as error:
             self._finish(Outcome("fail", str(error)))
         return True
+
+    def _conflicts(self) -> list[str]:
+        """The files in which this attempt began with conflict markers."""
+        return _read(self.assignment.folder / "conflicts.txt").splitlines()
+
+    def _marked(self) -> list[str]:
+        """Those of them that still have a marker."""
+        return [name for name in self._conflicts() if (self.tree / name).is_file()
+                and b"\n<<<<<<< " in b"\n" + (self.tree / name).read_bytes()]
 
     def _note_progress(self) -> None:
         """Bring the last commit and the agent's notes into the hook, for a successor."""
@@ -124,18 +136,16 @@ class Orchestrator:
 
     def _finish(self, outcome: Outcome) -> None:
         """Commit the leftovers, write the stamped result while nobody has taken our place, and go."""
+        marked = self._marked() if outcome.status == "success" else []
+        if marked:
+            outcome = Outcome("fail", f"conflict markers are left in {', '.join(marked)}", outcome.exit_code)
         if outcome.status == "success":
             where = f"run {self.task.run_id}, attempt {self.task.attempt}"
             self.git.commit_all(self.tree, f"Commit what {self.task.node} left uncommitted\n\n{where}")
             failpoint.here(":committed")
             self._stamp = None
             self._note_progress()
-        reason = outcome.reason
-        if outcome.exit_code == NOT_FOUND and self.launch.held_back:
-            names = ", ".join(self.launch.held_back)
-            with self.assignment.output.open("a") as log:
-                log.write(f"garrison: these variables were held back, --env NAME passes one on: {names}\n")
-            reason += f"; {len(self.launch.held_back)} variables were held back, its log names them"
+        reason = outcome.reason + (self._held_back() if outcome.exit_code == NOT_FOUND else "")
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
                         self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
                         tail(self.assignment.output, 20))
@@ -147,11 +157,21 @@ class Orchestrator:
             self._move("impl_complete")
         self._end("done" if outcome.status == "success" else "failed")
 
+    def _held_back(self) -> str:
+        """Name in the log the variables that the agent did not get; what to add to the reason."""
+        names = self.launch.held_back
+        if not names:
+            return ""
+        with self.assignment.output.open("a") as log:
+            log.write(f"garrison: these variables were held back, --env NAME passes one on: {', '.join(names)}\n")
+        return f"; {len(names)} variables were held back, its log names them"
+
     def _move(self, phase: str) -> None:
         """Move the own hook; a successor that begins at a later phase stays there."""
         now = self.world.clock.utc()
         order = list(hooks.PHASES)
-        if order.index(self.hook.phase) < order.index(phase):
+        rework = (self.hook.phase, phase) == ("impl_complete", "executing")
+        if rework or order.index(self.hook.phase) < order.index(phase):
             self.hook = self.life.hook(lambda old: hooks.move(old, phase, now))
 
     def _end(self, reason: str) -> None:

@@ -57,6 +57,8 @@ def describe(kind: str, data: dict[str, Any]) -> str:
     """One event in words; '' for what a person need not see. Pure."""
     if kind == "signal" and data.get("effect"):
         kind, data = "node", data["effect"]
+    if kind == "node" and data["status"] == "active" and data.get("attempt", 1) > 1:
+        return f"{data['node']}: attempt {data['attempt']}, since {data.get('reason') or 'it was asked for'}"
     if kind == "node" and data["status"] != "pending":
         commit = f" ({data['commit'][:10]})" if data.get("commit") else ""
         reason = f": {data['reason']}" if data.get("reason") else ""
@@ -68,7 +70,7 @@ def describe(kind: str, data: dict[str, Any]) -> str:
     stem = data.get("full", "").partition("@")[0]
     if kind == "death":
         return f"{stem} life {data['incarnation']} died: {data['why']}"
-    if kind == "spawn" and data["incarnation"] > 1:
+    if kind == "spawn" and data["incarnation"] > 1 and not data.get("why", "").startswith("attempt "):
         return f"{stem} respawned as life {data['incarnation']}"
     if kind == "park":
         return f"{stem} was given up: {data['why']}"

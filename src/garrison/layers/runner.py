@@ -17,9 +17,9 @@ from garrison.layers.orchestrator_start import close_sessions, start_orchestrato
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.layers.runner_start import worktree_of, write_state
 from garrison.merge.queue import MergeQueue
+from garrison.records import atomic, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
-from garrison.records import signals
 from garrison.records.hook import Hook
 from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_of, launcher
@@ -69,6 +69,7 @@ class Runner:
             say(note)
         self.job: Job | None = None
         self.job_name = ""
+        self._killed = 0
         self.stopping = False
         self.exit_code: int | None = None
         self._orphaned_since: float | None = None
@@ -207,10 +208,24 @@ class Runner:
             self._fact("failed", f"the target branch {self.launch.base} is gone from {self.launch.repo}")
             return
         self.tree.parent.mkdir(parents=True, exist_ok=True)
+        if self.task.attempt > 1 and self.task.rework == "fresh" and not self.tree.exists():
+            # What the earlier attempt did is under its rescue ref; the attempt that repeats it begins anew.
+            self.git.update_ref(f"refs/heads/{self.branch}", tip)
         self.git.add_worktree(self.tree, self.branch, tip)
+        if self.task.attempt > 1 and self.task.rework == "merge":
+            self._merge_tip(tip)
         if not view.orchestrator.living:
             self.git.clear_locks(self.tree)
         self._tree_ready = True
+
+    def _merge_tip(self, tip: str) -> None:
+        """Merge the target's tip into the branch, leaving conflict markers and telling the agent where they are."""
+        head = self.git.head(self.tree) or tip
+        if self.git.is_ancestor(tip, head) or (self.git.git_dir(self.tree) / "MERGE_HEAD").exists():
+            return
+        self.git.run("merge", "--no-commit", "--no-ff", tip, cwd=self.tree, check=False)
+        files = self.git.run("diff", "--name-only", "--diff-filter=U", "-z", cwd=self.tree).out.split("\0")
+        atomic.write(self.folder / "conflicts.txt", "".join(f"{name}\n" for name in files if name).encode())
 
     def _do_job(self, act: Act, view: RunnerView) -> None:
         command = self.task.setup if act.who == "setup" else self.task.acceptance
@@ -236,14 +251,18 @@ class Runner:
         if result.ok:
             self._fact(name, "ok")
             return
+        self._killed = self._killed + 1 if result.killed else 0
+        if 0 < self._killed < PATIENCE:
+            say(f"{name} was killed, which says nothing about the work; it runs again")
+            return
         how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
         self._fact(name, f"{name} {how}: {tail(self._job_log(name), 12)}")
 
-    def _fact(self, name: str, value: str) -> None:
-        self._log("fact", {"name": name, "value": value, "attempt": self.task.attempt}, sync=True)
+    def _fact(self, name: str, value: str, kind: str = "") -> None:
+        self._log("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt}, sync=True)
 
     def _do_fact(self, act: Act, view: RunnerView) -> None:
-        self._fact(act.who, act.data["value"])
+        self._fact(act.who, act.data["value"], act.data.get("kind", ""))
 
     def _do_stop_job(self, act: Act, view: RunnerView) -> None:
         if self.job is not None:
@@ -305,7 +324,8 @@ class Runner:
         """Keep all the work under a rescue ref, then tell the guardian why the node failed."""
         ref = self._rescue("left when it failed") if self.tree.is_dir() else ""
         self._leave_tree(view.orchestrator)
-        self._do_say(Act("say", "RUNNER_EXITED", data={"status": "failed", "reason": act.why, "rescue": ref}), view)
+        self._do_say(Act("say", "RUNNER_EXITED", data={
+            "status": "failed", "kind": act.who, "reason": act.why, "rescue": ref}), view)
 
     def _do_tidy(self, act: Act, view: RunnerView) -> None:
         """Everything is on the target (or pinned by the queue): the session and the tree go, the branch is archived."""

@@ -34,7 +34,11 @@ class RunnerFacts:
     setup: str = ""
     acceptance: str = ""
     """'' (not run), 'ok', or the reason of failure."""
+    begun: str = ""
+    """`yes` once this attempt's rework began; before that the hook's phase is the earlier attempt's."""
     failed: str = ""
+    failed_kind: str = ""
+    """What failed: acceptance, gate or conflict (a new attempt may mend it), or '' for anything else."""
     merge_told: bool = False
     """Whether MERGE_COMPLETE was applied."""
     kill: int = 0
@@ -55,6 +59,8 @@ class RunnerFacts:
             self.add_death(data)
         elif entry.kind == "fact":
             setattr(self, data["name"], data["value"])
+            if data["name"] == "failed":
+                self.failed_kind = data.get("kind", "")
 
     def add_death(self, data: dict[str, Any]) -> None:
         """Remember a death, once a life."""
@@ -144,28 +150,43 @@ def _fail(facts: RunnerFacts, view: RunnerView) -> list[Act]:
         return [Act("stop_job")]
     if view.orchestrator.living:
         return [Act("replace", why="the node has failed")]
-    return _bury(facts, view) or [Act("give_up", why=facts.failed), Act("end", why="failed")]
+    return _bury(facts, view) or [Act("give_up", facts.failed_kind, why=facts.failed),
+                                  Act("end", why="failed")]
 
 
 def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    preparing = _prepare(facts, view)
+    if preparing is not None:
+        return preparing
+    if view.task.skip_agent or view.result is not None:  # a predecessor's orchestrator may have ended meanwhile
+        return Decision([Act("move", "executing")])
+    return Decision([*_orchestrate(facts, view, policy).acts, Act("move", "executing")])
+
+
+def _prepare(facts: RunnerFacts, view: RunnerView) -> Decision | None:
+    """One step towards a tree that is set up; None when it is."""
     if view.job:
         return Decision([])
+    if not _begun(facts, view):
+        return Decision([Act("fact", "begun", data={"value": "yes"})])
     if not view.tree_ready:
         return Decision([Act("tree")])
     if view.task.setup and not facts.setup:
         return Decision([Act("job", "setup")])
     if facts.setup not in ("", "ok"):
         return Decision([_failure(facts.setup)])
-    if view.task.skip_agent or view.result is not None:  # a predecessor's orchestrator may have ended meanwhile
-        return Decision([Act("move", "executing")])
-    return Decision([*_orchestrate(facts, view, policy).acts, Act("move", "executing")])
+    return None
+
+
+def _begun(facts: RunnerFacts, view: RunnerView) -> bool:
+    """Whether the hook's phase is this attempt's; a first attempt has no earlier one it could be of."""
+    return view.task.attempt == 1 or bool(facts.begun)
 
 
 def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    if view.job:
-        return Decision([])
-    if not view.tree_ready:
-        return Decision([Act("tree")])
+    preparing = _prepare(facts, view)
+    if preparing is not None:
+        return preparing
     if view.result is None and not view.task.skip_agent:
         return _orchestrate(facts, view, policy)
     if view.result is not None and view.result.status != "success":
@@ -177,12 +198,14 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
     if view.task.acceptance and not facts.acceptance:
         return Decision([Act("job", "acceptance")])
     if facts.acceptance not in ("", "ok"):
-        return Decision([_failure(facts.acceptance)])
+        return Decision([_failure(facts.acceptance, "acceptance")])
     return Decision([Act("move", "impl_complete")])
 
 
 def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     """One step towards a living orchestrator without a result."""
+    if _of_earlier_attempt(view):
+        return Decision([Act("start", why=f"attempt {view.task.attempt}")])
     step = next_step(_unfinished(view.orchestrator), facts.deaths, view.now, view.boot_id, policy)
     if step.kind == "start" and _too_long_alone(view):
         return Decision([Act("end", why="orphaned")])
@@ -204,17 +227,31 @@ def _unfinished(orchestrator: LifeView) -> LifeView:
     return replace(orchestrator, identity=replace(identity, status="crashed"))
 
 
+def _of_earlier_attempt(view: RunnerView) -> bool:
+    """Whether the orchestrator's last life belongs to an attempt that is over, and is over itself."""
+    identity = view.orchestrator.identity
+    if identity is None or view.orchestrator.living or identity.status not in ("terminated", "crashed", "parked"):
+        return False
+    return int(identity.metadata.get("attempt", 1)) < view.task.attempt
+
+
 def _too_long_alone(view: RunnerView) -> bool:
     return view.orphaned_for is not None and view.orphaned_for > view.orphan_grace
 
 
 def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    if not _begun(facts, view):
+        return Decision([Act("move", "executing")])  # rework: the phase is the earlier attempt's
     if view.orchestrator.living:
         return Decision([], view.now + 0.2)
-    return Decision([Act("say", "NODE_COMPLETE"), Act("enqueue"), Act("say", "MERGE_READY"), Act("move", "validating")])
+    # An entry that is there already is not made again: a late commit on the branch would make it another.
+    enqueue = [] if view.merge and view.merge.attempt == view.task.attempt else [Act("enqueue")]
+    return Decision([Act("say", "NODE_COMPLETE"), *enqueue, Act("say", "MERGE_READY"), Act("move", "validating")])
 
 
 def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
+    if not _begun(facts, view):
+        return Decision([Act("move", "executing")])  # rework, as above
     merge = view.merge
     if view.adhoc and merge is not None:
         return Decision([Act("tidy"), Act("end", why="done")])
@@ -223,7 +260,7 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
     if merge.status == "landed":
         return Decision([Act("move", "merged")] if view.merge_told else [], view.now + 0.1)
     if merge.status in ("conflict", "rejected", "cancelled", "superseded"):
-        return Decision([_failure(merge.reason or merge.status)])
+        return Decision([_failure(merge.reason or merge.status, _KIND_OF.get(merge.status, ""))])
     if view.orphaned_for is not None:
         return Decision([Act("end", why="orphaned")])
     return Decision([])
@@ -233,8 +270,11 @@ def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     return Decision([Act("tidy"), Act("say", "RUNNER_EXITED", data={"status": "done"}), Act("end", why="done")])
 
 
-def _failure(reason: str) -> Act:
-    return Act("fact", "failed", data={"value": reason})
+_KIND_OF = {"conflict": "conflict", "rejected": "gate"}
+
+
+def _failure(reason: str, kind: str = "") -> Act:
+    return Act("fact", "failed", data={"value": reason, "kind": kind})
 
 
 _PHASES = {"planning": _planning, "executing": _executing, "impl_complete": _impl_complete,

@@ -38,6 +38,7 @@ class Launch:
     agent: str = "command"
     max_agents: int = 2
     max_respawn: int = 10
+    max_rework: int = 2
     terminal: str = "auto"
     path: str = ""
     locale: dict[str, str] = field(default_factory=dict)
@@ -63,6 +64,11 @@ class Task:
     timeout_s: float | None = None
     skip_agent: bool = False
     goal: str = ""
+    rework: str = "fresh"
+    """How an attempt after a red acceptance, a red gate or a conflict begins: `fresh` at the target's tip, or `merge`
+    (the tip is merged into the branch, conflict markers are left for the agent)."""
+    rework_reason: str = ""
+    """Why the attempt before this one was not good enough; empty in the first."""
     attributes: dict[str, Any] = field(default_factory=dict)
 
 

@@ -58,6 +58,9 @@ def take_lease(observer: Observer, wish: Wish, deadline_s: float) -> Identity:
         return lease(old, observer.judge(old) if old else None, wish, spawner, now=now, deadline=deadline,
                      fresh_id=fresh_id())
 
+    hook = store.read(Hook, wish.key)
+    if hook is not None:  # an identity file that was lost must not make a life twice
+        wish = replace(wish, journal_incarnation=max(wish.journal_incarnation, hook.incarnation))
     leased = store.update(Identity, wish.key, next_life)
     failpoint.here(":leased")
     store.update(Hook, wish.key, lambda old: hook_for(old, wish.key, leased.incarnation, now, fresh_id()))

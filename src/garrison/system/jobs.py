@@ -43,6 +43,11 @@ class JobResult:
         """Exit 0, in time."""
         return self.exit_code == 0 and not self.timed_out
 
+    @property
+    def killed(self) -> bool:
+        """Whether somebody's SIGKILL (a person's, the kernel's when memory is short) ended it; a shell says 137."""
+        return self.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.timed_out
+
 
 class Job:
     """A running command. Made by `start`; `poll` until it gives a result."""

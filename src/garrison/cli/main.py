@@ -16,7 +16,7 @@ import click
 
 from garrison.cli.home_cmd import home_option
 from garrison.cli.output import INTERRUPTED, guarded, say, tell
-from garrison.errors import NotFound
+from garrison.errors import NotFound, Refused
 
 COMMANDS = {
     "launch": ("launch_cmd", "launch", "Run a pipeline on a repository, or go on with an unfinished run."),
@@ -91,6 +91,8 @@ def run(command: click.Command, argv: Sequence[str] | None = None, name: str | N
 
 
 def _invoke(command: click.Command, arguments: list[str], name: str | None) -> int:
+    if sys.platform != "linux":
+        raise Refused(f"garrison runs on Linux, this is {sys.platform}; use a Linux machine, container or VM")
     try:
         code: Any = command.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:

@@ -215,7 +215,7 @@ class Runner:
         if self.task.attempt > 1 and self.task.rework == "merge":
             self._merge_tip(tip)
         if not view.orchestrator.living:
-            self.git.clear_locks(self.tree)
+            self.git.clear_locks(self.tree, self.branch)
         self._tree_ready = True
 
     def _merge_tip(self, tip: str) -> None:
@@ -279,7 +279,7 @@ class Runner:
             if previous.status == "crashed":
                 self.crew.sweep(previous)
             close_sessions(self.terminal, previous)
-            self.git.clear_locks(self.tree)
+            self.git.clear_locks(self.tree, self.branch)
         try:
             leased = start_orchestrator(self.world, self.launch, self.task, self.tree, self.terminal,
                                         parent=self.life.key, journal_incarnation=self.facts.incarnation)

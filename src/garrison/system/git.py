@@ -335,14 +335,21 @@ class Git:
         """The worktree's own git directory (for the main worktree: the common one)."""
         return Path(self.run("rev-parse", "--absolute-git-dir", cwd=path).out.strip()).resolve()
 
-    def clear_locks(self, path: Path) -> list[str]:
-        """Remove `index.lock` and `HEAD.lock` of a worktree whose life is over; never those of the main worktree."""
+    def clear_locks(self, path: Path, branch: str = "") -> list[str]:
+        """Remove `index.lock` and `HEAD.lock` of a worktree whose life is over; never those of the main worktree.
+
+        And the lock of `branch`, its own, which a commit that was killed leaves beside everybody's branches.
+        """
         own = self.git_dir(path)
         if own == self.common:
             return []
         found = [name for name in ("index.lock", "HEAD.lock") if (own / name).exists()]
         for name in found:
             (own / name).unlink(missing_ok=True)
+        lock = self.common / f"refs/heads/{branch}.lock"
+        if branch and lock.exists():
+            lock.unlink(missing_ok=True)
+            found.append(str(lock.relative_to(self.common)))
         return found
 
     # --- contents of a worktree -------------------------------------------------------------------------------------

@@ -50,6 +50,11 @@ else:
         cls.__light_fields__ = tuple(_collect(cls))
         cls.__match_args__ = tuple(one.name for one in cls.__light_fields__)
         cls._light_compared = tuple(one.name for one in cls.__light_fields__ if one.compare)
+        cls._light_names = frozenset(cls.__match_args__)
+        cls._light_defaults = {one.name: one.default for one in cls.__light_fields__ if one.default is not MISSING}
+        cls._light_factories = tuple((one.name, one.default_factory) for one in cls.__light_fields__
+                                     if one.default_factory is not MISSING)
+        cls._light_checked = hasattr(cls, "__post_init__")
         cls.__dataclass_fields__ = _Twin()
         cls.__init__, cls.__repr__ = _init, _repr
         cls.__eq__, cls.__hash__ = _eq, _hash
@@ -71,25 +76,27 @@ else:
 
     def _init(self, *values, **named):
         cls = type(self)
-        names = cls.__match_args__
-        if len(values) > len(names):
-            raise TypeError(f"{cls.__name__} takes {len(names)} values, {len(values)} were given")
-        state = dict(zip(names, values))  # noqa: B905
-        for one in cls.__light_fields__[len(values):]:
-            if one.name in named:
-                state[one.name] = named.pop(one.name)
-            elif one.default is not MISSING:
-                state[one.name] = one.default
-            elif one.default_factory is not MISSING:
-                state[one.name] = one.default_factory()
-            else:
-                raise TypeError(f"{cls.__name__} needs a value for {one.name!r}")
-        if named:
-            raise TypeError(f"{cls.__name__} has no field {', '.join(named)}, or it was given twice")
-        self.__dict__.update(state)
-        check = getattr(self, "__post_init__", None)
-        if check is not None:
-            check()
+        state = self.__dict__
+        state.update(cls._light_defaults)
+        for name, factory in cls._light_factories:
+            if name not in named:
+                state[name] = factory()
+        if values:
+            given = cls.__match_args__[:len(values)]
+            if len(values) > len(given) or not named.keys().isdisjoint(given):
+                raise TypeError(f"{cls.__name__} takes {', '.join(cls.__match_args__)}, each once")
+            state.update(zip(given, values))  # noqa: B905
+        state.update(named)
+        if state.keys() != cls._light_names:
+            raise TypeError(_complaint(cls, state))
+        if cls._light_checked:
+            self.__post_init__()
+
+    def _complaint(cls, state):
+        missing = [name for name in cls.__match_args__ if name not in state]
+        foreign = [name for name in state if name not in cls._light_names]
+        return (f"{cls.__name__} needs a value for {', '.join(missing)}" if missing
+                else f"{cls.__name__} has no field {', '.join(foreign)}")
 
     def _values(self):
         return tuple(map(self.__dict__.__getitem__, type(self)._light_compared))
@@ -134,5 +141,4 @@ else:
             from dataclasses import replace as original
 
             return original(record, **changes)
-        values = {name: record.__dict__[name] for name in type(record).__match_args__}
-        return type(record)(**{**values, **changes})
+        return type(record)(**{**record.__dict__, **changes})

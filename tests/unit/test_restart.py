@@ -13,7 +13,7 @@ from garrison.supervise.restart import Death, Policy, decide
 from garrison.supervise.step import LifeView, next_step
 from garrison.supervise.verdict import Verdict
 
-POLICY = Policy()
+POLICY = Policy(total=10)
 NOW = 10_000.0
 
 

@@ -41,6 +41,8 @@ class CommandAgent:
         claim.unlink(missing_ok=True)
         environment = {**assignment.environment, "GARRISON_PROMPT_FILE": str(assignment.prompt_file),
                        "GARRISON_RESULT_FILE": str(claim), "GARRISON_NOTES_FILE": str(assignment.notes)}
+        if "script" in assignment.task.attributes:
+            environment["GARRISON_SCRIPT"] = str(assignment.tree / str(assignment.task.attributes["script"]))
         job = Job.start([fill(word, assignment, claim) for word in self.profile.argv], env=environment,
                         cwd=assignment.tree, log=assignment.output, timeout_s=assignment.task.timeout_s, now=now)
         return CommandWork(job, assignment, self.profile.success, claim)

@@ -1,6 +1,7 @@
 """The scripted agent: plays a YAML file instead of thinking. For tests and demonstrations; it does no real work.
 
-The script is the node's `script` attribute, else `GARRISON_SCRIPTS/<node>.yaml`, else one small default edit. It is a
+The script is the node's `script` attribute (a path in the tree), else `GARRISON_SCRIPTS/<node>.yaml`, else one small
+default edit. It is a
 list of steps; a step with `life: N` is played only in that incarnation:
 
     - print: text                      - edit: {path: a.txt, text: "…", append: false}

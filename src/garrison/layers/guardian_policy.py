@@ -7,7 +7,7 @@ and followed by a fresh look, so each rule decides alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.routing import finished, first_status, frontier
@@ -252,7 +252,8 @@ def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
 
 def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy: Policy) -> Step:
     full = life.identity.key.full if life.identity else ""
-    step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, policy)
+    limits = policy if name in state.nodes else replace(policy, total=None)  # the processor serves the whole run
+    step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, limits)
     if step.kind == "ended" and name in state.nodes and of_earlier_attempt(state.nodes[name], life):
         return Step("start", f"attempt {state.nodes[name].attempt}")
     if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):

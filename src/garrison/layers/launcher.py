@@ -51,7 +51,7 @@ class Launcher:
             self._fold(entry.kind, entry.data)
         self.reader = Reader(self.files.journal)
         self.state = RunState()
-        self.policy = Policy(window=world.timing.restart_window, total=launch.max_respawn)
+        self.policy = Policy(window=world.timing.restart_window)
         self.stopping = False
         self.exit_code: int | None = None
         self._to_resume = resume

@@ -73,6 +73,9 @@ class RunState:
         old = self.nodes.get(data["node"])
         if old is not None and old.status != data["status"]:
             step(old.status, data["status"])
+        if old is not None and data.get("attempt", 1) > old.attempt:  # each attempt has its deaths for itself
+            self.deaths = {full: deaths for full, deaths in self.deaths.items()
+                           if not full.startswith(f"runner-{data['node']}@")}
         self.nodes[data["node"]] = NodeState(data["status"], data.get("attempt", 1), data.get("reason", ""),
                                              data.get("commit", ""), at)
 

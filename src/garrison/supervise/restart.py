@@ -21,7 +21,8 @@ class Policy:
     intensity: int = 5
     base: float = 0.1
     cap: float = 30.0
-    total: int = 10
+    total: int | None = None
+    """Deaths allowed in all (an attempt's limit); None: only the window counts, for who serves a whole run."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Decision:
 
 def decide(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> Decision:
     """What follows the last of `deaths` (all of this attempt, in any order); another boot's only count in total."""
-    if len(deaths) > policy.total:
+    if policy.total is not None and len(deaths) > policy.total:
         return Decision(None, f"{len(deaths)} deaths in this attempt, the limit is {policy.total}")
     recent = sorted(death.monotonic for death in deaths
                     if death.boot_id == boot_id and now - death.monotonic < policy.window)

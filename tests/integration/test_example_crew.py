@@ -25,6 +25,11 @@ DEADLINE_S = 60.0
 class Project:
     """A fresh git repository with a copy of the example project."""
 
+    def clear_locks(self) -> None:
+        """What a git that was killed with its agent left; a runner clears that before a successor starts."""
+        for lock in [*(self.path / ".git").glob("*.lock"), *(self.path / ".git/refs/heads").glob("*.lock")]:
+            lock.unlink()
+
     def __init__(self, path: Path) -> None:
         self.path = path
         shutil.copytree(ROOT / "examples" / "ledger", path, ignore=shutil.ignore_patterns("__pycache__"))
@@ -154,9 +159,11 @@ def test_killed_after_its_first_commit_it_goes_on(
     agent = project.start(task, pace="30")  # first killed while a step is written, but not committed
     wait_for(lambda: project.git("status", "--porcelain") != "")
     killable(agent)
+    project.clear_locks()
     agent = project.start(task, pace="0.6")  # then after a commit
     wait_for(lambda: project.git("rev-parse", "HEAD") != base)
     killable(agent)
+    project.clear_locks()
 
     output = project.work(task)
     assert "step 1 of" in output

@@ -225,12 +225,14 @@ def test_too_many_nodes_and_edges(monkeypatch: pytest.MonkeyPatch) -> None:
         parse("digraph { {a b} -> {b c} }")
 
 
+@pytest.mark.untraced
 def test_blocks_within_blocks() -> None:
     assert list(parse("digraph " + "{" * 60 + "a" + "}" * 60).nodes) == ["a"]
     with pytest.raises(DialectError, match="nested deeper"):
         parse("digraph " + "{" * 50_000 + "}" * 50_000)
 
 
+@pytest.mark.untraced
 def test_ten_thousand_nodes_load() -> None:
     node = 'n{0} [label="Node {0}", shape=box, prompt="do \\"{0}\\"", timeout=900s];\n'
     nodes = "".join(node.format(i) for i in range(10_000))

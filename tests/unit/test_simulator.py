@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 SEEDS = 200
 
+pytestmark = pytest.mark.untraced
+"""Hundreds of thousands of steps: tracing each would cost a minute and tell nothing that test_policies does not."""
+
 
 def test_nothing_is_broken_lost_or_stuck() -> None:
     ends = Counter(status for seed in range(SEEDS) for status in simulate(seed).statuses)

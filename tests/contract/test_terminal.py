@@ -20,7 +20,7 @@ from typing import TypeVar
 import pytest
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.system import processes, tmux
+from garrison.system import ending, processes, tmux
 from garrison.system.plain import PlainTerminal
 from garrison.system.terminal import Session, Terminal, choose_terminal
 from garrison.system.tmux import TmuxTerminal, available, escape, socket_path
@@ -451,7 +451,7 @@ def test_ids_of_a_server_that_died_mean_nothing_on_the_next(on_tmux: Bench) -> N
     assert not on_tmux.terminal.alive(first)
     on_tmux.terminal.close(first)
     assert on_tmux.terminal.alive(second)
-    processes.sweep(None, on_tmux.life(NAME), grace=0)
+    ending.sweep(None, on_tmux.life(NAME), grace=0)
 
 
 @needs_tmux

@@ -17,7 +17,7 @@ from garrison.supervise.lease import Spawner, Wish, activate, hook_for, lease, m
 from garrison.supervise.observe import Observer
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import FakeClock, iso
-from garrison.system.processes import MemoryProcesses
+from garrison.system.memory import MemoryProcesses
 
 KEY = Key("runner", "a", "r1")
 BY = Spawner(7, 70, "pid:[1]", "b1", "h")

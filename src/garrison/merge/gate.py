@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.merge import decide
 from garrison.merge.slot import Slot, read_pid
 from garrison.records import atomic
-from garrison.system import processes
+from garrison.system import ending, processes
 from garrison.system.environment import child_environment
 from garrison.system.jobs import tail
 
@@ -171,11 +171,11 @@ class GateRun:
         """End what the stage left running, and forget it."""
         self._drop_child()
         if processes.bearers(self.marker):
-            processes.sweep(None, self.marker, grace=0.2)
+            ending.sweep(None, self.marker, grace=0.2)
 
     def abandon(self) -> None:
         """End the run; its verdict is not wanted any more."""
-        processes.sweep(None, self.marker, grace=0.2)
+        ending.sweep(None, self.marker, grace=0.2)
         if self.child:
             processes.exit_code(self.child.pid)
         self._drop_child()

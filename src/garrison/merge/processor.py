@@ -22,7 +22,7 @@ from garrison.merge.queue import PINS, pin
 from garrison.merge.slot import Slot, acquire
 from garrison.records import atomic
 from garrison.records.life import LifeLock
-from garrison.system import processes
+from garrison.system import ending, processes
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class MergeProcessor:
             if name in state.entries and (self._run is None or self._run.folder != folder):
                 marker = marker_of(self.queue.home, state.entries[name].run, name, int(number))
                 if processes.bearers(marker):
-                    processes.sweep(None, marker, grace=0.2)
+                    ending.sweep(None, marker, grace=0.2)
                 shutil.rmtree(folder, ignore_errors=True)
 
     def outcomes_since(self, seq: int) -> list[Outcome]:

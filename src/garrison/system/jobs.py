@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.system import processes
+from garrison.system import ending, processes
 from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
@@ -151,7 +151,7 @@ class Job:
     def _members(self) -> list[ProcessId]:
         """Who is left of it: by descent, by session, and by a marker of its own. Never us or those above us."""
         mine = self._child.id
-        return processes.doomed(mine, self._marker, processes.table(), caller=os.getpid(),
+        return ending.doomed(mine, self._marker, processes.table(), caller=os.getpid(),
                                 known={mine, *self._heard}, only_below=self._marker == os.environ.get(processes.MARKER))
 
     def _finish(self) -> JobResult:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.system import jobs, processes
+from garrison.system import ending, jobs, processes
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 
@@ -59,7 +59,7 @@ class PlainTerminal:
         recorded, life = self._read(session.name)
         if recorded is None or recorded.session_id != session.session_id:
             life = processes.marker(one.pid) or "" if processes.living(one.pid, one.ticks) else ""
-        processes.sweep(one, life, grace=grace, only_below=life == os.environ.get(MARKER))
+        ending.sweep(one, life, grace=grace, only_below=life == os.environ.get(MARKER))
         processes.exit_code(one.pid)  # if it was our own child, it need not stay a zombie
         with self._locked():
             found = self.find(session.name)

@@ -1,8 +1,8 @@
-"""Processes: who lives, who descends from whom, starting them, and ending a life by force.
+"""Processes: who lives, who descends from whom, starting and signalling them.
 
 A process is (pid, start ticks): field 22 of /proc/PID/stat, which neither a clock step nor a recycled pid can fake.
-It is signalled only through a pidfd whose ticks were verified. A zombie is dead. `doomed` decides whom Replace ends
-and is pure over a table; `sweep` acts on it until nobody is left. Light: cron's doors load this file.
+It is signalled only through a pidfd whose ticks were verified. A zombie is dead. Light: cron's doors load
+this file. Ending a life by force is in `ending`, a world in memory for tests and simulations in `memory`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import select
 import signal as signals
-import time
 from collections import deque
 
 from garrison.errors import GarrisonError
-from garrison.light import dataclass, replace
+from garrison.light import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import Protocol
 else:
@@ -26,8 +25,6 @@ else:
 
 MARKER = "GARRISON_LIFE"
 """The environment variable that says whose life a process belongs to."""
-_ROUND = 0.25
-"""Seconds between two scans while a sweep waits for processes to end."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -290,118 +287,6 @@ def send(pid: int, ticks: int, signal: int) -> bool:
 # ---------------------------------------------------------------------------------------------------------- replacing
 
 
-def doomed(root: ProcessId | None, life: str, rows: Iterable[Row], *, caller: int = 0,
-           known: Iterable[ProcessId] = (), only_below: bool = False) -> list[ProcessId]:
-    """Whom Replace ends, parents first. Pure.
-
-    The process, its descendants that bear no other life's marker (nobody below those that do), all bearers of its own
-    marker and what descends from them in the same way. tmux servers, the caller (a pid) and its ancestors are spared,
-    and pid 1. `known` are processes doomed in an earlier scan of the same sweep, which may be gone by now: whoever
-    was forked in between and bears no other marker is still known by the session that one of them leads.
-    `only_below` leaves out the bearers elsewhere: for a part of a life, such as a job that bears its starter's marker.
-    """
-    by_pid = {row.pid: row for row in rows}
-    spared = {1, caller} | _above(caller, by_pid)
-    earlier = set(known)
-    leaders = {one.pid for one in earlier if one.pid not in by_pid or by_pid[one.pid].ticks == one.ticks}
-    first = [row for row in by_pid.values() if row.id == root or row.id in earlier
-             or (life and row.marker == life and not only_below)
-             or (row.session in leaders and row.marker in (None, life))]
-    first.sort(key=lambda row: (row.id != root, row.ticks, row.pid))
-    found = _below(first, by_pid, life)
-    return [row.id for row in found if row.pid not in spared and not is_tmux(row.comm)]
-
-
-def _below(first: list[Row], by_pid: Mapping[int, Row], life: str) -> list[Row]:
-    """`first` and everybody under them, cut at other lives and at tmux servers (whose panes are not theirs)."""
-    children: dict[int, list[Row]] = {}
-    for row in by_pid.values():
-        children.setdefault(row.ppid, []).append(row)
-    queue, seen, found = deque(first), {row.pid for row in first}, []
-    while queue:
-        row = queue.popleft()
-        found.append(row)
-        if is_tmux(row.comm):
-            continue
-        for child in children.get(row.pid, ()):
-            if child.pid not in seen and child.marker in (None, life):
-                seen.add(child.pid)
-                queue.append(child)
-    return found
-
-
-def _above(pid: int, by_pid: Mapping[int, Row]) -> set[int]:
-    above: set[int] = set()
-    row = by_pid.get(pid)
-    while row is not None and row.ppid not in above:
-        above.add(row.ppid)
-        row = by_pid.get(row.ppid)
-    return above
-
-
-def is_tmux(comm: str) -> bool:
-    """Whether a process name is a tmux server's or client's."""
-    return comm == "tmux" or comm.startswith("tmux:")
-
-
-def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float = 10.0,
-          only_below: bool = False) -> list[ProcessId]:
-    """End a life by force: TERM, `grace` seconds, KILL, rescanning until nobody is left. Returns whom it signalled.
-
-    Stopped processes are continued to hear the TERM. Those still there `limit` seconds after the grace (D state,
-    another user's) raise GarrisonError with their pids. Zombies count as dead; they are their parents' to reap.
-    """
-    kill_from = time.monotonic() + grace
-    give_up = kill_from + limit
-    asked: set[ProcessId] = set()
-    while left := doomed(root, life, table(), caller=os.getpid(), known=asked, only_below=only_below):
-        now = time.monotonic()
-        if now >= give_up:
-            pids = ", ".join(str(one.pid) for one in left)
-            raise GarrisonError(f"processes {pids} do not die (blocked in the kernel, or another user's); end them "
-                                "by hand, then try again")
-        deadly = now >= kill_from
-        pidfds = [pidfd for one in left if (pidfd := _end(one, deadly, one in asked)) is not None]
-        asked.update(left)
-        wake = min(now + _ROUND, give_up if deadly else kill_from)
-        _wait_all(pidfds, wake)
-    return sorted(asked)
-
-
-def _end(one: ProcessId, deadly: bool, asked: bool) -> int | None:
-    """TERM (once) or KILL one process; its verified pidfd to wait on, None if it is gone or not ours."""
-    pidfd = open_verified(one.pid, one.ticks)
-    if pidfd is None:
-        return None
-    try:
-        if deadly:
-            signals.pidfd_send_signal(pidfd, signals.SIGKILL)
-        elif not asked:
-            signals.pidfd_send_signal(pidfd, signals.SIGTERM)
-            signals.pidfd_send_signal(pidfd, signals.SIGCONT)
-    except ProcessLookupError:
-        pass
-    except PermissionError:
-        os.close(pidfd)
-        time.sleep(_ROUND / 10)  # it stays in the table until the limit; do not spin on it
-        return None
-    return pidfd
-
-
-def _wait_all(pidfds: list[int], until: float) -> None:
-    """Wait until every pidfd has ended, at most until the monotonic time `until`; close them."""
-    poller = select.poll()
-    waiting = set(pidfds)
-    for pidfd in pidfds:
-        poller.register(pidfd, select.POLLIN)
-    while waiting and (rest := until - time.monotonic()) > 0:
-        for pidfd, _ in poller.poll(rest * 1000):
-            poller.unregister(pidfd)
-            waiting.discard(pidfd)
-    for pidfd in pidfds:
-        os.close(pidfd)
-
-
 # ---------------------------------------------------------------------------------------------------------- starting
 
 _codes: dict[int, int] = {}
@@ -499,7 +384,9 @@ class RealProcesses:
         return send(pid, ticks, signal)
 
     def sweep(self, root: ProcessId | None, life: str, *, grace: float = 5.0) -> list[ProcessId]:
-        """See `sweep`."""
+        """See `ending.sweep`."""
+        from garrison.system.ending import sweep  # it builds on this file, and cron's doors never end anybody
+
         return sweep(root, life, grace=grace)
 
     def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
@@ -509,91 +396,3 @@ class RealProcesses:
     def reap(self) -> dict[int, int]:
         """See `reap`."""
         return reap()
-
-
-class MemoryProcesses:
-    """A process world in memory, for simulations and tests: same rules, no kernel.
-
-    `ours` is the caller's own pid. `exit` ends a process as it would end by itself, `add` brings one that nobody
-    spawned, `reboot` ends all and changes the boot id. `on_spawn` is called with each Child and its argv and env.
-    """
-
-    def __init__(self, where: Where | None = None, ours: int = 100) -> None:
-        self._where = where or Where("memory", "boot-1", "pid:[1]")
-        self._boots = 1
-        self._tick = 1000
-        self._next = ours
-        self._rows: dict[int, Row] = {}
-        self._zombies: dict[int, tuple[Probe, int]] = {}
-        self.ours = self.add(marker=None, ppid=1, comm="python").pid
-        self.on_spawn: Callable[[Child, list[str], dict[str, str]], None] | None = None
-
-    def add(self, *, marker: str | None, ppid: int, comm: str = "command") -> ProcessId:
-        """A new process; pids and ticks only grow."""
-        row = Row(self._next, self._tick, ppid, comm, marker)
-        self._next += 1
-        self._tick += 1
-        self._rows[row.pid] = row
-        return row.id
-
-    def exit(self, pid: int, code: int = 0) -> None:
-        """`pid` ends with `code`; a child of ours stays as a zombie until reaped, its own children go to pid 1."""
-        row = self._rows.pop(pid)
-        for other in list(self._rows.values()):
-            if other.ppid == pid:
-                self._rows[other.pid] = replace(other, ppid=1)
-        if row.ppid == self.ours:
-            self._zombies[pid] = (Probe(pid, row.ticks, True, row.ppid, row.comm), code)
-
-    def reboot(self) -> None:
-        """Everybody is gone and the boot id is another; the caller starts anew under a new pid."""
-        self._boots += 1
-        self._where = replace(self._where, boot_id=f"boot-{self._boots}")
-        self._rows.clear()
-        self._zombies.clear()
-        self.ours = self.add(marker=None, ppid=1, comm="python").pid
-
-    def here(self) -> Where:
-        """Where this process runs."""
-        return self._where
-
-    def probe(self, pid: int) -> Probe | None:
-        """What is known of `pid`."""
-        if pid in self._zombies:
-            return self._zombies[pid][0]
-        row = self._rows.get(pid)
-        return Probe(row.pid, row.ticks, False, row.ppid, row.comm) if row else None
-
-    def bearers(self, life: str) -> list[ProcessId]:
-        """Living processes that bear the marker `life`."""
-        return [row.id for row in self._rows.values() if life and row.marker == life]
-
-    def send(self, pid: int, ticks: int, signal: int) -> bool:
-        """TERM and KILL end it at once, anything else is heard and ignored."""
-        row = self._rows.get(pid)
-        if row is None or row.ticks != ticks:
-            return False
-        if signal in (signals.SIGTERM, signals.SIGKILL):
-            self.exit(pid, -signal)
-        return True
-
-    def sweep(self, root: ProcessId | None, life: str, *, grace: float = 5.0) -> list[ProcessId]:
-        """End a life by the same rule as the real one."""
-        targets = doomed(root, life, self._rows.values(), caller=self.ours)
-        for one in targets:
-            self.send(one.pid, one.ticks, signals.SIGTERM if grace > 0 else signals.SIGKILL)
-        return sorted(targets)
-
-    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
-        """A new child with the marker that `env` gives it."""
-        one = self.add(marker=env.get(MARKER), ppid=self.ours, comm=os.path.basename(argv[0])[:15])  # noqa: PTH119
-        child = Child(one.pid, one.ticks, -1)
-        if self.on_spawn is not None:
-            self.on_spawn(child, list(argv), dict(env))
-        return child
-
-    def reap(self) -> dict[int, int]:
-        """Collect children of ours that ended."""
-        collected = {pid: code for pid, (_, code) in self._zombies.items()}
-        self._zombies.clear()
-        return collected

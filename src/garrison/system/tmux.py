@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.system import processes
+from garrison.system import ending, processes
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 
@@ -171,7 +171,7 @@ class TmuxTerminal:
         if pane is None:
             return
         root = ProcessId(pane.pid, _ticks(pane.pid)) if _is_child_of(pane.pid, pane.server) else None
-        processes.sweep(root, pane.life, grace=grace, only_below=pane.life == os.environ.get(MARKER))
+        ending.sweep(root, pane.life, grace=grace, only_below=pane.life == os.environ.get(MARKER))
         with suppress(OSError):  # the log is a help; a full disk must not keep a session open
             self._keep_output(session, pane)
         self._remove(session)

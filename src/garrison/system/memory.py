@@ -1,0 +1,99 @@
+"""A process world in memory: the same rules, no kernel. It passes the contract suite of the real one."""
+
+from __future__ import annotations
+
+import signal as signals
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from garrison.light import replace
+from garrison.system.ending import doomed
+from garrison.system.processes import MARKER, Child, Probe, ProcessId, Row, Where
+
+
+class MemoryProcesses:
+    """A process world in memory, for simulations and tests: same rules, no kernel.
+
+    `ours` is the caller's own pid. `exit` ends a process as it would end by itself, `add` brings one that nobody
+    spawned, `reboot` ends all and changes the boot id. `on_spawn` is called with each Child and its argv and env.
+    """
+
+    def __init__(self, where: Where | None = None, ours: int = 100) -> None:
+        self._where = where or Where("memory", "boot-1", "pid:[1]")
+        self._boots = 1
+        self._tick = 1000
+        self._next = ours
+        self._rows: dict[int, Row] = {}
+        self._zombies: dict[int, tuple[Probe, int]] = {}
+        self.ours = self.add(marker=None, ppid=1, comm="python").pid
+        self.on_spawn: Callable[[Child, list[str], dict[str, str]], None] | None = None
+
+    def add(self, *, marker: str | None, ppid: int, comm: str = "command") -> ProcessId:
+        """A new process; pids and ticks only grow."""
+        row = Row(self._next, self._tick, ppid, comm, marker)
+        self._next += 1
+        self._tick += 1
+        self._rows[row.pid] = row
+        return row.id
+
+    def exit(self, pid: int, code: int = 0) -> None:
+        """`pid` ends with `code`; a child of ours stays as a zombie until reaped, its own children go to pid 1."""
+        row = self._rows.pop(pid)
+        for other in list(self._rows.values()):
+            if other.ppid == pid:
+                self._rows[other.pid] = replace(other, ppid=1)
+        if row.ppid == self.ours:
+            self._zombies[pid] = (Probe(pid, row.ticks, True, row.ppid, row.comm), code)
+
+    def reboot(self) -> None:
+        """Everybody is gone and the boot id is another; the caller starts anew under a new pid."""
+        self._boots += 1
+        self._where = replace(self._where, boot_id=f"boot-{self._boots}")
+        self._rows.clear()
+        self._zombies.clear()
+        self.ours = self.add(marker=None, ppid=1, comm="python").pid
+
+    def here(self) -> Where:
+        """Where this process runs."""
+        return self._where
+
+    def probe(self, pid: int) -> Probe | None:
+        """What is known of `pid`."""
+        if pid in self._zombies:
+            return self._zombies[pid][0]
+        row = self._rows.get(pid)
+        return Probe(row.pid, row.ticks, False, row.ppid, row.comm) if row else None
+
+    def bearers(self, life: str) -> list[ProcessId]:
+        """Living processes that bear the marker `life`."""
+        return [row.id for row in self._rows.values() if life and row.marker == life]
+
+    def send(self, pid: int, ticks: int, signal: int) -> bool:
+        """TERM and KILL end it at once, anything else is heard and ignored."""
+        row = self._rows.get(pid)
+        if row is None or row.ticks != ticks:
+            return False
+        if signal in (signals.SIGTERM, signals.SIGKILL):
+            self.exit(pid, -signal)
+        return True
+
+    def sweep(self, root: ProcessId | None, life: str, *, grace: float = 5.0) -> list[ProcessId]:
+        """End a life by the same rule as the real one."""
+        targets = doomed(root, life, self._rows.values(), caller=self.ours)
+        for one in targets:
+            self.send(one.pid, one.ticks, signals.SIGTERM if grace > 0 else signals.SIGKILL)
+        return sorted(targets)
+
+    def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
+        """A new child with the marker that `env` gives it."""
+        one = self.add(marker=env.get(MARKER), ppid=self.ours, comm=Path(argv[0]).name[:15])
+        child = Child(one.pid, one.ticks, -1)
+        if self.on_spawn is not None:
+            self.on_spawn(child, list(argv), dict(env))
+        return child
+
+    def reap(self) -> dict[int, int]:
+        """Collect children of ours that ended."""
+        collected = {pid: code for pid, (_, code) in self._zombies.items()}
+        self._zombies.clear()
+        return collected

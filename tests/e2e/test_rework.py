@@ -1,0 +1,60 @@
+"""A red acceptance, a red gate and a conflict start a new attempt that is told why, within the limit, under kill -9."""
+
+from __future__ import annotations
+
+import pytest
+
+from support import Node, git
+
+CONFLICTS = Node(
+    "m", attributes="rework=merge",
+    command="""if [ "$GARRISON_ATTEMPT" = 1 ]
+    then
+        sed -i "5s/.*/changed by m/" notes.txt; touch "$LEDGER.m"
+        until test -e "$LEDGER.landed"; do sleep 0.03; done
+    else
+        cp "$GARRISON_PROMPT_FILE" prompt.txt; grep -c "^<<<<<<<" notes.txt > markers.txt
+        git checkout --ours notes.txt
+    fi""")
+
+
+def test_what_an_agent_may_mend_is_tried_again_and_told_why(place):
+    """c lands a line first; m meets it as a conflict, f as a red gate; s is never accepted."""
+    graph = place.graph(
+        Node("c", command="""sed -i "5s/.*/changed by c/" notes.txt; until test -e "$LEDGER.m"; do sleep 0.03; done"""),
+        CONFLICTS,
+        Node("f", command="""[ "$GARRISON_ATTEMPT" = 2 ] && cp "$GARRISON_PROMPT_FILE" why.txt || touch red.flag"""),
+        Node("s", command="echo never > s.txt", attributes='acceptance="echo not like this; false"'),
+        Node("w", after=("c",), command='touch "$LEDGER.landed"; echo w > w.txt'))
+    gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; if test -e red.flag; then echo the flag is red; exit 1; fi'
+    child = place.launch(graph, "r1", "--max-agents", "5", gate=gate)
+    assert place.finish(child) == 1, place.told()
+    nodes = place.nodes()
+    assert {name: (node["status"], node["attempt"]) for name, node in nodes.items()} == {
+        "c": ("validated", 1), "m": ("validated", 2), "f": ("validated", 2), "s": ("failed", 3), "w": ("validated", 1)}
+    assert git(place.repo, "show", "main:notes.txt").splitlines()[4] == "changed by m"
+    assert git(place.repo, "show", "main:markers.txt") == "1"
+    told = git(place.repo, "show", "main:prompt.txt")
+    assert "REWORK: attempt 2" in told
+    assert "conflict in notes.txt" in told
+    assert "- notes.txt" in told
+    assert "the flag is red" in git(place.repo, "show", "main:why.txt")
+    assert "not like this" in nodes["s"]["reason"]
+    rescued = git(place.repo, "for-each-ref", "--format=%(refname)", "refs/garrison/rescue/r1").splitlines()
+    assert {f"refs/garrison/rescue/r1/{name}" for name in ("m/1", "f/1", "s/1", "s/2", "s/3")} <= set(rescued)
+
+
+@pytest.mark.parametrize("how", ["fresh", "merge"])
+def test_a_rework_is_resumed_wherever_its_runner_dies(place, how):
+    """The points that only a rework passes, each killed twice in one run."""
+    points = ["runner:fact-failed.before", "runner:fact-failed.after", "runner:give_up.before",
+              "runner:told-RUNNER_EXITED", "runner:fact-begun.before", "runner:fact-begun.after", "runner:tree.before",
+              "runner:tree.after", "orchestrator:prompted"]
+    place.env |= {"GARRISON_FAILPOINT": ",".join(points), "GARRISON_FAILPOINT_TIMES": "2",
+                  "GARRISON_RESTART_WINDOW": "0.001"}
+    node = Node("a", command='echo "attempt $GARRISON_ATTEMPT" > a.txt',
+                attributes=f'rework={how}, acceptance="grep -q \'attempt 2\' a.txt"')
+    assert place.finish(place.launch(place.graph(node), "r1", "--max-respawn", 1000)) == 0, place.told()
+    assert {name: (node["status"], node["attempt"]) for name, node in place.nodes().items()} == {"a": ("validated", 2)}
+    assert git(place.repo, "show", "main:a.txt") == "attempt 2"
+    assert set(place.fired()) == set(points)

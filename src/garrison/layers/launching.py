@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
-from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
+from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused, UsageError
+from garrison.layers.loop import say
 from garrison.layers.run_state import RunState, fold
 from garrison.layers.world import World, layer_argv
 from garrison.merge import decide as merge_decide
@@ -253,7 +254,11 @@ def lease_launcher(world: World, run: str) -> Identity:
             raise AlreadyAlive(f"run {run} is looked after by its launcher already (pid {old.pid}); "
                                f"`garrison status {run}` shows it")
         if verdict.state != "ended" or old.status == "crashed":
-            replace_life(world.observer, old, verdict.why, world.timing.sweep_grace)
+            try:
+                replace_life(world.observer, old, verdict.why, world.timing.sweep_grace)
+            except Fenced as error:
+                raise AlreadyAlive(f"another launcher of run {run} is starting; `garrison status {run}` shows it"
+                                   ) from error
     return take_lease(world.observer, Wish(key), world.timing.spawn_deadline)
 
 
@@ -290,10 +295,16 @@ def respawn(home: Path) -> list[str]:
     world = World.real(home)
     started = []
     for run in run_records.runs(home):
-        with contextlib.suppress(AlreadyAlive):
-            if _wants_launcher(world, run):
-                start_detached(world, check_resume(world, run), ["--resume"])
-                started.append(run)
+        if not _wants_launcher(world, run):
+            continue
+        try:
+            launch = check_resume(world, run)
+        except GarrisonError as error:
+            say(f"run {run} is not resumed: {error}")  # the other runs must not wait for it
+            continue
+        with contextlib.suppress(AlreadyAlive, Fenced, Refused):  # somebody was faster, and is starting it
+            start_detached(world, launch, ["--resume"])
+            started.append(run)
     return started
 
 

@@ -1,4 +1,4 @@
-"""`pipeline validate` and `pipeline show` as a user meets them."""
+"""`pipeline validate`, `show` and `status` as a user meets them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from click.testing import CliRunner, Result
 from garrison.cli.pipeline_cmd import pipeline
 from garrison.errors import NotFound
 from garrison.pipeline.graph import DialectError
+from garrison.pipeline.parser import parse
+from garrison.records.journal import Writer
+from garrison.records.run import RunFiles
 
 EXAMPLE = Path(__file__).parents[2] / "pipelines" / "two_tasks.dot"
+
+
+LINE = "digraph p { start [shape=circle]; a [shape=box]; x [shape=doublecircle]; start -> a -> x }\n"
 
 
 def call(*args: object) -> Result:
@@ -90,3 +96,23 @@ def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         pipeline.main(["show", str(EXAMPLE)])
     assert caught.value.code == 0
     assert "━" in capsys.readouterr().out
+
+
+def test_status_tells_each_node_and_leaves_the_file_as_it_is(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path, "r1")
+    files.root.mkdir(parents=True)
+    files.graph.write_text(LINE)
+    writer = Writer(files.journal, "guardian-p@r1#1")
+    for kind, data in (("node", {"node": "a", "status": "pending", "attempt": 1}),
+                       ("node", {"node": "a", "status": "active", "attempt": 2, "reason": "red"})):
+        writer.append(kind, data, "2026-01-31T12:00:00.000000Z")
+    writer.close()
+    plain = call("status", "r1", "--home", tmp_path)
+    assert plain.output.split("\n")[1].split() == ["a", "active", "2", "red"]
+    told = json.loads(call("status", "r1", "--home", tmp_path, "--json").output)
+    assert (told["a"]["status"], told["a"]["attempt"]) == ("active", 2)
+    drawn = parse(call("status", "r1", "--home", tmp_path, "--dot").output)
+    assert (drawn.nodes["a"].attrs["status"], drawn.nodes["a"].attrs["attempt"]) == ("active", "2")
+    assert files.graph.read_text() == LINE
+    missing = call("status", "r2", "--home", tmp_path)
+    assert isinstance(missing.exception, NotFound)

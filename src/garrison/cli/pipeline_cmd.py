@@ -1,4 +1,4 @@
-"""`pipeline validate` and `pipeline show`: what a graph says, what is wrong with it, and what a run of it would do.
+"""`pipeline validate`, `show` and `status`: what a graph says, what is wrong with it, what a run of it would do or did.
 
 The rule of this room: click asks, `garrison.pipeline` answers, this prints. Data on stdout; a table for a terminal,
 tab-separated lines for a pipe, JSON on demand. Exit 1 when the graph has errors; other refusals are left to the caller.
@@ -9,21 +9,29 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from garrison.errors import Refused
+from garrison.cli.home_cmd import home_option
+from garrison.errors import NotFound, Refused
+from garrison.layers.run_state import fold
 from garrison.pipeline.graph import DialectError, Graph
 from garrison.pipeline.launch import plan_run
 from garrison.pipeline.lint import ERROR, Finding, errors, lint
 from garrison.pipeline.parser import parse_file
+from garrison.pipeline.write import to_dot
+from garrison.records.journal import read_all
+from garrison.records.names import check_run
+from garrison.records.run import RunFiles
+from garrison.settings import find_home
 
 
 @click.group()
 def pipeline() -> None:
-    """Look at pipelines (DOT graphs) before they run."""
+    """Look at pipelines (DOT graphs) before and while they run."""
 
 
 @pipeline.command()
@@ -60,6 +68,28 @@ def show(file: Path, as_json: bool) -> None:
     _print_table(("node", "handler", "after", "label"),
                  [(node.id, node.handler, ", ".join(before[node.id]), node.label) for node in graph.nodes.values()])
     click.echo(f"{_summary(graph)}; {_run_line(graph)}")
+
+
+@pipeline.command()
+@click.argument("run")
+@home_option
+@click.option("--dot", is_flag=True, help="The graph as it was launched, with status and attempt written to its nodes.")
+@click.option("--json", "as_json", is_flag=True, help="Node → status, attempt, reason, commit as one JSON object.")
+def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
+    """Show how far RUN is, node by node. The pipeline's own file is never written."""
+    files = RunFiles(find_home(home), check_run(run))
+    if not files.graph.is_file():
+        raise NotFound(f"no run {run} with a graph in {find_home(home)}; `garrison status` lists the runs")
+    graph, nodes = parse_file(files.graph), fold(read_all(files.journal)).nodes
+    if dot:
+        click.echo(to_dot(graph, {name: {"status": node.status, "attempt": str(node.attempt)}
+                                  for name, node in nodes.items()}), nl=False)
+    elif as_json:
+        click.echo(json.dumps({name: asdict(node) for name, node in nodes.items()}, indent=2, ensure_ascii=False))
+    else:
+        _print_table(("node", "status", "attempt", "commit", "reason"),
+                     [(name, node.status, str(node.attempt), node.commit[:10], node.reason.partition("\n")[0])
+                      for name, node in nodes.items()])
 
 
 def graph_json(graph: Graph) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from garrison.merge.slot import acquire
+from garrison.merge.slot import acquire, clear
 from garrison.system.git import Git
 
 
@@ -30,3 +30,18 @@ def test_a_slot_of_a_repository_that_was_made_anew_is_made_anew(tmp_path: Path) 
     slot.prepare("main")
     assert (slot.path / "a.txt").read_text() == "new\n"
     slot.release()
+
+
+def test_slots_are_cleared_but_not_under_somebody(tmp_path: Path) -> None:
+    git = repository(tmp_path / "repo", "text\n")
+    folder = tmp_path / "trees" / "key"
+    held, left = acquire(git, folder), acquire(git, folder)
+    for slot in (held, left):
+        slot.prepare("main")
+    left.release()
+    clear(git, folder)
+    assert (held.path.is_dir(), left.path.exists()) == (True, False)
+    held.release()
+    clear(git, folder)
+    assert not folder.exists()
+    assert [tree.path for tree in git.worktrees()] == [tmp_path / "repo"]

@@ -5,16 +5,20 @@ If it dies, the rest goes on; a new one (`--resume`) adopts. SIGHUP detaches: th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.errors import GarrisonError
 from garrison.layers import launcher_policy as policy
 from garrison.layers.crew import START_RACES, Crew, name_of
 from garrison.layers.guardian_policy import Act, Decision
 from garrison.layers.launcher_policy import EXIT, LauncherView
 from garrison.layers.loop import say
 from garrison.layers.run_state import RunState
+from garrison.merge.queue import MergeQueue
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader, Writer
@@ -222,6 +226,9 @@ class Launcher:
         reason = act.why or self.state.reason
         self.progress.end(act.who, reason, self.state)
         self._log("end", {"status": act.who, "reason": reason})
+        queue = MergeQueue(self.world.home, Path(self.launch.repo), self.launch.base, clock=self.world.clock)
+        with contextlib.suppress(GarrisonError):  # the repository may be gone; then so are its slots
+            queue.leave(Path(self.launch.trees))
         terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
         terminal.shutdown()  # our own server, and only if no session of another run is left in it
         self.crew.journal.close()

@@ -172,8 +172,12 @@ def _with_gate(world: World, launch: Launch, git: Git, request: Request, plan: R
     if why:
         raise Refused(why)
     launch = replace(launch, gate=gate, setup=setup)
-    preflight(queue, config, trees=Path(launch.trees), environment=world.environment(launch, {}), run=launch.run_id,
-              base=f"refs/heads/{launch.base}", allow_foreign_imports=request.allow_foreign_imports, progress=say)
+    try:
+        preflight(queue, config, trees=Path(launch.trees), environment=world.environment(launch, {}), run=launch.run_id,
+                  base=f"refs/heads/{launch.base}", allow_foreign_imports=request.allow_foreign_imports, progress=say)
+    except BaseException:
+        queue.leave(Path(launch.trees))
+        raise
     queue.configure(config)
     return launch
 

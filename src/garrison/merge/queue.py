@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from garrison.errors import Refused, UsageError
-from garrison.merge import decide
+from garrison.merge import decide, slot
 from garrison.merge.entry import FAILED, Entry, entry_id
 from garrison.merge.state import Config, QueueState
 from garrison.records import atomic, journal, names
@@ -112,6 +112,11 @@ class MergeQueue:
         return Follower(self.folder)
 
     # --- writing ----------------------------------------------------------------------------------------------------
+
+    def leave(self, trees: Path) -> None:
+        """Remove the gate slots of this repository, unless some processor or entry of this queue may need one soon."""
+        if not self.processor_alive() and not self.state.unfinished():
+            slot.clear(self.git, trees / self.git.key)
 
     @contextmanager
     def locked(self) -> Iterator[QueueState]:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -51,6 +52,13 @@ class Slot:
     def release(self) -> None:
         """Let go of it; the tree stays."""
         self._lock.release()
+
+    def remove(self) -> None:
+        """Remove the tree and what is remembered of it; the lock's file goes last, while it is held."""
+        self.git.remove_worktree(self.path)
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._memory_path.unlink(missing_ok=True)
+        self._lock.path.unlink(missing_ok=True)
 
     def prepare(self, commit: str) -> None:
         """Make the slot show exactly `commit`, detached; ignored files and what set-up made stay."""
@@ -132,6 +140,20 @@ def acquire(git: Git, folder: Path, number: int | None = None) -> Slot:
             return slot
         slot.release()
     raise Refused(f"no gate slot is free below {folder}; end the gates that run there")
+
+
+def clear(git: Git, folder: Path) -> None:
+    """Remove all slots below `folder` that nobody holds and in which nothing runs; the folder too if it is empty."""
+    for lock_path in sorted(folder.glob("slot-*.lock")):
+        lock = LifeLock.try_take(lock_path)
+        if lock is None:
+            continue
+        slot = Slot(git, lock_path.with_suffix(""), 0, lock)
+        if not job_lives(slot.memory.job):
+            slot.remove()
+        slot.release()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def job_lives(job: str) -> bool:

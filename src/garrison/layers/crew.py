@@ -84,10 +84,6 @@ class Crew:
         self.world.store.update(Identity, view.identity.key, parked)
         self.record("park", {"full": view.identity.key.full, "why": why})
 
-    def started(self, identity: Identity, attempt: int = 1) -> None:
-        """Journal that a life was leased and its process asked for."""
-        self.record("spawn", {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt})
-
     def term(self, view: LifeView, number: int = signal.SIGTERM) -> None:
         """Ask a living process to end in order, through a verified pidfd; a lease has no process to ask yet."""
         identity = view.identity
@@ -122,6 +118,14 @@ def name_of(act: Act) -> str:
 
 
 _WORDED = frozenset({"move", "say", "job", "run", "fact"})
+
+
+def perform(layer: object, act: Act, view: object) -> None:
+    """Do one act: the layer's method `_do_<kind>`, between two points where the tests kill."""
+    failpoint.here(f"{name_of(act)}.before")
+    getattr(layer, f"_do_{act.kind}")(act, view)
+    failpoint.here(f"{name_of(act)}.after")
+
 
 START_RACES = (AlreadyAlive, Refused, Fenced)
 """What a start may meet when another supervisor was faster; the next look settles it."""

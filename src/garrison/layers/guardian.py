@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition
 from garrison.layers import guardian_policy as policy
-from garrison.layers.crew import START_RACES, Crew, name_of
+from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, GuardianView, Merge
 from garrison.layers.loop import say
 from garrison.layers.run_state import RUN_STATUS, RunState, fold, to_snapshot
@@ -113,9 +113,7 @@ class Guardian:
         self._decision = policy.decide(self.plan, self.state, self._view, self.launch.max_agents, self.policy,
                                         self.launch.max_rework)
         for act in self._decision.acts:
-            failpoint.here(f"{name_of(act)}.before")
-            getattr(self, f"_do_{act.kind}")(act, self._view)
-            failpoint.here(f"{name_of(act)}.after")
+            perform(self, act, self._view)
         self._move_hook()
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.crew.journal.compact(to_snapshot(self.state), self.world.clock.utc())

@@ -254,16 +254,11 @@ def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy
     full = life.identity.key.full if life.identity else ""
     limits = policy if name in state.nodes else replace(policy, total=None)  # the processor serves the whole run
     step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, limits)
-    if step.kind == "ended" and name in state.nodes and of_earlier_attempt(state.nodes[name], life):
+    if step.kind == "ended" and name in state.nodes and life.precedes(state.nodes[name].attempt):
         return Step("start", f"attempt {state.nodes[name].attempt}")
     if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
         return Step("start", f"{step.why}, lifted")
     return step
-
-
-def of_earlier_attempt(node: NodeState, life: LifeView) -> bool:
-    """Whether a runner's life belongs to an attempt that is over."""
-    return life.identity is not None and int(life.identity.metadata.get("attempt", 1)) < node.attempt
 
 
 def may_start_again(state: RunState, identity: Identity) -> bool:
@@ -314,7 +309,7 @@ def suspended(state: RunState, view: GuardianView, name: str) -> bool:
         return False
     seen = view.runners.get(name, LifeView())
     life = seen.identity
-    if life is None or life.status not in ("terminated", "parked") or of_earlier_attempt(state.nodes[name], seen):
+    if life is None or life.status not in ("terminated", "parked") or seen.precedes(state.nodes[name].attempt):
         return False
     if life.status == "parked":
         return state.nodes[name].status == "active"  # else the queue goes on without it

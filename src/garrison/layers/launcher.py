@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.layers import launcher_policy as policy
-from garrison.layers.crew import START_RACES, Crew, name_of
+from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, Decision
 from garrison.layers.launcher_policy import EXIT, LauncherView
 from garrison.layers.loop import say
@@ -26,7 +26,6 @@ from garrison.records.life import LifeLock
 from garrison.records.names import Key
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
-from garrison.system import failpoint
 from garrison.system.notify import notify
 from garrison.system.terminal import choose_terminal
 
@@ -110,9 +109,7 @@ class Launcher:
         self._view = self.observe()
         self._decision = policy.decide(self._view, self.policy)
         for act in self._decision.acts:
-            failpoint.here(f"{name_of(act)}.before")
-            getattr(self, f"_do_{act.kind}")(act, self._view)
-            failpoint.here(f"{name_of(act)}.after")
+            perform(self, act, self._view)
         return any(act.kind != "term" for act in self._decision.acts)
 
     def watch(self, waker: Waker) -> None:

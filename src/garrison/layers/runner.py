@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.layers import runner_policy as policy
-from garrison.layers.crew import START_RACES, Crew, name_of
+from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, Decision, Merge
 from garrison.layers.loop import say
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator, tree_environment
@@ -147,9 +147,7 @@ class Runner:
         self._view = self.observe()
         self._decision = policy.decide(self.facts, self._view, self.policy)
         for act in self._decision.acts:
-            failpoint.here(f"{name_of(act)}.before")
-            getattr(self, f"_do_{act.kind}")(act, self._view)
-            failpoint.here(f"{name_of(act)}.after")
+            perform(self, act, self._view)
             if self.exit_code is not None:
                 break
         return any(act.kind not in ("term", "stop_job") for act in self._decision.acts)

@@ -106,6 +106,8 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     identity = view.orchestrator.identity
     if view.orchestrator.living and identity is not None and identity.incarnation == facts.kill:
         return Decision([Act("replace", why="killed by order")])
+    if view.phase in ("impl_complete", "validating") and not _begun(facts, view):
+        return Decision([Act("move", "executing")])  # rework: the phase is the earlier attempt's
     return _PHASES[view.phase](facts, view, policy)
 
 
@@ -232,7 +234,7 @@ def _of_earlier_attempt(view: RunnerView) -> bool:
     identity = view.orchestrator.identity
     if identity is None or view.orchestrator.living or identity.status not in ("terminated", "crashed", "parked"):
         return False
-    return int(identity.metadata.get("attempt", 1)) < view.task.attempt
+    return view.orchestrator.precedes(view.task.attempt)
 
 
 def _too_long_alone(view: RunnerView) -> bool:
@@ -240,8 +242,6 @@ def _too_long_alone(view: RunnerView) -> bool:
 
 
 def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    if not _begun(facts, view):
-        return Decision([Act("move", "executing")])  # rework: the phase is the earlier attempt's
     if view.orchestrator.living:
         return Decision([], view.now + 0.2)
     # An entry that is there already is not made again: a late commit on the branch would make it another.
@@ -250,8 +250,6 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
 
 
 def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    if not _begun(facts, view):
-        return Decision([Act("move", "executing")])  # rework, as above
     merge = view.merge
     if view.adhoc and merge is not None:
         return Decision([Act("tidy"), Act("end", why="done")])

@@ -26,6 +26,10 @@ class LifeView:
         """Whether a life is, or may still be, there."""
         return self.verdict is not None and self.verdict.living
 
+    def precedes(self, attempt: int) -> bool:
+        """Whether the life belongs to an attempt before `attempt`."""
+        return self.identity is not None and int(self.identity.metadata.get("attempt", 1)) < attempt
+
 
 @dataclass(frozen=True)
 class Step:

@@ -261,7 +261,7 @@ def lease_launcher(world: World, run: str) -> Identity:
             try:
                 replace_life(world.observer, old, verdict.why, world.timing.sweep_grace)
             except Fenced as error:
-                raise AlreadyAlive(f"another launcher of run {run} is starting; `garrison status {run}` shows it"
+                raise AlreadyAlive(f"another launcher of run {run} is alive by now; `garrison status {run}` shows it"
                                    ) from error
     return take_lease(world.observer, Wish(key), world.timing.spawn_deadline)
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garrison.cli import completing
+from garrison.cli.helping import Explained
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.layers import launching
 from garrison.layers.launching import Request
@@ -26,10 +28,24 @@ if TYPE_CHECKING:
 HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison home`).")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+GROUPS = {
+    "What runs, and where": ("target_dir", "base", "run", "pipeline_id", "new"),
+    "Going on with a run": ("resume", "onto"),
+    "Trees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "allow_foreign_imports"),
+    "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
+}
+"""Title in the help → options; the others follow under `Options`."""
+
+
+@click.command(cls=Explained, groups=GROUPS, examples=(
+    ('garrison launch work.dot --target-dir ~/src/project --gate "make test"', "run work.dot; only what passes lands"),
+    ('garrison launch work.dot --target-dir . --gate "make test" --dry-run', "check everything, start nothing"),
+    ("garrison launch --resume crew-1 --detach", "go on with a run, without this terminal"),
+))
 @click.argument("pipeline", required=False, type=click.Path(path_type=Path))
 @click.option("--target-dir", type=click.Path(path_type=Path), help="The repository to work on.")
-@click.option("--resume", metavar="RUN", help="Go on with an unfinished run, as it was launched.")
+@click.option("--resume", metavar="RUN", shell_complete=completing.runs,
+              help="Go on with an unfinished run, as it was launched.")
 @click.option("--run", metavar="ID", help="The new run's id (default: made from the pipeline's name).")
 @click.option("--pipeline-id", metavar="NAME", help="The guardian's name (default: the graph's id, else the file's).")
 @click.option("--base", metavar="BRANCH", help="The branch to land on (default: the one checked out).")
@@ -41,7 +57,8 @@ HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison 
 @click.option("--max-agents", type=click.IntRange(1), help="Nodes worked on at once (default: the cores, at least 2).")
 @click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, help="Deaths allowed an attempt.")
 @click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, help="New attempts a node gets.")
-@click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True)
+@click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True,
+              help="Where agents work: in tmux (`garrison attach` watches), or as plain processes.")
 @HOME
 @click.option("--detach", is_flag=True, help="Return once the launcher lives; `garrison status` shows how it goes.")
 @click.option("--dry-run", is_flag=True, help="Check graph, repository and gate, say what would run, start nothing.")
@@ -118,7 +135,7 @@ def _describe(prepared: launching.Prepared, *, as_json: bool) -> None:
     click.echo("pre-flight passed; nothing was started")
 
 
-@click.command()
+@click.command(cls=Explained, examples=(("garrison up", "each run that goes on is printed"),))
 @HOME
 def up(home: str | None) -> None:
     """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat."""
@@ -126,8 +143,11 @@ def up(home: str | None) -> None:
         click.echo(run)
 
 
-@click.command()
-@click.argument("run", required=False)
+@click.command(cls=Explained, examples=(
+    ("garrison stop crew-1", "agents first, launcher last; nothing is lost"),
+    ("garrison launch --resume crew-1", "goes on with it"),
+))
+@click.argument("run", required=False, shell_complete=completing.runs)
 @HOME
 @click.option("--timeout", type=float, default=90.0, show_default=True, help="Seconds to wait for the end.")
 def stop(run: str | None, home: str | None, timeout: float) -> None:

@@ -26,7 +26,7 @@ from garrison.records.names import Key, branch_of, launcher
 from garrison.records.run import Result, Task
 from garrison.supervise.restart import Policy
 from garrison.system import failpoint
-from garrison.system.git import Git
+from garrison.system.git import Git, GitError
 from garrison.system.jobs import Job, tail
 from garrison.system.terminal import choose_terminal
 
@@ -217,13 +217,23 @@ class Runner:
         self._tree_ready = True
 
     def _merge_tip(self, tip: str) -> None:
-        """Merge the target's tip into the branch, leaving conflict markers and telling the agent where they are."""
-        head = self.git.head(self.tree) or tip
-        if self.git.is_ancestor(tip, head) or (self.git.git_dir(self.tree) / "MERGE_HEAD").exists():
+        """Merge the target's tip into the branch, leaving conflict markers and telling the agent where they are.
+
+        Once an attempt: a later runner of it must not merge again, under an agent at work, because the target moved.
+        """
+        told = self.folder / "conflicts.txt"
+        if told.exists():
             return
-        self.git.run("merge", "--no-commit", "--no-ff", tip, cwd=self.tree, check=False)
+        head = self.git.head(self.tree) or tip
+        merging = (self.git.git_dir(self.tree) / "MERGE_HEAD").exists()
+        merge = ("merge", "--no-commit", "--no-ff", tip)
+        done = None
+        if not merging and not self.git.is_ancestor(tip, head):
+            done = self.git.run(*merge, cwd=self.tree, check=False, extra=self.git.author(self.tree))
         files = self.git.run("diff", "--name-only", "--diff-filter=U", "-z", cwd=self.tree).out.split("\0")
-        atomic.write(self.folder / "conflicts.txt", "".join(f"{name}\n" for name in files if name).encode())
+        if done is not None and done.code and not any(files):
+            raise GitError(merge, done.code, done.err)  # git did not merge at all
+        atomic.write(told, "".join(f"{name}\n" for name in files if name).encode())
 
     def _do_job(self, act: Act, view: RunnerView) -> None:
         command = self.task.setup if act.who == "setup" else self.task.acceptance

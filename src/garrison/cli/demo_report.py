@@ -69,26 +69,26 @@ def brief(reason: str) -> str:
 def report(stage: Stage, done: list[Rework], chaos: Chaos) -> None:
     """Print what happened."""
     click.echo("\nNodes")
-    show_table(("node", "status", "attempts", "lives of runner", "and orchestrator", "merged as"), (
-        (name, "merged" if node.status == "validated" else node.status, node.attempt, _lives(stage, "runner", name),
-         _lives(stage, "orchestrator", name), node.commit[:10]) for name, node in stage.state.nodes.items()))
+    show_table(("node", "status", "attempts", "lives", "merged as"), (
+        (name, "merged" if node.status == "validated" else node.status, node.attempt, _lives(stage, name),
+         node.commit[:10]) for name, node in stage.state.nodes.items()), empty="none was begun")
     if done:
         click.echo("\nAttempts that were not good enough")
         show_table(("node", "attempt", "stopped by", "because"),
                    ((one.node, one.attempt, one.kind or "its agent", brief(one.reason)) for one in done))
     if chaos.deaths:
         click.echo("\nKilled with -9")
-        show_table(("layer", "life", "when", "back after"), (
-            (who(death.key), death.incarnation, death.moment,
-             "not needed any more" if death.back is None else f"{death.back:.2f} s") for death in chaos.deaths))
+        show_table(("layer", "when", "back after"), (
+            (who(death.key), death.moment, "never" if death.back is None else f"{death.back:.2f} s")
+            for death in chaos.deaths))
     click.echo("\nWhat is on main (git log --first-parent)")
     for line in Git(stage.repo).run("log", "--first-parent", "--oneline", "main").out.splitlines():
         click.echo(f"  {line}")
 
 
-def _lives(stage: Stage, role: str, node: str) -> int:
-    seen = stage.world.store.read(Identity, Key(role, node, RUN))
-    return seen.incarnation if seen else 0
+def _lives(stage: Stage, node: str) -> str:
+    seen = {role: stage.world.store.read(Identity, Key(role, node, RUN)) for role in ("runner", "orchestrator")}
+    return ", ".join(f"{role} {found.incarnation}" for role, found in seen.items() if found)
 
 
 def next_steps(source: Path, stage: Stage, *, kept: bool, over: bool) -> list[str]:

@@ -378,7 +378,7 @@ class MergeProcessor:
 
     def _swap(self, old: str, new: str, entry: str) -> bool:
         """The one write to the target; the caller holds `queue.lock` and has compared the epoch."""
-        return self.git.update_ref(self.ref, new, old, message=f"garrison: land {entry}")
+        return self.git.update_ref(self.ref, new, old, message=f"garrison: land {entry}", hooks=True)
 
     def _move(self, entry: str, old: str, new: str, hold: Hold, *, again: bool = False) -> list[Path]:
         """After the swap: move along whatever checkout can be; returns those that are owed it."""
@@ -420,7 +420,8 @@ class MergeProcessor:
                 swapped = self._swap(landing.old, landing.new, landing.entry)
             if not swapped:
                 return Wait("ref_locked", f"git refuses to move {self.ref}; if no git runs, remove "
-                                          f"{self.git.common / self.ref}.lock")
+                                          f"{self.git.common / self.ref}.lock, and see that no reference-transaction "
+                                          "hook forbids it")
             owed = self._move(landing.entry, landing.old, landing.new, hold)
         return self._landed(landing.entry, landing.old, landing.new, owed)
 

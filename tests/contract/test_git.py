@@ -234,7 +234,8 @@ def test_repositories_garrison_cannot_work_on_are_refused_with_what_to_do(repo, 
     git(tmp_path, "clone", "-q", str(repo), str(tmp_path / "unborn"))
     git(tmp_path / "unborn", "checkout", "-q", "--orphan", "new")
     (tmp_path / "a-file").touch()
-    for name, word in (("nowhere", "does not exist"), ("a-file", "is a file"), (".", "git init"), ("bare", "clone it"), ("shallow", "--unshallow"),
+    for name, word in (("nowhere", "does not exist"), ("a-file", "is a file"), (".", "git init"),
+                       ("bare", "clone it"), ("shallow", "--unshallow"),
                        ("empty", "--allow-empty"), ("unborn", "switch"), ("repo/.git", "checkout")):
         with pytest.raises(Refused, match=word):
             validate_repository(tmp_path / name)

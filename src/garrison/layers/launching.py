@@ -36,6 +36,7 @@ from garrison.supervise.replace import replace_life
 from garrison.supervise.start import take_lease
 from garrison.system.environment import held_back
 from garrison.system.git import Git, validate_repository
+from garrison.system.git.repository import detached, underway
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,6 +84,8 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
     repo = validate_repository(request.target)
     git = Git(repo)
     git.check_branch_space()
+    if what := underway(git.git_dir(repo)):
+        say(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
     pipeline_id = _pipeline_id(request, plan)
     base = _base(request, plan, git)
     launch = Launch(
@@ -117,7 +120,7 @@ def _pipeline_id(request: Request, plan: RunPlan) -> str:
 def _base(request: Request, plan: RunPlan, git: Git) -> str:
     base = request.base or plan.base or git.current_branch()
     if base is None:
-        raise Refused(f"{git.root} has a detached HEAD; say which branch to land on with --base BRANCH")
+        raise Refused(detached(git.root))
     if git.rev(f"refs/heads/{base}") is None:
         raise Refused(f"{git.root} has no branch {base}; create it, or name another with --base")
     return base

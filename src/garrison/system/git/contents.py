@@ -26,7 +26,9 @@ class Contents(Worktrees):
         self.run("add", "-A", cwd=path)
         if self.run("diff", "--cached", "--quiet", "--ignore-submodules=none", cwd=path, check=False).code == 0:
             return None
-        self.run("commit", "--quiet", "--no-verify", "-m", message, cwd=path, extra=self.author(path), durable=True)
+        # --allow-empty: by the user's settings a submodule's new commit may count as nothing
+        self.run("commit", "--quiet", "--no-verify", "--allow-empty", "-m", message, cwd=path, extra=self.author(path),
+                 durable=True)
         return self.head(path)
 
     def author(self, path: Path | None = None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from garrison.errors import Refused
@@ -18,9 +19,27 @@ def underway(own: Path) -> str | None:
     return next((what for name, what in UNDERWAY.items() if (own / name).exists()), None)
 
 
+def detached(path: Path) -> str:
+    """What to do about the checkout at `path`, whose HEAD is on no branch."""
+    own = History(path).run("rev-parse", "--absolute-git-dir").out.strip()
+    what = "a bisect" if (Path(own) / "BISECT_START").exists() else underway(Path(own))
+    if what:
+        return f"{what} is in progress in {path}; finish or abort it, or name the branch to land on with --base BRANCH"
+    return f"{path} has a detached HEAD; say which branch to land on with --base BRANCH"
+
+
+def check_writable(common: Path) -> None:
+    """Refused if nothing can be written into the repository with that common directory."""
+    for folder in (common, common / "objects", common / "refs"):
+        if not os.access(folder, os.W_OK):
+            raise Refused(f"{folder} cannot be written, and every landing is written there; mend its permissions, or "
+                          "work on a clone")
+
+
 def validate_repository(path: Path) -> Path:
     """The top directory of a repository garrison can work on; Refused, with what to do, for every other."""
     common = common_dir(path)
+    check_writable(common)
     git = History(path)
     flags = git.run("rev-parse", "--is-bare-repository", "--is-shallow-repository").out.split()
     if flags[0] == "true":

@@ -59,17 +59,16 @@ class Submodules(Contents):
         """
         for module in self.modules(path):
             inner = self._inner(path, module)
-            fresh = not (inner.root / ".git").exists()
-            if fresh:
+            if not (inner.root / ".git").exists():
                 self._begin(path, module, inner)
-            if fresh or force:
+            if force or inner.rev("HEAD") is None:
                 self._fetch(module, inner)
                 inner.run("checkout", "--quiet", "--force", "--detach", module.oid)
                 inner.run("clean", "-ffdq")
             inner.populate(inner.root, force=force)
 
     def _inner(self, path: Path, module: Module) -> Submodules:
-        inner = type(self)(path / module.path)
+        inner = type(self)(path / module.path, self._environment)
         above = self.store or self.common
         users = above / "modules" / module.name
         inner.store = users if users.is_dir() else above
@@ -96,8 +95,9 @@ class Submodules(Contents):
             answer = inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", check=False, extra=_LIKE_GIT)
         if inner.rev(module.oid) is None:
             told = GitError(("fetch", "origin"), answer.code, answer.err) if answer.code else "the commit is not there"
+            allow = "-c protocol.file.allow=always " if "transport 'file' not allowed" in answer.err else ""
             raise Refused(f"submodule {module.path} cannot be had at {module.oid[:10]} from {module.url} ({told}); "
-                          f"run `git -C {self.root} submodule update --init {module.path}`, or make it reachable")
+                          f"run `git {allow}submodule update --init --recursive` in {self.root} once")
 
     def address(self, url: str) -> str:
         """A submodule's address, a relative one made absolute as git does: against the repository's own origin."""

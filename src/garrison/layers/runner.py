@@ -249,9 +249,8 @@ class Runner:
             say(f"{name} was killed, which says nothing about the work; it runs again")
             return
         how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
-        told = tail(self._job_log(name), 12)
         held = tell_held_back(self.launch.held_back, self._job_log(name), result.exit_code)
-        self._fact(name, f"{name} {how}{held}: {told}")
+        self._fact(name, f"{name} {how}{held}: {tail(self._job_log(name), 12)}")
 
     def _fact(self, name: str, value: str, kind: str = "") -> None:
         self._log("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt}, sync=True)

@@ -178,11 +178,12 @@ class GateRun:
     def _judge(self, stage: str, code: int, late: bool) -> Verdict:
         self._sweep()
         log = self.setup_log if stage == "setup" else self.log
+        held = tell_held_back(self.held_back, log, code)
         told = tail(log, TAIL_LINES)
         lost = code == -1
         result: decide.Class = "lost" if lost else decide.classify(code, timed_out=late, tail=told, stage=stage)
-        held = tell_held_back(self.held_back, log, code)
-        return Verdict(result, code, decide.in_words(result, code, self.config.timeout) + held, told, log)
+        words = decide.in_words(result, code, self.config.timeout, timed_out=late)
+        return Verdict(result, code, words + held, told, log)
 
     def _sweep(self) -> None:
         """End what the stage left running, and forget it."""

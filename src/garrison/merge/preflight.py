@@ -127,8 +127,8 @@ def _begin(job: GateRun, commit: str) -> None:
 
 def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
     pointers = count_pointers(queue.git, slot.path)
-    return [f"{pointers} files are LFS pointers, for agents and gate too; install git-lfs and run `git lfs install` if "
-            "they are needed"] if pointers else []
+    return [f"files that are only LFS pointers, for agents and gate too: {pointers}; if they are needed, install "
+            "git-lfs and run `git lfs install`"] if pointers else []
 
 
 def _demand(verdict: Verdict, what: str) -> None:

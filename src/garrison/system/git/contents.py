@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from itertools import count
 from pathlib import Path
 
 from garrison.system.git.call import EMAIL, NAME, GitError
 from garrison.system.git.worktrees import Worktrees
-
-_serial = count()
 
 
 class Contents(Worktrees):
@@ -46,7 +43,7 @@ class Contents(Worktrees):
         A clean worktree is kept as its own HEAD.
         """
         own = self.git_dir(path)
-        index = own / f"garrison-snapshot-{os.getpid()}-{next(_serial)}"
+        index = own / f"garrison-snapshot-{os.getpid()}"
         extra = {"GIT_INDEX_FILE": str(index)}
         try:
             if (own / "index").exists():

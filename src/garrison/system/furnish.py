@@ -32,12 +32,20 @@ def _include(git: Git, tree: Path) -> list[str]:
     if not (git.root / INCLUDE).is_file():
         return []
     listed = git.run("ls-files", "--others", "--ignored", "-z", f"--exclude-from={git.root / INCLUDE}", cwd=git.root)
-    names = [name for name in listed.out.split("\0") if name and not name.endswith("/")]
+    found = [name for name in listed.out.split("\0") if name and not name.endswith("/")]
+    names = [name for name in found if not _linked(tree, name)]  # about others git gives no answer at all
     ignored = set(git.run("check-ignore", "-z", "--stdin", cwd=tree, check=False,
                           text="".join(f"{name}\0" for name in names)).out.split("\0"))
     notes = [f"{INCLUDE}: {name} is left out: git does not ignore it, so it could be committed; add it to .gitignore"
              for name in names if name not in ignored]
+    notes += [f"{INCLUDE}: {name} is left out: the worktree has a link in its way" for name in found
+              if name not in names]
     return notes + [note for name in names if name in ignored for note in _copy(git.root, tree, name)]
+
+
+def _linked(tree: Path, name: str) -> bool:
+    """Whether a directory on the way to `name` is a link in the worktree."""
+    return any((tree / above).is_symlink() for above in Path(name).parents)
 
 
 def _copy(root: Path, tree: Path, name: str) -> list[str]:
@@ -49,8 +57,6 @@ def _copy(root: Path, tree: Path, name: str) -> list[str]:
         return [f"{INCLUDE}: {name} is left out: the link leads out of the repository"]
     if not source.is_symlink() and not source.is_file():
         return [f"{INCLUDE}: {name} is left out: it is no file"]
-    if not target.parent.resolve().is_relative_to(tree.resolve()):
-        return [f"{INCLUDE}: {name} is left out: its directory is a link out of the worktree"]
     target.parent.mkdir(parents=True, exist_ok=True)
     half = tree.with_name(f".{tree.name}.include-{os.getpid()}")  # beside the tree: in it, it could be committed
     try:

@@ -50,6 +50,8 @@ GROUPS = {
 @click.option("--pipeline-id", metavar="NAME", help="The guardian's name (default: the graph's id, else the file's).")
 @click.option("--base", metavar="BRANCH", help="The branch to land on (default: the one checked out).")
 @click.option("--setup", metavar="CMD", help="Prepares a fresh tree, run in it before agents and tests.")
+@click.option("--setup-key", multiple=True, metavar="FILE",
+              help="A file whose change makes set-up run again (repeatable; default: the common lock files).")
 @click.option("--gate", metavar="CMD", help="Tests a merged tree; only what passes lands.")
 @click.option("--no-gate", is_flag=True, help="Land without testing.")
 @click.option("--env", "env", multiple=True, metavar="NAME", help="A variable that agents and gate see (repeatable).")
@@ -67,7 +69,8 @@ GROUPS = {
 @click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports a checkout.")
 @click.option("--json", "as_json", is_flag=True, help="Progress as one JSON object a line.")
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, detach: bool,
-           dry_run: bool, onto: bool, as_json: bool, env: tuple[str, ...], **options: Any) -> None:
+           dry_run: bool, onto: bool, as_json: bool, env: tuple[str, ...],
+           setup_key: tuple[str, ...], **options: Any) -> None:
     """Run PIPELINE (a DOT graph) on the repository --target-dir, or go on with --resume RUN.
 
     Exit 0 when every node is merged, 1 when a node failed (it says which and why), 130 when stopped.
@@ -81,7 +84,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         return
     if pipeline is None or target_dir is None:
         raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
-    request = Request(pipeline, target_dir, env=list(env), **options)
+    request = Request(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
     prepared = launching.prepare(world, request, _say)
     if dry_run:
         _describe(prepared, as_json=as_json)

@@ -30,6 +30,7 @@ from garrison.records.names import Key, branch_of, check_node
 from garrison.records.run import Launch, Task
 from garrison.settings import find_home
 from garrison.supervise.replace import replace_life, sweep_life
+from garrison.system.furnish import furnish
 from garrison.system.git import Git
 from garrison.system.terminal import choose_terminal
 
@@ -96,6 +97,8 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     git = Git(Path(launch.repo))
     tree.parent.mkdir(parents=True, exist_ok=True)
     git.add_worktree(tree, branch_of(launch.run_id, node), git.rev(f"refs/heads/{launch.base}") or launch.base_oid)
+    for note in furnish(git, tree):
+        click.echo(note, err=True)
     previous = _clear(world, key)
     if previous is not None:
         _check_respawns(previous, launch)

@@ -31,7 +31,11 @@ class NotFound(GarrisonError):
     """No record, node, entry or session of that name."""
 
 
-class RecordCorrupt(GarrisonError):
+class RecordError(GarrisonError):
+    """A record on disk that garrison cannot use; it is left as it is, byte for byte. The others are still good."""
+
+
+class RecordCorrupt(RecordError):
     """A record cannot be read as what it should be. Only its owner or `doctor --fix` moves it away."""
 
     def __init__(self, path: object, why: str) -> None:
@@ -40,7 +44,14 @@ class RecordCorrupt(GarrisonError):
         self.why = why
 
 
-class NewerSchema(GarrisonError):
+class RecordUnreadable(RecordError):
+    """Where a record or its folder should be stands something else, or it may not be read; that is no corruption."""
+
+    def __init__(self, path: object, why: str) -> None:
+        super().__init__(f"cannot use {path}: {why}; it was left in place, move it away or mend its access to go on")
+
+
+class NewerSchema(RecordError):
     """A record was written by a newer garrison; it is not corrupt and stays untouched."""
 
     def __init__(self, path: object, found: int, known: int) -> None:

@@ -30,6 +30,8 @@ class Timing:
     """After so long without guardian and launcher a runner begins nothing new."""
     restart_window: float = 600.0
     """Deaths of one name that are older do not count when its restart is decided."""
+    damage_patience: float = 5.0
+    """How long a layer waits for a damaged record to be mended before it gives up, saying which."""
     sweep_grace: float = 2.0
     """Between TERM and KILL when a life is replaced."""
     stop_launcher: float = 60.0

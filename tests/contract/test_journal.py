@@ -10,11 +10,12 @@ import stat
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import pytest
 
-from garrison.errors import Fenced, RecordCorrupt
+from garrison.errors import Fenced, NewerSchema, RecordCorrupt, RecordUnreadable
 from garrison.records import atomic
 from garrison.records.journal import (
     BLOB_BYTES,
@@ -98,12 +99,44 @@ def test_every_prefix_of_a_journal_is_a_torn_tail(path: Path) -> None:
 
 def test_a_torn_tail_longer_than_a_block_is_cut(path: Path) -> None:
     whole = filled(path, 2)
-    path.write_bytes(whole + b"x" * 200_000)
-    Writer(path, "t#2").close()
-    assert path.read_bytes() == whole
-    path.write_bytes(b"x" * 200_000)
+    torn = b'{"seq":3,"epoch":' + b"x" * 200_000
+    for tail in (torn, b"\0" * 200_000):
+        path.write_bytes(whole + tail)
+        Writer(path, "t#2").close()
+        assert path.read_bytes() == whole
+    path.write_bytes(torn)
     Writer(path, "t#3").close()
     assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("tail", [b"x", b"\0\1\2\3", b"[1]", b"[" * 200_000, b'{"schema": 1}'])
+def test_a_tail_that_is_no_records_is_kept_and_named(path: Path, tail: bytes) -> None:
+    """A foreign file without a newline must not pass for the torn first record of an empty journal."""
+    for before in (filled(path, 2), b""):
+        path.write_bytes(before + tail)
+        for use in (lambda: read_all(path), lambda: Writer(path, "t#2"),
+                    lambda: append_shared(path, "t", "note", {}, AT)):
+            with pytest.raises(RecordCorrupt, match=f"byte {len(before)} is no record") as refused:
+                use()
+            assert str(path) in str(refused.value)
+        assert path.read_bytes() == before + tail
+
+
+def test_a_newer_garrisons_journal_is_left_alone(path: Path) -> None:
+    whole = filled(path, 2)
+    body = b'{"seq":3,"epoch":1,"schema":2,"token":"t#1","at":"' + AT.encode() + b'","kind":"note","data":{}}'
+    path.write_bytes(whole + body[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(body))
+    for use in (lambda: read_all(path), lambda: Writer(path, "t#2"), lambda: append_shared(path, "t", "note", {}, AT)):
+        with pytest.raises(NewerSchema, match=r"schema 2.*use the newer garrison"):
+            use()
+
+
+def test_what_is_no_file_is_named_and_stays(path: Path) -> None:
+    path.mkdir(parents=True)
+    for use in (lambda: read_all(path), lambda: Writer(path, "t#2"), lambda: append_shared(path, "t", "note", {}, AT)):
+        with pytest.raises(RecordUnreadable, match=r"journal\.jsonl: is a directory; it was left in place"):
+            use()
+    assert path.is_dir()
 
 
 def test_damage_before_the_tail_is_refused_with_its_place(path: Path) -> None:

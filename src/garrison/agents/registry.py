@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.command import SHELL, CommandAgent
 from garrison.agents.seam import Profile
 from garrison.errors import UsageError
+from garrison.records import atomic
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,10 +31,11 @@ def profiles(home: Path) -> dict[str, Profile]:
 
     found = {"command": SHELL, "scripted": SCRIPTED}
     path = home / "config.toml"
-    if not path.is_file():
+    text = atomic.read(path)
+    if text is None:
         return found
     try:
-        body = tomllib.loads(path.read_text())
+        body = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
     agents = body.get("agents", {})

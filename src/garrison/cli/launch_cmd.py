@@ -77,7 +77,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     """
     world = World.real(find_home(home))
     flags = ["--json"] if as_json else []
-    if resume:
+    if resume is not None:
         if pipeline or target_dir:
             raise UsageError("--resume RUN stands alone: the run keeps its pipeline and target")
         _go(world, launching.check_resume(world, resume, onto=onto), [*flags, "--resume"], detach=detach)

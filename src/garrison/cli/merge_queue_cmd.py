@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from garrison.cli.output import say
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.merge.entry import FAILED, Entry
 from garrison.merge.processor import MergeProcessor, Progress, Wait
@@ -23,6 +24,7 @@ from garrison.merge.queue import Follower, MergeQueue, queues_of, target_of
 from garrison.merge.state import Config, Outcome
 from garrison.merge.tell import signal_of
 from garrison.records import signals
+from garrison.records.names import check_run
 from garrison.settings import Timing, find_home, trees_root
 from garrison.system.environment import child_environment
 from garrison.system.git import Git, validate_repository
@@ -38,6 +40,8 @@ _PATIENCE = 10.0
 def enqueue(node: str, branch: str, repo_root: str | os.PathLike[str] | None = None, target: str | None = None,
             run: str = "", home: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """Enqueue a branch: `{"status": "ok", "entry": {…}}`. Refused if the branch or the target is missing."""
+    if run:
+        check_run(run)
     queue = _queue(repo_root, target, home)
     if not queue.git.branch_exists(queue.target):
         raise Refused(f"{queue.repo} has no branch {queue.target} to land on; name one with --target")
@@ -80,7 +84,7 @@ def _queue(repo_root: str | os.PathLike[str] | None, target: str | None, home: s
     root = validate_repository(Path(repo_root) if repo_root else Path.cwd())
     git, place = Git(root), find_home(None if home is None else os.fspath(home))
     if target is None and busy:
-        known = [follower for follower in queues_of(place) if follower.folder.parent.name == git.key]
+        known = [follower for follower in queues_of(place, say) if follower.folder.parent.name == git.key]
         waiting = [follower for follower in known if follower.state.unfinished()]
         if waiting:
             target = target_of(min(waiting, key=lambda one: one.state.unfinished()[0].enqueued_at).folder)
@@ -199,7 +203,7 @@ _home = click.option("--home", type=click.Path(file_okay=False), help="Home that
 def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None:
     """Show entries: of one repository, or of all queues of the home."""
     place = find_home(home)
-    followers = queues_of(place)
+    followers = queues_of(place, say)
     if repo_root:
         key = Git(Path(repo_root)).key
         followers = [one for one in followers if one.folder.parent.name == key]
@@ -279,7 +283,7 @@ def process_command(once: bool, drain: bool, repo_root: str | None, target: str 
 @_home
 def show_command(entry: str, home: str | None) -> None:
     """Show one entry."""
-    found = [one.state.entries[entry] for one in queues_of(find_home(home)) if entry in one.state.entries]
+    found = [one.state.entries[entry] for one in queues_of(find_home(home), say) if entry in one.state.entries]
     if not found:
         _told(lambda: _missing(entry))
     _print(found[0].to_dict())
@@ -294,7 +298,7 @@ def _told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return work()
     except GarrisonError as error:
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}")
         raise SystemExit(error.exit_code) from None
 
 

@@ -100,12 +100,12 @@ def find(store: Store, kind: type[R], role: str, name: str, run: str | None) -> 
 
 def is_living(store: Store, key: Key) -> bool:
     """Whether a life of that name is there; a record that cannot be read claims none."""
-    from garrison.errors import NewerSchema, RecordCorrupt
+    from garrison.errors import RecordError
     from garrison.records.identity import Identity
 
     try:
         identity = store.read(Identity, key)
-    except (RecordCorrupt, NewerSchema):
+    except RecordError:
         return False
     return identity is not None and observer_of(store).judge(identity).living
 

@@ -10,8 +10,8 @@ import click
 
 from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import say, show_json, show_table
-from garrison.errors import NewerSchema, RecordCorrupt, UsageError
-from garrison.records import record
+from garrison.errors import RecordError, UsageError
+from garrison.records import atomic, record
 from garrison.records.names import Key, check_run
 from garrison.records.signals import read
 from garrison.settings import find_home
@@ -51,11 +51,11 @@ def _from(body: dict[str, Any]) -> str:
 
 def _inboxes(home: Path) -> Iterator[Key]:
     folder = home / "signals"
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
+    for name in sorted(atomic.names(folder)):
         try:
-            yield Key.parse(entry.name)
+            yield Key.parse(name)
         except UsageError:
-            say(f"{entry} is no inbox; it was passed over")
+            say(f"{folder / name} is no inbox; it was passed over")
 
 
 def _read(home: Path, key: Key, state: str) -> Iterator[dict[str, Any]]:
@@ -65,7 +65,7 @@ def _read(home: Path, key: Key, state: str) -> Iterator[dict[str, Any]]:
             signal = read(path)
         except FileNotFoundError:
             continue
-        except (RecordCorrupt, NewerSchema) as error:
+        except RecordError as error:
             say(str(error))
             continue
         yield {**record.to_dict(signal), "to": key.full, "state": state, "reason": _reason(path), "file": str(path)}

@@ -9,9 +9,10 @@ import contextlib
 import signal
 from typing import TYPE_CHECKING, Any
 
-from garrison.errors import AlreadyAlive, Fenced, Refused
+from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
 from garrison.records import signals
-from garrison.records.identity import Identity, step
+from garrison.records.identity import Identity, ended, step
+from garrison.records.life import is_held
 from garrison.records.signals import Signal
 from garrison.supervise.replace import fence, sweep_life
 from garrison.supervise.start import fresh_id
@@ -41,6 +42,13 @@ class Crew:
         """One name as it is now."""
         identity = self.world.store.read(Identity, key)
         return LifeView(identity, self.world.observer.judge(identity) if identity else None)
+
+    def lives(self, key: Key) -> bool:
+        """Whether a life of that name is there; where its record cannot be read, the life lock says so."""
+        try:
+            return self.view(key).living
+        except RecordError:
+            return is_held(self.world.store.life_path(key))
 
     def replace(self, view: LifeView, why: str) -> None:
         """Fence and sweep a dead life; nothing happens if it has moved on since it was judged."""
@@ -83,6 +91,16 @@ class Crew:
 
         self.world.store.update(Identity, view.identity.key, parked)
         self.record("park", {"full": view.identity.key.full, "why": why})
+
+    def lift(self, key: Key) -> None:
+        """Let a name that was given up begin again: a person asks for it."""
+        now = self.world.clock.utc()
+
+        def lifted(old: Identity | None) -> Identity:
+            assert old is not None
+            return ended(old, "terminated", now, "stopped") if old.status == "parked" else old
+
+        self.world.store.update(Identity, key, lifted)
 
     def term(self, view: LifeView, number: int = signal.SIGTERM) -> None:
         """Ask a living process to end in order, through a verified pidfd; a lease has no process to ask yet."""

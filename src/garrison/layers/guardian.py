@@ -13,7 +13,7 @@ from garrison.errors import ForbiddenTransition
 from garrison.layers import guardian_policy as policy
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, GuardianView, Merge
-from garrison.layers.loop import say
+from garrison.layers.loop import leave, say
 from garrison.layers.run_state import RUN_STATUS, RunState, fold, to_snapshot
 from garrison.layers.runner_start import start_runner
 from garrison.merge.queue import MergeQueue
@@ -246,9 +246,8 @@ class Guardian:
 
     def _do_end(self, act: Act, view: GuardianView) -> None:
         self._move_hook()
+        self.exit_code = leave(self.life, self.state.status)
         self.crew.journal.close()
-        self.life.end(self.state.status)
-        self.exit_code = 0
 
     def _move_hook(self) -> None:
         """Bring the own hook to the phase the nodes imply, one listed step at a time."""

@@ -16,7 +16,7 @@ from garrison.layers import launcher_policy as policy
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, Decision
 from garrison.layers.launcher_policy import EXIT, LauncherView
-from garrison.layers.loop import say
+from garrison.layers.loop import leave, say
 from garrison.layers.run_state import RunState
 from garrison.merge.queue import MergeQueue
 from garrison.records import signals
@@ -72,6 +72,8 @@ class Launcher:
                                      str(data["boot_id"]), str(data["why"])))
         elif kind == "signal":
             self.applied.add(str(data["id"]))
+        elif kind == "lift":
+            self.deaths.clear()
         elif kind == "spawn":
             self.incarnation = max(self.incarnation, int(str(data["incarnation"])))
 
@@ -97,7 +99,7 @@ class Launcher:
             self.stopping and self._others_living(), self._to_resume, self._told_to_stop)
 
     def _others_living(self) -> bool:
-        return any(self.crew.view(key).living for key in self._others())
+        return any(self.crew.lives(key) for key in self._others())
 
     def _others(self) -> list[Key]:
         return [key for key in self.world.store.keys(Identity)
@@ -167,6 +169,9 @@ class Launcher:
         signals.refuse(act.posted.path, act.why)
 
     def _do_resume(self, act: Act, view: LauncherView) -> None:
+        if view.guardian.identity is not None and view.guardian.identity.status == "parked":
+            self._log("lift", {"full": self.guardian.full, "why": "resumed"})
+            self.crew.lift(self.guardian)
         said = f"{self.run}-resume-{self.life.incarnation}"
         self.crew.tell(self.guardian, "GUIDANCE", {"action": "resume"}, id_=said)
         if self.state.status == "stopped":
@@ -229,8 +234,7 @@ class Launcher:
             queue.leave(Path(self.launch.trees))
         terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
         terminal.shutdown()  # our own server, and only if no session of another run is left in it
+        self.exit_code = leave(self.life, act.who, EXIT.get(act.who, 1))
         self.crew.journal.close()
-        self.life.end("done" if act.who == "done" else act.who, EXIT.get(act.who, 1))
-        self.exit_code = EXIT.get(act.who, 1)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
-from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused, UsageError
-from garrison.layers.loop import say
+from garrison.errors import AlreadyAlive, Fenced, GarrisonError, RecordError, Refused, UsageError
+from garrison.layers.loop import HELD, say
 from garrison.layers.run_state import RunState, fold
 from garrison.layers.world import World, layer_argv
 from garrison.merge import decide as merge_decide
@@ -28,7 +29,7 @@ from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
-from garrison.records.names import check_name, check_node, check_run, fit_name, fit_run, launcher
+from garrison.records.names import Key, check_name, check_node, check_run, fit_name, fit_run, launcher
 from garrison.records.run import Launch
 from garrison.settings import homes_list, trees_root
 from garrison.supervise.lease import Wish, marker
@@ -114,7 +115,8 @@ def _read(path: Path) -> str:
 
 
 def _pipeline_id(request: Request, plan: RunPlan) -> str:
-    return check_name(request.pipeline_id) if request.pipeline_id else fit_name(plan.id or request.pipeline.stem)
+    asked = request.pipeline_id
+    return check_name(asked) if asked is not None else fit_name(plan.id or request.pipeline.stem)
 
 
 def _base(request: Request, plan: RunPlan, git: Git) -> str:
@@ -138,15 +140,18 @@ def _environment_names(world: World, request: Request, plan: RunPlan) -> list[st
 
 
 def _refuse_unfinished(world: World, launch: Launch, request: Request) -> None:
-    if request.run and (world.home / "runs" / check_run(request.run)).exists():
+    if request.run is not None and (world.home / "runs" / check_run(request.run)).exists():
         raise _taken(request.run)
     if request.new:
         return
     for run in run_records.runs(world.home):
-        other = world.launch(run)
+        try:
+            other, state = world.launch(run), state_of(world, run)
+        except RecordError as error:
+            say(f"run {run} is passed over: {error}")
+            continue
         if (other.pipeline_id, other.repo) != (launch.pipeline_id, launch.repo) or other.adhoc:
             continue
-        state = state_of(world, run)
         if state.status in ("done", "failed"):
             continue
         done = sum(1 for node in state.nodes.values() if node.status == "validated")
@@ -252,7 +257,15 @@ def check_resume(world: World, run: str, *, onto: bool = False) -> Launch:
     if not onto and not git.is_ancestor(launch.base_oid, tip):
         raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
                       "say --onto to go on upon it")
+    _keep_gate(world, launch, git)
     return launch
+
+
+def _keep_gate(world: World, launch: Launch, git: Git) -> None:
+    """A queue whose journal was damaged and moved away is told again what this run was launched with."""
+    queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
+    if queue.state.config is None and (launch.gate or launch.no_gate):
+        queue.configure(Config(launch.gate, launch.setup, launch.no_gate, world.timing.gate_timeout))
 
 
 def lease_launcher(world: World, run: str) -> Identity:
@@ -286,6 +299,7 @@ def launcher_process(world: World, launch: Launch, identity: Identity,
 
 def become_launcher(world: World, launch: Launch, options: list[str]) -> None:
     """Lease the launcher's life and re-execute this process as it; does not return."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     argv, env = launcher_process(world, launch, lease_launcher(world, launch.run_id), options)
     os.execve(argv[0], argv, env)
 
@@ -321,9 +335,13 @@ def respawn(home: Path) -> list[str]:
 
 def _wants_launcher(world: World, run: str) -> bool:
     try:
-        if world.launch(run).adhoc or state_of(world, run).status in ("done", "failed", "stopped"):
+        launch = world.launch(run)
+        if launch.adhoc or state_of(world, run).status in ("done", "failed", "stopped"):
             return False
         identity = world.store.read(Identity, launcher(run))
+        guardian = world.store.read(Identity, Key("guardian", launch.pipeline_id, run))
+        if guardian is not None and guardian.status == "parked":
+            return False  # given up; a person who has mended what it died of says --resume
     except GarrisonError:
         return False  # an unreadable run is told by `status`; the others must not wait for it
     if identity is None:

@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Protocol
 
-from garrison.errors import Fenced, GarrisonError, LockLost
+from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.system.waker import Waker
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.
 """Errors of the machine, not of ours: said, and tried again at the next timer."""
 
 FENCED_EXIT = 75
+
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Held back by a command that becomes a layer, until that layer's waker hears them: a Ctrl-C meanwhile stops it."""
 
 
 class Layer(Protocol):
@@ -56,7 +59,7 @@ def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> i
     complaints = Complaints()
     try:
         while True:
-            again = _guarded_turn(layer, life, complaints)
+            again = _guarded_turn(layer, life, world, complaints)
             if layer.exit_code is not None:
                 return layer.exit_code
             world.processes.reap()
@@ -79,35 +82,41 @@ class Complaints:
     """What went wrong turn after turn: said once, counted while it lasts."""
 
     def __init__(self) -> None:
-        self.last, self.times = "", 0
+        self.last, self.times, self.since = "", 0, 0.0
 
     def clear(self) -> None:
         """A turn went well."""
         self.last, self.times = "", 0
 
-    def hear(self, text: str) -> int:
-        """Say `text` unless it was the last one too; returns how often running it was heard."""
+    def hear(self, text: str, now: float) -> int:
+        """Say `text` unless it was the last one too; returns how often running it was heard, `since` when."""
         if text != self.last:
             say(f"{text}; going on, will try again")
-            self.last, self.times = text, 0
+            self.last, self.times, self.since = text, 0, now
         self.times += 1
         return self.times
 
 
-def _guarded_turn(layer: Layer, life: Life, complaints: Complaints) -> bool:
-    """One turn between two looks at the life lock: a life whose home was removed must not make it anew."""
+def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints) -> bool:
+    """One turn between two looks at the life lock: a life whose home was removed must not make it anew.
+
+    A damaged record that nobody mends in time is raised: it would keep the layer from ending, too.
+    """
     life.beat()
+    now = world.clock.monotonic()
     try:
         again = layer.turn()
     except (Fenced, LockLost):
         raise
     except GarrisonError as error:
-        layer.trouble(str(error), complaints.hear(str(error)))
+        layer.trouble(str(error), complaints.hear(str(error), now))
+        if isinstance(error, RecordError) and now - complaints.since > world.timing.damage_patience:
+            raise
         return False
     except OSError as error:
         if error.errno not in PASSING:
             raise
-        complaints.hear(str(error))
+        complaints.hear(str(error), now)
         return False
     complaints.clear()
     if layer.exit_code is None:
@@ -118,6 +127,15 @@ def _guarded_turn(layer: Layer, life: Life, complaints: Complaints) -> bool:
 def _hear(layer: Layer, number: int) -> None:
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         layer.stop(number)
+
+
+def leave(life: Life, reason: str, code: int = 0) -> int:
+    """End in order; returns `code`. An own record that is damaged is said, and keeps nobody from going."""
+    try:
+        life.end(reason, code)
+    except RecordError as error:
+        say(str(error))
+    return code
 
 
 def say(text: str) -> None:

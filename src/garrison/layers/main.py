@@ -6,14 +6,17 @@ Started only by a spawner that holds a lease; it becomes that life, recovers, sa
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound
-from garrison.layers.loop import Layer, run, say
+from garrison.layers.loop import HELD, Layer, run, say
 from garrison.layers.world import World
 from garrison.records import run as run_records
 from garrison.records.names import Key
@@ -78,10 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Become the life the lease was for and live it; returns the exit code."""
     options = arguments(sys.argv[1:] if argv is None else argv)
     failpoint.role = options.role
-    world = World.real(Path(options.home))
     waker = Waker((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
     key = Key(options.role, options.name, options.run)
+    life = None
     try:
+        world = World.real(Path(options.home))
         life = register(world.observer, key, options.incarnation, time.sleep)
         layer = build(world, life, options)
         if options.stop:
@@ -89,8 +94,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         life.ready()
         return run(layer, life, world, waker)
     except GarrisonError as error:
-        say(f"{key.full}#{options.incarnation}: {error}")
-        return error.exit_code
+        return crash(life, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
+    except Exception as error:  # whatever it is: the log gets a line, and who counts the death gets the reason
+        if os.environ.get("GARRISON_DEBUG") == "1":
+            raise
+        return crash(life, f"{key.full}#{options.incarnation}", fault(error))
+
+
+def crash(life: Life | None, who: str, why: str, code: int = 1) -> int:
+    """Say why a layer cannot go on, in its log and in its identity; returns the exit code."""
+    say(f"{who}: {why}")
+    if life is not None:
+        with contextlib.suppress(GarrisonError, OSError):  # fenced, or the record itself is what is damaged
+            life.crash(why, code)
+    return code
+
+
+def fault(error: Exception) -> str:
+    """An error that nobody foresaw, in one line: what the machine refused, else the place in garrison."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.strerror}: {error.filename}; mend that, then go on"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
+    return f"a fault in garrison ({type(error).__name__}: {error}, {where}); GARRISON_DEBUG=1 shows where"
 
 
 if __name__ == "__main__":

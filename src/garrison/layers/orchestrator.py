@@ -15,6 +15,7 @@ from garrison.agents import prompt
 from garrison.agents.registry import agent
 from garrison.agents.seam import Assignment, Outcome
 from garrison.errors import GarrisonError
+from garrison.layers.loop import leave
 from garrison.records import atomic, record
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -167,7 +168,7 @@ class Orchestrator:
 
     def _end(self, reason: str) -> None:
         self._show()
-        self.life.end(reason, 0 if reason != "failed" else 1)
+        leave(self.life, reason, 0 if reason != "failed" else 1)
         self.exit_code = 0
 
     def watch(self, waker: Waker) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.layers.crew import Crew
-from garrison.layers.loop import say
+from garrison.layers.loop import leave, say
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.merge.tell import signal_of
@@ -93,7 +93,7 @@ class Processor:
             return False
         parent = self.life.identity.parent
         above = [Key(parent["role"], parent["name"], self.launch.run_id)] if parent else []
-        return not any(self.crew.view(key).living for key in [*above, launcher(self.launch.run_id)])
+        return not any(self.crew.lives(key) for key in [*above, launcher(self.launch.run_id)])
 
     def _tell(self) -> None:
         for outcome in self.worker.outcomes_since(self._told):
@@ -137,8 +137,7 @@ class Processor:
 
     def _leave(self, reason: str) -> None:
         self.worker.close(end_gate=True)
+        self.exit_code = leave(self.life, reason)
         self.crew.journal.close()
-        self.life.end(reason)
-        self.exit_code = 0
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.layers import runner_policy as policy
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, Decision, Merge
-from garrison.layers.loop import say
+from garrison.layers.loop import leave, say
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator, tree_environment
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.layers.runner_start import worktree_of, write_state
@@ -135,7 +135,7 @@ class Runner:
         if parent is None:
             return None
         above = [Key(parent["role"], parent["name"], self.launch.run_id), launcher(self.launch.run_id)]
-        if any(self.crew.view(key).living for key in above):
+        if any(self.crew.lives(key) for key in above):
             self._orphaned_since = None
             return None
         if self._orphaned_since is None:
@@ -352,9 +352,8 @@ class Runner:
     def _do_end(self, act: Act, view: RunnerView) -> None:
         if act.why == "stopped" and view.orchestrator.identity is not None:
             close_sessions(self.terminal, view.orchestrator.identity)
-        self.crew.journal.close()
         if self.launch.adhoc:
             self.terminal.shutdown()
         write_state(self.world, self.launch, self.life.key, f"terminated ({act.why})", os.getpid())
-        self.life.end(act.why, 1 if act.why == "failed" else 0)
-        self.exit_code = 1 if act.why == "failed" else 0
+        self.exit_code = leave(self.life, act.why, 1 if act.why == "failed" else 0)
+        self.crew.journal.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from garrison.errors import Refused, UsageError
+from garrison.errors import RecordError, Refused, UsageError
 from garrison.merge import decide, slot
 from garrison.merge.entry import FAILED, Entry, entry_id
 from garrison.merge.state import Config, QueueState
@@ -21,7 +21,7 @@ from garrison.system.clock import Clock, SystemClock
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PINS = "refs/garrison/mq"
 """Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
@@ -197,12 +197,21 @@ class MergeQueue:
                                         "result": "green", "reason": "", "log": ""}, sync=True)
 
 
-def queues_of(home: Path) -> list[Follower]:
-    """A reader for every queue of a home, by repository and target; state already read."""
+def queues_of(home: Path, say: Callable[[str], None] | None = None) -> list[Follower]:
+    """A reader for every queue of a home, by repository and target; state already read.
+
+    With `say`, a queue whose journal is damaged is told there and passed over.
+    """
     found = []
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
         follower = Follower(path.parent)
-        follower.refresh()
+        try:
+            follower.refresh()
+        except RecordError as error:
+            if say is None:
+                raise
+            say(str(error))
+            continue
         found.append(follower)
     return found
 

@@ -7,10 +7,13 @@ that path; it waits in the kernel, not by polling.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from contextlib import contextmanager
 from itertools import count
+
+from garrison.errors import RecordUnreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +21,44 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _serial = count()
+_MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST,
+                        errno.ENAMETOOLONG})
+"""Errors that a person must mend: something else bears the name, or we may not. All others are the machine's."""
+
+
+def read(path: Path) -> bytes | None:
+    """The bytes of a record, None if it is absent; RecordUnreadable if something else bears its name or we may not."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise misplaced(path, error) from error
+
+
+def names(folder: Path) -> list[str]:
+    """The names in a folder, in no order; none if it is absent, RecordUnreadable as for `read`."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208  # names only: a Path each would double the cost of find-stale
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise misplaced(folder, error) from error
+
+
+def misplaced(path: Path, error: OSError) -> Exception:
+    """What to raise for `error` at `path`: RecordUnreadable where a person must mend it, else the error itself."""
+    if error.errno not in _MISPLACED:
+        return error
+    return RecordUnreadable(path, os.strerror(error.errno).lower())
 
 
 def make_directory(path: Path) -> Path:
     """Create `path` and its parents with mode 0700, if absent; return it."""
-    os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103  # Path.mkdir gives parents the umask's mode
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103  # Path.mkdir gives parents the umask's mode
+    except OSError as error:
+        raise misplaced(path, error) from error
     return path
 
 
@@ -46,8 +82,10 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
         finally:
             os.close(descriptor)
         os.replace(temporary, path)  # noqa: PTH105
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise misplaced(path, error) from error
         raise
     if durable:
         sync_directory(path.parent)
@@ -83,7 +121,7 @@ def locked(path: Path) -> Iterator[None]:
 def _open_current(path: Path) -> int:
     """Open and flock the file that bears the name now; a file replaced while we waited guards nothing."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_made(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if same_file(descriptor, path):
@@ -92,6 +130,14 @@ def _open_current(path: Path) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def open_made(path: Path, flags: int = 0) -> int:
+    """Open `path` for reading and writing, made 0600 if absent; RecordUnreadable as for `read`."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
+    except OSError as error:
+        raise misplaced(path, error) from error
 
 
 def same_file(descriptor: int, path: Path) -> bool:

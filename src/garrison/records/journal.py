@@ -4,10 +4,11 @@ One `write()` a record; each line carries sequence number, epoch, the writer's f
 
     {"seq":7,"epoch":2,"token":"guardian-demo@r1#3","at":"2026-…Z","kind":"node","data":{…},"crc":"89abcdef"}
 
-A torn tail (no newline at the end) is cut by the next writer and ignored by readers; damage anywhere else refuses to
-load and says where. `epoch` grows with each opening by a writer. Values over 8 kB lie beside the journal as
-`blobs/<sha256>`. About every 10,000 records the owner compacts: the file is replaced by one whose first record is of
-kind `snapshot` with the folded state, and the old file is kept as `<stem>-<seq>.jsonl`.
+A torn tail (the beginning of a record, without its newline) is cut by the next writer and ignored by readers; damage
+anywhere else, and a tail that is no record's, refuses to load and says where. `epoch` grows with each opening by a
+writer. Values over 8 kB lie beside the journal as `blobs/<sha256>`. About every 10,000 records the owner compacts: the
+file is replaced by one whose first record is of kind `snapshot` with the folded state, and the old file is kept as
+`<stem>-<seq>.jsonl`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import json
 import os
 import zlib
 
-from garrison.errors import Fenced, RecordCorrupt
+from garrison.errors import Fenced, NewerSchema, RecordCorrupt
 from garrison.light import dataclass
 from garrison.records import atomic
+from garrison.records.record import SCHEMA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ SNAPSHOT_EVERY = 10_000
 """Records between two snapshots, about."""
 BLOB_BYTES = 8192
 """String values longer than this, in bytes, are stored as blobs."""
+_START = b'{"seq":'
+"""How every record begins, and so every torn one; a file system may give zeros for what a power cut lost."""
 _UTF8 = ("utf-8", "surrogatepass")
 """How blobs are written: a program's undecodable bytes are no reason to lose its record."""
 
@@ -54,8 +58,8 @@ def encode_line(entry: Entry) -> bytes:
     return raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
 
 
-def decode_line(line: bytes) -> Entry:
-    """The inverse of `encode_line`; ValueError if the line is not whole."""
+def decode_line(line: bytes, where: object = "journal") -> Entry:
+    """The inverse of `encode_line`; ValueError if the line is not whole, NewerSchema if it names one (`where`)."""
     head, separator, tail = line.rpartition(b',"crc":"')
     if not separator or len(tail) != 11 or not tail.endswith(b'"}\n'):
         raise ValueError("no checksum")
@@ -63,6 +67,8 @@ def decode_line(line: bytes) -> Entry:
     if zlib.crc32(raw) != int(tail[:8], 16):
         raise ValueError("checksum differs")
     body = json.loads(raw)
+    if body.get("schema", SCHEMA) > SCHEMA:
+        raise NewerSchema(where, body["schema"], SCHEMA)
     try:
         return Entry(body["seq"], body["epoch"], body["token"], body["at"], body["kind"], body["data"])
     except (KeyError, TypeError) as error:
@@ -84,19 +90,23 @@ class Reader:
             file = self.path.open("rb")
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise atomic.misplaced(self.path, error) from error
         with file:
             stat = os.fstat(file.fileno())
             if stat.st_ino != self._inode or stat.st_size < self._offset:  # compacted, or another file
                 self._inode, self._offset = stat.st_ino, 0
             file.seek(self._offset)
             data = file.read()
-        return self._decode(data[: data.rfind(b"\n") + 1])
+        end = data.rfind(b"\n") + 1
+        check_tail(data[end:end + len(_START)], self.path, self._offset + end)
+        return self._decode(data[:end])
 
     def _decode(self, data: bytes) -> list[Entry]:
         entries = []
         for line in data.splitlines(keepends=True):
             try:
-                entry = decode_line(line)
+                entry = decode_line(line, self.path)
             except ValueError as error:
                 raise RecordCorrupt(self.path, f"damaged at byte {self._offset} ({error})") from error
             self._offset += len(line)
@@ -125,9 +135,9 @@ class Writer:
         atomic.make_directory(path.parent)
         self.path, self.token = path, token
         created = not path.exists()
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._descriptor = atomic.open_made(path, os.O_APPEND)
         try:
-            cut_torn_tail(self._descriptor)
+            cut_torn_tail(self._descriptor, path)
             if created:
                 atomic.sync_directory(path.parent)
             self._end = os.fstat(self._descriptor).st_size
@@ -182,9 +192,9 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: s
     """
     atomic.make_directory(path.parent)
     created = not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    descriptor = atomic.open_made(path, os.O_APPEND)
     try:
-        cut_torn_tail(descriptor)
+        cut_torn_tail(descriptor, path)
         last_seq, last_epoch = _last(descriptor, path)
         if epoch is not None and last_epoch != epoch:
             raise Fenced(f"{path} was taken over or replaced (its epoch is {last_epoch}, ours {epoch}); stopping")
@@ -212,7 +222,7 @@ def _last(descriptor: int, path: Path) -> tuple[int, int]:
             break
         length *= 4
     try:
-        entry = decode_line(data[before + 1:])
+        entry = decode_line(data[before + 1:], path)
     except ValueError as error:
         raise RecordCorrupt(path, f"its last record is damaged ({error})") from error
     return entry.seq, entry.epoch
@@ -231,8 +241,14 @@ def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
         raise
 
 
-def cut_torn_tail(descriptor: int) -> None:
-    """Truncate an open journal to its last newline."""
+def check_tail(head: bytes, path: Path, at: int) -> None:
+    """RecordCorrupt unless `head`, the first bytes after the last newline, may be of a record that was torn."""
+    if not _START.startswith(head) and head.strip(b"\0"):
+        raise RecordCorrupt(path, f"what stands at byte {at} is no record")
+
+
+def cut_torn_tail(descriptor: int, path: Path) -> None:
+    """Truncate an open journal to its last newline; RecordCorrupt, and nothing cut, if what follows is foreign."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
     end = size
     while end > 0:
@@ -243,6 +259,7 @@ def cut_torn_tail(descriptor: int) -> None:
             break
         end = start
     if end != size:
+        check_tail(os.pread(descriptor, len(_START), end), path, end)
         os.ftruncate(descriptor, end)
         os.fdatasync(descriptor)
 
@@ -271,7 +288,7 @@ def load_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
             data = {**data, name: value["value"]}
         else:
             path = folder / "blobs" / value["blob"]
-            raw = path.read_bytes() if path.exists() else b""
+            raw = atomic.read(path) or b""
             if hashlib.sha256(raw).hexdigest() != value["blob"]:
                 raise RecordCorrupt(path, "its content is gone or differs from its name")
             data = {**data, name: raw.decode(*_UTF8)}

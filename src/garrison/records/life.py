@@ -28,7 +28,7 @@ class LifeLock:
     @classmethod
     def try_take(cls, path: Path) -> LifeLock | None:
         """Take `path` without waiting; None if another process holds it."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = atomic.open_made(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -20,31 +20,37 @@ _FULL = re.compile(r"(?P<role>launch|guardian|runner|orchestrator|processor)(-(?
                    r"(@(?P<run>[a-z0-9][a-z0-9-]{0,31}))?\Z")
 
 
+def quoted(text: str) -> str:
+    """`text` as an error shows it: in quotes, on one line, at most 60 characters."""
+    return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"
+
+
 def check_run(run: str) -> str:
     """Return `run` if it is a run id, else raise UsageError."""
     if not _RUN.match(run):
-        raise UsageError(f"not a run id: {run!r}; use 1 to 32 of a-z 0-9 - starting with a letter or digit")
+        raise UsageError(f"not a run id: {quoted(run)}; use 1 to 32 of a-z 0-9 - starting with a letter or digit")
     return run
 
 
 def check_node(node: str) -> str:
     """Return `node` if an agent may bear it, else raise UsageError."""
     if not _NODE.match(node):
-        raise UsageError(f"not a node name: {node!r}; use 1 to 48 of A-Z a-z 0-9 _ - starting with a letter or _")
+        raise UsageError(f"not a node name: {quoted(node)}; use 1 to 48 of A-Z a-z 0-9 _ - starting with a letter or _")
     return node
 
 
 def check_role(role: str) -> str:
     """Return `role` if it is a layer's, else raise UsageError."""
     if role not in ROLES:
-        raise UsageError(f"not a role: {role!r}; roles are {', '.join(ROLES)}")
+        raise UsageError(f"not a role: {quoted(role)}; roles are {', '.join(ROLES)}")
     return role
 
 
 def check_name(name: str) -> str:
     """Return `name` if a record may bear it, else raise UsageError."""
     if not _NAME.match(name) or ".." in name:
-        raise UsageError(f"not a name: {name!r}; use 1 to 64 of A-Z a-z 0-9 _ . - starting with a letter or _, no '..'")
+        raise UsageError(f"not a name: {quoted(name)}; use 1 to 64 of A-Z a-z 0-9 _ . - starting with a letter or _, "
+                         "no '..'")
     return name
 
 
@@ -85,10 +91,10 @@ class Key:
         """The inverse of `full`; UsageError for anything else."""
         match = _FULL.match(full)
         if not match:
-            raise UsageError(f"not a full name: {full!r}; it reads role-name@run")
+            raise UsageError(f"not a full name: {quoted(full)}; it reads role-name@run")
         key = cls(match["role"], match["name"] or match["role"], match["run"] or "")
         if key.full != full:  # `guardian@r`, or `launch-launch@r`: two spellings would be two files of one name
-            raise UsageError(f"not a full name: {full!r}; it reads {key.full}")
+            raise UsageError(f"not a full name: {quoted(full)}; it reads {key.full}")
         return key
 
     def __str__(self) -> str:

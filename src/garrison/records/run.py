@@ -6,7 +6,7 @@ what the guardian tells a runner and its orchestrator about one attempt, so that
 
 from __future__ import annotations
 
-from garrison.errors import RecordCorrupt
+from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.light import dataclass, field
 from garrison.records import atomic, record
 
@@ -98,7 +98,7 @@ def read_result(path: Path, task: Task) -> tuple[Result | None, str]:
     """The result in `path` if it is whole and of that run, node and attempt; else None and what is wrong with it."""
     try:
         result = load(Result, path)
-    except RecordCorrupt as error:
+    except (RecordCorrupt, NewerSchema) as error:
         return None, str(error)
     if result and (result.run_id, result.node, result.attempt) != (task.run_id, task.node, task.attempt):
         return None, f"{path} is of {result.run_id}/{result.node}/{result.attempt}; ignored"
@@ -161,10 +161,8 @@ class RunFiles:
 def runs(home: Path) -> list[str]:
     """The ids of all runs in a home that were launched, oldest first."""
     folder = home / "runs"
-    if not folder.is_dir():
-        return []
-    found = [(entry / "launch.json", entry.name) for entry in folder.iterdir()]
-    return [name for _, name in sorted((path.stat().st_mtime, name) for path, name in found if path.is_file())]
+    found = [(folder / name / "launch.json", name) for name in atomic.names(folder)]
+    return [name for _, name in sorted((path.stat().st_mtime, name) for path, name in found if path.exists())]
 
 
 def save(path: Path, value: Any) -> None:
@@ -174,9 +172,6 @@ def save(path: Path, value: Any) -> None:
 
 
 def load(kind: type[T], path: Path) -> T | None:
-    """Read a record of this room; None if absent, RecordCorrupt if it is none."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    return record.decode(kind, data, path)
+    """Read a record of this room; None if absent, RecordError if it is none."""
+    data = atomic.read(path)
+    return None if data is None else record.decode(kind, data, path)

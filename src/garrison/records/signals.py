@@ -7,10 +7,10 @@ with a file that gives the reason. A target is a name, not a life: the successor
 
 from __future__ import annotations
 
-import os
+import errno
 from itertools import count
 
-from garrison.errors import NewerSchema, RecordCorrupt, UsageError
+from garrison.errors import RecordCorrupt, RecordError, UsageError
 from garrison.light import dataclass, field, replace
 from garrison.records import atomic, record
 from garrison.records.names import Key
@@ -104,8 +104,11 @@ def post(home: Path, signal: Signal, number: int | None = None) -> Path:
 
 
 def read(path: Path) -> Signal:
-    """The signal in a file; RecordCorrupt or NewerSchema if it is none, FileNotFoundError if it is gone."""
-    signal = record.decode(Signal, path.read_bytes(), path)
+    """The signal in a file; RecordError if it is none, FileNotFoundError if it is gone."""
+    data = atomic.read(path)
+    if data is None:
+        raise FileNotFoundError(errno.ENOENT, "No such signal", str(path))
+    signal = record.decode(Signal, data, path)
     try:
         signal.recipient, signal.sender  # noqa: B018  # the names in the body are checked by building the keys
         int(signal.source.get("incarnation") or 0)
@@ -117,17 +120,13 @@ def read(path: Path) -> Signal:
 def pending(home: Path, recipient: Key) -> list[Posted]:
     """The signals waiting in an inbox, oldest first; unreadable ones come with their error."""
     folder = inbox(home, recipient)
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))  # noqa: PTH208
-    except FileNotFoundError:
-        return []
     found = []
-    for name in names:
+    for name in sorted(name for name in atomic.names(folder) if name.endswith(".json") and not name.startswith(".")):
         try:
             found.append(Posted(folder / name, read(folder / name)))
         except FileNotFoundError:
             continue
-        except (RecordCorrupt, NewerSchema, IsADirectoryError) as error:
+        except RecordError as error:
             found.append(Posted(folder / name, None, str(error)))
     return found
 

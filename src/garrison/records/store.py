@@ -6,10 +6,9 @@ lock. With `incarnation` it refuses a life that has a successor. Reading never r
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 
-from garrison.errors import Fenced, NewerSchema, NotFound, RecordCorrupt, UsageError
+from garrison.errors import Fenced, NotFound, RecordCorrupt, RecordError, UsageError
 from garrison.records import atomic, record
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
@@ -41,11 +40,10 @@ class Store:
         return self.home / "identities" / f"{key.full}.life"
 
     def read(self, kind: type[R], key: Key) -> R | None:
-        """The record, or None if there is none; RecordCorrupt or NewerSchema if it cannot be read as one."""
+        """The record, or None if there is none; RecordError if it cannot be read as one."""
         path = self.path(kind, key)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
+        data = atomic.read(path)
+        if data is None:
             return None
         found = record.decode(kind, data, path)
         if (found.role, found.name, found.run_id) != (key.role, key.name, key.run):
@@ -86,13 +84,8 @@ class Store:
 
     def keys(self, kind: type[R]) -> list[Key]:
         """The keys of all records of a kind, sorted; foreign file names are passed over."""
-        folder = self.home / _FOLDERS[kind]
         found = []
-        try:
-            names = os.listdir(folder)  # noqa: PTH208  # names only: a Path each would double the cost of find-stale
-        except FileNotFoundError:
-            return []
-        for name in names:
+        for name in atomic.names(self.home / _FOLDERS[kind]):
             if name.endswith(".json") and not name.startswith("."):
                 try:
                     found.append(Key.parse(name[:-5]))
@@ -100,13 +93,18 @@ class Store:
                     continue
         return sorted(found)
 
-    def list(self, kind: type[R]) -> tuple[list[R], list[RecordCorrupt | NewerSchema]]:
+    def list(self, kind: type[R]) -> tuple[list[R], list[RecordError]]:
         """All readable records, sorted by key, and the errors of those that are not."""
-        records, errors = [], []
-        for key in self.keys(kind):
+        records: list[R] = []
+        errors: list[RecordError] = []
+        try:
+            keys = self.keys(kind)
+        except RecordError as error:
+            return [], [error]
+        for key in keys:
             try:
                 found = self.read(kind, key)
-            except (RecordCorrupt, NewerSchema) as error:
+            except RecordError as error:
                 errors.append(error)
                 continue
             if found is not None:

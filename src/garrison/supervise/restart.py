@@ -51,10 +51,11 @@ class Decision:
 def decide(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> Decision:
     """What follows the last of `deaths` (all of this attempt, in any order); another boot's only count in total."""
     if policy.total is not None and len(deaths) > policy.total:
-        return Decision(None, f"{len(deaths)} deaths in this attempt, the limit is {policy.total}")
+        return Decision(None, f"{len(deaths)} deaths in this attempt, the limit is {policy.total}{_last(deaths)}")
     recent = recent_deaths(deaths, now, boot_id, policy)
     if len(recent) > policy.intensity:
-        return Decision(None, f"{len(recent)} deaths in {policy.window:.0f} s, the limit is {policy.intensity}")
+        why = f"{len(recent)} deaths in {policy.window:.0f} s, the limit is {policy.intensity}{_last(deaths)}"
+        return Decision(None, why)
     if len(recent) <= 1:
         return Decision(now, "first restart in the window: at once")
     delay = min(policy.cap, policy.base * 2 ** (len(recent) - 2))
@@ -65,3 +66,9 @@ def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Pol
     """When those of `deaths` were that the window counts, in order (monotonic seconds)."""
     return sorted(death.monotonic for death in deaths
                   if death.boot_id == boot_id and now - death.monotonic < policy.window)
+
+
+def _last(deaths: Sequence[Death]) -> str:
+    """What the last of them died of, for whoever is told that a name was given up."""
+    why = max(deaths, key=lambda death: death.incarnation).why
+    return f"; the last: {why}" if why else ""

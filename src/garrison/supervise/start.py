@@ -135,6 +135,12 @@ class Life:
         failpoint.here(":terminated")
         self.lock.release()
 
+    def crash(self, reason: str, exit_code: int = 1) -> None:
+        """Say oneself why one dies, so that who counts the death can tell it; then the life lock goes."""
+        now = self.clock.utc()
+        self.update(lambda old: ended(old, "crashed", now, reason, exit=exit_code))
+        self.lock.release()
+
 
 def unfenced(found: Identity | None, key: Key) -> Identity:
     """The record of a life that may still write; Fenced if it is gone or was declared over.

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from garrison.records.names import Key, launcher
 from garrison.settings import find_home
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison home`).")
 
@@ -85,13 +86,26 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     if pipeline is None or target_dir is None:
         raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
     request = Request(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
-    prepared = launching.prepare(world, request, _say)
+    with _interruptible():
+        prepared = launching.prepare(world, request, _say)
     if dry_run:
         _describe(prepared, as_json=as_json)
         return
     created = launching.create(world, prepared)
     _say(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}")
     _go(world, created, flags, detach=detach)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """TERM, and a terminal that closes, end the pre-flight as Ctrl-C does: its gate ends, its slot is removed."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _say(line: str) -> None:

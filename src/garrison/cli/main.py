@@ -6,6 +6,7 @@ command's module, attribute and help line.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -57,6 +58,15 @@ class LazyGroup(click.Group):
                 raise
             raise NotFound(f"`{cmd_name}` is not part of this garrison") from error
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str],
+                        ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant; a typo is told what is nearest."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, 1, 0.5)
+            ctx.fail(f"no command {args[0]!r}; " + (f"did you mean {near[0]!r}?" if near else
+                                                    "`garrison --help` lists what there is"))
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help lines of the table; nothing is imported for them."""

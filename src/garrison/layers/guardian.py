@@ -27,6 +27,7 @@ from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Policy
 from garrison.supervise.step import LifeView
 from garrison.system import failpoint
+from garrison.system.terminal import abandon
 
 if TYPE_CHECKING:
     from garrison.layers.world import World
@@ -51,6 +52,7 @@ class Guardian:
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token)
         self.policy = Policy(window=world.timing.restart_window, total=launch.max_respawn)
         self.stopping = False
+        self._stop_why = policy.BY_A_PERSON
         self._leaving_since: float | None = None
         self.exit_code: int | None = None
         self._told: dict[str, str] = {}
@@ -73,7 +75,17 @@ class Guardian:
         return GuardianView(
             self.run, self.world.clock.monotonic(), self.world.observer.where.boot_id,
             signals.pending(self.world.home, self.life.key), runners, self.crew.view(self._processor),
-            self._merges(), strays, self.stopping, self._overdue())
+            self._merges(), strays, self.stopping, self._overdue(), self._stop_why)
+
+    def _look_for_the_repository(self) -> None:
+        """Without its repository a run stops, and can go on once that is back; without its target branch it waits."""
+        repo = Path(self.launch.repo)
+        if not repo.is_dir():
+            self._stop_why, self.stopping = f"the repository {repo} is gone; restore it, then --resume {self.run}", True
+            return
+        waiting = "impl_complete" in self.state.statuses.values()
+        lost = waiting and not self.queue.git.branch_exists(self.launch.base)
+        self._tell_once("target", f"{repo} has no branch {self.launch.base} any more; restore it" if lost else "")
 
     def _overdue(self) -> bool:
         if not self.stopping and self.state.status not in ("done", "failed"):
@@ -109,6 +121,7 @@ class Guardian:
 
     def turn(self) -> bool:
         """Observe, decide, act."""
+        self._look_for_the_repository()
         self._view = self.observe()
         self._decision = policy.decide(self.plan, self.state, self._view, self.launch.max_agents, self.policy,
                                         self.launch.max_rework)
@@ -138,6 +151,7 @@ class Guardian:
 
     def abandon(self, why: str) -> None:
         """Fenced: runners are lives of their own and stay."""
+        abandon(self.world.home)
 
     def trouble(self, why: str, times: int) -> None:
         """Said by the loop, and tried again: nobody is given up for a passing trouble."""
@@ -168,7 +182,7 @@ class Guardian:
 
     def _resume(self, lives: dict[str, int]) -> None:
         self._log("lift", {"lives": lives}, sync=True)
-        self.stopping, self._leaving_since = False, None
+        self.stopping, self._leaving_since, self._stop_why = False, None, policy.BY_A_PERSON
         if self.state.status == "stopped":
             self._log("run", {"status": "running", "reason": "resumed"}, sync=True)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from garrison.records.signals import Posted, Signal
 
 UNFINISHED = frozenset({"active", "impl_complete"})
+BY_A_PERSON = "stopped by a person"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class GuardianView:
     stopping: bool = False
     overdue: bool = False
     """Whether those below were given their time to stop."""
+    stop_why: str = BY_A_PERSON
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ def _enter(plan: RunPlan, state: RunState, view: GuardianView) -> Decision:
 
 def _stop(state: RunState, view: GuardianView) -> Decision:
     acts = _send_home(state, view)
-    return Decision(acts or [Act("run", "stopped", why="stopped by a person")])
+    return Decision(acts or [Act("run", "stopped", why=view.stop_why)])
 
 
 def _send_home(state: RunState, view: GuardianView) -> list[Act]:

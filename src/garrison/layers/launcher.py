@@ -27,7 +27,7 @@ from garrison.records.names import Key
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
 from garrison.system.notify import notify
-from garrison.system.terminal import choose_terminal
+from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
     from garrison.layers.progress import Progress
@@ -149,6 +149,7 @@ class Launcher:
 
     def abandon(self, why: str) -> None:
         """Fenced: the guardian is a life of its own and stays."""
+        abandon(self.world.home)
 
     def trouble(self, why: str, times: int) -> None:
         """Said by the loop, and tried again: nobody is given up for a passing trouble."""
@@ -229,8 +230,8 @@ class Launcher:
         reason = act.why or self.state.reason
         self.progress.end(act.who, reason, self.state)
         self._log("end", {"status": act.who, "reason": reason})
-        queue = MergeQueue(self.world.home, Path(self.launch.repo), self.launch.base, clock=self.world.clock)
         with contextlib.suppress(GarrisonError):  # the repository may be gone; then so are its slots
+            queue = MergeQueue(self.world.home, Path(self.launch.repo), self.launch.base, clock=self.world.clock)
             queue.leave(Path(self.launch.trees))
         terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
         terminal.shutdown()  # our own server, and only if no session of another run is left in it

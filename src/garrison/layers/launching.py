@@ -250,6 +250,8 @@ def check_resume(world: World, run: str, *, onto: bool = False) -> Launch:
             return launch
         raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
                       + "; start another with --new")
+    if not Path(launch.repo).is_dir():
+        raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then --resume {run}")
     git = Git(validate_repository(Path(launch.repo)))
     tip = git.rev(f"refs/heads/{launch.base}")
     if tip is None:
@@ -274,6 +276,8 @@ def lease_launcher(world: World, run: str) -> Identity:
     old = world.store.read(Identity, key)
     if old is not None:
         verdict = world.observer.judge(old)
+        if verdict.state == "elsewhere":
+            raise AlreadyAlive(f"run {run} is led by a launcher that is {verdict.why}; go there to follow or stop it")
         if verdict.living:
             raise AlreadyAlive(f"run {run} is looked after by its launcher already (pid {old.pid}); "
                                f"`garrison status {run}` shows it")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound
-from garrison.layers.loop import HELD, Layer, run, say
+from garrison.layers.loop import FENCED_EXIT, HELD, Layer, run, say
 from garrison.layers.world import World
 from garrison.records import run as run_records
 from garrison.records.names import Key
@@ -92,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.stop:
             layer.stop(signal.SIGTERM)
         life.ready()
-        return run(layer, life, world, waker)
+        code = run(layer, life, world, waker)
+        return 1 if options.role == "launch" and code == FENCED_EXIT else code  # 75 is for who counts lives
     except GarrisonError as error:
         return crash(life, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
     except Exception as error:  # whatever it is: the log gets a line, and who counts the death gets the reason

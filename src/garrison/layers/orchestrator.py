@@ -123,7 +123,8 @@ class Orchestrator:
     def _last_commit(self) -> str | None:
         """The newest commit of this branch that is not on the target, as `<oid> <subject>`."""
         head = self.git.head(self.tree)
-        return next(iter(self.git.log_oneline(f"refs/heads/{self.launch.base}..{head}", 1)), None) if head else None
+        base = self.git.branch_tip(self.launch.base) or self.launch.base_oid  # the branch may be gone: not our trouble
+        return next(iter(self.git.log_oneline(f"{base}..{head}", 1)), None) if head else None
 
     def _show(self) -> None:
         """Print what the agent printed since; a terminal that is gone is no reason to stop."""
@@ -137,6 +138,9 @@ class Orchestrator:
 
     def _finish(self, outcome: Outcome) -> None:
         """Commit the leftovers, write the stamped result while nobody has taken our place, and go."""
+        for what, path in (("its worktree", self.tree), ("the repository", Path(self.launch.repo))):
+            if not path.is_dir():
+                outcome = Outcome("fail", f"{what} {path} was removed under it", outcome.exit_code)
         marked = self._marked() if outcome.status == "success" else []
         if marked:
             outcome = Outcome("fail", f"conflict markers are left in {', '.join(marked)}", outcome.exit_code)

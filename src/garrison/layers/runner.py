@@ -30,7 +30,7 @@ from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import Job, tail
-from garrison.system.terminal import choose_terminal
+from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
     from garrison.layers.world import World
@@ -178,6 +178,7 @@ class Runner:
         """Fenced: end the own job, leave the orchestrator to the successor."""
         if self.job is not None:
             self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
+        abandon(self.world.home)
 
     def trouble(self, why: str, times: int) -> None:
         """What git or a record refuses again and again fails the node, with that reason."""
@@ -186,7 +187,8 @@ class Runner:
         if self.facts.failed:
             self._unkept = why
         else:
-            self._fact("failed", why)
+            gone = not Path(self.launch.repo).is_dir()
+            self._fact("failed", f"the repository {self.launch.repo} is gone" if gone else why)
 
     # acts
 
@@ -322,6 +324,7 @@ class Runner:
         ref, reason = "", act.why
         if self._unkept:  # nothing may be lost, and the run must not wait for ever
             reason += f"; its work stays in {self.tree}, for it could not be kept: {self._unkept}"
+            self._close_session(view.orchestrator)
         else:
             ref = self._rescue("left when it failed") if self.tree.is_dir() else ""
             self._leave_tree(view.orchestrator)
@@ -344,9 +347,12 @@ class Runner:
         self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
         return ref
 
-    def _leave_tree(self, orchestrator: LifeView) -> None:
+    def _close_session(self, orchestrator: LifeView) -> None:
         if orchestrator.identity is not None:
             close_sessions(self.terminal, orchestrator.identity)
+
+    def _leave_tree(self, orchestrator: LifeView) -> None:
+        self._close_session(orchestrator)
         remove_tree(self.git, self.tree)
 
     def _do_end(self, act: Act, view: RunnerView) -> None:

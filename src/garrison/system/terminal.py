@@ -107,3 +107,11 @@ def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
         raise Refused("there is no tmux ≥ 3.2 on PATH; install it, or use --terminal process")
     return PlainTerminal(home), ("no tmux ≥ 3.2 on PATH: agents run as plain processes, `garrison logs NODE -f` shows "
                                  "what they print")
+
+
+def abandon(home: Path) -> None:
+    """End what serves the sessions of a home that was removed under us; a home that is there is left alone."""
+    from garrison.system.tmux_server import end_lost_server
+
+    if not (home / "identities").is_dir():
+        end_lost_server(home)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -18,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError
+from garrison.system import processes
 
 CONFIGURATION = """\
 set -s exit-empty off
@@ -52,6 +54,21 @@ def available() -> str | None:
     version = answer.removeprefix("tmux").strip()
     match = re.search(r"(\d+)\.(\d+)", version)
     return version if match and (int(match[1]), int(match[2])) >= (3, 2) else None
+
+
+def end_lost_server(home: Path) -> None:
+    """End our server of a home that was removed: its socket went too, so that nobody could reach it again."""
+    ours = os.fsencode(home / "run" / "tmux.conf")
+    for one in processes.probes():
+        if one.comm.startswith("tmux") and ours in _argv(one.pid):
+            processes.send(one.pid, one.ticks, signal.SIGTERM)
+
+
+def _argv(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def start_server(socket: Path, configuration: Path) -> None:

@@ -1,0 +1,257 @@
+"""Bad luck under a living run: damaged records, a home, repository, branch or terminal that goes, another container."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from support import PROGRAM, Node, Place, git, stat, wait_for
+
+
+def no_traceback(place: Place) -> None:
+    """Neither a terminal nor a layer's log holds one."""
+    logs = [place.root / "out", *place.home.glob("runs/*/layers/*.log")]
+    assert not [path for path in logs if path.exists() and "Traceback" in path.read_text()], place.told()
+
+
+def held(place: Place, run: str = "r1") -> subprocess.Popen[bytes]:
+    """A run of `a -> b` whose first node is at work."""
+    place.env |= {"GARRISON_RESCAN": "0.3", "GARRISON_DAMAGE_PATIENCE": "0.3"}
+    child = place.launch(place.graph(Node("a", before=place.hold("a")), Node("b", after=("a",))), run)
+    place.arrived("a")
+    return child
+
+
+@pytest.mark.parametrize("which", ["identities/runner-a@r1.json", "hooks/runner-a@r1.json", "merge-queue"])
+def test_a_damaged_record_ends_its_run_with_the_reason_and_is_kept(place: Place, which: str) -> None:
+    """Seen to try for ever, and not to hear a stop, without the patience in the loop."""
+    child = held(place)
+    path = next(place.home.glob("merge-queue/*/*/journal.jsonl")) if which == "merge-queue" else place.home / which
+    path.write_bytes(b"\xff garbage\n")
+    place.free("a")
+    assert place.finish(child) == 1, place.told()
+    assert path.read_bytes() == b"\xff garbage\n"
+    assert f"the last: corrupt record {path}" in (place.root / "out").read_text()
+    no_traceback(place)
+    assert place.command("up").stdout == "", "what was given up waits for a person"
+
+    path.rename(place.root / "quarantined")
+    assert place.finish(place.resume()) == 0, place.told()
+    place.check("a", "b", history=False)
+
+
+def test_a_directory_in_a_results_place_fails_its_node_with_that_reason(place: Place) -> None:
+    child = held(place)
+    path = place.home / "runs/r1/nodes/a/1/result.json"
+    path.mkdir()
+    place.free("a")
+    assert place.finish(child) == 1, place.told()
+    assert f"cannot use {path}: is a directory" in place.nodes()["a"]["reason"]
+    assert path.is_dir()
+    no_traceback(place)
+
+
+def test_what_only_others_need_keeps_nobody(place: Place) -> None:
+    """The launcher's own record is damaged: the run goes on to its end, and the runners know it alive by its lock."""
+    child = held(place)
+    path = place.home / "identities/launch@r1.json"
+    path.write_bytes(b"{")
+    time.sleep(1)
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    assert path.read_bytes() == b"{"
+    assert place.status() == "done"
+    assert f"corrupt record {path}" in (place.root / "out").read_text()
+    no_traceback(place)
+
+
+@pytest.mark.parametrize("terminal", ["process", "tmux"])
+def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
+        places: Callable[..., Place], terminal: str) -> None:
+    if terminal == "tmux" and shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    place = places(terminal=terminal)
+    child = held(place)
+    wait_for("the home is removed", lambda: shutil.rmtree(place.home, ignore_errors=True) or not place.home.exists())
+    assert child.wait(60) == 1, place.told()
+    wait_for("nobody is left, nor the tmux server", lambda: not place.mine())
+    assert not place.home.exists()
+    assert "was removed or replaced; stopping in order" in (place.root / "out").read_text()
+    no_traceback(place)
+
+
+def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
+    child = held(place)
+    place.repo.rename(place.root / "away")
+    assert place.finish(child) == 130, place.told()
+    gone = f"the repository {place.repo} is gone; restore it, then --resume r1"
+    assert gone in place.command("status", "r1").stdout
+    wait_for("nobody is left", lambda: not place.mine())
+    refused = place.command("launch", "--resume", "r1")
+    assert (refused.returncode, refused.stderr) == (
+        1, f"garrison: the repository {place.repo} of run r1 is gone; restore it, then --resume r1\n")
+    (place.root / "away").rename(place.repo)
+
+    git(place.repo, "checkout", "-q", "-b", "other")
+    child = place.resume()
+    place.arrived("a")
+    tip = git(place.repo, "rev-parse", "main")
+    git(place.repo, "branch", "-D", "main")
+    place.free("a")
+    wait_for("a person is told", lambda: "has no branch main any more; restore it" in (place.root / "out").read_text())
+    git(place.repo, "branch", "main", tip)
+    assert place.finish(child) == 0, place.told()
+    place.check("a", "b", history=False)
+    no_traceback(place)
+
+
+def test_another_container_leaves_a_run_alone_and_says_so(place: Place) -> None:
+    inside = ["unshare", "-pf", "--mount-proc"]
+    if os.geteuid() != 0 or subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("a pid namespace of one's own needs root")
+    child = held(place)
+
+    def there(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*inside, *PROGRAM, *words], env=place.env, cwd=place.root, capture_output=True,
+                              text=True, check=False, stdin=subprocess.DEVNULL, timeout=60)
+
+    assert there("status", "r1").stdout.count("in another pid namespace") == 4
+    for words in (("stop", "r1"), ("launch", "--resume", "r1")):
+        refused = there(*words)
+        assert refused.returncode == 1
+        assert "in another pid namespace; go there to follow or stop it" in refused.stderr
+    assert there("up").stdout == ""
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    place.check("a", "b")
+
+
+def test_of_many_who_bring_a_run_up_one_does(place: Place) -> None:
+    arguments = place.launch_arguments(place.graph(Node("a", before=place.hold("a"))), "r1")
+    children = [place.begin(*arguments) for _ in range(2)]
+    ended = wait_for("one of two launches gives way", lambda: [one for one in children if one.poll() is not None])
+    assert [one.returncode for one in ended] == [1]
+    place.arrived("a")
+    (living,) = [one for one in children if one not in ended]
+    place.kill("launch")
+    living.wait()
+    ups = [place.begin("up", log=f"up{number}") for number in range(3)]
+    assert [one.wait(60) for one in ups] == [0, 0, 0]
+    assert "".join((place.root / f"up{number}").read_text() for number in range(3)).split() == ["r1"]
+    assert place.pid("launch", life=2)
+    place.free("a")
+    wait_for("the run is over", lambda: place.identity("launch")["status"] == "terminated")
+    place.check("a")
+    no_traceback(place)
+
+
+class Terminal:
+    """A command in a terminal of its own (a pty), as a person sees it."""
+
+    def __init__(self, place: Place, *words: object) -> None:
+        self.pid, self.descriptor = pty.fork()
+        if self.pid == 0:
+            os.chdir(place.root)
+            os.execve(sys.executable, [*PROGRAM, *map(str, words)], place.env)
+        self.text = ""
+        self.code: int | None = None
+
+    def ended(self) -> bool:
+        """Take what it printed; whether it has ended."""
+        while self.descriptor >= 0 and select.select([self.descriptor], [], [], 0)[0]:
+            try:
+                data = os.read(self.descriptor, 4096)
+            except OSError:
+                break
+            self.text += data.decode(errors="replace")
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code is not None
+
+    def sees(self, text: str) -> None:
+        wait_for(f"the terminal shows {text}", lambda: self.ended() or text in self.text)
+        assert text in self.text
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.descriptor, keys)
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self.descriptor = -1
+
+    def finish(self) -> int:
+        wait_for(f"the command ends: {self.text}", self.ended)
+        if self.descriptor >= 0:
+            self.close()
+        assert self.code is not None
+        assert "Traceback" not in self.text
+        return self.code
+
+
+@pytest.mark.parametrize("how", ["once", "thrice", "TERM", "closed"])
+def test_a_preflight_that_is_interrupted_leaves_nothing(place: Place, how: str) -> None:
+    terminal = Terminal(place, *place.launch_arguments(
+        place.graph(Node("a")), "r1", gate=f"touch {place.root}/at-gate; sleep 1000"))
+    place.arrived("gate")
+    if how == "TERM":
+        os.kill(terminal.pid, signal.SIGTERM)
+    elif how == "closed":
+        terminal.close()
+    else:
+        terminal.type(b"\x03" * {"once": 1, "thrice": 3}[how])
+    code = terminal.finish()
+    assert code == 130 or how == "closed", terminal.text
+    wait_for("the gate has ended", lambda: not place.mine())
+    assert not list(place.home.glob("runs/*"))
+    assert len(git(place.repo, "worktree", "list").splitlines()) == 1
+
+
+def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None:
+    """A second Ctrl-C hurries an agent that does not listen; a closed terminal lets the run go on, and its log says so.
+
+    The first is typed while the launcher is still on its way, before its loop hears.
+    """
+    place.env |= {"GARRISON_STOP_GUARDIAN": "60"}
+    graph = place.graph(Node("a", before=f"trap '' TERM; {place.hold('a')}"))
+    terminal = Terminal(place, *place.launch_arguments(graph, "r1"))
+    terminal.sees("run r1: 1 nodes")
+    terminal.type(b"\x03")
+    terminal.sees("stopping run r1 in order")
+    assert terminal.finish() == 130, terminal.text
+    assert place.status() == "stopped"
+
+    terminal = Terminal(place, "launch", "--resume", "r1")
+    place.arrived("a")
+    terminal.type(b"\x03")
+    terminal.sees("stopping run r1 in order")
+    terminal.type(b"\x03\x03")
+    assert terminal.finish() == 130, terminal.text
+    assert place.status() == "stopped"
+    wait_for("nobody is left", lambda: not place.mine())
+
+    terminal = Terminal(place, "launch", "--resume", "r1")
+    place.arrived("a")
+    terminal.close()
+    log = place.home / "runs/r1/layers/launch.log"
+    wait_for("the launcher detaches", lambda: log.exists() and "detached, run r1 goes on" in log.read_text())
+    assert stat(terminal.pid)
+    place.free("a")
+    assert terminal.finish() == 0, place.told()
+    place.check("a", history=False)
+    for words in (("launch", "--resume", "r1"), ("stop", "r1")):
+        refused = place.command(*words)
+        assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1)
+        assert "run r1 is done" in refused.stderr
+    again = place.command(*place.launch_arguments(graph, "r1"))
+    assert (again.returncode, "there is a run r1 already" in again.stderr) == (1, True)
+    no_traceback(place)

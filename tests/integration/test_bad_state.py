@@ -1,0 +1,150 @@
+"""Homes with torn, foreign, newer and misplaced files: every command names the file, shows the rest, changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from garrison.cli import hook_door, identity_door, signal_door
+from garrison.cli.main import main
+from support import Node, Place
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """One command in this process: its exit code, stdout and stderr."""
+    doors = {"identity": identity_door.main, "hook": hook_door.main, "signal": signal_door.main}
+
+    def run(*words: object) -> tuple[int, str, str]:
+        first, *rest = map(str, words)
+        code = doors[first](rest) if first in doors else main([first, *rest])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+def newer(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 99}))
+
+
+def directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "torn": lambda path: path.write_bytes(path.read_bytes()[: len(path.read_bytes()) // 2]),
+    "garbage": lambda path: path.write_bytes(bytes(range(256)) * 4),
+    "list": lambda path: path.write_bytes(b"[1]"),
+    "newer": newer,
+    "directory": directory,
+}
+
+
+def test_every_kind_of_record_damaged_in_every_way(place: Place, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in place.env.items():
+        monkeypatch.setenv(name, value)
+    graph = place.graph(Node("a"))
+    for run in ("r1", "r2"):
+        assert place.finish(place.launch(graph, run), run) == 0, place.told()
+    held = place.graph(Node("z", before=place.hold("z")), name="held")
+    child = place.launch(held, "r3")
+    place.arrived("z")
+    assert place.command("stop", "r3").returncode == 0
+    assert place.finish(child, "r3") == 130
+
+    home = place.home
+    queue = next(home.glob("merge-queue/*/*/journal.jsonl"))
+    taken = next(home.glob("signals/guardian-crew@r1/taken/*.json"))
+    listing = (("status",), ("agents", "list"), ("signals", "list"), ("merge-queue", "list"), ("identity", "find-stale"))
+    resume, enqueue = ("launch", "--resume", "r3"), ("merge-queue", "enqueue", "n", "main", "--repo-root", place.repo)
+    named: dict[Path, tuple[tuple[object, ...], ...]] = {
+        home / "identities/launch@r3.json": (resume, ("identity", "show", "launch", "launch", "--run", "r3"),
+                                             ("identity", "update-liveness", "launch", "launch", "--run", "r3")),
+        home / "hooks/runner-a@r1.json": (("hook", "read", "runner", "a", "--run", "r1"),
+                                          ("hook", "update-phase", "runner", "a", "merged", "--run", "r1")),
+        home / "runs/r3/launch.json": (resume, ("stop", "r3")),
+        home / "runs/r3/journal.jsonl": (resume, ("stop", "r3")),
+        queue: (enqueue,),
+        taken: (("signal", "read", taken),),
+    }
+    for path, refused in named.items():
+        good = path.read_bytes()
+        for way, damage in DAMAGE.items():
+            if path.suffix == ".jsonl" and way in ("empty", "newer", "torn"):
+                continue  # an empty one is new, a torn one is whole up to its tail, a newer one is the contract tests'
+            damage(path)
+            bad = path.read_bytes() if path.is_file() else None
+            for words in listing:
+                code, out, err = call(*words)
+                assert code == 0, (path, way, words, err)
+                assert "r2" in out or words[0] in ("merge-queue", "identity"), (path, way, words, out)
+                assert "fault" not in err, (path, way, words, err)
+            for words in refused:
+                code, out, err = call(*words)
+                assert (code, out) == (1, ""), (path, way, words, out, err)
+                assert str(path) in err, (path, way, words, err)
+                assert len(err.splitlines()) == 1, (path, way, words, err)
+            assert (path.read_bytes() if path.is_file() else None) == bad, (path, way)
+            if path.is_dir():
+                path.rmdir()
+            path.write_bytes(good)
+    another_run_is_no_hindrance(place, call, graph)
+    folders_that_are_files(home, call)
+
+
+def another_run_is_no_hindrance(place: Place, call: Call, graph: Path) -> None:
+    """A run that cannot be read is told, and a new one of the same pipeline may begin all the same."""
+    path = place.home / "runs/r1/launch.json"
+    good = path.read_bytes()
+    path.write_bytes(b"{")
+    code, out, err = call("launch", graph, "--target-dir", place.repo, "--no-gate", "--dry-run")
+    assert (code, "pre-flight passed" in out) == (0, True), err
+    assert f"run r1 is passed over: corrupt record {path}" in err
+    path.write_bytes(good)
+
+
+def folders_that_are_files(home: Path, call: Call) -> None:
+    for name, words in (("identities", ("agents", "list")), ("runs", ("status",)), ("signals", ("signals", "list"))):
+        (home / name).rename(home / "aside")
+        (home / name).write_text("a file")
+        _, _, err = call(*words)
+        assert f"cannot use {home / name}: not a directory; it was left in place" in err
+        assert "fault" not in err
+        (home / name).unlink()
+        (home / "aside").rename(home / name)
+
+
+@pytest.mark.parametrize("text", ["a/b", "..", "a b", "é😀", "a\nb", "", "x" * 300])
+def test_names_that_are_none_are_refused_in_one_line_at_every_door(
+        place: Place, call: Call, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    for name, value in place.env.items():
+        monkeypatch.setenv(name, value)
+    graph, repo = place.graph(Node("a")), ("--target-dir", place.repo)
+    for words in (("launch", graph, *repo, "--no-gate", "--run", text), ("launch", "--resume", text),
+                  ("launch", graph, *repo, "--no-gate", "--pipeline-id", text), ("status", text),
+                  ("merge-queue", "enqueue", text, "main", "--repo-root", place.repo),
+                  ("identity", "create", "runner", text), ("hook", "create", "runner", text),
+                  ("signal", "write", "runner", text, "GUIDANCE")):
+        code, out, err = call(*words)
+        assert (code, out) == (2, ""), (words, out, err)
+        assert len(err.splitlines()) == 1, (words, err)
+        assert len(err) < 300, (words, err)
+    if text:
+        code, _, err = call("merge-queue", "enqueue", "n", "main", "--repo-root", place.repo, "--run", text)
+        assert (code, len(err.splitlines())) == (2, 1), err
+    assert not list(place.home.glob("*/*")), "nothing was made for it"
+
+
+def test_a_typo_is_told_what_is_nearest(call: Call) -> None:
+    for words, near in ((("statsu",), "status"), (("luanch",), "launch")):
+        code, out, err = call(*words)
+        assert (code, out) == (2, "")
+        assert f"id you mean '{near}'?" in err

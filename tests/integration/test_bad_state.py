@@ -1,4 +1,4 @@
-"""Homes with torn, foreign, newer and misplaced files: every command names the file, shows the rest, changes nothing."""
+"""Torn, foreign, newer and misplaced files in a home: every command names them, shows the rest, changes nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_every_kind_of_record_damaged_in_every_way(place: Place, call: Call, mon
     home = place.home
     queue = next(home.glob("merge-queue/*/*/journal.jsonl"))
     taken = next(home.glob("signals/guardian-crew@r1/taken/*.json"))
-    listing = (("status",), ("agents", "list"), ("signals", "list"), ("merge-queue", "list"), ("identity", "find-stale"))
+    listing = (("status",), ("agents", "list"), ("signals", "list"), ("merge-queue", "list"),
+               ("identity", "find-stale"))
     resume, enqueue = ("launch", "--resume", "r3"), ("merge-queue", "enqueue", "n", "main", "--repo-root", place.repo)
     named: dict[Path, tuple[tuple[object, ...], ...]] = {
         home / "identities/launch@r3.json": (resume, ("identity", "show", "launch", "launch", "--run", "r3"),

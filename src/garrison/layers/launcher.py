@@ -26,6 +26,7 @@ from garrison.records.life import LifeLock
 from garrison.records.names import Key
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
+from garrison.system import disk
 from garrison.system.notify import notify
 from garrison.system.terminal import abandon, choose_terminal
 
@@ -62,7 +63,7 @@ class Launcher:
         self._stopping_since: float | None = None
         self._view: LauncherView | None = None
         self._decision = Decision([])
-        self._ready = False
+        self._ready = self._full = False
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume})
         self.progress.begin(self.run)
 
@@ -98,6 +99,13 @@ class Launcher:
             signals.pending(self.world.home, self.life.key), frozenset(self.applied), self.stopping, overdue,
             self.stopping and self._others_living(), self._to_resume, self._told_to_stop)
 
+    def _look_for_room(self) -> None:
+        """Who meets a full disk cannot write so into a log on it; a person at the terminal is told here."""
+        full = [str(path) for path in (self.world.home, Path(self.launch.trees)) if disk.full(path)]
+        if full and not self._full:
+            say(f"No space left on device: {', '.join(full)}; the run waits and goes on when there is room")
+        self._full = bool(full)
+
     def _others_living(self) -> bool:
         return any(self.crew.lives(key) for key in self._others())
 
@@ -109,6 +117,7 @@ class Launcher:
 
     def turn(self) -> bool:
         """Observe, decide, act."""
+        self._look_for_room()
         self._view = self.observe()
         self._decision = policy.decide(self._view, self.policy)
         for act in self._decision.acts:

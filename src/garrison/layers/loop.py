@@ -6,6 +6,7 @@ slow timer. Beats come only from here, after a finished turn: a thread would bea
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import signal
 import sys
@@ -116,7 +117,7 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
     except OSError as error:
         if error.errno not in PASSING:
             raise
-        complaints.hear(str(error), now)
+        complaints.hear(f"{error.strerror}: {error.filename or world.home}", now)
         return False
     complaints.clear()
     if layer.exit_code is None:
@@ -139,5 +140,6 @@ def leave(life: Life, reason: str, code: int = 0) -> int:
 
 
 def say(text: str) -> None:
-    """A line in the layer's log."""
-    print(text, file=sys.stderr, flush=True)
+    """A line in the layer's log; one that finds no room (or no terminal) any more is kept for the next."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

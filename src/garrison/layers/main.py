@@ -92,14 +92,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.stop:
             layer.stop(signal.SIGTERM)
         life.ready()
-        code = run(layer, life, world, waker)
-        return 1 if options.role == "launch" and code == FENCED_EXIT else code  # 75 is for who counts lives
+        return _told(options.role, run(layer, life, world, waker))
     except GarrisonError as error:
         return crash(life, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
     except Exception as error:  # whatever it is: the log gets a line, and who counts the death gets the reason
         if os.environ.get("GARRISON_DEBUG") == "1":
             raise
         return crash(life, f"{key.full}#{options.incarnation}", fault(error))
+
+
+def _told(role: str, code: int) -> int:
+    """The exit code as its reader knows it: a person's launcher failed, where who counts lives is told of a fence."""
+    return 1 if role == "launch" and code == FENCED_EXIT else code
 
 
 def crash(life: Life | None, who: str, why: str, code: int = 1) -> int:

@@ -1,0 +1,55 @@
+"""A run whose home has no room left: it says so, nobody dies of it, with room again it goes on and loses nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support import PROGRAM, Node, Place, wait_for
+
+
+@pytest.fixture
+def small(place: Place) -> Iterator[tuple[Place, list[str]]]:
+    """A place whose home is a small disk, in a mount namespace of its own, and how to enter it."""
+    place.home.mkdir()
+    mount = f"mount -t tmpfs -o size=600k tmpfs {place.home} && touch {place.root}/mounted && exec sleep 1000"
+    keeper = subprocess.Popen(["unshare", "-m", "sh", "-c", mount], stderr=subprocess.DEVNULL, cwd="/")
+    wait_for("a mount or none", lambda: (place.root / "mounted").exists() or keeper.poll() is not None)
+    if keeper.poll() is not None:
+        pytest.skip("a disk of one's own needs root and mounts")
+    place.home = Path(f"/proc/{keeper.pid}/root{place.home}")
+    try:
+        yield place, ["nsenter", "-t", str(keeper.pid), "-m", f"--wd={place.root}"]
+    finally:
+        keeper.kill()
+        keeper.wait()
+
+
+def test_a_full_disk_is_said_and_waited_for(small: tuple[Place, list[str]]) -> None:
+    """Seen to end every layer but the launcher, which could not write to its log that the disk was full."""
+    place, enter = small
+    place.env |= {"GARRISON_RESCAN": "0.3"}
+    graph = place.graph(Node("a", before=place.hold("a")), Node("b", after=("a",)))
+    with (place.root / "out").open("ab") as output:
+        child = subprocess.Popen([*enter, *PROGRAM, *place.launch_arguments(graph, "r1")], env=place.env,
+                                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    place.started.append(child)
+    place.arrived("a")
+    pids = {stem: place.pid(stem) for stem in ("launch", "guardian-crew", "runner-a", "orchestrator-a")}
+    fill = os.open(place.home / "fill", os.O_WRONLY | os.O_CREAT)
+    with pytest.raises(OSError, match="No space left"):
+        while True:
+            os.write(fill, b"x" * 512)
+    os.close(fill)
+    place.free("a")
+    wait_for("it is said", lambda: "No space left on device" in (place.root / "out").read_text(), 20)
+    assert {stem: place.pid(stem) for stem in pids} == pids, "somebody died of it"
+    (place.home / "fill").unlink()
+    assert place.finish(child) == 0, place.told()
+    assert not place.deaths()
+    place.check("a", "b")
+    assert "Traceback" not in place.told()

@@ -130,7 +130,7 @@ def test_names_that_are_none_are_refused_in_one_line_at_every_door(
         monkeypatch.setenv(name, value)
     graph, repo = place.graph(Node("a")), ("--target-dir", place.repo)
     for words in (("launch", graph, *repo, "--no-gate", "--run", text), ("launch", "--resume", text),
-                  ("launch", graph, *repo, "--no-gate", "--pipeline-id", text), ("status", text),
+                  ("launch", graph, *repo, "--no-gate", "--pipeline-id", text),
                   ("merge-queue", "enqueue", text, "main", "--repo-root", place.repo),
                   ("identity", "create", "runner", text), ("hook", "create", "runner", text),
                   ("signal", "write", "runner", text, "GUIDANCE")):

@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
         """The command that is meant; a typo is told what is nearest."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, 1, 0.5)
-            ctx.fail(f"no command {args[0]!r}; " + (f"did you mean {near[0]!r}?" if near else
+            ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {near[0]!r}?" if near else
                                                     "`garrison --help` lists what there is"))
         return super().resolve_command(ctx, args)
 

@@ -60,9 +60,11 @@ def test_the_seeds_mini_pipeline_with_the_scripted_agent(place):
         assert SEED.read_text().split() == MINI.split()
     graph = place.root / "mini_pipeline.dot"
     graph.write_text(MINI)
-    child = place.launch(graph, "r1", "--agent", "scripted")
+    child = place.launch(graph, "r1", "--agent", "scripted", "--setup", "mkdir env && echo made > env/tool")
     assert place.finish(child) == 0, place.told()
     assert {name: node["status"] for name, node in place.nodes().items()} == {"impl_test": "validated"}
+    assert git(place.repo, "ls-tree", "-r", "--name-only", "main").splitlines() == [
+        "calc.py", "notes.txt", "scripted/impl_test.txt"], "what set-up made is not work"
     written = git(place.repo, "show", "main:scripted/impl_test.txt")
     assert written == "written by the scripted agent for impl_test"
     place.check_left()

@@ -15,6 +15,8 @@ class GarrisonError(Exception):
     """Base of all errors that a user may meet; `str(error)` is the line to show."""
 
     exit_code = 1
+    tail = ""
+    """The end of a log that explains it, shown line by line below the line."""
 
 
 class UsageError(GarrisonError):
@@ -33,6 +35,14 @@ class NotFound(GarrisonError):
 
 class RecordError(GarrisonError):
     """A record on disk that garrison cannot use; it is left as it is, byte for byte. The others are still good."""
+
+
+class PreflightRed(Refused):
+    """Set-up or gate is not green on the bare target; `tail` is the end of its log."""
+
+    def __init__(self, message: str, tail: str) -> None:
+        super().__init__(message)
+        self.tail = tail
 
 
 class RecordCorrupt(RecordError):

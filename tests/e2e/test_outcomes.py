@@ -60,9 +60,11 @@ def test_the_seeds_mini_pipeline_with_the_scripted_agent(place):
         assert SEED.read_text().split() == MINI.split()
     graph = place.root / "mini_pipeline.dot"
     graph.write_text(MINI)
-    child = place.launch(graph, "r1", "--agent", "scripted")
+    child = place.launch(graph, "r1", "--agent", "scripted", "--setup", "mkdir env && echo made > env/tool")
     assert place.finish(child) == 0, place.told()
     assert {name: node["status"] for name, node in place.nodes().items()} == {"impl_test": "validated"}
+    assert git(place.repo, "ls-tree", "-r", "--name-only", "main").splitlines() == [
+        "calc.py", "notes.txt", "scripted/impl_test.txt"], "what set-up made is not work"
     written = git(place.repo, "show", "main:scripted/impl_test.txt")
     assert written == "written by the scripted agent for impl_test"
     place.check_left()
@@ -106,3 +108,20 @@ def test_a_scripted_life_after_another(place):
     assert place.deaths()["orchestrator-b"] == [1, 2]
     output = (place.home / "runs/r1/nodes/b/1/output.log").read_text()
     assert "scripted agent (not a real one) for b, life 3" in output
+
+
+def test_a_variable_to_pass_on_that_is_not_set_is_told(place):
+    """At launch it is refused; at a resume from another terminal it is said, for the run began with it."""
+    graph = place.graph(Node("a", before=place.hold("a")))
+    refused = place.command(*place.launch_arguments(graph, "r1", "--env", "TOOL"))
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("garrison: --env TOOL: no such variable is set here"), refused.stderr
+    assert not (place.home / "runs").exists()
+    place.launch(graph, "r1", "--env", "TOOL", TOOL="hammer")
+    place.arrived("a")
+    place.kill("launch")
+    child = place.resume()
+    place.pid("launch", life=2)
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    assert "run r1 was launched with variables that are not set here: TOOL;" in place.told()

@@ -10,7 +10,7 @@ import pytest
 from garrison.cli import main as cli
 from garrison.cli import output
 from garrison.cli.status_data import _hint
-from garrison.errors import Fenced, GarrisonError, RecordCorrupt, UsageError
+from garrison.errors import Fenced, GarrisonError, PreflightRed, RecordCorrupt, UsageError
 
 
 def fail(error: BaseException) -> int:
@@ -46,6 +46,11 @@ def test_a_traceback_only_when_asked_for(error: Exception, monkeypatch: pytest.M
 def test_an_error_of_several_lines_is_still_one(capsys: pytest.CaptureFixture[str]) -> None:
     fail(GarrisonError("first\nsecond"))
     assert capsys.readouterr().err == "garrison: first second\n"
+
+
+def test_the_tail_of_a_log_keeps_its_lines_below_the_errors_one(capsys: pytest.CaptureFixture[str]) -> None:
+    fail(PreflightRed("the gate is red\nhere", "one\n  two"))
+    assert capsys.readouterr().err == "garrison: the gate is red here\n    one\n      two\n"
 
 
 def test_a_plain_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import os
 import sys
 
 from garrison.errors import GarrisonError
-from garrison.system.screen import clean
+from garrison.system.screen import clean, clean_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,8 +121,10 @@ def _no_reader() -> int:
 
 
 def tell(error: GarrisonError) -> None:
-    """An error as its one line."""
+    """An error as its one line, and below it the end of the log that explains it, if there is one."""
     say(f"garrison: {error}")
+    for line in clean_lines(error.tail):
+        print(f"    {line}", file=sys.stderr)
 
 
 def tell_json(error: GarrisonError) -> None:

@@ -40,7 +40,7 @@ from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import detached, underway
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
 
@@ -132,11 +132,19 @@ def _environment_names(world: World, request: Request, plan: RunPlan) -> list[st
     """Variables that pass through: --env, and what the agents' profiles ask for. Unknown agents are refused here."""
     agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
     asked = registry.check(agents, world.home)
+    if unset := unset_variables(world, request.env):
+        raise Refused(f"--env {unset[0]}: no such variable is set here, so no agent and no gate would see it; "
+                      "export it, or leave that --env out")
     for name, task in plan.tasks.items():
         which = task.agent or ("command" if task.command else request.agent)
         if which == "command" and not task.command:
             raise Refused(f"node {name} has no command=; give it one, or name another agent with --agent or agent=")
     return sorted({*request.env, *asked})
+
+
+def unset_variables(world: World, names: Iterable[str]) -> list[str]:
+    """Those of `names` that this process could not pass on."""
+    return [name for name in names if name not in world.environ]
 
 
 def _refuse_unfinished(world: World, launch: Launch, request: Request) -> None:
@@ -260,6 +268,9 @@ def check_resume(world: World, run: str, *, onto: bool = False) -> Launch:
         raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
                       "say --onto to go on upon it")
     _keep_gate(world, launch, git)
+    if unset := unset_variables(world, launch.env):
+        say(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents and gate go "
+            "on without them unless you stop, export them and resume again")
     return launch
 
 

@@ -71,10 +71,10 @@ def describe(kind: str, data: dict[str, Any]) -> str:
     if kind == "signal" and data.get("effect"):
         kind, data = "node", data["effect"]
     if kind == "node" and data["status"] == "active" and data.get("attempt", 1) > 1:
-        return f"{data['node']}: attempt {data['attempt']}, since {data.get('reason') or 'it was asked for'}"
+        return f"{data['node']}: attempt {data['attempt']}, since {_brief(data.get('reason') or 'it was asked for')}"
     if kind == "node" and data["status"] != "pending":
         commit = f" ({data['commit'][:10]})" if data.get("commit") else ""
-        reason = f": {data['reason']}" if data.get("reason") else ""
+        reason = f": {_brief(data['reason'])}" if data.get("reason") else ""
         return f"{data['node']}: {_WORDS[data['status']]}{commit}{reason}"
     if kind == "note":
         return f"{data['who']} waits for you: {data['text']}"
@@ -90,3 +90,9 @@ def describe(kind: str, data: dict[str, Any]) -> str:
     if kind == "signal" and data.get("type") == "ORCHESTRATOR_CRASHED":
         return f"orchestrator-{data['node']} died; its runner brings it back"
     return ""
+
+
+def _brief(reason: str) -> str:
+    """A reason with the end of a log in it, as its first line and the log's last: what happened, and the sum of it."""
+    lines = [line for line in reason.splitlines() if line.strip()]
+    return reason if len(lines) < 2 else f"{lines[0]}; … {lines[-1]}"

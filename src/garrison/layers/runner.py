@@ -30,6 +30,7 @@ from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import Job, tail
+from garrison.system.leftovers import hide_untracked
 from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
@@ -244,6 +245,8 @@ class Runner:
         if result.ok:
             if name == "setup":
                 self._fact("setup_key", key_of_setup(self.launch, self.task, self.tree))
+                if not (self.folder / "prompt.md").exists():  # later there may be an agent's new directories too
+                    hide_untracked(self.git, self.tree)
             self._fact(name, "ok")
             return
         self._killed = self._killed + 1 if result.killed else 0

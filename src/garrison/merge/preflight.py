@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from garrison.errors import Refused
+from garrison.errors import PreflightRed, Refused
 from garrison.merge import decide
 from garrison.merge.gate import GateRun, Verdict, marker_of
 from garrison.merge.queue import MergeQueue
@@ -133,9 +133,8 @@ def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
 
 def _demand(verdict: Verdict, what: str) -> None:
     if verdict.result != "green":
-        told = f"\n{verdict.tail}" if verdict.tail else ""
-        raise Refused(f"pre-flight: on the bare target {verdict.reason}; mend the {what} or the target first "
-                      f"(log: {verdict.log}){told}")
+        raise PreflightRed(f"pre-flight: on the bare target {verdict.reason}; mend the {what} or the target first "
+                           f"(log: {verdict.log})", verdict.tail)
 
 
 # ------------------------------------------------------------------------------------------ the editable-install trap

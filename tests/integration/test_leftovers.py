@@ -1,0 +1,40 @@
+"""What a set-up leaves behind is not taken for work: not by us, not by an agent's own `git add -A`."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.system.git import Git
+from garrison.system.leftovers import hide_untracked
+from support import git, make_repository
+
+
+@pytest.fixture
+def repo(tmp_path):
+    make_repository(tmp_path / "repo")
+    return tmp_path / "repo"
+
+
+def test_only_whole_untracked_directories_are_hidden(repo):
+    (repo / "src").mkdir()
+    (repo / "src/code.py").write_text("x = 1\n")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "Add a module")
+    for name in ("env/bin", "src/made.egg-info", "odd [name]"):
+        (repo / name).mkdir(parents=True)
+        (repo / name / "tool").write_text("made by the set-up\n")
+    (repo / "made.lock").write_text("pinned\n")
+    (repo / "src/new.py").write_text("y = 1\n")
+    assert hide_untracked(Git(repo), repo) == ["env/", "odd [name]/", "src/made.egg-info/"]
+    git(repo, "add", "-A")
+    assert git(repo, "diff", "--cached", "--name-only").splitlines() == ["made.lock", "src/new.py"]
+    assert hide_untracked(Git(repo), repo) == []
+
+
+def test_a_directory_with_ignore_rules_of_its_own_is_hidden_whole(repo):
+    (repo / "env").mkdir()
+    (repo / "env/.gitignore").write_text("cache")
+    (repo / "env/tool").write_text("made\n")
+    hide_untracked(Git(repo), repo)
+    git(repo, "add", "-A")
+    assert git(repo, "status", "--porcelain") == ""

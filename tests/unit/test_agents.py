@@ -87,7 +87,7 @@ success = "result_file"
 
 
 def test_without_a_configuration_there_are_two(tmp_path: Path) -> None:
-    assert set(registry.profiles(tmp_path)) == set(registry.BUILT_IN)
+    assert set(registry.profiles(tmp_path)) == {"claude", "command", "scripted"}
 
 
 @pytest.mark.parametrize(("text", "why"), [

@@ -129,6 +129,7 @@ def _environment_names(world: World, request: Request, plan: RunPlan) -> list[st
         which = task.agent or ("command" if task.command else request.agent)
         if which == "command" and not task.command:
             raise Refused(f"node {name} has no command=; give it one, or name another agent with --agent or agent=")
+        registry.check_node(which, name, task.attrs, world.home)
     return sorted({*request.env, *asked})
 
 

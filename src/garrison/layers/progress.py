@@ -57,6 +57,8 @@ def describe(kind: str, data: dict[str, Any]) -> str:
     """One event in words; '' for what a person need not see. Pure."""
     if kind == "signal" and data.get("effect"):
         kind, data = "node", data["effect"]
+    if kind == "signal" and data.get("question"):
+        return f"{data['node']} asks: {data['question']['text']}  (garrison answer {data['node']} 'TEXT')"
     if kind == "node" and data["status"] == "active" and data.get("attempt", 1) > 1:
         return f"{data['node']}: attempt {data['attempt']}, since {data.get('reason') or 'it was asked for'}"
     if kind == "node" and data["status"] != "pending":

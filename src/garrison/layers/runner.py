@@ -33,6 +33,7 @@ from garrison.system.terminal import choose_terminal
 if TYPE_CHECKING:
     from garrison.layers.world import World
     from garrison.records.run import Launch
+    from garrison.records.signals import Signal
     from garrison.supervise.start import Life
     from garrison.supervise.step import LifeView
     from garrison.system.waker import Waker
@@ -190,9 +191,18 @@ class Runner:
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.facts.applied:
+            self._forward(signal, act.data.get("forward", ""))
             self._log("signal", {"id": signal.id, "type": signal.signal_type, **act.data}, sync=True)
         failpoint.here(":signal-applied")
         signals.take(act.posted.path)
+
+    def _forward(self, signal: Signal, where: str) -> None:
+        """Pass a question up or an answer down, before it counts as applied: said twice is recognised, lost is not."""
+        parent = self.life.identity.parent
+        above = Key(parent["role"], parent["name"], self.launch.run_id) if parent else None
+        recipient = {"up": above, "down": self.orchestrator}.get(where)
+        if recipient is not None:
+            self.crew.pass_on(recipient, signal)
 
     def _do_refuse(self, act: Act, view: RunnerView) -> None:
         assert act.posted is not None

@@ -131,6 +131,10 @@ def _signals(facts: RunnerFacts, view: RunnerView) -> list[Act]:
 def _effect(signal: Signal, lives: dict[str, int]) -> dict[str, Any]:
     if signal.signal_type == "KILL_ORCHESTRATOR":
         return {"kill": int(signal.payload.get("incarnation") or max(lives.values(), default=0))}
+    if signal.signal_type == "NEEDS_INPUT":
+        return {"forward": "up"}
+    if signal.signal_type == "INPUT_RESPONSE":
+        return {"forward": "down"}
     return {}
 
 

@@ -98,6 +98,7 @@ class Work(Protocol):
 
     def answer(self, question: str, text: str) -> None:
         """Give the answer to the question of that id; nobody has asked one here."""
+        return
 
 
 class Agent(Protocol):

@@ -40,4 +40,5 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
         fresh_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0}, target, "INPUT_RESPONSE", chosen,
         SystemClock().utc(), node, state.nodes[node].attempt, {"question_id": open_["id"], "text": text}))
     living = resolve.is_living(store, Key("guardian", launch.pipeline_id, chosen))
-    say(f"{node} is told" + ("" if living else f" as soon as run {chosen} goes on: `garrison launch --resume {chosen}`"))
+    when = "" if living else f" as soon as run {chosen} goes on: `garrison launch --resume {chosen}`"
+    say(f"{node} is told{when}")

@@ -52,7 +52,8 @@ class Orchestrator:
         self.git = Git(Path(launch.repo))
         folder = atomic.make_directory(world.files(launch.run_id).attempt(task.node, task.attempt))
         self.hook = world.store.get(Hook, life.key)
-        self.assignment = Assignment(task, self.tree, folder, dict(world.environ), life.incarnation,
+        environment = {**world.environ, **self.git.author(self.tree)}  # an agent's own commits need a name too
+        self.assignment = Assignment(task, self.tree, folder, environment, life.incarnation,
                                      controllers=_controllers(life, launch))
         self.mail = OrchestratorMail(world, life, launch)
         self.work: Work | None = None
@@ -79,7 +80,8 @@ class Orchestrator:
         if self.stopping:
             self._end("stopped")
         elif outcome.killed:
-            self._end(outcome.reason or "killed")  # without a result: the runner counts a death and starts a successor with wisdom
+            # Without a result: the runner counts a death and starts a successor with wisdom.
+            self._end(outcome.reason or "killed")
         else:
             self._finish(outcome)
         return True

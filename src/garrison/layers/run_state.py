@@ -1,8 +1,8 @@
 """The state of a run, folded from the guardian's journal. No clock, disk or process here.
 
 Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit} · `signal` {id, type, node, …,
-effect?, question?, answer?} (applied: effect and id are one record, so that a crash between them is impossible) · `death` {full, …} ·
-`lift` {lives} · `spawn`, `park`, `note` (told, not folded) · `snapshot`.
+effect?, question?, answer?} (applied: effect and id are one record, so that a crash between them is impossible) ·
+`death` {full, …} · `lift` {lives} · `spawn`, `park`, `note` (told, not folded) · `snapshot`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 `usage.jsonl` in an attempt's folder has one line for each answer of the model, written before that answer's tools run
 (`kind: call`, by message id, estimated from its tokens), and one at each result (`kind: result`, what the CLI says the
-session has cost since its beginning). A kill loses nothing but the answer that was under way. The CLI's total counts over
-resumes, so a session's cost is its highest total plus the estimates of the calls that came after it.
+session has cost since its beginning). A kill loses nothing but the answer that was under way. The CLI's total counts
+over resumes, so a session's cost is its highest total plus the estimates of the calls that came after it.
 """
 
 from __future__ import annotations
@@ -57,6 +57,13 @@ def estimate(model: str, usage: Mapping[str, Any]) -> float:
     return (tokens_in * price_in + counts[3] * price_out) / 1e6
 
 
+def call(session: str, at: str, message: str, model: str, usage: Mapping[str, Any]) -> Call:
+    """The line of one answer, by the token counts of the Messages API."""
+    return Call("call", session, at, estimate(model, usage), model, message, int(usage.get("input_tokens") or 0),
+                int(usage.get("output_tokens") or 0), int(usage.get("cache_read_input_tokens") or 0),
+                int(usage.get("cache_creation_input_tokens") or 0))
+
+
 def spent(calls: Iterable[Call]) -> Spent:
     """The sum of some lines, each session by what the CLI said last and what came after it."""
     known: dict[str, Call] = {}
@@ -77,7 +84,8 @@ def spent_on(calls: list[Call], day: str) -> float:
 
 
 def _session_usd(lines: list[Call]) -> float:
-    told, after = 0.0, {}
+    told = 0.0
+    after: dict[str, float] = {}
     for one in lines:
         if one.kind == "result":
             told, after = max(told, one.usd), {}

@@ -53,7 +53,7 @@ class Backoff:
 
     def delay(self, times: int) -> float:
         """Seconds to wait after the `times`-th."""
-        return min(self.cap, self.first * 2 ** (times - 1))
+        return float(min(self.cap, self.first * 2.0 ** (times - 1)))
 
 
 TROUBLES = {

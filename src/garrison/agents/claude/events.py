@@ -1,7 +1,7 @@
 """What happens in a session as garrison keeps it: one small JSON object an event, and the line a person sees. Pure.
 
-Kinds: `begin, text, thinking, tool, tool_result, retry, limit, usage, result, note`. The SDK's messages become events in
-`stretch` alone; whoever reads a stream later needs no SDK.
+Kinds: `begin, text, thinking, tool, tool_result, retry, limit, usage, result, note`. The SDK's messages become events
+in `stretch` alone; whoever reads a stream later needs no SDK.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _thinking(event: Event) -> str:
 
 
 def _tool(event: Event) -> str:
-    return f"  → {event['name']} {_brief(_argument(event['input']))}"
+    return f"  → {event['name'].removeprefix('mcp__garrison__')} {_brief(_argument(event['input']))}"
 
 
 def _argument(given: Any) -> str:

@@ -29,6 +29,8 @@ class Order:
     system: str
     """What garrison adds to the system prompt."""
     settings: ClaudeSettings = field(default_factory=ClaudeSettings)
+    part: str = "worker"
+    """`worker`, or `validator`: which of garrison's tools it has."""
 
     @property
     def attempt_folder(self) -> Path:

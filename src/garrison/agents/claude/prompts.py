@@ -1,4 +1,4 @@
-"""What a session is told: its system prompt, and the first words of each stretch. Templates of `agents/prompts`, filled.
+"""What a session is told: its system prompt, and the first words of each stretch: filled templates of `agents/prompts`.
 
 Pure but for reading the templates and the attempt's files.
 """
@@ -20,12 +20,15 @@ FRESH = {"go_on": "task", "report": "task", "answer": "task"}
 """What a session without a past is told where a resumed one would be told something shorter."""
 
 
-def system(assignment: Assignment, settings: ClaudeSettings) -> str:
+def system(assignment: Assignment, settings: ClaudeSettings, part: str = "worker") -> str:
     """What garrison adds to the CLI's own system prompt."""
     task = assignment.task
-    text = _fill("claude_system.md", run=task.run_id, node=task.node, attempt=str(task.attempt),
+    text = _fill(_SYSTEM[part], run=task.run_id, node=task.node, attempt=str(task.attempt),
                  controllers=_hierarchy(assignment))
     return f"{text}\n\n{settings.system_prompt}" if settings.system_prompt else text
+
+
+_SYSTEM = {"worker": "claude_system.md", "validator": "claude_validator.md"}
 
 
 def _hierarchy(assignment: Assignment) -> str:
@@ -46,7 +49,7 @@ def _go_on(assignment: Assignment, files: ClaudeFiles) -> str:
 
 
 def _report(assignment: Assignment, files: ClaudeFiles) -> str:
-    return _fill("claude_report.md", node=assignment.task.node)
+    return _fill("claude_report.md", node=assignment.task.node)  # names both tools: a session knows which it has
 
 
 def _answer(assignment: Assignment, files: ClaudeFiles) -> str:

@@ -121,6 +121,12 @@ def for_node(profile: ClaudeSettings, node: str, attributes: Mapping[str, Any]) 
     return _with(profile, f"node {node}", said)
 
 
+def read_only(profile: ClaudeSettings) -> ClaudeSettings:
+    """The profile for a validator: nothing that writes, whatever the profile allows."""
+    kept = tuple(tool for tool in profile.tools if tool in READ_ONLY)
+    return replace(profile, tools=kept or READ_ONLY, permission_mode="dontAsk")
+
+
 def _with(settings: ClaudeSettings, where: str, values: Mapping[str, Any]) -> ClaudeSettings:
     read = {}
     for name, value in values.items():

@@ -25,6 +25,7 @@ from claude_agent_sdk import (
     ProcessError,
     RateLimitEvent,
     ResultMessage,
+    StreamEvent,
     SystemMessage,
     TextBlock,
     ThinkingBlock,
@@ -64,6 +65,8 @@ class Stretch:
         self.progress = False
         self.stderr: list[str] = []
         self._tools: set[str] = set()
+        self._answers: dict[str | None, tuple[str, str, dict[str, Any]]] = {}
+        """Whose answer is under way (None: the session's own, else a subagent's): message id, model, usage so far."""
         self._resets_at: float | None = None
         self._client: ClaudeSDKClient | None = None
         self._stop = asyncio.Event()
@@ -99,7 +102,7 @@ class Stretch:
         async with start_slot(Path(self.order.home), self.settings.starts, self.note, self._stop) as started:
             if self._stop.is_set():
                 return self._end(decide.STOPPED)
-            client = ClaudeSDKClient(options_of(self.order, self.files, self.note, self.stderr.append))
+            client = ClaudeSDKClient(options_of(self.order, self.files, self.stderr.append))
             try:
                 await client.connect()
                 await self._remember_process(client)
@@ -149,9 +152,11 @@ class Stretch:
 
     def _take(self, message: Any) -> Ending | None:
         """Keep a message; the ending if it is one."""
+        if isinstance(message, StreamEvent):
+            return self._partial(message)
         if isinstance(message, AssistantMessage):
-            return self._assistant(message)
-        if isinstance(message, UserMessage):
+            self._assistant(message)
+        elif isinstance(message, UserMessage):
             self._user(message)
         elif isinstance(message, RateLimitEvent):
             return self._rate_limit(message)
@@ -161,7 +166,7 @@ class Stretch:
             return self._system(message)
         return None
 
-    def _assistant(self, message: AssistantMessage) -> Ending | None:
+    def _assistant(self, message: AssistantMessage) -> None:
         for block in message.content:
             if isinstance(block, TextBlock) and not message.error:
                 self.tell({"kind": "text", "text": block.text})
@@ -170,19 +175,22 @@ class Stretch:
             elif isinstance(block, ToolUseBlock):
                 self._tools.add(block.id)
                 self.tell({"kind": "tool", "id": block.id, "name": block.name, "input": block.input})
-        if message.error or message.model == "<synthetic>":
-            return None  # the result that follows says more
-        self.progress = True
-        return self._charge(message)
+        if not message.error and message.model != "<synthetic>":
+            self.progress = True
 
-    def _charge(self, message: AssistantMessage) -> Ending | None:
-        """Put an answer on the bill before its tools run; the ending if a limit is reached."""
-        usage, model = message.usage or {}, message.model
-        self._bill(budget.Call("call", self.order.session, _now(), budget.estimate(model, usage), model,
-                               message.message_id or message.uuid or "", usage.get("input_tokens") or 0,
-                               usage.get("output_tokens") or 0, usage.get("cache_read_input_tokens") or 0,
-                               usage.get("cache_creation_input_tokens") or 0))
-        over = self.meter.over(_now()[:10])
+    def _partial(self, message: StreamEvent) -> Ending | None:
+        """Put an answer on the bill when it begins, and again when its tokens are known, before its tools run; the
+        ending if a limit is reached."""
+        event, whose = message.event, message.parent_tool_use_id
+        if event.get("type") == "message_start":
+            body = event.get("message") or {}
+            self._answers[whose] = (str(body.get("id", "")), str(body.get("model", "")), dict(body.get("usage") or {}))
+        elif event.get("type") != "message_delta" or whose not in self._answers:
+            return None
+        name, model, usage = self._answers[whose]
+        usage.update({key: value for key, value in (event.get("usage") or {}).items() if value is not None})
+        self._bill(budget.call(self.order.session, _now(), name, model, usage))
+        over = self.meter.over(_now()[:10]) if event["type"] == "message_delta" else ""
         return self._end(why.BUDGET, over) if over else None
 
     def _bill(self, call: budget.Call) -> None:
@@ -263,15 +271,15 @@ def _start_failure(said: str) -> tuple[str, str]:
     return (kind if kind != why.SERVER else why.CRASH), said
 
 
-def options_of(order: Order, files: ClaudeFiles, note: Any, stderr: Any) -> ClaudeAgentOptions:
+def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOptions:
     """The SDK's options for an order."""
     settings = order.settings
     # Typed as the SDK's own literals only at run time: the values were checked when the settings were read.
     choices: dict[str, Any] = {"permission_mode": settings.permission_mode, "effort": settings.effort}
     return ClaudeAgentOptions(
         cwd=order.tree, setting_sources=[], strict_mcp_config=True, tools=list(settings.tools),
-        allowed_tools=[*settings.tools, *tools.names()],
-        mcp_servers={tools.SERVER: tools.server(files, order.attempt_folder / "notes.txt", note)},
+        allowed_tools=[*settings.tools, *tools.names(order.part)],
+        mcp_servers={tools.SERVER: tools.server(order.part, files, order.attempt_folder / "notes.txt")},
         system_prompt={"type": "preset", "preset": "claude_code", "append": order.system},
         model=settings.model, fallback_model=settings.fallback_model, max_turns=settings.max_turns,
         session_id=None if order.resume else order.session, resume=order.session if order.resume else None,

@@ -19,7 +19,7 @@ from garrison.agents.claude import failures as why
 from garrison.agents.claude.decide import Ending, Move
 from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
 from garrison.agents.claude.order import Order, to_json
-from garrison.agents.claude.settings import ClaudeSettings, for_node
+from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
 from garrison.agents.seam import Assignment, Outcome, Question, Work
 from garrison.records import atomic
 from garrison.system.jobs import Job, JobResult, tail
@@ -31,14 +31,16 @@ _KILL = 9
 
 
 class ClaudeAgent:
-    """Starts sessions with one profile's settings."""
+    """Starts sessions with one profile's settings, for a worker or for a validator."""
 
-    def __init__(self, name: str, settings: ClaudeSettings) -> None:
-        self.name, self.settings = name, settings
+    def __init__(self, name: str, settings: ClaudeSettings, part: str = "worker") -> None:
+        self.name, self.settings, self.part = name, settings, part
 
     def start(self, assignment: Assignment, now: float) -> ClaudeWork:
         """Begin, or go on where an earlier life was; UsageError if the node says what cannot be meant."""
         task = assignment.task
+        if self.part == "validator":  # it is not the node's own agent: what the node says of that one is not its
+            return ClaudeWork(assignment, read_only(self.settings), now, part=self.part)
         return ClaudeWork(assignment, for_node(self.settings, task.node, task.attributes), now)
 
 
@@ -46,8 +48,9 @@ class ClaudeWork(Work):
     """An attempt's session."""
 
     def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *,
-                 wall: Callable[[], float] = time.time, argv: Sequence[str] = STRETCH) -> None:
-        self.assignment, self.settings = assignment, settings
+                 part: str = "worker", wall: Callable[[], float] = time.time,
+                 argv: Sequence[str] = STRETCH) -> None:
+        self.assignment, self.settings, self.part = assignment, settings, part
         self.files = ClaudeFiles(assignment.folder)
         self.files.make()
         atomic.make_directory(Path(assignment.environment["GARRISON_HOME"]) / "claude")
@@ -168,7 +171,7 @@ class ClaudeWork(Work):
                       str(self.assignment.tree), str(self.assignment.folder), session, resume,
                       prompts.first_words(move.say if resume else prompts.FRESH.get(move.say, move.say),
                                           self.assignment, self.files),
-                      prompts.system(self.assignment, self.settings), self.settings)
+                      prompts.system(self.assignment, self.settings, self.part), self.settings, self.part)
         write_json(self.files.order, to_json(order))
         self.job = Job.start([*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.tree,
                              log=self.assignment.output, timeout_s=task.timeout_s, now=now)

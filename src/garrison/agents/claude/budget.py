@@ -8,11 +8,12 @@ over resumes, so a session's cost is its highest total plus the estimates of the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from garrison.agents.claude.files import append_line, read_lines
 
 PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}
 """US dollars for a million tokens, input and output, by a word of the model's name: estimates until the CLI tells."""
@@ -96,23 +97,12 @@ def _session_usd(lines: list[Call]) -> float:
 
 def read(path: Path) -> list[Call]:
     """The lines of one usage file; a torn last line is left out."""
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    found = []
-    for line in raw.split(b"\n")[:-1]:
-        try:
-            found.append(Call(**json.loads(line)))
-        except (ValueError, TypeError):
-            continue  # torn by a kill: the answer's tools had not begun
-    return found
+    return [Call(**body) for body in read_lines(path)]  # a torn one is of an answer whose tools had not begun
 
 
 def append(path: Path, call: Call) -> None:
-    """Add a line; one write, so that a kill leaves at most one torn line."""
-    with path.open("ab", buffering=0) as file:
-        file.write((json.dumps(vars(call)) + "\n").encode())
+    """Add a line."""
+    append_line(path, vars(call))
 
 
 def files_of(home: Path, run: str | None = None, node: str | None = None) -> Iterator[tuple[str, str, Path]]:

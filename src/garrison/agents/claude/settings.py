@@ -70,7 +70,7 @@ def _count(value: Any) -> int:
 
 
 def _amount(value: Any) -> float:
-    number = float(str(value).removesuffix("usd").removesuffix("$").strip())
+    number = float(str(value).strip().lower().removesuffix("usd").strip("$ "))
     if not 0 < number < 1e9:
         raise ValueError("a number above 0")
     return number

@@ -12,6 +12,7 @@ from typing import Any
 from claude_agent_sdk import SdkMcpTool, create_sdk_mcp_server, tool
 
 from garrison.agents.claude.files import ClaudeFiles, write_json
+from garrison.agents.claude.tools_words import unsound
 from garrison.records import atomic
 
 SERVER = "garrison"
@@ -90,18 +91,6 @@ def _verdict(files: ClaudeFiles) -> SdkMcpTool[Any]:
         return _told("Noted. End your turn now.")
 
     return report_verdict
-
-
-def unsound(given: dict[str, Any]) -> str:
-    """Why a verdict does not count: it lacks a part, or contradicts itself; '' if it does. Pure."""
-    criteria = given.get("criteria")
-    if given.get("verdict") not in ("pass", "fail") or not str(given.get("reason") or "").strip():
-        return "say verdict=pass or verdict=fail, and a reason"
-    if not isinstance(criteria, list) or not criteria or not all(isinstance(one, dict) for one in criteria):
-        return "say at least one criterion, each with criterion, met and evidence"
-    if given["verdict"] == "pass" and not all(one.get("met") is True and one.get("evidence") for one in criteria):
-        return "a pass needs every criterion met, with evidence; say verdict=fail, or what proves the rest"
-    return ""
 
 
 def _notes(path: Path) -> SdkMcpTool[Any]:

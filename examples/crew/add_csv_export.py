@@ -107,4 +107,4 @@ STEPS = [
 ]
 
 if __name__ == "__main__":
-    sys.exit(run("add_csv_export", STEPS))
+    sys.exit(run("add_csv_export", STEPS, sys.argv[1:]))

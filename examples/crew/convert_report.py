@@ -47,11 +47,14 @@ class Rates:
 '''
 
 TESTS = '''\
+import contextlib
 import datetime
+import io
 import unittest
+from unittest import mock
 
 from ledger.amounts import Amount
-from ledger.cli import build_parser
+from ledger.cli import build_parser, main
 from ledger.parser import ParseError, parse
 from ledger.rates import RateError, Rates
 from ledger.report import balance_report
@@ -98,8 +101,10 @@ class ReportTest(unittest.TestCase):
         self.assertIn("80.00 USD", balance_report(parse(JOURNAL)))
 
     def test_dates_keep_the_rates(self) -> None:
-        journal = parse(JOURNAL).between(datetime.date(2024, 3, 3), None)
-        self.assertIn("12.40 EUR", balance_report(journal, target="EUR"))
+        out = io.StringIO()
+        with mock.patch("sys.stdin", io.StringIO(JOURNAL)), contextlib.redirect_stdout(out):
+            self.assertEqual(main(["--to", "2024-03-02", "balance", "--in", "EUR"]), 0)
+        self.assertIn("40.00 EUR", out.getvalue())
 
     def test_bad_rate_names_its_line(self) -> None:
         with self.assertRaisesRegex(ParseError, "line 1: expected a rate"):

@@ -1,5 +1,8 @@
 """How every agent of the crew works: a list of steps, each applied to files and committed.
 
+An attempt that begins with conflict markers resolves them first (conflicts.py); one that is to meet another task waits
+at its end (meeting.py).
+
 A killed agent is simply started again. That is safe because a step is decided by what the files say (`apply` of a
 finished step changes nothing), a file is replaced atomically, and a step whose files are already committed makes no
 commit. The agents share no other state.
@@ -8,12 +11,16 @@ commit. The agents share no other state.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from conflicts import conflicted, is_merging, targets_side
+from meeting import wait
 
 SCRATCH = ".{}.crew-tmp"
 
@@ -71,8 +78,11 @@ class Step:
     changes: Sequence[Edit | Create | Rewrite]
 
 
-def run(agent: str, steps: Sequence[Step]) -> int:
-    """Work through all steps in the current directory; the exit code is 0 when everything is committed."""
+def run(agent: str, steps: Sequence[Step], arguments: Sequence[str] = ()) -> int:
+    """Work through all steps in the current directory; the exit code is 0 when everything is committed.
+
+    `arguments` say whom to wait for in the end (meeting.py), if anybody.
+    """
     if not Path("ledger/amounts.py").is_file():
         print(f"{agent}: start me in the root of the ledger project", file=sys.stderr)
         return 2
@@ -80,11 +90,13 @@ def run(agent: str, steps: Sequence[Step]) -> int:
     for left_over in Path().rglob(SCRATCH.format("*")):
         left_over.unlink()
     try:
+        resolve(agent, steps)
         for number, step in enumerate(steps, start=1):
             work(agent, f"step {number} of {len(steps)}", step)
     except CannotApply as error:
         print(f"{agent}: {error}", file=sys.stderr)
         return 1
+    wait(agent, arguments)
     print(f"{agent}: finished, {len(steps)} steps", flush=True)
     return 0
 
@@ -95,9 +107,25 @@ def greet(agent: str) -> None:
     print(f"{agent}: node {node}, attempt {attempt}", flush=True)
     prompt = os.environ.get("GARRISON_PROMPT_FILE")
     if prompt and Path(prompt).is_file():
-        _, found, block = Path(prompt).read_text(encoding="utf-8").partition("RESUMPTION CONTEXT")
-        if found:
-            print(f"{agent}: resuming\n{found}{block}".rstrip(), flush=True)
+        told = re.search(r"(REWORK:|RESUMPTION CONTEXT).*", Path(prompt).read_text(encoding="utf-8"), re.DOTALL)
+        if told:
+            print(f"{agent}: I am told\n{told[0]}".rstrip(), flush=True)
+
+
+def resolve(agent: str, steps: Sequence[Step]) -> None:
+    """Finish a merge that was left to us: the target's side of each conflict, with the own changes made again."""
+    if not is_merging():
+        return
+    marked = conflicted()
+    for path in marked:
+        change_file(Rewrite(path, targets_side))
+    for change in [change for step in steps for change in step.changes if change.path in marked]:
+        change_file(change)
+    if marked:
+        pause()
+        git("add", "--", *marked)
+    git("commit", "--quiet", "-m", f"Merge the target; {agent} resolves {', '.join(marked) or 'nothing'}")
+    print(f"{agent}: merged the target, resolved {', '.join(marked) or 'nothing'}", flush=True)
 
 
 def work(agent: str, which: str, step: Step) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from garrison.errors import Refused
-from garrison.system.git import ZERO, Git, GitError, common_dir, repository_key, validate_repository
+from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
 
 
 def git(path, *arguments):
@@ -94,8 +94,8 @@ def test_names_ancestors_and_log(repo, ours):
 def test_update_ref_compares_and_swaps(repo, ours):
     first = git(repo, "rev-parse", "main")
     second = commit(repo, "b.txt", "b\n")
-    assert ours.update_ref("refs/garrison/x", first, ZERO)
-    assert not ours.update_ref("refs/garrison/x", second, ZERO)
+    assert ours.update_ref("refs/garrison/x", first, ABSENT)
+    assert not ours.update_ref("refs/garrison/x", second, ABSENT)
     assert not ours.update_ref("refs/garrison/x", second, second)
     assert ours.update_ref("refs/garrison/x", second, first)
     assert ours.refs("refs/garrison/") == {"refs/garrison/x": second}
@@ -233,7 +233,9 @@ def test_repositories_garrison_cannot_work_on_are_refused_with_what_to_do(repo, 
     git(tmp_path, "init", "-q", str(tmp_path / "empty"))
     git(tmp_path, "clone", "-q", str(repo), str(tmp_path / "unborn"))
     git(tmp_path / "unborn", "checkout", "-q", "--orphan", "new")
-    for name, word in (("nowhere", "git init"), (".", "git init"), ("bare", "clone it"), ("shallow", "--unshallow"),
+    (tmp_path / "a-file").touch()
+    for name, word in (("nowhere", "does not exist"), ("a-file", "is a file"), (".", "git init"),
+                       ("bare", "clone it"), ("shallow", "--unshallow"),
                        ("empty", "--allow-empty"), ("unborn", "switch"), ("repo/.git", "checkout")):
         with pytest.raises(Refused, match=word):
             validate_repository(tmp_path / name)

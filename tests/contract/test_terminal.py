@@ -20,10 +20,11 @@ from typing import TypeVar
 import pytest
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.system import ending, processes, tmux
+from garrison.system import ending, processes
 from garrison.system.plain import PlainTerminal
 from garrison.system.terminal import Session, Terminal, choose_terminal
-from garrison.system.tmux import TmuxTerminal, available, escape, socket_path
+from garrison.system.tmux import TmuxTerminal, escape
+from garrison.system.tmux_server import _scope, available, socket_path
 
 T = TypeVar("T")
 needs_tmux = pytest.mark.skipif(not available(), reason="there is no tmux >= 3.2 on PATH")
@@ -329,11 +330,14 @@ def test_nobody_is_there_before_anything_was_opened(bench: Bench) -> None:
 
 def test_following_a_session_shows_its_output(bench: Bench) -> None:
     session = bench.open("while :; do echo tick; sleep 0.05; done")
-    argv = bench.terminal.attach_argv(session)
-    if bench.terminal.kind == "tmux":
-        argv = ["script", "-qec", " ".join(f"'{word}'" for word in argv), "/dev/null"]
-        if shutil.which("script") is None:
-            pytest.skip("there is no script(1) to make a terminal for attach")
+    if bench.terminal.kind == "process":
+        with pytest.raises(Refused, match="logs NODE -f"):
+            bench.terminal.attach_argv(session)
+        return
+    if shutil.which("script") is None:
+        pytest.skip("there is no script(1) to make a terminal for attach")
+    words = " ".join(f"'{word}'" for word in bench.terminal.attach_argv(session))
+    argv = ["script", "-qec", words, "/dev/null"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=True,
                           env={**os.environ, "TERM": "xterm", "TMUX": "/x,1,0"}) as process:
         assert process.stdout is not None
@@ -513,11 +517,11 @@ def test_a_scope_is_used_only_where_there_is_a_user_manager(tmp_path: Path, monk
     program = tmp_path / "systemd-run"
     program.touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert tmux._scope({"XDG_RUNTIME_DIR": str(tmp_path)}) == []
-    assert tmux._scope({}) == []
+    assert _scope({"XDG_RUNTIME_DIR": str(tmp_path)}) == []
+    assert _scope({}) == []
     (tmp_path / "systemd").mkdir()
     (tmp_path / "systemd" / "private").touch()
-    assert tmux._scope({"XDG_RUNTIME_DIR": str(tmp_path)})[:3] == [str(program), "--user", "--scope"]
+    assert _scope({"XDG_RUNTIME_DIR": str(tmp_path)})[:3] == [str(program), "--user", "--scope"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "=a", "a\n", "a#{pid}", "$1"])

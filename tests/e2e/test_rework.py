@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support import Node, git
+from support import Node, Place, git, wait_for
 
 CONFLICTS = Node(
     "m", attributes="rework=merge",
@@ -58,3 +58,39 @@ def test_a_rework_is_resumed_wherever_its_runner_dies(place, how):
     assert {name: (node["status"], node["attempt"]) for name, node in place.nodes().items()} == {"a": ("validated", 2)}
     assert git(place.repo, "show", "main:a.txt") == "attempt 2"
     assert set(place.fired()) == set(points)
+
+
+def test_the_tip_is_merged_once_an_attempt_and_without_a_name_in_git(place):
+    """The user has told git no name; then main moves on and the runner dies while the agent resolves."""
+    for what in ("name", "email"):
+        git(place.repo, "config", "--unset", f"user.{what}")
+    place.env["GARRISON_FAILPOINT_LIST"] = str(place.points)
+    me = "git -c user.name=a -c user.email=a@b.c"
+    move = f"sed -i '5s/.*/by m/' notes.txt; {place.hold('first')}"
+    again = f"git checkout --ours notes.txt; {me} commit -qam resolved; {place.hold('second')}"
+    node = Node("m", attributes="rework=merge",
+                command=f'if [ "$GARRISON_ATTEMPT" = 1 ]; then {move}; else {again}; fi')
+    child = place.launch(place.graph(node), "r1")
+    place.arrived("first")
+    advance(place, "notes.txt", "by a person\n")
+    place.free("first")
+    place.arrived("second")
+    advance(place, "other.txt", "by a person\n")
+    place.kill("runner-m", life=2)
+    wait_for("the third runner has seen to its tree", lambda: trees_seen_to(place) == 3)
+    place.free("second")
+    assert place.finish(child) == 0, place.told()
+    assert place.nodes()["m"]["attempt"] == 2
+    assert git(place.repo, "show", "-s", "--format=%s", "main^2") == "resolved"
+    assert git(place.repo, "rev-list", "--count", "--merges", "main^2") == "1"
+
+
+def trees_seen_to(place: Place) -> int:
+    return place.points.read_text().split().count("runner:tree.after")
+
+
+def advance(place: Place, name: str, text: str) -> None:
+    """A person commits to main in the open checkout."""
+    (place.repo / name).write_text(text)
+    git(place.repo, "add", name)
+    git(place.repo, "-c", "user.name=p", "-c", "user.email=p@q.r", "commit", "-qm", f"Change {name}")

@@ -18,7 +18,11 @@ from garrison.pipeline.parser import parse_file
 
 ROOT = Path(__file__).resolve().parents[2]
 CREW = ROOT / "examples" / "crew"
-TASKS = ("add_currency", "convert_report", "add_csv_export", "annotate_returns")
+TASKS = ("add_currency", "convert_report", "add_csv_export", "annotate_returns", "rename_between")
+"""Those whose branches merge in any order."""
+MEETING = {"rename_between": "--until-begun add_monthly", "add_monthly": "--until-landed rename_between",
+           "add_csv_export": "--until-begun add_stats", "add_stats": "--until-landed add_csv_export"}
+"""Task → whom it waits for, as the graph says."""
 DEADLINE_S = 60.0
 
 
@@ -49,13 +53,14 @@ class Project:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
-    def start(self, task: str, pace: str = "0", **extra: str) -> subprocess.Popen[str]:
+    def start(self, task: str, *arguments: str, pace: str = "0", **extra: str) -> subprocess.Popen[str]:
         environment = {**self.environment, "CREW_PACE": pace, **extra}
-        return subprocess.Popen([sys.executable, str(CREW / f"{task}.py")], cwd=self.path, env=environment, text=True,
+        command = [sys.executable, str(CREW / f"{task}.py"), *arguments]
+        return subprocess.Popen(command, cwd=self.path, env=environment, text=True, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
-    def work(self, task: str, **extra: str) -> str:
-        agent = self.start(task, **extra)
+    def work(self, task: str, *arguments: str, **extra: str) -> str:
+        agent = self.start(task, *arguments, **extra)
         output, _ = agent.communicate(timeout=DEADLINE_S)
         assert agent.returncode == 0, output
         assert self.git("status", "--porcelain") == "", output
@@ -64,6 +69,17 @@ class Project:
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["sh", "-c", command], cwd=self.path, env=self.environment, capture_output=True,
                               text=True, timeout=DEADLINE_S, check=False)
+
+    def branch(self, name: str, start: str = "main") -> None:
+        self.git("switch", "--quiet", "--create", name, start)
+
+    def land(self, task: str) -> None:
+        """Merge a branch into main as garrison does."""
+        self.git("switch", "--quiet", "main")
+        self.git("merge", "--quiet", "--no-ff", "-m", f"Merge garrison/r1/{task} into main", task)
+
+    def gate(self, plan: RunPlan) -> subprocess.CompletedProcess[str]:
+        return self.run(str(plan.gate))
 
     def tree(self) -> str:
         return self.git("rev-parse", "HEAD^{tree}")
@@ -77,54 +93,6 @@ def plan() -> RunPlan:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     return Project(tmp_path / "ledger")
-
-
-def assert_green(project: Project, plan: RunPlan, *tasks: str) -> None:
-    assert plan.gate is not None
-    for command in [plan.gate, *(str(plan.tasks[task].acceptance) for task in tasks)]:
-        done = project.run(command)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_graph_runs_this_crew(plan: RunPlan) -> None:
-    assert set(plan.tasks) == set(TASKS)
-    assert plan.flow == "dag"
-    assert plan.predecessors["convert_report"] == ("add_currency",)
-    for task in TASKS:
-        assert plan.tasks[task].command == f'python3 "$GARRISON_DEMO_CREW/{task}.py"'
-
-
-def test_nothing_is_accepted_before_the_work_is_done(project: Project, plan: RunPlan) -> None:
-    assert_green(project, plan)
-    for task in TASKS:
-        assert project.run(str(plan.tasks[task].acceptance)).returncode != 0, task
-
-
-@pytest.fixture(scope="module")
-def branches(tmp_path_factory: pytest.TempPathFactory, plan: RunPlan) -> Project:
-    """Each task on its own branch, started as in the graph, gate and acceptance green there."""
-    project = Project(tmp_path_factory.mktemp("branches") / "ledger")
-    for task in TASKS:
-        project.git("switch", "--quiet", "--create", task, "add_currency" if task == "convert_report" else "main")
-        project.work(task)
-        assert_green(project, plan, task)
-    return project
-
-
-@pytest.mark.parametrize("order", [TASKS, TASKS[:1:-1] + TASKS[:2], ("add_currency", *TASKS[2:], "convert_report")])
-def test_branches_merge_in_any_order(branches: Project, plan: RunPlan, order: tuple[str, ...]) -> None:
-    branches.git("switch", "--quiet", "--detach", "main")
-    for task in order:
-        branches.git("merge", "--quiet", "--no-ff", "-m", f"Merge {task}", task)
-        assert_green(branches, plan)
-
-
-def test_each_task_starts_from_what_the_others_landed(project: Project, plan: RunPlan) -> None:
-    for task in reversed(TASKS[2:]):
-        project.work(task)
-    for task in TASKS[:2]:
-        project.work(task)
-    assert_green(project, plan, *TASKS)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -147,7 +115,113 @@ def killable() -> Iterator[Callable[[subprocess.Popen[str]], None]]:
     assert all(agent.returncode == -signal.SIGKILL for agent in agents)
 
 
-@pytest.mark.parametrize("task", ["add_currency", "add_csv_export", "annotate_returns"])
+def assert_green(project: Project, plan: RunPlan, *tasks: str) -> None:
+    assert plan.gate is not None
+    for command in [plan.gate, *(str(plan.tasks[task].acceptance) for task in tasks)]:
+        done = project.run(command)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_graph_runs_this_crew(plan: RunPlan) -> None:
+    assert set(plan.tasks) == {*TASKS, *MEETING}
+    assert plan.flow == "dag"
+    assert plan.predecessors["convert_report"] == ("add_currency",)
+    for task in plan.tasks:
+        meeting = f" {MEETING[task]}" if task in MEETING else ""
+        assert plan.tasks[task].command == f'python3 "$GARRISON_DEMO_CREW/{task}.py"{meeting}'
+    assert plan.tasks["add_stats"].attrs["rework"] == "merge"
+
+
+def test_nothing_is_accepted_before_the_work_is_done(project: Project, plan: RunPlan) -> None:
+    assert_green(project, plan)
+    for task in plan.tasks:
+        assert project.run(str(plan.tasks[task].acceptance)).returncode != 0, task
+
+
+@pytest.fixture(scope="module")
+def branches(tmp_path_factory: pytest.TempPathFactory, plan: RunPlan) -> Project:
+    """Each task on its own branch, started as in the graph, gate and acceptance green there."""
+    project = Project(tmp_path_factory.mktemp("branches") / "ledger")
+    for task in (*TASKS, "add_monthly", "add_stats"):
+        project.branch(task, "add_currency" if task == "convert_report" else "main")
+        project.work(task)
+        assert_green(project, plan, task)
+    return project
+
+
+@pytest.mark.parametrize("order", [TASKS, TASKS[:1:-1] + TASKS[:2], ("add_currency", *TASKS[2:], "convert_report")])
+def test_branches_merge_in_any_order(branches: Project, plan: RunPlan, order: tuple[str, ...]) -> None:
+    branches.git("switch", "--quiet", "--detach", "main")
+    for task in order:
+        branches.git("merge", "--quiet", "--no-ff", "-m", f"Merge {task}", task)
+        assert_green(branches, plan)
+
+
+def test_each_task_starts_from_what_the_others_landed(project: Project, plan: RunPlan) -> None:
+    for task in reversed(TASKS[2:]):
+        project.work(task)
+    for task in TASKS[:2]:
+        project.work(task)
+    assert_green(project, plan, *TASKS)
+
+
+def test_monthly_breaks_the_merged_tree_and_then_does_not(branches: Project, plan: RunPlan) -> None:
+    """It merges without a conflict and is red; begun at the target's tip it finds the new name by itself."""
+    branches.git("switch", "--quiet", "--create", "renamed", "rename_between")
+    branches.git("merge", "--quiet", "--no-ff", "-m", "Both", "add_monthly")
+    red = branches.gate(plan)
+    assert red.returncode == 1
+    assert "'Journal' object has no attribute 'between'" in red.stderr
+    branches.branch("again", "rename_between")
+    assert "by Journal.within" in branches.work("add_monthly")
+    assert_green(branches, plan, "add_monthly")
+    assert "journal.within(" in branches.git("show", "again:ledger/monthly.py")
+
+
+@pytest.mark.parametrize("style", ["merge", "zdiff3"])
+def test_stats_conflicts_and_then_resolves_it(branches: Project, plan: RunPlan, style: str,
+                                              killable: Callable[[subprocess.Popen[str]], None]) -> None:
+    """Killed in the middle of it, too; what comes out holds both commands, each once."""
+    branches.branch(f"stats-{style}", "add_stats")
+    merge = branches.run(f"git -c merge.conflictStyle={style} merge --no-commit --no-ff add_csv_export")
+    assert merge.returncode == 1, merge.stdout
+    assert branches.git("diff", "--name-only", "--diff-filter=U").splitlines() == ["README.md", "ledger/cli.py"]
+    cli = branches.path / "ledger/cli.py"
+    assert ("|||||||" in cli.read_text(encoding="utf-8")) == (style == "zdiff3")
+    agent = branches.start("add_stats", pace="30")
+    wait_for(lambda: "<<<<<<<" not in cli.read_text(encoding="utf-8") and "run_stats)" in cli.read_text("utf-8"))
+    killable(agent)
+    branches.clear_locks()
+    assert "merged the target" in branches.work("add_stats")
+    assert_green(branches, plan, "add_stats", "add_csv_export")
+    text = cli.read_text(encoding="utf-8")
+    assert [text.count(f"def run_{name}(") for name in ("export", "stats")] == [1, 1]
+    assert branches.git("rev-list", "--count", "--merges", "add_stats..HEAD") == "1"
+    assert "=======" not in branches.git("grep", "-h", "", "--", "*.py", "*.md")
+
+
+def test_a_task_waits_for_the_other_of_its_pair(project: Project) -> None:
+    in_a_run = {"GARRISON_RUN": "r1"}
+    project.branch("rename_between")
+    first = project.start("rename_between", "--until-begun", "add_monthly", **in_a_run)
+    assert first.stdout is not None
+    wait_for(lambda: "waiting until add_monthly has begun" in first.stdout.readline())
+    assert first.poll() is None
+    project.git("branch", "garrison/r1/add_monthly", "main")
+    output, _ = first.communicate(timeout=DEADLINE_S)
+    assert (first.returncode, "add_monthly has begun" in output) == (0, True)
+
+    project.branch("add_monthly")
+    arguments = ("--until-landed", "rename_between")
+    assert "not seen in time" in project.work("add_monthly", *arguments, CREW_PATIENCE="0.3", **in_a_run)
+    assert "waiting" not in project.work("add_monthly", *arguments), "alone, nobody is waited for"
+    project.land("rename_between")
+    project.git("switch", "--quiet", "add_monthly")
+    assert "waiting" not in project.work("add_monthly", *arguments, **in_a_run)
+
+
+@pytest.mark.parametrize(
+    "task", ["add_currency", "add_csv_export", "annotate_returns", "rename_between", "add_monthly"])
 def test_killed_after_its_first_commit_it_goes_on(
     project: Project, task: str, killable: Callable[[subprocess.Popen[str]], None]
 ) -> None:
@@ -196,6 +270,13 @@ def test_a_successor_repeats_what_it_is_told_and_leaves_notes(project: Project, 
     assert "attempt 2" in output
     assert "last commit: abc" in output
     assert len(notes.read_text(encoding="utf-8").splitlines()) == 3
+
+
+def test_an_attempt_repeats_why_the_one_before_was_not_good_enough(project: Project, tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt.md"
+    prompt.write_text("# Task\n\n## REWORK: attempt 2\n\nthe gate failed\n", encoding="utf-8")
+    output = project.work("add_csv_export", GARRISON_PROMPT_FILE=str(prompt))
+    assert "I am told\nREWORK: attempt 2\n\nthe gate failed\n" in output
 
 
 def test_a_strange_project_is_refused_in_one_line(tmp_path: Path, project: Project) -> None:

@@ -49,10 +49,13 @@ def test_it_runs_outside_every_checkout_and_says_what_it_does(world):
 @pytest.mark.parametrize(("gate", "setup", "word"), [
     ("echo why it is red; exit 1", None, "why it is red"), ("no-such-command", None, "not found"),
     ("sleep 60", None, "longer than"), ("exit 5", None, "no tests"),
-    ("echo 'Ran 0 tests in 0.000s'", None, "no tests"), ("true", "echo broken set-up; false", "broken set-up")])
+    ("echo 'Ran 0 tests in 0.000s'", None, "no tests"), ("true", "echo broken set-up; false", "broken set-up"),
+    ("cat; echo read to its end; false", None, "read to its end"),
+    ("trap '' TERM; (trap '' TERM; sleep 60) & sleep 61; sleep 62", None, "gate ran longer than"),
+    ("true", "no-such-command", "set-up's command was not found"), ("true", "sleep 60", "set-up ran longer than")])
 def test_everything_but_green_is_refused_with_the_logs_tail(world, gate, setup, word):
     with pytest.raises(Refused, match=word):
-        run(world, gate, setup, timeout=0.3 if "sleep" in gate else 30)
+        run(world, gate, setup, timeout=0.3 if "sleep" in f"{gate} {setup}" else 30)
     assert world.queue.state.green == set()
 
 
@@ -122,3 +125,12 @@ def test_the_gates_interpreter_is_found_behind_scripts_and_assignments(tmp_path)
     assert pythons("cd sub && FOO=1 pytest -q; make", tmp_path, environment) == [Path("/opt/x/bin/python3")]
     assert [path.name for path in pythons("env A=1 python3 -m pytest", tmp_path, environment)] == ["python3"]
     assert pythons("make check", tmp_path, environment) == []
+
+
+def test_a_gate_that_changes_its_tree_spoils_nothing(world):
+    """What it tracks is put back before the next use, what it adds goes; the target never sees either."""
+    spoil = "test $(wc -l < lines.txt) = 10 && ! test -e added && rm lines.txt && touch added && git rm -rq --cached ."
+    for _ in range(2):
+        run(world, spoil)
+    assert git(world.repo, "status", "--porcelain") == ""
+    assert git(world.repo, "rev-parse", "main") == world.start

@@ -9,7 +9,7 @@ import pytest
 
 from garrison.cli import main as cli
 from garrison.cli import output
-from garrison.cli.status_cmd import _hint
+from garrison.cli.status_data import _hint
 from garrison.errors import Fenced, GarrisonError, RecordCorrupt, UsageError
 
 

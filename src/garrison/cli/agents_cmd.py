@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from garrison.cli import identity_door
+from garrison.cli import completing, identity_door
+from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import show_json
 from garrison.records.names import ROLES
@@ -15,7 +16,10 @@ def agents() -> None:
     """Who exists: the identities of all layers."""
 
 
-@agents.command("list")
+@agents.command("list", cls=Explained, examples=(
+    ("garrison agents list", "every layer of every run, with life, verdict and beat"),
+    ("garrison agents list --stale-only 300 --json", "the silent and the gone, for programs"),
+))
 @json_option
 @click.option("--stale-only", type=click.FloatRange(0), metavar="SECONDS", help="Only the silent and the gone.")
 @home_option
@@ -28,9 +32,11 @@ def list_command(as_json: bool, stale_only: float | None, home: str | None) -> N
         identity_door.show_identities(found, home)
 
 
-@agents.command("show")
+@agents.command("show", cls=Explained, examples=(
+    ("garrison agents show runner add_tests --run crew-1", "one identity as it stands on disk"),
+))
 @click.argument("role", type=click.Choice(ROLES))
-@click.argument("name")
+@click.argument("name", shell_complete=completing.names)
 @run_option
 @json_option
 @home_option

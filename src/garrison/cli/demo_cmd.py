@@ -1,211 +1,112 @@
-"""`garrison demo`: four command agents change a small real project while every layer is killed once.
+"""`garrison demo`: seven command agents change a small real project while every layer is killed once.
 
-Everything happens in a folder of its own: a copy of examples/ledger as a fresh repository, a home, worktrees. At the
-end it tells what died, how fast it came back, what was merged, and where to look.
+Everything happens in a folder of its own (demo_stage), who dies when is a table (demo_chaos), and what came of it is
+told at the end (demo_report). Exit 0 only if all that was promised was seen.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from garrison.cli.demo_chaos import CHAOS, Blow, Chaos
+from garrison.cli.demo_report import next_steps, report, reworks, shortfall
+from garrison.cli.demo_stage import AGENTS, RUN, Stage, listening, new_folder, prepare, remove
+from garrison.cli.output import INTERRUPTED
 from garrison.errors import Refused
-from garrison.layers.launching import state_of
-from garrison.layers.world import World
-from garrison.records.hook import Hook
-from garrison.records.identity import Identity
-from garrison.records.names import Key, launcher
 from garrison.settings import checkout
-from garrison.supervise.verdict import Verdict
-from garrison.system.git import Git
 
-RUN = "demo"
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds after which the demonstration is given up."""
+POLL = 0.01
+"""Seconds between two looks."""
 
 
-@dataclass
-class Death:
-    """One kill: who, of which life, when, and how long until a successor was active (seconds)."""
-
-    key: Key
-    incarnation: int
-    at: float
-    back: float | None = None
-
-
-@dataclass
-class Stage:
-    """The demonstration's folder and what happens in it."""
-
-    folder: Path
-    world: World
-    deaths: list[Death] = field(default_factory=list)
-    launcher: subprocess.Popen[bytes] | None = None
-
-    @property
-    def repo(self) -> Path:
-        """The copy of the example project."""
-        return self.folder / "ledger"
-
-    def identity(self, key: Key) -> tuple[Identity, Verdict] | None:
-        """An identity and the verdict on it, None if it never lived."""
-        found = self.world.store.read(Identity, key)
-        return (found, self.world.observer.judge(found)) if found else None
-
-    def launch(self, *arguments: str) -> None:
-        """Start a launcher whose progress the person sees."""
-        argv = [sys.executable, "-m", "garrison.cli.main", "launch", *arguments]
-        self.launcher = subprocess.Popen(argv, env=dict(self.world.environ), cwd=self.folder)
-
-
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--no-chaos", is_flag=True, help="Kill nobody.")
-@click.option("--clean", is_flag=True, help="Remove the demonstration's folder at the end.")
+@click.option("--keep", is_flag=True, help="Keep the demonstration's folder, to look around in it.")
 @click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True)
-def demo(no_chaos: bool, clean: bool, terminal: str) -> None:
-    """Watch a garrison work on a small real project while each of its layers is killed once."""
+def demo(no_chaos: bool, keep: bool, terminal: str) -> None:
+    """Watch a garrison work on a small real project while each of its layers is killed once.
+
+    One of the tasks breaks the merged tree at first and one meets a conflict: both are done again, knowing why. The
+    folder is removed at the end, unless --keep is given or something went wrong.
+    """
     source = checkout()
     if source is None or not (source / "examples").is_dir():
         raise Refused("the demonstration needs garrison's source checkout; run scripts/demo there")
-    folder = Path(tempfile.mkdtemp(prefix="garrison-demo-"))
-    stage = prepare(source, folder)
-    console = Console()
-    console.print(f"A copy of examples/ledger is in {stage.repo}; four agents are let loose on it.")
-    graph = source / "pipelines" / "demo.dot"
-    try:
-        stage.launch(str(graph), "--target-dir", str(stage.repo), "--run", RUN, "--terminal", terminal)
-        code = watch(stage, [] if no_chaos else list(CHAOS), console)
-    finally:
-        _end(stage)
-    report(stage, console)
-    if clean:
-        shutil.rmtree(folder, ignore_errors=True)
+    code = 1
+    with listening() as interrupts:
+        folder = new_folder()
+        try:
+            code = play(prepare(source, folder, interrupts), source, () if no_chaos else CHAOS, terminal, keep=keep)
+        except BrokenPipeError:
+            code = INTERRUPTED  # nobody reads any more
+            raise
+        finally:
+            _clear(folder, keep=keep or (code not in (0, INTERRUPTED) and not interrupts.count))
     raise SystemExit(code)
 
 
-def prepare(source: Path, folder: Path) -> Stage:
-    """The folder with a fresh repository, and an environment in which nothing of the person's garrison is seen."""
-    shutil.copytree(source / "examples" / "ledger", folder / "ledger", ignore=shutil.ignore_patterns("__pycache__"))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GARRISON_")}
-    environ |= {"GARRISON_HOME": str(folder / "home"), "GARRISON_TREES": str(folder / "trees"),
-                "XDG_STATE_HOME": str(folder / "xdg"), "GARRISON_DEMO_CREW": str(source / "examples" / "crew")}
-    for arguments in (["init", "-q", "-b", "main"], ["add", "-A"],
-                      ["-c", "user.name=demo", "-c", "user.email=demo@localhost", "commit", "-qm", "Begin"]):
-        subprocess.run(["git", *arguments], cwd=folder / "ledger", check=True)
-    return Stage(folder, World.real(folder / "home", environ))
+def play(stage: Stage, source: Path, blows: tuple[Blow, ...], terminal: str, *, keep: bool) -> int:
+    """The whole demonstration; the exit code."""
+    chaos = Chaos(blows, lambda line, colour: click.secho(line, fg=colour))
+    click.echo(f"A copy of examples/ledger is in {stage.repo}; seven agents are let loose on it.")
+    try:
+        stage.launch(str(source / "pipelines" / "demo.dot"), "--target-dir", str(stage.repo), "--run", RUN,
+                     "--max-agents", str(AGENTS), "--terminal", terminal)
+        code = watch(stage, chaos)
+    finally:
+        for one in stage.end():
+            click.echo(f"had to be killed: {one}", err=True)
+    stage.look()
+    return conclude(source, stage, chaos, code, keep=keep)
 
 
-@dataclass(frozen=True)
-class Blow:
-    """One planned kill: whom, and when it may fall."""
-
-    key: Key
-    when: Callable[[Stage], bool]
-
-
-def _committed(node: str) -> Callable[[Stage], bool]:
-    """When the node's agent has committed something that a successor must not lose."""
-
-    def ready(stage: Stage) -> bool:
-        hook = stage.world.store.read(Hook, Key("orchestrator", node, RUN))
-        return hook is not None and hook.last_committed_node is not None
-
-    return ready
-
-
-def _always(stage: Stage) -> bool:
-    return True
-
-
-CHAOS = (
-    Blow(Key("orchestrator", "add_csv_export", RUN), _committed("add_csv_export")),
-    Blow(Key("runner", "add_currency", RUN), _committed("add_currency")),
-    Blow(Key("guardian", "demo", RUN), _committed("add_currency")),
-    Blow(launcher(RUN), _committed("annotate_returns")),
-    Blow(Key("processor", "demo", RUN), _always),
-)
-
-
-def watch(stage: Stage, blows: list[Blow], console: Console) -> int:
+def watch(stage: Stage, chaos: Chaos) -> int:
     """Strike when the time has come, bring a killed launcher back, wait for the end; returns the exit code."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        _notice_successors(stage, console)
-        if blows and all(death.back is not None for death in stage.deaths):
-            blows = _strike(stage, blows, console)
+        if stage.interrupts.count:
+            click.echo("stopping in order; again to hurry", err=True)
+            return INTERRUPTED
+        stage.look()
+        chaos.step(stage)
         code = stage.launcher.poll() if stage.launcher else 0
         if code == -signal.SIGKILL:
+            click.echo(f"          launch --resume {RUN}: the new launcher adopts them all and tells the run from its "
+                       "beginning")
             stage.launch("--resume", RUN)
         elif code is not None:
             return code
-        time.sleep(0.005)
-    console.print("the demonstration did not end in time", style="red")
+        time.sleep(POLL)
+    click.echo(f"the demonstration did not end within {PATIENCE:.0f} s", err=True)
     return 1
 
 
-def _strike(stage: Stage, blows: list[Blow], console: Console) -> list[Blow]:
-    """Kill the first one whose time has come; returns the blows that are left."""
-    for blow in blows:
-        seen = stage.identity(blow.key)
-        if seen is None or seen[1].state != "alive" or seen[0].status != "active" or not blow.when(stage):
-            continue
-        identity = seen[0]
-        assert identity.pid is not None
-        assert identity.start_ticks is not None
-        stage.world.processes.send(identity.pid, identity.start_ticks, signal.SIGKILL)
-        stage.deaths.append(Death(blow.key, identity.incarnation, time.monotonic()))
-        console.print(f"          kill -9 {blow.key.full.partition('@')[0]} (pid {identity.pid})", style="bold red")
-        return [other for other in blows if other is not blow]
-    return blows
+def conclude(source: Path, stage: Stage, chaos: Chaos, code: int, *, keep: bool) -> int:
+    """Report, and judge: the exit code is 0 only for a whole demonstration."""
+    done = reworks(stage)
+    report(stage, done, chaos)
+    lacking = [] if code == INTERRUPTED else shortfall(stage.state, done, chaos)
+    for line in lacking:
+        click.secho(f"NOT SHOWN: {line}", fg="red")
+    code = code or int(bool(lacking))
+    kept = keep or code not in (0, INTERRUPTED)
+    click.echo("\nWhat to try next")
+    for command in next_steps(source, stage, kept=kept, over=stage.state.status in ("done", "failed")):
+        click.echo(f"  {command}")
+    return code
 
 
-def _notice_successors(stage: Stage, console: Console) -> None:
-    for death in stage.deaths:
-        if death.back is None:
-            found = stage.world.store.read(Identity, death.key)
-            if found and found.incarnation > death.incarnation and found.status != "starting":
-                death.back = time.monotonic() - death.at
-                who = death.key.full.partition("@")[0]
-                console.print(f"          {who} is back as life {found.incarnation} after {death.back:.2f} s",
-                              style="green")
-
-
-def _end(stage: Stage) -> None:
-    """Leave nothing running, whatever happened."""
-    if stage.launcher is not None and stage.launcher.poll() is None:
-        stage.launcher.send_signal(signal.SIGTERM)
-        stage.launcher.wait(60)
-
-
-def report(stage: Stage, console: Console) -> None:
-    """Nodes, deaths, history, and where to look."""
-    state = state_of(stage.world, RUN)
-    nodes = Table("node", "status", "attempt", "lives of its orchestrator", "merged as", title="Nodes")
-    for name, node in state.nodes.items():
-        seen = stage.world.store.read(Identity, Key("orchestrator", name, RUN))
-        nodes.add_row(name, node.status, str(node.attempt), str(seen.incarnation if seen else 0), node.commit[:10])
-    deaths = Table("killed", "life", "back after", title="Deaths")
-    for death in stage.deaths:
-        back = f"{death.back:.2f} s" if death.back is not None else "not needed any more"
-        deaths.add_row(death.key.full.partition("@")[0], str(death.incarnation), back)
-    console.print(nodes)
-    console.print(deaths)
-    console.print("What is on main:")
-    for line in Git(stage.repo).run("log", "--graph", "--oneline", "main").out.splitlines():
-        console.print("  " + line, markup=False, highlight=False)
-    home = stage.folder / "home"
-    console.print(f"\nThe project: {stage.repo}\nWhat garrison remembers: {home} (state/README.md explains each file)\n"
-                  f"What the agents printed: {home / 'runs' / RUN / 'nodes'}")
+def _clear(folder: Path, *, keep: bool) -> None:
+    if keep:
+        click.echo(f"\nKept: {folder} (ledger: the project; home: what garrison remembers, see state/README.md)")
+    elif remove(folder):
+        click.echo("\nThe folder with the project, garrison's records and the agents' output is removed; "
+                   "--keep leaves it.")
+    else:
+        click.echo(f"\n{folder} could not be removed whole; remove it by hand", err=True)

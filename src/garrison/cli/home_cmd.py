@@ -6,16 +6,21 @@ from pathlib import Path
 
 import click
 
+from garrison.cli import completing
+from garrison.cli.helping import Explained
 from garrison.cli.output import say, show_json
 from garrison.settings import find_home, homes_list
 
 home_option = click.option("--home", metavar="DIR", type=click.Path(file_okay=False),
                            help="Where state lives (default: GARRISON_HOME, the checkout's state/, the user's).")
-run_option = click.option("--run", metavar="RUN", help="The run, if several could be meant.")
+run_option = click.option("--run", metavar="RUN", shell_complete=completing.runs,
+                          help="The run, if several could be meant.")
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 
 
-@click.command()
+@click.command(cls=Explained, examples=(
+    ("garrison home --json", "this home, and the others that runs were launched in"),
+))
 @json_option
 @home_option
 def home(as_json: bool, home: str | None) -> None:

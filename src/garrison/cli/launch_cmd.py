@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garrison.cli import completing
+from garrison.cli.helping import Explained
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.layers import launching
 from garrison.layers.launching import Request
@@ -26,14 +28,30 @@ if TYPE_CHECKING:
 HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison home`).")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+GROUPS = {
+    "What runs, and where": ("target_dir", "base", "run", "pipeline_id", "new"),
+    "Going on with a run": ("resume", "onto"),
+    "Trees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "allow_foreign_imports"),
+    "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
+}
+"""Title in the help → options; the others follow under `Options`."""
+
+
+@click.command(cls=Explained, groups=GROUPS, examples=(
+    ('garrison launch work.dot --target-dir ~/src/project --gate "make test"', "run work.dot; only what passes lands"),
+    ('garrison launch work.dot --target-dir . --gate "make test" --dry-run', "check everything, start nothing"),
+    ("garrison launch --resume crew-1 --detach", "go on with a run, without this terminal"),
+))
 @click.argument("pipeline", required=False, type=click.Path(path_type=Path))
 @click.option("--target-dir", type=click.Path(path_type=Path), help="The repository to work on.")
-@click.option("--resume", metavar="RUN", help="Go on with an unfinished run, as it was launched.")
+@click.option("--resume", metavar="RUN", shell_complete=completing.runs,
+              help="Go on with an unfinished run, as it was launched.")
 @click.option("--run", metavar="ID", help="The new run's id (default: made from the pipeline's name).")
 @click.option("--pipeline-id", metavar="NAME", help="The guardian's name (default: the graph's id, else the file's).")
 @click.option("--base", metavar="BRANCH", help="The branch to land on (default: the one checked out).")
 @click.option("--setup", metavar="CMD", help="Prepares a fresh tree, run in it before agents and tests.")
+@click.option("--setup-key", multiple=True, metavar="FILE",
+              help="A file whose change makes set-up run again (repeatable; default: the common lock files).")
 @click.option("--gate", metavar="CMD", help="Tests a merged tree; only what passes lands.")
 @click.option("--no-gate", is_flag=True, help="Land without testing.")
 @click.option("--env", "env", multiple=True, metavar="NAME", help="A variable that agents and gate see (repeatable).")
@@ -41,7 +59,8 @@ HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison 
 @click.option("--max-agents", type=click.IntRange(1), help="Nodes worked on at once (default: the cores, at least 2).")
 @click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, help="Deaths allowed an attempt.")
 @click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, help="New attempts a node gets.")
-@click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True)
+@click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True,
+              help="Where agents work: in tmux (`garrison attach` watches), or as plain processes.")
 @HOME
 @click.option("--detach", is_flag=True, help="Return once the launcher lives; `garrison status` shows how it goes.")
 @click.option("--dry-run", is_flag=True, help="Check graph, repository and gate, say what would run, start nothing.")
@@ -50,7 +69,8 @@ HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison 
 @click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports a checkout.")
 @click.option("--json", "as_json", is_flag=True, help="Progress as one JSON object a line.")
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, detach: bool,
-           dry_run: bool, onto: bool, as_json: bool, env: tuple[str, ...], **options: Any) -> None:
+           dry_run: bool, onto: bool, as_json: bool, env: tuple[str, ...],
+           setup_key: tuple[str, ...], **options: Any) -> None:
     """Run PIPELINE (a DOT graph) on the repository --target-dir, or go on with --resume RUN.
 
     Exit 0 when every node is merged, 1 when a node failed (it says which and why), 130 when stopped.
@@ -64,7 +84,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         return
     if pipeline is None or target_dir is None:
         raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
-    request = Request(pipeline, target_dir, env=list(env), **options)
+    request = Request(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
     prepared = launching.prepare(world, request, _say)
     if dry_run:
         _describe(prepared, as_json=as_json)
@@ -118,7 +138,7 @@ def _describe(prepared: launching.Prepared, *, as_json: bool) -> None:
     click.echo("pre-flight passed; nothing was started")
 
 
-@click.command()
+@click.command(cls=Explained, examples=(("garrison up", "each run that goes on is printed"),))
 @HOME
 def up(home: str | None) -> None:
     """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat."""
@@ -126,8 +146,11 @@ def up(home: str | None) -> None:
         click.echo(run)
 
 
-@click.command()
-@click.argument("run", required=False)
+@click.command(cls=Explained, examples=(
+    ("garrison stop crew-1", "agents first, launcher last; nothing is lost"),
+    ("garrison launch --resume crew-1", "goes on with it"),
+))
+@click.argument("run", required=False, shell_complete=completing.runs)
 @HOME
 @click.option("--timeout", type=float, default=90.0, show_default=True, help="Seconds to wait for the end.")
 def stop(run: str | None, home: str | None, timeout: float) -> None:

@@ -1,4 +1,8 @@
-"""`garrison logs` and `garrison attach`: what an agent printed, and its session while it works."""
+"""`garrison logs`: what an agent, or a layer, printed.
+
+The rule of this room: bytes are printed as they are, piped or not: it is the output of the user's own agent. But on a
+terminal no escape sequence outlives the command: what was left open is closed at the end, whatever ended it.
+"""
 
 from __future__ import annotations
 
@@ -10,63 +14,92 @@ from pathlib import Path
 
 import click
 
-from garrison.cli import resolve
+from garrison.cli import completing, resolve
+from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, run_option
 from garrison.cli.output import say
+from garrison.cli.which import lives, run_of_node
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.layers.run_state import fold
 from garrison.records import journal
-from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
-from garrison.records.run import Launch, RunFiles
+from garrison.records.run import RunFiles
 from garrison.records.store import Store
 from garrison.settings import find_home
-from garrison.system.terminal import Session, choose_terminal
 
 _POLL = 0.25
 """Seconds between two looks while following."""
 _BLOCK = 65536
 _OVER = ("validated", "failed")
 """Node statuses after which nothing more is printed."""
+CALM = (b"\x18\x1b\\"  # ends an unfinished sequence or string
+        b"\x1b[!p\x1b[0m\x0f\x1b(B"  # soft reset, no colours, plain characters
+        b"\x1b[?7h\x1b[?25h\x1b[?1047l"  # lines wrap, the cursor is seen, the ordinary screen
+        b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l")  # mouse, paste and focus reports off
+"""Brings a terminal back to what a shell expects, whatever was sent to it."""
 
 
-@click.command()
-@click.argument("node", required=False)
+@click.command(cls=Explained, examples=(
+    ("garrison logs add_tests -f", "what its agent prints, over all attempts and lives, until the node ends"),
+    ("garrison logs add_tests --tail 20", "the end of it"),
+    ("garrison logs --layer guardian", "what the guardian of the only (or the living) run said"),
+))
+@click.argument("node", required=False, shell_complete=completing.nodes)
 @run_option
-@click.option("-f", "--follow", is_flag=True, help="Go on until the node ends.")
+@click.option("-f", "--follow", is_flag=True, help="Go on, into later attempts too, until the node ends.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt (default: the latest).")
 @click.option("--layer", type=click.Choice(ROLES), help="What that layer printed, instead of the agent's output.")
 @home_option
-def logs(node: str | None, run: str | None, follow: bool, attempt: int | None, layer: str | None,
+def logs(node: str | None, run: str | None, follow: bool, tail: int | None, attempt: int | None, layer: str | None,
          home: str | None) -> None:
     """Print what the agent of NODE printed in its latest attempt."""
     store = Store(find_home(home))
-    if layer in ("launch", "guardian", "processor"):
-        chosen, path = _upper_log(store, layer, run)
-        _print_from(path, 0)
-        if follow:
-            _follow(lambda: path, lambda: not _run_lives(store, chosen))
-        return
-    if node is None:
-        raise UsageError("say which NODE; `garrison status` shows them")
-    chosen = resolve.run_of_node(store, node, run)
+    printer = Printer()
+    try:
+        if layer in ("launch", "guardian", "processor"):
+            chosen, path = _upper_log(store, layer, run)
+            _show(printer, lambda: path, lambda: not _run_lives(store, chosen), tail, follow=follow)
+            return
+        if node is None:
+            raise UsageError("say which NODE; `garrison status` shows them")
+        chosen = run_of_node(store, node, run)
+        if not (follow and _may_begin(store, chosen, node)):
+            _check_begun(store, chosen, node)
+        _show(printer, lambda: _node_log(store, chosen, node, attempt, layer),
+              lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
+              or _is_over(store, chosen, node), tail, follow=follow)
+    finally:
+        printer.calm()
 
-    def path_now() -> Path:
-        return _node_log(store, chosen, node, attempt, layer)
 
-    if not follow:
-        _print_from(_existing(path_now()), 0)
-        return
-    _follow(path_now, lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
-            or _is_over(store, chosen, node))
+def _show(printer: Printer, path_now: Callable[[], Path], over: Callable[[], bool], tail: int | None, *,
+          follow: bool) -> None:
+    path = path_now()
+    begin = offset_of(path, tail) if tail is not None and path.exists() else 0
+    if follow:
+        _follow(printer, path_now, over, begin)
+    else:
+        printer.print_from(_existing(path), begin)
+
+
+def _check_begun(store: Store, run: str, node: str) -> None:
+    if not resolve.latest_attempt(store.home, run, node):
+        raise NotFound(f"node {node} has not begun in run {run}; `garrison logs {node} --run {run} -f` waits for it "
+                       "while the run goes on")
+
+
+def _may_begin(store: Store, run: str, node: str) -> bool:
+    """Whether following a node that has no log yet has a point."""
+    return not _is_over(store, run, node)
 
 
 def _node_log(store: Store, run: str, node: str, attempt: int | None, layer: str | None) -> Path:
     files = RunFiles(store.home, run)
     if layer:
         return files.layer_log(f"{layer}-{node}")
-    return files.attempt(node, attempt or resolve.latest_attempt(store.home, run, node)) / "output.log"
+    return files.attempt(node, attempt or resolve.latest_attempt(store.home, run, node) or 1) / "output.log"
 
 
 def _upper_log(store: Store, layer: str, run: str | None) -> tuple[str, Path]:
@@ -89,33 +122,77 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _print_from(path: Path, offset: int) -> int:
-    """Copy a file's bytes from `offset` to stdout; returns where it ended. A file that shrank is printed anew."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
+def offset_of(path: Path, lines: int) -> int:
+    """Where the last `lines` lines of a file begin, in bytes; an unfinished line counts."""
+    with path.open("rb") as file:
+        at = end = file.seek(0, os.SEEK_END)
+        if not lines:
+            return end
+        file.seek(max(0, end - 1))
+        breaks = lines + (file.read(1) == b"\n")  # the last line's own end is none before it
+        while at > 0:
+            start = max(0, at - _BLOCK)
+            file.seek(start)
+            block = file.read(at - start)
+            place = len(block)
+            while breaks and (place := block.rfind(b"\n", 0, place)) >= 0:
+                breaks -= 1
+            if not breaks:
+                return start + place + 1
+            at = start
+    return 0
+
+
+class Printer:
+    """Copies files to stdout and remembers whether that may have left a terminal in disorder."""
+
+    def __init__(self) -> None:
+        self.wild = False
+
+    def print_from(self, path: Path, offset: int) -> int:
+        """Copy a file's bytes from `offset`; returns where it ended. A file that shrank is printed anew."""
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return offset
+        with file:
+            if os.fstat(file.fileno()).st_size < offset:
+                offset = 0
+            file.seek(offset)
+            while block := file.read(_BLOCK):
+                self.wild = self.wild or is_wild(block)
+                sys.stdout.buffer.write(block)
+                offset += len(block)
+        sys.stdout.flush()
         return offset
-    with file:
-        if os.fstat(file.fileno()).st_size < offset:
-            offset = 0
-        file.seek(offset)
-        while block := file.read(_BLOCK):
-            sys.stdout.buffer.write(block)
-            offset += len(block)
-    sys.stdout.flush()
-    return offset
+
+    def calm(self) -> None:
+        """Bring the terminal to rest, if stdout is one and anything but plain text went there."""
+        if self.wild and sys.stdout.isatty():
+            sys.stdout.buffer.write(CALM)
+            sys.stdout.flush()
 
 
-def _follow(path_now: Callable[[], Path], over: Callable[[], bool]) -> None:
+def is_wild(block: bytes) -> bool:
+    """Whether bytes hold something that may change a terminal: escape, shift out, or a C1 introducer in UTF-8 or alone.
+
+    A reset too many costs nothing, so a character that only holds such a byte counts too.
+    """
+    return any(byte in block for byte in (b"\x1b", b"\x0e", b"\x90", b"\x9b", b"\x9d"))
+
+
+def _follow(printer: Printer, path_now: Callable[[], Path], over: Callable[[], bool], offset: int) -> None:
     """Print what is added, in whichever file is the latest, until it is over; what was last written is printed too."""
-    path, offset = path_now(), 0
+    path = path_now()
+    if not path.exists():
+        say("nothing was printed yet; waiting for it")
     last = False
     while True:
-        offset = _print_from(path, offset)
+        offset = printer.print_from(path, offset)
         latest = path_now()
         if latest != path:
-            offset = _print_from(path, offset)
-            say(f"--- {latest.parent.name}: {latest}")
+            offset = printer.print_from(path, offset)
+            say(f"--- attempt {latest.parent.name}: {latest}")
             path, offset = latest, 0
         elif last:
             return
@@ -130,39 +207,10 @@ def _is_over(store: Store, run: str, node: str) -> bool:
     state = fold(journal.read_all(RunFiles(store.home, run).journal))
     if node in state.nodes and state.nodes[node].status in _OVER:
         return True
-    lives = [Key("runner", node, run), Key("orchestrator", node, run)]
-    return not any(resolve.is_living(store, key) for key in lives) and not _run_lives(store, run)
+    return not lives(store, Key("runner", node, run)) and not _run_lives(store, run)
 
 
 def _run_lives(store: Store, run: str) -> bool:
     """Whether anybody is there who could go on with a run."""
     return any(key.run == run and key.role in ("launch", "guardian") and resolve.is_living(store, key)
                for key in store.keys(Identity))
-
-
-@click.command()
-@click.argument("node")
-@run_option
-@click.option("--write", is_flag=True, help="Type into the session (default: watch only).")
-@home_option
-def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
-    """Watch the session in which the agent of NODE works."""
-    store = Store(find_home(home))
-    argv = attach_argv(store, Key("orchestrator", node, resolve.run_of_node(store, node, run)), write=write)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execvp(argv[0], argv)
-
-
-def attach_argv(store: Store, key: Key, *, write: bool = False) -> list[str]:
-    """The command that shows a living session; NotFound or Refused, saying where its log is, if there is none."""
-    identity = store.read(Identity, key)
-    logs_line = f"`garrison logs {key.name} --run {key.run}` shows what it printed"
-    if identity is None or not identity.tmux:
-        raise NotFound(f"{key.full} has no session yet; {logs_line}")
-    session = Session(**identity.tmux)
-    launch = run_records.load(Launch, RunFiles(store.home, key.run).launch)
-    terminal, _ = choose_terminal(session.kind or (launch.terminal if launch else "auto"), store.home)
-    if not resolve.is_living(store, key) or not terminal.alive(session):
-        raise Refused(f"{key.full} is {identity.status}, its session is over; {logs_line}")
-    return terminal.attach_argv(session, write=write)

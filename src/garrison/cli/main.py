@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from garrison.cli.home_cmd import home_option
 from garrison.cli.output import INTERRUPTED, guarded, say, tell
@@ -22,9 +23,9 @@ COMMANDS = {
     "launch": ("launch_cmd", "launch", "Run a pipeline on a repository, or go on with an unfinished run."),
     "up": ("launch_cmd", "up", "Start a launcher for every unfinished run that has none."),
     "stop": ("launch_cmd", "stop", "Stop a run in order; it can be resumed."),
-    "status": ("status_cmd", "status", "Show runs, their layers and what failed."),
+    "status": ("status_cmd", "status", "Show runs, their nodes and layers, what failed; `--watch` redraws."),
     "logs": ("logs_cmd", "logs", "Show what a node's agent, or a layer, printed."),
-    "attach": ("logs_cmd", "attach", "Watch a node's session, or type into it."),
+    "attach": ("attach_cmd", "attach", "Watch a node's session, or type into it."),
     "answer": ("answer_cmd", "answer", "Answer what an agent asked."),
     "cost": ("cost_cmd", "cost", "Show what Claude sessions have cost."),
     "agents": ("agents_cmd", "agents", "Who exists."),
@@ -33,6 +34,7 @@ COMMANDS = {
     "pipeline": ("pipeline_cmd", "pipeline", "Look at pipelines before they run."),
     "demo": ("demo_cmd", "demo", "Watch agents work while each layer is killed once."),
     "home": ("home_cmd", "home", "Print where state lives."),
+    "completion": ("completion_cmd", "completion", "Print the script for completion in bash, zsh or fish."),
 }
 """Command → (module of garrison.cli, attribute, help line)."""
 
@@ -63,8 +65,26 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The table's names; nothing is imported for them."""
+        found = [CompletionItem(name, help=line) for name, (_, _, line) in COMMANDS.items()
+                 if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+
+EPILOG = """\b
+Examples:
+  garrison launch work.dot --target-dir ~/src/project --gate "make test"
+  garrison status --watch
+  garrison COMMAND --help      each command's options, with examples
+
+\b
+Completion:
+  garrison completion bash >> ~/.bashrc      (zsh and fish: garrison completion --help)
+"""
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="garrison")
 @home_option
 def garrison(home: str | None) -> None:

@@ -10,6 +10,7 @@ import os
 import sys
 
 from garrison.errors import GarrisonError
+from garrison.system.screen import clean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def show_json(value: Any) -> None:
 
 def say(line: str) -> None:
     """Print one line on stderr."""
-    print(" ".join(line.split("\n")), file=sys.stderr)
+    print(clean(line), file=sys.stderr)
 
 
 def debugging() -> bool:
@@ -54,7 +55,7 @@ def show_table(head: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = 
 
 
 def _cell(value: Any) -> str:
-    return "-" if value is None or value == "" else " ".join(str(value).split())
+    return "-" if value is None or value == "" else clean(str(value))
 
 
 def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -145,25 +145,3 @@ def latest_attempt(home: Path, run: str, node: str) -> int:
     except FileNotFoundError:
         return 0
     return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
-
-
-def run_of_node(store: Store, node: str, run: str | None) -> str:
-    """The run in which a node is meant: the one given, else the only one that has it, else the living one.
-
-    NotFound if no run has it; Refused with the list if several could be meant.
-    """
-    from garrison.records.names import check_node
-    from garrison.records.run import runs
-
-    check_node(node)
-    if run is not None:
-        if not latest_attempt(store.home, check_run(run), node):
-            raise NotFound(f"node {node} has not begun in run {run}; `garrison status {run}` shows its nodes")
-        return run
-    candidates = [Key("runner", node, one) for one in runs(store.home) if latest_attempt(store.home, one, node)]
-    return choose(candidates, own_run(), lambda key: _node_lives(store, key),
-                  f"no run in {store.home} has begun a node {node}; `garrison status` shows the runs").run
-
-
-def _node_lives(store: Store, key: Key) -> bool:
-    return is_living(store, key) or is_living(store, Key("orchestrator", key.name, key.run))

@@ -7,6 +7,7 @@ it. With `--run` a node of an existing run is started again in its current attem
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,18 @@ from garrison.cli.launch_cmd import HOME
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.layers import launching
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator
+from garrison.layers.runner_policy import RunnerFacts
 from garrison.layers.runner_start import start_runner, worktree_of
 from garrison.layers.world import World
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
+from garrison.records.journal import read_all
 from garrison.records.names import Key, branch_of, check_node
 from garrison.records.run import Launch, Task
 from garrison.settings import find_home
 from garrison.supervise.replace import replace_life, sweep_life
+from garrison.system.furnish import furnish
 from garrison.system.git import Git
 from garrison.system.terminal import choose_terminal
 
@@ -45,10 +49,14 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 @click.option("--agent", default=None, help="Who does it (default: command, or scripted where there is no command).")
 @click.option("--setup", metavar="CMD")
 @click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default=None)
+@click.option("--wait", is_flag=True, help="Return when the runner is done: exit 0 if the branch is enqueued.")
 @HOME
-def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt: int, home: str | None,
+def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt: int, home: str | None, wait: bool,
                  **options: Any) -> None:
-    """Start the runner of one node; prints its pid and where its records lie, once it lives."""
+    """Start the runner of one node; prints its pid and where its records lie, once it lives.
+
+    Without --run it enqueues the finished branch and ends; `garrison merge-queue process` lands it.
+    """
     world = World.real(find_home(home))
     launch, task = _launch_and_task(world, node, prd, target_dir, run, attempt, options)
     key = Key("runner", node, launch.run_id)
@@ -59,6 +67,9 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
         "status": "ok", "runner_pid": identity.pid, "node_id": node, "run_id": launch.run_id,
         "incarnation": identity.incarnation, "state_file": str(world.files(launch.run_id).runner_state(node)),
         "identity_file": str(world.store.path(Identity, key)), "hook_file": str(world.store.path(Hook, key))}))
+    if wait:
+        sys.stdout.flush()
+        _await_end(world, identity, attempt)
 
 
 @click.command(context_settings=CONTEXT)
@@ -86,6 +97,8 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     git = Git(Path(launch.repo))
     tree.parent.mkdir(parents=True, exist_ok=True)
     git.add_worktree(tree, branch_of(launch.run_id, node), git.rev(f"refs/heads/{launch.base}") or launch.base_oid)
+    for note in furnish(git, tree):
+        click.echo(note, err=True)
     previous = _clear(world, key)
     if previous is not None:
         _check_respawns(previous, launch)
@@ -161,3 +174,15 @@ def _await_active(world: World, leased: Identity) -> Identity:
     raise GarrisonError(f"{leased.key.full} did not come up in {world.timing.spawn_deadline:.0f} s; see {log}")
 
 
+def _await_end(world: World, begun: Identity, attempt: int) -> None:
+    """Wait until that life of a runner is over; GarrisonError unless it ended well."""
+    while world.observer.judge(now := world.store.get(Identity, begun.key)).living:
+        time.sleep(0.1)
+    look = f"`garrison logs {begun.name} --run {begun.run_id}` shows what was printed"
+    if now.status != "terminated":
+        raise GarrisonError(f"{begun.key.full} died; say --run {begun.run_id} to start it again ({look})")
+    if now.exit:
+        facts = RunnerFacts()
+        for entry in read_all(world.files(begun.run_id).layer_journal(f"runner-{begun.name}")):
+            facts.apply(entry, attempt)
+        raise GarrisonError(f"{begun.name} failed: {facts.failed or now.reason} ({look})")

@@ -1,180 +1,166 @@
 """`garrison status`: what runs there are, how far each is, which layers live, what failed and where to look.
 
-Everything is folded from records and journals at the moment of asking; nothing is stored, nothing repaired.
+The rule of this room: it asks `status_data`, and shows through `status_view`, `watch` or as JSON; it knows nothing of
+either.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+import json
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from garrison.cli import resolve
+from garrison.cli import completing, status_view, watch
+from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, name_other_homes
-from garrison.cli.output import age, say, show_json, show_table
-from garrison.errors import GarrisonError, NotFound
-from garrison.layers.run_state import RunState, fold
-from garrison.records import journal
-from garrison.records import run as run_records
-from garrison.records.hook import Hook
-from garrison.records.identity import Identity
-from garrison.records.names import ROLES, check_run
-from garrison.records.run import Launch, Result, RunFiles
-from garrison.records.store import Store
+from garrison.cli.output import say, show_json
+from garrison.cli.paint import Line, text
+from garrison.cli.stage import Stage, show, stage
+from garrison.cli.status_data import Gatherer
+from garrison.cli.status_nodes import UNFINISHED
+from garrison.cli.which import known_run
+from garrison.errors import NotFound, UsageError
+from garrison.layers.launcher_policy import EXIT
 from garrison.settings import find_home
-from garrison.supervise.observe import Observer
-from garrison.system.clock import from_iso
 
-UNFINISHED = ("new", "running")
-"""Run statuses in which somebody should be at work."""
+SHOWN = 8
+"""Finished runs listed above those shown in full while watching all."""
 
 
-@click.command()
-@click.argument("run", required=False)
+@click.command(cls=Explained, examples=(
+    ("garrison status", "all runs, and those under way in full"),
+    ("garrison status crew-1 --watch", "redrawn each second until the run is over, with its exit code"),
+    ("garrison status --json | jq '.[].counts'", "for programs"),
+))
+@click.argument("run", required=False, shell_complete=completing.runs)
+@click.option("-w", "--watch", "every", is_flag=False, flag_value="1", metavar="[SECONDS]",
+              help="Redraw every SECONDS (default 1) until the run is over; on a pipe, print a line whenever something "
+                   "happened. Exits with the run's exit code.")
+@click.option("--limits", "with_limits", is_flag=True,
+              help="Show the limits that nest, the time-outs and what is used of them (always for RUN).")
 @json_option
 @home_option
-def status(run: str | None, as_json: bool, home: str | None) -> None:
-    """Show all runs of the home and those unfinished in full, or RUN alone."""
+def status(run: str | None, every: str | None, with_limits: bool, as_json: bool, home: str | None) -> int:
+    """Show all runs of the home, and those unfinished in full; or RUN alone.
+
+    LIVES are those of a node's runner and of its agent; TRY is the attempt and how many there may be.
+    """
     place = find_home(home)
-    asked = _Status(place)
-    if run is None:
-        _all(asked, as_json=as_json)
-        return
-    if check_run(run) not in run_records.runs(place):
-        raise NotFound(f"no run {run} in {place}; `garrison status` lists the runs")
-    body = asked.run(run)
+    pace, run = _pace(every, run)
+    asked = _Asked(Gatherer(place), known_run(place, run) if run else None,
+                   with_limits or (run is not None and pace is None))
+    if pace is not None:
+        return asked.watch(pace, as_json=as_json)
+    bodies = asked.bodies(full=as_json)
     if as_json:
-        show_json(body)
+        show_json(bodies[0] if run else bodies)
+    elif bodies:
+        here = stage()
+        show(text(asked.picture(bodies, here.columns), colours=here.colours))
     else:
-        _show_run(body)
+        asked.nothing()
+    for problem in dict.fromkeys(problem for body in bodies for problem in body["problems"]):
+        say(problem)
+    return 0
 
 
-def _all(asked: _Status, *, as_json: bool) -> None:
-    bodies = [asked.run(name) for name in run_records.runs(asked.store.home)]
-    if as_json:
-        show_json(bodies)
-        return
-    if not bodies:
-        name_other_homes(asked.store.home)
-        return
-    show_table(("RUN", "STATUS", "MERGED", "PIPELINE", "REPOSITORY", "BEGUN", "REASON"), [
-        (body["run_id"], body["status"], _merged(body), body["pipeline_id"], body["repo"],
-         f"{age(body['age_s'])} ago", body["reason"]) for body in bodies])
-    shown = [body for body in bodies if body["status"] in UNFINISHED]
-    for body in shown or bodies[-1:]:
-        print()
-        _show_run(body)
+def _pace(every: str | None, run: str | None) -> tuple[float | None, str | None]:
+    """Seconds between two looks, None without --watch, and the run: `--watch RUN` names one too."""
+    if every is None:
+        return None, run
+    try:
+        seconds = float(every)
+    except ValueError:
+        if run is not None:
+            raise UsageError(f"--watch {every!r} is not a number of seconds; say `--watch` or `--watch 2`") from None
+        return 1.0, every
+    if not 0.1 <= seconds <= 3600:
+        raise UsageError(f"--watch {every} is not between 0.1 and 3600 seconds")
+    return seconds, run
 
 
-def _merged(body: dict[str, Any]) -> str:
-    return "ad hoc" if body["adhoc"] else f"{body['merged']} of {body['total']}"
+class _Asked:
+    """One call: what is asked about, and what was seen last."""
+
+    def __init__(self, gather: Gatherer, run: str | None, with_limits: bool) -> None:
+        self.gather, self.run, self.with_limits = gather, run, with_limits
+        self.seen: dict[str, dict[str, Any]] = {}
+        self.watched: dict[str, int | None] = {}
+
+    def bodies(self, *, full: bool = False) -> list[dict[str, Any]]:
+        """The run asked about, or all: those under way (else the last) in full, the others as their line needs."""
+        if self.run is not None:
+            return [self.gather.run(self.run)]
+        bodies = [self.gather.run(name, whole=full) for name in self.gather.runs()]
+        if full:
+            return bodies
+        shown = {body["run_id"] for body in bodies if body["status"] in UNFINISHED or body["run_id"] in self.watched}
+        shown = shown or {body["run_id"] for body in bodies[-1:]}
+        return [self.gather.run(body["run_id"]) if body["run_id"] in shown else body for body in bodies]
+
+    def picture(self, bodies: Sequence[dict[str, Any]], columns: int | None) -> list[Line]:
+        """What a person sees."""
+        lines = [] if self.run is not None else [*status_view.overview(bodies, columns), []]
+        for number, body in enumerate(body for body in bodies if "nodes" in body):
+            lines += [*([[]] if number else []),
+                      *status_view.whole(body, columns, with_limits=self.with_limits)]
+        return lines
+
+    def nothing(self) -> None:
+        """Of a home without runs."""
+        name_other_homes(self.gather.home)
+        if self.with_limits:
+            here = stage()
+            show(text(status_view.limits(self.gather.no_run(), here.columns), colours=here.colours))
+
+    # -------------------------------------------------------------------------------------------------- watching
+
+    def watch(self, every: float, *, as_json: bool) -> int:
+        """Until the run, or all that are watched, are over; the highest of their exit codes."""
+        if not self.gather.runs():
+            raise NotFound(f"no run in {self.gather.home} to watch; `garrison launch` starts one")
+        if stage().terminal and not as_json:
+            return watch.redraw(self._picture, self._over, every)
+        return watch.follow(lambda: self._told(as_json=as_json), self._over, every)
+
+    def _look(self) -> list[dict[str, Any]]:
+        bodies = self.bodies()
+        self.watched |= {body["run_id"]: _exit(body) for body in bodies if "nodes" in body}
+        return bodies
+
+    def _picture(self, here: Stage) -> list[Line]:
+        bodies = self._look()
+        others = [body for body in bodies if "nodes" not in body]
+        return self.picture([body for body in bodies if body not in others[:-SHOWN]], here.columns)
+
+    def _told(self, *, as_json: bool) -> list[str]:
+        lines = []
+        for body in self._look():
+            if "nodes" not in body:
+                continue
+            changed = status_view.changes(self.seen.get(body["run_id"]), body)
+            self.seen[body["run_id"]] = body
+            if as_json:
+                lines += [json.dumps(body, ensure_ascii=False)] if changed else []
+            else:
+                lines += [f"{time.strftime('%H:%M:%S')}  {status_view.one_line(line)}" for line in changed]
+        return lines
+
+    def _over(self) -> int | None:
+        codes = list(self.watched.values())
+        return None if None in codes else max((code for code in codes if code is not None), default=0)
 
 
-def _show_run(body: dict[str, Any]) -> None:
-    print(f"run {body['run_id']}: {body['status']}, {_merged(body)}" + (" merged" if not body["adhoc"] else "")
-          + (f"; {body['reason']}" if body["reason"] else ""))
-    if body["hint"]:
-        print(body["hint"])
-    show_table(("LAYER", "LIFE", "STATUS", "VERDICT", "PHASE", "PID", "BEAT", "WHY"), [
-        (layer["agent"], layer["incarnation"], layer["status"], layer["verdict"], layer["phase"], layer["pid"],
-         age(layer["beat_age_s"]), layer["why"]) for layer in body["layers"]])
-    if body["nodes"]:
-        print()
-        show_table(("NODE", "STATUS", "TRY", "SINCE", "COMMIT", "REASON"), [
-            (node["node"], node["status"], node["attempt"], age(node["since_s"]), node["commit"][:10],
-             node["reason"].partition("\n")[0]) for node in body["nodes"]])
-    for failed in body["failed"]:
-        why = failed["reason"] or "no reason was recorded"
-        print(f"\n{failed['node']} failed in attempt {failed['attempt']}: {why}")
-        if failed["tail"]:
-            print("\n".join(f"    {line}" for line in failed["tail"].splitlines()[-5:]))
-        print(f"  look: garrison logs {failed['node']} --run {body['run_id']}   ({failed['folder']})")
-
-
-@dataclass
-class _Status:
-    """Gathers what there is to say of the runs of one home."""
-
-    home: Path
-
-    def __post_init__(self) -> None:
-        self.store = Store(self.home)
-        self.observer: Observer = resolve.observer_of(self.store)
-        self.identities, errors = self.store.list(Identity)
-        for error in errors:
-            say(str(error))
-
-    def run(self, run: str) -> dict[str, Any]:
-        """Everything about one run; what cannot be read is said on stderr and named in `status`."""
-        files = RunFiles(self.home, run)
-        try:
-            launch = run_records.load(Launch, files.launch)
-            state = fold(journal.read_all(files.journal))
-        except GarrisonError as error:
-            say(str(error))
-            launch, state = None, RunState(status="corrupt", reason=str(error))
-        layers = [self._layer(identity) for identity in sorted(
-            (one for one in self.identities if one.run_id == run), key=lambda one: (ROLES.index(one.role), one.name))]
-        status = _status_of(launch, state, layers)
-        nodes = [{"node": name, **vars(node), "since_s": self._age(node.since)} for name, node in state.nodes.items()]
-        return {
-            "run_id": run, "status": status, "reason": state.reason,
-            "merged": sum(node["status"] == "validated" for node in nodes), "total": len(nodes),
-            "pipeline_id": launch.pipeline_id if launch else "", "repo": launch.repo if launch else "",
-            "base": launch.base if launch else "", "adhoc": bool(launch and launch.adhoc),
-            "created_at": launch.created_at if launch else "", "age_s": self._age(launch.created_at if launch else ""),
-            "hint": _hint(run, status, layers), "layers": layers, "nodes": nodes,
-            "failed": [self._failed(files, node) for node in nodes if node["status"] == "failed"],
-            "deaths": sum(len(deaths) for deaths in state.deaths.values()), "folder": str(files.root)}
-
-    def _layer(self, identity: Identity) -> dict[str, Any]:
-        verdict, seen = self.observer.judge(identity), self.observer.see(identity)
-        return {"agent": identity.key.full, "role": identity.role, "name": identity.name, "status": identity.status,
-                "incarnation": identity.incarnation, "verdict": verdict.state, "living": verdict.living,
-                "phase": self._phase(identity), "pid": identity.pid, "beat_age_s": seen.beat_age,
-                "age_s": self._age(identity.created_at), "why": identity.reason or verdict.why}
-
-    def _phase(self, identity: Identity) -> str:
-        try:
-            hook = self.store.read(Hook, identity.key)
-        except GarrisonError as error:
-            say(str(error))
-            return "corrupt"
-        return hook.phase if hook else ""
-
-    def _failed(self, files: RunFiles, node: dict[str, Any]) -> dict[str, Any]:
-        """Why a node failed, the end of its log, and where to look."""
-        folder = files.attempt(node["node"], node["attempt"])
-        try:
-            result = run_records.load(Result, folder / "result.json")
-        except GarrisonError as error:
-            say(str(error))
-            result = None
-        return {"node": node["node"], "attempt": node["attempt"], "reason": node["reason"],
-                "tail": result.tail if result else "", "folder": str(folder)}
-
-    def _age(self, since: str) -> float | None:
-        return max(0.0, self.observer.clock.time() - from_iso(since)) if since else None
-
-
-def _status_of(launch: Launch | None, state: RunState, layers: list[dict[str, Any]]) -> str:
-    """The journal's word; an ad-hoc run has no journal and is as its runner is."""
-    if launch is None or not launch.adhoc:
-        return state.status
-    runner = next((layer for layer in layers if layer["role"] == "runner"), None)
-    if runner is None:
-        return "new"
-    return "running" if runner["living"] else str(runner["status"])
-
-
-def _hint(run: str, status: str, layers: list[dict[str, Any]]) -> str:
-    """What to do about a run that nobody leads, '' if there is nothing to do."""
-    if status == "stopped":
-        return f"stopped; `garrison launch --resume {run}` goes on"
-    if status not in UNFINISHED or any(layer["role"] == "launch" and layer["living"] for layer in layers):
-        return ""
-    if any(layer["role"] == "launch" for layer in layers) or not layers:
-        return f"its launcher is gone; `garrison up` or `garrison launch --resume {run}` goes on"
-    return ""
+def _exit(body: dict[str, Any]) -> int | None:
+    """The exit code of a run that is over and left by everybody; None while something may happen."""
+    if body["adhoc"]:
+        runner = next((layer for layer in body["layers"] if layer["role"] == "runner"), None)
+        return None if runner is None or runner["living"] else int(runner["why"] != "done")
+    if body["status"] == "corrupt":
+        return 1
+    if body["status"] not in EXIT or any(layer["living"] for layer in body["layers"]):
+        return None
+    return EXIT[body["status"]]

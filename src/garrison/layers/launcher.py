@@ -64,6 +64,7 @@ class Launcher:
         self._decision = Decision([])
         self._ready = False
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume})
+        self.progress.begin(self.run)
 
     def _fold(self, kind: str, data: dict[str, object]) -> None:
         if kind == "death":

@@ -36,6 +36,7 @@ from garrison.supervise.replace import replace_life
 from garrison.supervise.start import take_lease
 from garrison.system.environment import held_back
 from garrison.system.git import Git, validate_repository
+from garrison.system.git.repository import detached, underway
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +54,7 @@ class Request:
     pipeline_id: str | None = None
     base: str | None = None
     setup: str | None = None
+    setup_key: list[str] = field(default_factory=list)
     gate: str | None = None
     no_gate: bool = False
     env: list[str] = field(default_factory=list)
@@ -82,12 +84,15 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
     repo = validate_repository(request.target)
     git = Git(repo)
     git.check_branch_space()
+    if what := underway(git.git_dir(repo)):
+        say(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
     pipeline_id = _pipeline_id(request, plan)
     base = _base(request, plan, git)
     launch = Launch(
         run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=world.clock.utc(),
         trees=str(trees_root(world.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
-        setup=request.setup or plan.setup, no_gate=request.no_gate, env=_environment_names(world, request, plan),
+        setup=request.setup or plan.setup, lock_files=request.setup_key or list(plan.setup_key),
+        no_gate=request.no_gate, env=_environment_names(world, request, plan),
         held_back=held_back(world.environ, request.env), agent=request.agent,
         max_agents=request.max_agents or max(2, os.cpu_count() or 1), max_respawn=request.max_respawn,
         max_rework=request.max_rework,
@@ -115,7 +120,7 @@ def _pipeline_id(request: Request, plan: RunPlan) -> str:
 def _base(request: Request, plan: RunPlan, git: Git) -> str:
     base = request.base or plan.base or git.current_branch()
     if base is None:
-        raise Refused(f"{git.root} has a detached HEAD; say which branch to land on with --base BRANCH")
+        raise Refused(detached(git.root))
     if git.rev(f"refs/heads/{base}") is None:
         raise Refused(f"{git.root} has no branch {base}; create it, or name another with --base")
     return base
@@ -164,17 +169,19 @@ def _with_gate(world: World, launch: Launch, git: Git, request: Request, plan: R
     setup = launch.setup
     if setup is None and recorded is not None and gate == recorded.gate:
         setup = recorded.setup
+    lock_files = launch.lock_files or (list(recorded.lock_files) if recorded else [])
     if gate is None and not request.no_gate:
         raise Refused("no gate: say how a merged tree is tested with --gate 'COMMAND' (or gate= in the graph), "
                       "or --no-gate to land untested")
-    config = Config(gate, setup, request.no_gate, world.timing.gate_timeout)
+    config = Config(gate, setup, request.no_gate, world.timing.gate_timeout, tuple(lock_files))
     why = merge_decide.refusal(recorded, config, unfinished=len(queue.state.unfinished()),
                                processor=queue.processor_alive())
     if why:
         raise Refused(why)
-    launch = replace(launch, gate=gate, setup=setup)
+    launch = replace(launch, gate=gate, setup=setup, lock_files=lock_files)
     try:
         preflight(queue, config, trees=Path(launch.trees), environment=world.environment(launch, {}), run=launch.run_id,
+                  held_back=launch.held_back,
                   base=f"refs/heads/{launch.base}", allow_foreign_imports=request.allow_foreign_imports, progress=say)
     except BaseException:
         queue.leave(Path(launch.trees))

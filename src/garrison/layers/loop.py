@@ -63,8 +63,9 @@ def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> i
             layer.watch(waker)
             due = layer.next_wake()
             timeout = world.timing.rescan if due is None else max(0.0, min(due, world.timing.rescan))
-            wake = waker.wait(0.0 if again else timeout)
-            for number in wake.signals:
+            # After a turn that failed, the end of its own git must not wake us: it would be tried without a pause.
+            waits = [0.0] if again else [0.0, timeout] if complaints.times else [timeout]
+            for number in [number for wait in waits for number in waker.wait(wait).signals]:
                 _hear(layer, number)
     except (Fenced, LockLost) as error:
         say(str(error))

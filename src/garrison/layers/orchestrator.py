@@ -28,6 +28,7 @@ from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.supervise.start import unfenced
 from garrison.system import failpoint
 from garrison.system.git import Git
+from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import tail
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from garrison.supervise.start import Life
     from garrison.system.waker import Waker
 
-NOT_FOUND = 127
 PATIENCE = 5
 """Turns running that the same refusal may spoil before the attempt fails for it."""
 
@@ -166,7 +166,7 @@ class Orchestrator:
             failpoint.here(":committed")
             self._stamp = None
             self._note_progress()
-        reason = outcome.reason + (self._held_back() if outcome.exit_code == NOT_FOUND else "")
+        reason = outcome.reason + tell_held_back(self.launch.held_back, self.assignment.output, outcome.exit_code)
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
                         self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
                         tail(self.assignment.output, 20))
@@ -177,15 +177,6 @@ class Orchestrator:
         if outcome.status == "success":
             self._move("impl_complete")
         self._end("done" if outcome.status == "success" else "failed")
-
-    def _held_back(self) -> str:
-        """Name in the log the variables that the agent did not get; what to add to the reason."""
-        names = self.launch.held_back
-        if not names:
-            return ""
-        with self.assignment.output.open("a") as log:
-            log.write(f"garrison: these variables were held back, --env NAME passes one on: {', '.join(names)}\n")
-        return f"; {len(names)} variables were held back, its log names them"
 
     def _move(self, phase: str) -> None:
         """Move the own hook; a successor that begins at a later phase stays there."""

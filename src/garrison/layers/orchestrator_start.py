@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced
 from garrison.layers.world import layer_argv
+from garrison.merge import numbers
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_of
 from garrison.supervise.lease import Wish
 from garrison.supervise.start import start_life
+from garrison.system.git import Git
 from garrison.system.terminal import Session, Terminal
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from garrison.layers.world import World
     from garrison.records.run import Launch, Task
 
 
 def tree_environment(world: World, launch: Launch, task: Task, tree: Path, life: str) -> dict[str, str]:
-    """The one environment of set-up, acceptance and agents of a node."""
+    """The one environment of set-up, acceptance and agents of a node, whose tree stands."""
+    number = numbers.claim(Git(Path(launch.repo)), tree.parent.parent, tree)
     return world.environment(launch, {
+        "GARRISON_SLOT": str(number),
         "GARRISON_LIFE": life, "GARRISON_TREE": str(tree), "GARRISON_RUN": launch.run_id, "GARRISON_NODE": task.node,
         "GARRISON_ATTEMPT": str(task.attempt)})
 

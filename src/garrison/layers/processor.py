@@ -38,7 +38,8 @@ class Processor:
         self.world, self.life, self.launch = world, life, launch
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
                                 git=Git(Path(launch.repo)))
-        self.worker = MergeProcessor(self.queue, trees=Path(launch.trees), environment=world.environment(launch, {}))
+        self.worker = MergeProcessor(self.queue, trees=Path(launch.trees), environment=world.environment(launch, {}),
+                                     held_back=launch.held_back)
         stem = f"processor-{life.key.name}"
         self.crew = Crew(world, life, Writer(world.files(launch.run_id).layer_journal(stem), life.token))
         self.crew.record("open", {"incarnation": life.incarnation, "pid": life.identity.pid})

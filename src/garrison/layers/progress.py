@@ -1,4 +1,9 @@
-"""What a launcher shows of its run: a line an event for people, a JSON object an event for programs."""
+"""What a launcher shows of its run: a line an event for people, a JSON object an event for programs.
+
+Lines only, on a terminal too: a launcher may be put into the background, detached, killed and followed by another, or
+share its terminal with who started it, and a line that is drawn anew would be in the way of all of them. Who wants a
+picture is told of `garrison status --watch`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ import json
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from garrison.system.screen import clean
 
 if TYPE_CHECKING:
     from garrison.layers.run_state import RunState
@@ -23,6 +30,12 @@ class Progress:
         self.as_json = as_json
         self.watched = not quiet
 
+    def begin(self, run: str) -> None:
+        """Tell a person at a terminal where else to look."""
+        if self.watched and not self.as_json and sys.stdout.isatty():
+            self._print(f"watch it: garrison status {run} --watch   what an agent prints: garrison logs NODE -f   "
+                        "its terminal: garrison attach NODE")
+
     def show(self, entry: Entry) -> None:
         """One journal record of the guardian's."""
         if not self.watched:
@@ -30,14 +43,14 @@ class Progress:
         if self.as_json:
             self._print(json.dumps(asdict(entry), ensure_ascii=False))
             return
-        line = describe(entry.kind, entry.data)
+        line = clean(describe(entry.kind, entry.data))
         if line:
             self._print(f"{entry.at[11:19]}  {line}")
 
     def death(self, data: dict[str, Any]) -> None:
         """A guardian's death, which its own journal cannot tell."""
         if self.watched and not self.as_json:
-            self._print(f"          {data['full'].partition('@')[0]} life {data['incarnation']} died: {data['why']}")
+            self._print(f"          {clean(describe('death', data))}")
 
     def end(self, status: str, reason: str, state: RunState) -> None:
         """The last word."""
@@ -46,7 +59,7 @@ class Progress:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": done,
                                     "nodes": {name: asdict(node) for name, node in state.nodes.items()}}))
             return
-        self._print(f"run {status}: {done} of {len(state.nodes)} merged" + (f"; {reason}" if reason else ""))
+        self._print(f"run {status}: {done} of {len(state.nodes)} merged" + (f"; {clean(reason)}" if reason else ""))
 
     def _print(self, line: str) -> None:
         with contextlib.suppress(OSError):

@@ -16,10 +16,11 @@ from garrison.layers.loop import say
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator, tree_environment
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.layers.runner_start import worktree_of, write_state
+from garrison.layers.runner_tree import key_of_setup, make_tree, remove_tree
 from garrison.merge.queue import MergeQueue
-from garrison.records import atomic, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
+from garrison.records import signals
 from garrison.records.hook import Hook
 from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_of, launcher
@@ -27,6 +28,7 @@ from garrison.records.run import Result, Task
 from garrison.supervise.restart import Policy
 from garrison.system import failpoint
 from garrison.system.git import Git
+from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import Job, tail
 from garrison.system.terminal import choose_terminal
 
@@ -78,6 +80,7 @@ class Runner:
         self._landed_since: float | None = None
         self._tree_ready = False
         self._wrong_result = ""
+        self._unkept = ""
         self._view: RunnerView | None = None
         self._decision = Decision([])
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "phase": self.phase})
@@ -179,7 +182,11 @@ class Runner:
 
     def trouble(self, why: str, times: int) -> None:
         """What git or a record refuses again and again fails the node, with that reason."""
-        if times == PATIENCE and not self.facts.failed:
+        if times % PATIENCE:
+            return
+        if self.facts.failed:
+            self._unkept = why
+        else:
             self._fact("failed", why)
 
     # acts
@@ -215,25 +222,11 @@ class Runner:
         if tip is None:
             self._fact("failed", f"the target branch {self.launch.base} is gone from {self.launch.repo}")
             return
-        self.tree.parent.mkdir(parents=True, exist_ok=True)
-        if self.task.attempt > 1 and self.task.rework == "fresh" and not self.tree.exists():
-            # What the earlier attempt did is under its rescue ref; the attempt that repeats it begins anew.
-            self.git.update_ref(f"refs/heads/{self.branch}", tip)
-        self.git.add_worktree(self.tree, self.branch, tip)
-        if self.task.attempt > 1 and self.task.rework == "merge":
-            self._merge_tip(tip)
+        for note in make_tree(self.git, self.task, self.tree, self.branch, tip, self.folder / "conflicts.txt"):
+            say(note)
         if not view.orchestrator.living:
             self.git.clear_locks(self.tree, self.branch)
         self._tree_ready = True
-
-    def _merge_tip(self, tip: str) -> None:
-        """Merge the target's tip into the branch, leaving conflict markers and telling the agent where they are."""
-        head = self.git.head(self.tree) or tip
-        if self.git.is_ancestor(tip, head) or (self.git.git_dir(self.tree) / "MERGE_HEAD").exists():
-            return
-        self.git.run("merge", "--no-commit", "--no-ff", tip, cwd=self.tree, check=False)
-        files = self.git.run("diff", "--name-only", "--diff-filter=U", "-z", cwd=self.tree).out.split("\0")
-        atomic.write(self.folder / "conflicts.txt", "".join(f"{name}\n" for name in files if name).encode())
 
     def _do_job(self, act: Act, view: RunnerView) -> None:
         command = self.task.setup if act.who == "setup" else self.task.acceptance
@@ -257,6 +250,8 @@ class Runner:
         if self.stopping:
             return
         if result.ok:
+            if name == "setup":
+                self._fact("setup_key", key_of_setup(self.launch, self.task, self.tree))
             self._fact(name, "ok")
             return
         self._killed = self._killed + 1 if result.killed else 0
@@ -264,7 +259,8 @@ class Runner:
             say(f"{name} was killed, which says nothing about the work; it runs again")
             return
         how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
-        self._fact(name, f"{name} {how}: {tail(self._job_log(name), 12)}")
+        held = tell_held_back(self.launch.held_back, self._job_log(name), result.exit_code)
+        self._fact(name, f"{name} {how}{held}: {tail(self._job_log(name), 12)}")
 
     def _fact(self, name: str, value: str, kind: str = "") -> None:
         self._log("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt}, sync=True)
@@ -282,6 +278,9 @@ class Runner:
 
     def _do_start(self, act: Act, view: RunnerView) -> None:
         """The orchestrator's life, in the terminal; a dead session of its name goes first."""
+        if self.facts.setup == "ok" and self.facts.setup_key != key_of_setup(self.launch, self.task, self.tree):
+            self._fact("setup", "")  # a life before changed what the set-up reads: once more, then the start
+            return
         previous = view.orchestrator.identity
         if previous is not None:
             if previous.status == "crashed":
@@ -330,10 +329,14 @@ class Runner:
 
     def _do_give_up(self, act: Act, view: RunnerView) -> None:
         """Keep all the work under a rescue ref, then tell the guardian why the node failed."""
-        ref = self._rescue("left when it failed") if self.tree.is_dir() else ""
-        self._leave_tree(view.orchestrator)
+        ref, reason = "", act.why
+        if self._unkept:  # nothing may be lost, and the run must not wait for ever
+            reason += f"; its work stays in {self.tree}, for it could not be kept: {self._unkept}"
+        else:
+            ref = self._rescue("left when it failed") if self.tree.is_dir() else ""
+            self._leave_tree(view.orchestrator)
         self._do_say(Act("say", "RUNNER_EXITED", data={
-            "status": "failed", "kind": act.who, "reason": act.why, "rescue": ref}), view)
+            "status": "failed", "kind": act.who, "reason": reason, "rescue": ref}), view)
 
     def _do_tidy(self, act: Act, view: RunnerView) -> None:
         """Everything is on the target (or pinned by the queue): the session and the tree go, the branch is archived."""
@@ -354,12 +357,7 @@ class Runner:
     def _leave_tree(self, orchestrator: LifeView) -> None:
         if orchestrator.identity is not None:
             close_sessions(self.terminal, orchestrator.identity)
-        self.git.remove_worktree(self.tree)
-        for parent in (self.tree.parent, self.tree.parent.parent):
-            try:
-                parent.rmdir()
-            except OSError:
-                break
+        remove_tree(self.git, self.tree)
 
     def _do_end(self, act: Act, view: RunnerView) -> None:
         if act.why == "stopped" and view.orchestrator.identity is not None:

@@ -32,6 +32,8 @@ class RunnerFacts:
     incarnation: int = 0
     """The orchestrator's highest journaled incarnation."""
     setup: str = ""
+    setup_key: str = ""
+    """The key of the last set-up that passed (see system/setup_key)."""
     acceptance: str = ""
     """'' (not run), 'ok', or the reason of failure."""
     begun: str = ""

@@ -50,8 +50,10 @@ def classify(code: int, *, timed_out: bool, tail: str, stage: str = "gate") -> C
     return "green" if code == 0 else "red"
 
 
-def in_words(result: str, code: int, timeout: float) -> str:
+def in_words(result: str, code: int, timeout: float, *, timed_out: bool = False) -> str:
     """One line about a class, for people; empty for green."""
+    if result == "setup" and (timed_out or code in (126, 127)):
+        return in_words("timeout" if timed_out else "missing", code, timeout).replace("gate", "set-up")
     return WORDS.get(result, "").format(code=code, timeout=timeout)
 
 

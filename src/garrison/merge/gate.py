@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.errors import Refused
 from garrison.merge import decide
 from garrison.merge.slot import Slot, read_pid
 from garrison.records import atomic
 from garrison.system import ending, processes
 from garrison.system.environment import child_environment
+from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import tail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from garrison.merge.state import Config
 
@@ -63,7 +65,11 @@ class GateRun:
     log: Path
     marker: str
     environment: Mapping[str, str]
+    held_back: Sequence[str] = ()
+    """Names of variables that were kept from it, for the one whose command is not found."""
     child: processes.Child | None = field(default=None, init=False)
+    refusal: str = field(default="", init=False)
+    """Why the tree could not be made ready, so that its verdict is red without any run."""
     _born: float = field(default=0.0, init=False)
 
     @property
@@ -79,8 +85,12 @@ class GateRun:
     def begin(self, commit: str) -> None:
         """Prepare the slot and start set-up or gate, in a fresh folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.slot.prepare(commit)
         atomic.make_directory(self.log.parent)
+        try:
+            self.slot.prepare(commit)
+        except Refused as error:  # a submodule that cannot be had: the commit's own fault, if the target has none such
+            self._refuse(str(error))
+            return
         key = self.slot.setup_due(self.config.setup, self.config.lock_files)
         if key:
             atomic.make_directory(self.folder)
@@ -88,6 +98,12 @@ class GateRun:
             self._start("setup", self.config.setup or "", self.setup_log)
         else:
             self._start("gate", self.config.gate or "", self.log)
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = why
+        folder = atomic.make_directory(self.folder / "gate")
+        self.log.write_text(f"{why}\n")
+        atomic.write(folder / "verdict", b"1 0\n", durable=False)
 
     def _start(self, stage: str, command: str, log: Path) -> None:
         folder = atomic.make_directory(self.folder / stage)
@@ -162,10 +178,12 @@ class GateRun:
     def _judge(self, stage: str, code: int, late: bool) -> Verdict:
         self._sweep()
         log = self.setup_log if stage == "setup" else self.log
+        held = tell_held_back(self.held_back, log, code)
         told = tail(log, TAIL_LINES)
         lost = code == -1
         result: decide.Class = "lost" if lost else decide.classify(code, timed_out=late, tail=told, stage=stage)
-        return Verdict(result, code, decide.in_words(result, code, self.config.timeout), told, log)
+        words = decide.in_words(result, code, self.config.timeout, timed_out=late)
+        return Verdict(result, code, words + held, told, log)
 
     def _sweep(self) -> None:
         """End what the stage left running, and forget it."""

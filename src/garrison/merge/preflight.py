@@ -14,7 +14,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from garrison.merge.queue import MergeQueue
 from garrison.merge.slot import Slot, acquire
 from garrison.merge.state import Config
 from garrison.system.environment import child_environment
+from garrison.system.furnish import count_pointers
+from garrison.system.git import GitError
 
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
@@ -43,7 +45,7 @@ class PreflightResult:
 
 
 def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Mapping[str, str], run: str = "",
-              base: str | None = None, allow_foreign_imports: bool = False,
+              held_back: Sequence[str] = (), base: str | None = None, allow_foreign_imports: bool = False,
               progress: Callable[[str], None] | None = None) -> PreflightResult:
     """Run set-up and gate on `base` (default: the target's tip), blocking. Refused, with the log's tail, unless green.
 
@@ -53,6 +55,7 @@ def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Ma
     commit = queue.git.rev(base or f"refs/heads/{queue.target}")
     if commit is None:
         raise Refused(f"{queue.repo} has no branch {base or queue.target}; create it, or name another with --base")
+    queue.git.check_movable(queue.target)
     begun = time.monotonic()
     log = queue.folder / "logs" / f"preflight-{run or 'hand'}.log"
     slot = acquire(queue.git, trees / queue.git.key)
@@ -60,12 +63,16 @@ def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Ma
         if config.setup:
             say(f"pre-flight: set-up on {queue.target} ({commit[:10]})")
         setup_only = Config(None, config.setup, True, config.timeout, config.lock_files)
-        _demand(_run(queue, slot, setup_only, run=run, commit=commit, log=log, environment=environment), "set-up")
+        _demand(_run(queue, slot, setup_only, run=run, commit=commit, log=log, environment=environment,
+                     held_back=held_back), "set-up")
+        for note in [*slot.notes, *_lfs_note(queue, slot)]:
+            say(f"note: {note}")
         if not allow_foreign_imports and config.gate and not config.no_gate:
             _refuse_foreign(config.gate, queue, slot.path, environment_of(slot, environment))
         if config.gate and not config.no_gate:
             say(f"pre-flight: gate on {queue.target} ({commit[:10]})")
-            _demand(_run(queue, slot, config, run=run, commit=commit, log=log, environment=environment), "gate")
+            _demand(_run(queue, slot, config, run=run, commit=commit, log=log, environment=environment,
+                         held_back=held_back), "gate")
     finally:
         slot.release()
     tree = queue.git.tree_of(commit)
@@ -77,20 +84,21 @@ def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Ma
 
 def environment_of(slot: Slot, environment: Mapping[str, str]) -> dict[str, str]:
     """What a gate in `slot` sees."""
-    return child_environment(environment, environment, {"GARRISON_TREE": str(slot.path)})
+    return child_environment(environment, environment, {"GARRISON_TREE": str(slot.path),
+                                                         "GARRISON_SLOT": str(slot.number)})
 
 
 def _run(queue: MergeQueue, slot: Slot, config: Config, *, run: str, commit: str, log: Path,
-         environment: Mapping[str, str]) -> Verdict:
+         environment: Mapping[str, str], held_back: Sequence[str]) -> Verdict:
     """One gate run to its end; ended with us if we are interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = marker_of(queue.home, run, f"preflight-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
         old.unlink(missing_ok=True)
-    job = GateRun(slot, config, folder, log, marker, environment)
+    job = GateRun(slot, config, folder, log, marker, environment, held_back)
     verdict = None
     try:
-        job.begin(commit)
+        _begin(job, commit)
         while (verdict := job.poll(time.monotonic())) is None:
             poller = select.poll()
             if job.pidfd >= 0:
@@ -101,6 +109,26 @@ def _run(queue: MergeQueue, slot: Slot, config: Config, *, run: str, commit: str
         if verdict is None:
             job.abandon()
         job.forget()
+
+
+def _begin(job: GateRun, commit: str) -> None:
+    """Begin; a tree that git cannot show, because a filter of the user's configuration is not there, is told so."""
+    try:
+        job.begin(commit)
+        if job.refusal:
+            raise Refused(f"pre-flight: {job.refusal}")
+    except GitError as error:
+        if "lfs" not in error.stderr:
+            raise
+        raise Refused("files of this repository are kept in git LFS, and git's lfs filter fails here; install git-lfs "
+                      "where PATH finds it, or take the section [filter \"lfs\"] out of your git configuration, then "
+                      f"they stay pointers ({error})") from error
+
+
+def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
+    pointers = count_pointers(queue.git, slot.path)
+    return [f"files that are only LFS pointers, for agents and gate too: {pointers}; if they are needed, install "
+            "git-lfs and run `git lfs install`"] if pointers else []
 
 
 def _demand(verdict: Verdict, what: str) -> None:

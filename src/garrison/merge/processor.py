@@ -26,7 +26,7 @@ from garrison.system import ending, processes
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from garrison.merge.entry import Entry
     from garrison.merge.queue import MergeQueue
@@ -58,11 +58,12 @@ class Wait:
 
 
 class MergeProcessor:
-    """The one processor of a queue. `environment` is what gates get, `trees` the directory for slots."""
+    """The one processor of a queue. `environment` is what gates get (and `held_back` not), `trees` has the slots."""
 
-    def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
+                 held_back: Sequence[str] = ()) -> None:
         self.queue, self.git, self.clock = queue, queue.git, queue.clock
-        self.environment = environment
+        self.environment, self.held_back = environment, held_back
         self.folder = trees / self.git.key
         self.epoch = 0
         self._lock: LifeLock | None = None
@@ -304,7 +305,7 @@ class MergeProcessor:
         assert self._slot is not None
         marker = marker_of(self.queue.home, entry.run, entry.id, number)
         return GateRun(self._slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
-                       marker, self.environment)
+                       marker, self.environment, self.held_back)
 
     def _watch(self, run: GateRun, state: QueueState) -> Progress | Wait:
         """Look at the running gate; its verdict is recorded before anything follows from it."""
@@ -378,7 +379,7 @@ class MergeProcessor:
 
     def _swap(self, old: str, new: str, entry: str) -> bool:
         """The one write to the target; the caller holds `queue.lock` and has compared the epoch."""
-        return self.git.update_ref(self.ref, new, old, message=f"garrison: land {entry}")
+        return self.git.update_ref(self.ref, new, old, message=f"garrison: land {entry}", hooks=True)
 
     def _move(self, entry: str, old: str, new: str, hold: Hold, *, again: bool = False) -> list[Path]:
         """After the swap: move along whatever checkout can be; returns those that are owed it."""
@@ -420,7 +421,8 @@ class MergeProcessor:
                 swapped = self._swap(landing.old, landing.new, landing.entry)
             if not swapped:
                 return Wait("ref_locked", f"git refuses to move {self.ref}; if no git runs, remove "
-                                          f"{self.git.common / self.ref}.lock")
+                                          f"{self.git.common / self.ref}.lock, and see that no reference-transaction "
+                                          "hook forbids it")
             owed = self._move(landing.entry, landing.old, landing.new, hold)
         return self._landed(landing.entry, landing.old, landing.new, owed)
 

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.merge import failpoint
 from garrison.system.git import Git, GitError
+from garrison.system.git.repository import underway
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-_UNDERWAY = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
-             "rebase-merge": "a rebase", "rebase-apply": "a rebase", "sequencer": "a cherry-pick or revert"}
 _NAMED = re.compile(r"^error: .*?'(.+)'", re.MULTILINE)
 
 
@@ -161,10 +160,8 @@ class Checkout:
         self._copy.unlink(missing_ok=True)
 
     def _underway(self) -> Blocked | None:
-        for name, what in _UNDERWAY.items():
-            if (self.own / name).exists():
-                return Blocked(self.path, (), f"{what} is in progress in {self.path}; finish or abort it")
-        return None
+        what = underway(self.own)
+        return Blocked(self.path, (), f"{what} is in progress in {self.path}; finish or abort it") if what else None
 
     def _locked(self) -> Blocked:
         return Blocked(self.path, (), f"{self.own / 'index.lock'} exists: git works there, or died there; if no git "

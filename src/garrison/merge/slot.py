@@ -8,7 +8,6 @@ in one second with one size look alike to its time stamps.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -17,15 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from garrison.errors import Refused
+from garrison.merge import numbers
 from garrison.records import atomic
 from garrison.records.life import LifeLock
+from garrison.system import setup_key
+from garrison.system.furnish import furnish
 from garrison.system.git import Git, GitError
 from garrison.system.processes import living
 
-LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "pyproject.toml", "setup.py",
-              "setup.cfg", "package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.lock", "go.sum",
-              "Gemfile.lock", "composer.lock")
-"""Files whose change makes set-up run again, where the queue names no others."""
 MAX_SLOTS = 64
 """Beyond that something is wrong with the locks."""
 
@@ -48,6 +46,8 @@ class Slot:
         self.git, self.path, self.number, self._lock = git, path, number, lock
         self._memory_path = path.with_name(path.name + ".json")
         self.memory = _read_memory(self._memory_path)
+        self.notes: list[str] = []
+        """What people should know of the tree that it shows."""
 
     def release(self) -> None:
         """Let go of it; the tree stays."""
@@ -82,6 +82,7 @@ class Slot:
         self.git.run("clean", "-ffdq", *keep, cwd=self.path)
         self.git.run("read-tree", "--reset", "-u", commit, cwd=self.path)
         self.git.run("update-ref", "--no-deref", "HEAD", commit, cwd=self.path)
+        self.notes = furnish(self.git, self.path, force=True)
         tree = self.git.tree_of(commit)
         if before != tree:
             self._forget_compiled(before, tree)
@@ -101,15 +102,7 @@ class Slot:
 
     def setup_due(self, setup: str | None, lock_files: tuple[str, ...]) -> str | None:
         """The key that a set-up of the prepared tree would have, None if it ran with that key already (or is none)."""
-        if not setup:
-            return None
-        digest = hashlib.sha256(setup.encode())
-        for name in lock_files or LOCK_FILES:
-            path = self.path / name
-            if path.is_file():
-                digest.update(b"\0" + name.encode() + b"\0" + path.read_bytes())
-        key = digest.hexdigest()
-        return None if key == self.memory.setup_key else key
+        return setup_key.setup_due(setup, self.path, lock_files, self.memory.setup_key)
 
     def setup_done(self, key: str) -> None:
         """Record that set-up passed; what it left untracked and not ignored is kept from now on."""
@@ -130,15 +123,18 @@ class Slot:
 def acquire(git: Git, folder: Path, number: int | None = None) -> Slot:
     """Hold slot `number` below `folder` (`<trees>/<repository key>`), else the first that is free and quiet."""
     atomic.make_directory(folder)
-    for candidate in [number] if number else range(1, MAX_SLOTS + 1):
-        path = folder / f"slot-{candidate}"
-        lock = LifeLock.try_take(path.with_name(path.name + ".lock"))
-        if lock is None:
-            continue
-        slot = Slot(git, path, candidate, lock)
-        if number or not job_lives(slot.memory.job):
-            return slot
-        slot.release()
+    with numbers.locked(git):
+        for candidate in [number] if number else range(1, MAX_SLOTS + 1):
+            path = folder / f"slot-{candidate}"
+            if number is None and numbers.taken(folder, candidate):
+                continue
+            lock = LifeLock.try_take(path.with_name(path.name + ".lock"))
+            if lock is None:
+                continue
+            slot = Slot(git, path, candidate, lock)
+            if number or not job_lives(slot.memory.job):
+                return slot
+            slot.release()
     raise Refused(f"no gate slot is free below {folder}; end the gates that run there")
 
 

@@ -75,6 +75,8 @@ class RunPlan:
     base: str | None = None
     gate: str | None = None
     setup: str | None = None
+    setup_key: tuple[str, ...] = ()
+    """Files whose change makes set-up run again, as paths below the tree."""
 
 
 def plan_run(graph: Graph) -> RunPlan:
@@ -97,6 +99,7 @@ def plan_run(graph: Graph) -> RunPlan:
         base=text(graph.attrs, "base"),
         gate=text(graph.attrs, "gate"),
         setup=text(graph.attrs, "setup"),
+        setup_key=tuple(re.findall(r"[^\s,]+", text(graph.attrs, "setup_key", ""))),
     )
 
 

@@ -30,6 +30,8 @@ class Launch:
     trees: str
     base_oid: str = ""
     setup: str | None = None
+    lock_files: list[str] = field(default_factory=list)
+    """Files whose content decides when set-up runs again; empty: the common ones."""
     gate: str | None = None
     no_gate: bool = False
     env: list[str] = field(default_factory=list)

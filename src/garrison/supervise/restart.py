@@ -52,11 +52,16 @@ def decide(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) ->
     """What follows the last of `deaths` (all of this attempt, in any order); another boot's only count in total."""
     if policy.total is not None and len(deaths) > policy.total:
         return Decision(None, f"{len(deaths)} deaths in this attempt, the limit is {policy.total}")
-    recent = sorted(death.monotonic for death in deaths
-                    if death.boot_id == boot_id and now - death.monotonic < policy.window)
+    recent = recent_deaths(deaths, now, boot_id, policy)
     if len(recent) > policy.intensity:
         return Decision(None, f"{len(recent)} deaths in {policy.window:.0f} s, the limit is {policy.intensity}")
     if len(recent) <= 1:
         return Decision(now, "first restart in the window: at once")
     delay = min(policy.cap, policy.base * 2 ** (len(recent) - 2))
     return Decision(recent[-1] + delay, f"restart {len(recent)} in the window: after {delay:.1f} s")
+
+
+def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> list[float]:
+    """When those of `deaths` were that the window counts, in order (monotonic seconds)."""
+    return sorted(death.monotonic for death in deaths
+                  if death.boot_id == boot_id and now - death.monotonic < policy.window)

@@ -8,7 +8,6 @@ KILL, in steps that `poll` drives. `wake_at` says when `poll` wants to be called
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.system import ending, processes
+from garrison.system import ending, processes, screen
 from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
@@ -26,8 +25,6 @@ _STEP = 0.1
 """Seconds between two looks while a job is being ended."""
 _GIVE_UP = 10.0
 """Seconds after the KILL until a job that will not die is reported as ended anyway (blocked in the kernel)."""
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
@@ -173,8 +170,7 @@ def tail(path: Path, lines: int = 20, bytes: int = 8000) -> str:
             raw = file.read(bytes)
     except FileNotFoundError:
         return ""
-    text = raw.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
-    found = _CONTROLS.sub("", _ESCAPES.sub("", text)).rstrip("\n").split("\n")
+    found = screen.clean_lines(raw.decode(errors="replace"))
     if size > bytes and len(found) > 1:
         del found[0]  # its beginning was cut off
     return "\n".join(found[-lines:])

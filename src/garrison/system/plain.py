@@ -74,11 +74,10 @@ class PlainTerminal:
         """Refused: there is no keyboard."""
         raise Refused(f"session {session.name} is a plain process and reads no keyboard; use --terminal tmux to type")
 
-    def attach_argv(self, session: Session, *, write: bool = False) -> list[str]:
-        """Follow the log."""
-        if write:
-            self.send(session, "")
-        return ["tail", "-n", "+1", "-F", session.log]
+    def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
+        """Refused: there is nothing to attach to; its log is followed instead."""
+        raise Refused(f"session {session.name} is a plain process, there is nothing to attach to; `garrison logs NODE "
+                      "-f` follows what it prints, --terminal tmux gives the next run's agents a terminal")
 
     def sessions(self) -> list[Session]:
         """All sessions that were opened and not closed."""

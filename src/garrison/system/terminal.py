@@ -72,8 +72,11 @@ class Terminal(Protocol):
         """Type `text` (a newline is Enter). Refused where there is no keyboard."""
         ...
 
-    def attach_argv(self, session: Session, *, write: bool = False) -> list[str]:
-        """The command with which a person watches the session, or types into it with `write`."""
+    def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
+        """The command with which a person watches the session, or types into it with `write`; `title` says whose it is.
+
+        Refused where there is nothing to attach to.
+        """
         ...
 
     def sessions(self) -> list[Session]:
@@ -91,7 +94,8 @@ def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
     Refused for tmux where there is none that serves; auto then falls back to plain processes and the note says so.
     """
     from garrison.system.plain import PlainTerminal
-    from garrison.system.tmux import TmuxTerminal, available
+    from garrison.system.tmux import TmuxTerminal
+    from garrison.system.tmux_server import available
 
     if kind not in KINDS:
         raise UsageError(f"not a terminal: {kind!r}; use one of {', '.join(KINDS)}")
@@ -101,4 +105,5 @@ def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
         return TmuxTerminal(home), ""
     if kind == "tmux":
         raise Refused("there is no tmux ≥ 3.2 on PATH; install it, or use --terminal process")
-    return PlainTerminal(home), "no tmux ≥ 3.2 on PATH: agents run as plain processes, `attach` shows their log"
+    return PlainTerminal(home), ("no tmux ≥ 3.2 on PATH: agents run as plain processes, `garrison logs NODE -f` shows "
+                                 "what they print")

@@ -2,9 +2,8 @@
 
 The rules of this file:
 
-* Our server has its own socket (absolute path, directory 0700) and its own configuration; the user's are never read.
-* The server is started by `start_server` alone, with an empty environment: it would hand its first client's variables
-  to every pane. All other calls carry `-N`, with which tmux starts no server, whatever happened to ours.
+* The server is our own, started by `tmux_server.start_server` alone: it would hand its first client's variables to
+  every pane. All other calls carry `-N`, with which tmux starts no server, whatever happened to ours.
 * A pane gets its variables through its own command, `env -i NAME=VALUE… program`, in argv form: no shell reads it.
   What is too long for tmux's messages (16 kB) goes through a file (0600) that the pane reads, removes and executes.
 * tmux matches names by prefix and rewrites dots and colons, so after `open` everything goes by id ($3, %7), checked
@@ -17,15 +16,12 @@ The rules of this file:
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
 import re
 import shutil
 import signal
-import stat
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,26 +34,9 @@ from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.system import ending, processes
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
+from garrison.system.tmux_attach import attach_argv
+from garrison.system.tmux_server import socket_path, start_server
 
-CONFIGURATION = """\
-set -s exit-empty off
-set -s escape-time 50
-set -s set-clipboard off
-set -g update-environment ''
-set -g default-command ''
-set -g destroy-unattached off
-set -g history-limit 20000
-set -g status off
-set -g default-size 200x50
-set -g set-titles off
-set -g default-terminal screen-256color
-set -wg remain-on-exit on
-set -wgq remain-on-exit-format ''
-set -wg automatic-rename off
-set -wg allow-rename off
-"""
-SOCKET_BYTES = 100
-"""A socket path may be 107 bytes on Linux; tmux's own lock file needs a few of them."""
 MESSAGE_BYTES = 12_000
 """Longest command that goes to tmux as it is; its limit is 16 kB with everything around it."""
 _TRIES = 20
@@ -87,20 +66,6 @@ class _Pane:
     life: str
     log: str
     name: str
-
-
-def available() -> str | None:
-    """The version of the tmux on PATH, if it is 3.2 or newer."""
-    program = shutil.which("tmux")
-    if program is None:
-        return None
-    try:
-        answer = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=20, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    version = answer.removeprefix("tmux").strip()
-    match = re.search(r"(\d+)\.(\d+)", version)
-    return version if match and (int(match[1]), int(match[2])) >= (3, 2) else None
 
 
 class TmuxTerminal:
@@ -196,11 +161,13 @@ class TmuxTerminal:
             for at in range(0, len(line), 2000):
                 self._ask("send-keys", "-t", pane.pane_id, "-l", "--", escape(line[at:at + 2000]))
 
-    def attach_argv(self, session: Session, *, write: bool = False) -> list[str]:
-        """Attach by id; without `write`, read-only and without resizing the pane."""
-        mode = [] if write else ["-r"]
-        return ["env", "-u", "TMUX", "tmux", "-S", session.socket or str(self._socket()), "-N", "-f", os.devnull,
-                "attach-session", *mode, "-t", session.session_id]
+    def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
+        """Attach by id; without `write`, read-only and without resizing the pane. Its status line says which key ends
+        it."""
+        bindings = self._ask("list-keys", "-T", "prefix", gone=())
+        prefix = self._ask("show-options", "-gv", "prefix", gone=("C-b",))
+        return attach_argv(session, str(self._socket()), "".join(prefix), bindings, title or session.name, write=write,
+                           environ=os.environ)
 
     def sessions(self) -> list[Session]:
         """All sessions that `open` made on this server."""
@@ -327,86 +294,6 @@ class TmuxTerminal:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._where = None  # a shutdown may have removed its directory
             yield
-
-
-def start_server(socket: Path, configuration: Path) -> None:
-    """Start our server, or do nothing if it runs: empty environment, own configuration, a scope of its own if we can.
-
-    GarrisonError if tmux cannot be started.
-    """
-    temporary = configuration.with_name(f".{configuration.name}.{os.getpid()}.tmp")
-    temporary.write_text(CONFIGURATION)
-    temporary.replace(configuration)
-    command = [shutil.which("tmux") or "tmux", "-u", "-S", str(socket), "-f", str(configuration), "start-server"]
-    errors = ""
-    for prefix in (_scope(os.environ), []):
-        try:
-            answer = subprocess.run([*prefix, *_empty(os.environ), *command], cwd="/", stdin=subprocess.DEVNULL,
-                                    capture_output=True, text=True, timeout=30, check=False, start_new_session=True)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            errors = str(error)
-            continue
-        if answer.returncode == 0:
-            return
-        errors = answer.stderr.strip()
-    raise GarrisonError(f"cannot start tmux on {socket}: {errors}; try --terminal process")
-
-
-def _empty(source: Mapping[str, str]) -> list[str]:
-    """`env -i` with the four variables that the server may have."""
-    defaults = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", "TERM": "screen"}
-    kept = [f"{name}={source.get(name) or value}" for name, value in defaults.items()]
-    return [shutil.which("env") or "/usr/bin/env", "-i", *kept]
-
-
-def _scope(source: Mapping[str, str]) -> list[str]:
-    """The prefix that puts the server in a scope of its own, where there is a user manager."""
-    runtime = source.get("XDG_RUNTIME_DIR")
-    program = shutil.which("systemd-run")
-    if not runtime or not program or not (Path(runtime) / "systemd" / "private").exists():
-        return []
-    return [program, "--user", "--scope", "--quiet", "--collect", "--"]
-
-
-def socket_path(run: Path) -> Path:
-    """The socket of the home whose `run/` is given; its directory exists with mode 0700.
-
-    In `run/` itself, or where that is too long, in a directory under XDG_RUNTIME_DIR or the temporary directory. That
-    choice is noted in `run/tmux.socket-path`, because cron's environment may differ from a person's.
-    """
-    os.makedirs(run, mode=0o700, exist_ok=True)  # noqa: PTH103
-    plain = run / "tmux.sock"
-    if len(os.fsencode(plain)) <= SOCKET_BYTES:
-        return plain
-    note = run / "tmux.socket-path"
-    with suppress(FileNotFoundError):
-        noted = Path(note.read_text().strip())
-        if noted.parent.is_dir():
-            _check_private(noted.parent)
-            return noted
-    folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
-    temporary = note.with_name(f".{note.name}.{os.getpid()}.tmp")
-    temporary.write_text(f"{folder / 'tmux.sock'}\n")
-    temporary.replace(note)
-    return folder / "tmux.sock"
-
-
-def _short_folder(key: str) -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    bases = [Path(runtime)] if runtime and os.access(runtime, os.W_OK | os.X_OK) else []
-    for base in [*bases, Path(tempfile.gettempdir()), Path("/tmp")]:
-        folder = base / f"garrison-{os.getuid()}-{key}"
-        if len(os.fsencode(folder / "tmux.sock")) <= SOCKET_BYTES:
-            folder.mkdir(mode=0o700, exist_ok=True)
-            _check_private(folder)
-            return folder
-    raise GarrisonError("no directory is short enough for a tmux socket; set XDG_RUNTIME_DIR or use --terminal process")
-
-
-def _check_private(folder: Path) -> None:
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise GarrisonError(f"{folder} is not a directory of yours with mode 0700; remove it, then try again")
 
 
 def encode_name(name: str) -> str:

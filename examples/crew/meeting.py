@@ -1,0 +1,48 @@
+"""Waiting for another task of the same run: until it has begun, or until it has landed.
+
+What another agent does is seen where everybody can see it, in the repository: garrison gives each task a branch, and
+the target gets one merge commit for each that lands. A wait is bounded; whoever waits in vain says so and goes on,
+since nothing that follows depends on having met.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+
+OPTIONS = {
+    "--until-begun": ("refs/heads/garrison/{run}/{node}", "has begun"),
+    "--until-landed": ("main^{{/Merge garrison/{run}/{node} into }}", "has landed"),
+}
+"""Option → what git can resolve from then on, and in words."""
+PATIENCE = 60.0
+"""Seconds after which a wait is given up."""
+
+
+def wait(agent: str, arguments: Sequence[str]) -> bool:
+    """Obey `--until-begun NODE` or `--until-landed NODE`; False if it was waited for in vain. Alone, nobody waits."""
+    run = os.environ.get("GARRISON_RUN")
+    if not arguments or not run:
+        return True
+    option, node = arguments
+    revision, words = OPTIONS[option]
+    revision = revision.format(run=run, node=node)
+    if known(revision):
+        return True
+    print(f"{agent}: waiting until {node} {words}", flush=True)
+    deadline = time.monotonic() + float(os.environ.get("CREW_PATIENCE", PATIENCE))
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        if known(revision):
+            print(f"{agent}: {node} {words}", flush=True)
+            return True
+    print(f"{agent}: not seen in time that {node} {words}; going on without", flush=True)
+    return False
+
+
+def known(revision: str) -> bool:
+    """Whether git can resolve it in this repository."""
+    command = ["git", "rev-parse", "--quiet", "--verify", revision]
+    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0

@@ -1,0 +1,119 @@
+"""Pictures made of words: spans with a style, lines of spans, tables that fit the width, text with or without colours.
+
+The rule of this room: pure, and every text is cleaned on its way into a span (`span`), so that nothing an agent wrote
+can reach the terminal as anything but words. `columns` is the width of the terminal, None where there is none: then
+nothing is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from garrison.system import screen
+
+STYLES: Mapping[str, str] = {
+    "": "", "head": "1", "dim": "2", "good": "32", "busy": "33", "due": "36", "bad": "1;31",
+}
+"""Style → the numbers of its SGR sequence."""
+GAP = "  "
+
+
+@dataclass(frozen=True)
+class Span:
+    """Clean text in one style."""
+
+    text: str
+    style: str = ""
+
+
+Line = list[Span]
+
+
+def span(value: object, style: str = "") -> Span:
+    """`value` as clean text; `-` for None and ''."""
+    text = "" if value is None else screen.clean(str(value))
+    return Span(text or "-", style if text else "dim")
+
+
+def raw(text: str, style: str = "") -> Line:
+    """A line of one text of ours, or already clean."""
+    return [Span(text, style)]
+
+
+def width(line: Line) -> int:
+    """The columns that a line takes."""
+    return sum(screen.width(part.text) for part in line)
+
+
+def fit(line: Line, columns: int | None) -> Line:
+    """The line, cut to `columns`."""
+    if columns is None or width(line) <= columns:
+        return line
+    kept: Line = []
+    for part in line:
+        room = columns - width(kept)
+        kept.append(Span(screen.fit(part.text, room), part.style))
+        if screen.width(part.text) > room:
+            break
+    return kept
+
+
+def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", most: int = 8) -> list[Line]:
+    """Clean `text` in as many lines as it needs, `most` at the most, the first not indented."""
+    text = screen.clean(text)
+    if columns is None:
+        return [[Span(text, style)]]
+    lines = screen.wrap(text, max(2, columns - len(indent))) or [""]
+    if len(lines) > most:
+        lines = [*lines[: most - 1], screen.fit(lines[most - 1] + " …", columns - len(indent))]
+    return [[Span((indent if number else "") + line, style)] for number, line in enumerate(lines)]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | None, least: int = 24) -> list[Line]:
+    """A table whose last column takes what is left, at least `least`; where that is not there, a block a row."""
+    body = [list(row) for row in rows]
+    widths = [max([screen.width(name), *(screen.width(row[place].text) for row in body)])
+              for place, name in enumerate(head)]
+    fixed = sum(widths[:-1]) + len(GAP) * (len(head) - 1)
+    room = None if columns is None else columns - fixed
+    if room is None or room >= min(widths[-1], least):
+        return [line for row in [[Span(name, "dim") for name in head], *body] for line in _row(row, widths, room)]
+    return [line for row in body for line in _block(head, row, columns or 0)]
+
+
+def _row(cells: Sequence[Span], widths: Sequence[int], room: int | None) -> list[Line]:
+    """A row; its last cell goes on below itself where it is wider than `room`."""
+    first: Line = [Span(screen.pad(cell.text, each) + GAP, cell.style)
+                   for cell, each in zip(cells[:-1], widths, strict=False)]
+    last = wrapped(cells[-1].text, room, cells[-1].style, most=3)
+    return [[*first, *last[0]], *([Span(" " * width(first)), *line] for line in last[1:])]
+
+
+def _block(head: Sequence[str], row: Sequence[Span], columns: int) -> list[Line]:
+    """A row on a narrow screen: its first two cells, then the others by name, then the last, as far as they say
+    anything."""
+    second = row[1].text
+    lines = [fit([Span(screen.fit(row[0].text, max(8, columns - screen.width(second) - len(GAP))) + GAP, row[0].style),
+                  row[1]], columns)]
+    facts = " · ".join(f"{name.lower()} {cell.text}" for name, cell in zip(head[2:-1], row[2:-1], strict=True)
+                       if cell.text != "-")
+    for text, style in ((facts, "dim"), ("" if row[-1].text == "-" else row[-1].text, row[-1].style)):
+        if text:
+            lines += [[Span("  "), *line] for line in wrapped(text, columns - 2, style, most=3)]
+    return lines
+
+
+def text(lines: Iterable[Line], *, colours: bool) -> str:
+    """The lines as what is written; without colours nothing but words."""
+    return "".join(_line(line, colours) + "\n" for line in lines)
+
+
+def _line(line: Line, colours: bool) -> str:
+    joined = "".join(_painted(part) if colours else part.text for part in line)
+    return joined if colours else joined.rstrip()
+
+
+def _painted(part: Span) -> str:
+    code = STYLES[part.style]
+    return f"\x1b[{code}m{part.text}\x1b[0m" if code and part.text else part.text

@@ -1,0 +1,160 @@
+"""One call of git, and what a repository is: errors, environment, keys, which repositories can be worked on.
+
+Each call is a short-lived child with our settings on top of the user's. Nothing here knows what the calls are for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from garrison.errors import GarrisonError, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+SETTINGS = tuple(part for setting in (
+    "gc.auto=0", "maintenance.auto=false", "core.fsmonitor=false", "commit.gpgsign=false", "core.safecrlf=false",
+    "submodule.recurse=false", "merge.verifySignatures=false") for part in ("-c", setting))
+"""What every call overrides."""
+NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
+"""Added unless a call asks for the user's hooks: they are meant for people's commits, and a failing one stops git."""
+DURABLE = ("-c", "core.fsync=committed,loose-object,reference")
+"""Added where objects or refs are promised to someone."""
+NAME, EMAIL = "garrison", "garrison@localhost"
+"""Author of commits where the user has no name, and of all merge commits."""
+
+CONTENTION = re.compile(r"(could not lock|cannot lock|unable to create .*\.lock|file exists|"
+                         r"failed to (read|write) .*worktrees|commondir)", re.IGNORECASE)
+_TRUST = re.compile(r"git config --global --add safe\.directory .+")
+_RETRY_SECONDS = 10.0
+
+
+class GitError(GarrisonError):
+    """git refused or failed; `str(error)` is one line with what it said."""
+
+    def __init__(self, arguments: Sequence[str], code: int, stderr: str) -> None:
+        lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+        told = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
+        super().__init__(f"git {' '.join(arguments[:2])} failed ({code}): {told or 'it said nothing'}")
+        self.code, self.stderr = code, stderr
+
+
+class Answer(NamedTuple):
+    """What one call of git gave back."""
+
+    code: int
+    out: str
+    err: str
+
+
+def environment(source: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of our git: `source` (default: ours) without `GIT_*`, English, never asking on a terminal."""
+    kept = {name: value for name, value in (os.environ if source is None else source).items()
+            if not name.startswith("GIT_")}
+    return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+
+
+def common_dir(path: Path) -> Path:
+    """Real path of the git directory that all worktrees of the repository at `path` share; Refused if there is none."""
+    if not path.exists():
+        raise Refused(f"{path} does not exist; name the directory of a git repository")
+    if not path.is_dir():
+        raise Refused(f"{path} is a file; name the directory of a git repository")
+    answer = Call(path).run("rev-parse", "--git-common-dir", check=False)
+    if answer.code:
+        raise Refused(_why_none(path, answer.err))
+    return (path / answer.out.strip()).resolve()
+
+
+def _why_none(path: Path, said: str) -> str:
+    """What to do about a directory in which git finds no repository, by what it said."""
+    trust = _TRUST.search(said)
+    if trust:
+        return f"git does not trust {path}, which belongs to another user; if you do, run `{trust[0]}`"
+    told = next((line for line in said.splitlines() if line.startswith("fatal:")), "")
+    if told and "not a git repository (or" not in told:
+        return f"git cannot open the repository at {path}: {told.removeprefix('fatal: ')}; mend that first"
+    return f"{path} is not in a git repository; name one, or run `git init` there and commit"
+
+
+def repository_key(path: Path) -> str:
+    """A directory name for the repository at `path`: readable stem and a short hash of its real common directory."""
+    return key_of(common_dir(path))
+
+
+def key_of(common: Path) -> str:
+    """`repository_key`, by the common directory."""
+    stem = common.parent.name if common.name == ".git" else common.name.removesuffix(".git")
+    readable = re.sub(r"[^A-Za-z0-9_-]", "_", stem)[:32] or "repository"
+    return f"{readable}-{hashlib.sha256(os.fsencode(common)).hexdigest()[:8]}"
+
+
+class Call:
+    """One repository, seen from `root` (any directory of it). Methods that take `path` act in that worktree."""
+
+    def __init__(self, root: Path, environ: Mapping[str, str] | None = None) -> None:
+        self.root = root
+        self._environment = environment(environ)
+
+    @cached_property
+    def common(self) -> Path:
+        """Real path of the shared git directory."""
+        return common_dir(self.root)
+
+    @cached_property
+    def key(self) -> str:
+        """`repository_key` of this repository."""
+        return key_of(self.common)
+
+    def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
+            text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False) -> Answer:
+        """Run git; `text` is its standard input (else closed). GitError on failure, unless not `check`.
+
+        `hooks`: the user's hooks may run, and refuse.
+        """
+        command = ["git", *SETTINGS, *(() if hooks else NO_HOOKS), *(DURABLE if durable else ()), *arguments]
+        env = {**self._environment, **(extra or {})}
+        feed = None if text is None else text.encode()
+        try:
+            if feed is None:
+                done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
+                                      stdin=subprocess.DEVNULL)
+            else:
+                done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
+                                      input=feed)
+        except OSError as error:
+            raise GitError(arguments, 127, f"fatal: {error.strerror}: {error.filename}") from error
+        answer = Answer(done.returncode, done.stdout.decode(errors="backslashreplace"),
+                        done.stderr.decode(errors="backslashreplace"))
+        if check and answer.code:
+            raise GitError(arguments, answer.code, answer.err)
+        return answer
+
+
+def split(text: str) -> list[str]:
+    """The parts of output made with -z."""
+    return [part for part in text.split("\0") if part]
+
+
+def pair(line: str) -> tuple[str, str]:
+    """A line's first word and the rest."""
+    name, _, value = line.partition(" ")
+    return name, value
+
+
+def attempts() -> Iterator[bool]:
+    """Tries under lock contention, with a growing pause before each but the first; yields True for the last one."""
+    deadline, pause = time.monotonic() + _RETRY_SECONDS, 0.01
+    yield False
+    while time.monotonic() < deadline:
+        time.sleep(pause)
+        pause = min(0.2, pause * 2)
+        yield False
+    yield True

@@ -1,0 +1,119 @@
+"""Names, history, refs and objects of a repository: what is asked and written without a checkout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from garrison.errors import Refused
+from garrison.system.git.call import EMAIL, NAME, Call, GitError, pair, split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+ABSENT = ""
+"""What `update_ref` takes for "does not exist", whatever the length of the repository's object names."""
+
+
+class MergeResult(NamedTuple):
+    """`tree` of a clean merge, or None with the `conflicts` (paths) and a `reason` in words."""
+
+    tree: str | None
+    conflicts: list[str]
+    reason: str = ""
+
+
+class History(Call):
+    """What a repository holds."""
+
+    def rev(self, name: str) -> str | None:
+        """Commit that `name` stands for, or None."""
+        return self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False).out.strip() or None
+
+    def branch_tip(self, branch: str) -> str | None:
+        """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
+        return self.rev(f"refs/heads/{branch}")
+
+    def tree_of(self, commit: str) -> str:
+        """Tree of a commit."""
+        return self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+
+    def is_ancestor(self, old: str, new: str) -> bool:
+        """Whether `old` is reachable from `new` (itself included)."""
+        answer = self.run("merge-base", "--is-ancestor", old, new, check=False)
+        if answer.code > 1:
+            raise GitError(("merge-base", "--is-ancestor"), answer.code, answer.err)
+        return answer.code == 0
+
+    def branch_exists(self, branch: str) -> bool:
+        """Whether a local branch bears that name."""
+        return self.run("show-ref", "--verify", "--quiet", f"refs/heads/{branch}", check=False).code == 0
+
+    def current_branch(self, path: Path | None = None) -> str | None:
+        """Short name of the branch checked out at `path`, None when detached."""
+        return self.run("symbolic-ref", "--quiet", "--short", "HEAD", cwd=path, check=False).out.strip() or None
+
+    def head(self, path: Path) -> str | None:
+        """Commit checked out at `path`, None if unborn or not a worktree any more."""
+        return type(self)(path).rev("HEAD") if path.is_dir() else None
+
+    def log_oneline(self, revisions: str, limit: int = 20) -> list[str]:
+        """`abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
+        return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--").out.splitlines()
+
+    def changed_paths(self, old: str, new: str) -> list[str]:
+        """Paths that differ between two tree-ishes."""
+        return split(self.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new).out)
+
+    def check_branch_space(self) -> None:
+        """Refused if a branch named `garrison` makes `garrison/<run>/<node>` impossible."""
+        if self.branch_exists("garrison"):
+            raise Refused("a branch named garrison leaves no room for garrison/<run>/<node>; "
+                          "rename it: git branch -m garrison garrison-old")
+
+    def update_ref(self, ref: str, new: str, old: str | None = None, *, message: str = "garrison",
+                   hooks: bool = False) -> bool:
+        """Set `ref` to `new` if it is still `old` (ABSENT: none; None: whatever it is); False if git refused."""
+        values = (ref, new) if old is None else (ref, new, old)
+        return self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks).code == 0
+
+    def check_movable(self, branch: str) -> None:
+        """Refused if a hook of the user forbids to move `branch`; git asks it, and nothing is moved."""
+        tip = self.branch_tip(branch)
+        asked = f"start\nupdate refs/heads/{branch} {tip} {tip}\nprepare\nabort\n"
+        answer = self.run("update-ref", "--stdin", text=asked, check=False, hooks=True)
+        if answer.code and "hook" in answer.err:
+            raise Refused(f"the reference-transaction hook of {self.root} forbids to move {branch}, so nothing could "
+                          "land there; let it pass update-ref, or take it out of the hooks directory")
+
+    def delete_refs(self, refs: Sequence[str]) -> None:
+        """Delete those of `refs` that exist."""
+        if refs:
+            self.run("update-ref", "--stdin", text="".join(f"delete {ref}\n" for ref in refs), check=False)
+
+    def refs(self, prefix: str) -> dict[str, str]:
+        """Refs below `prefix` (`refs/garrison/mq/`) and the objects they name."""
+        lines = self.run("for-each-ref", "--format=%(refname) %(objectname)", prefix).out.splitlines()
+        return dict(pair(line) for line in lines)
+
+    def merge_tree(self, ours: str, theirs: str) -> MergeResult:
+        """Merge two commits without a checkout."""
+        answer = self.run("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs,
+                          check=False, durable=True)
+        if answer.code > 1 and "unrelated histories" in answer.err:
+            return MergeResult(None, [], "the branch and the target have no commit in common")
+        if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
+            raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
+        tree, *conflicts = split(answer.out)
+        if answer.code == 0:
+            return MergeResult(tree, [])
+        return MergeResult(None, sorted(set(conflicts)), "conflict in " + ", ".join(sorted(set(conflicts))))
+
+    def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int, name: str = NAME,
+                    email: str = EMAIL) -> str:
+        """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid."""
+        stamp = f"@{date} +0000"
+        who = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": stamp,
+               "GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email, "GIT_COMMITTER_DATE": stamp}
+        links = [part for parent in parents for part in ("-p", parent)]
+        return self.run("commit-tree", tree, *links, "-F", "-", text=message, extra=who, durable=True).out.strip()

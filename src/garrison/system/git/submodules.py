@@ -1,0 +1,141 @@
+"""Submodules of garrison's own trees: populated without the network where possible, and no work in them lost.
+
+The user's configuration and checkout are not touched: a tree's submodule gets a git directory of its own, below the
+worktree's, that borrows the objects which the user's `.git/modules` has. What is committed in it is kept, before the
+tree goes, under `refs/garrison/submodules/` of the user's git directory of that submodule (without one: of the
+repository itself), so that the pointer which landed can be checked out.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from garrison.errors import Refused
+from garrison.system.git.call import GitError, split
+from garrison.system.git.contents import Contents
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEPT = "refs/garrison/submodules"
+_LIKE_GIT = {"GIT_PROTOCOL_FROM_USER": "0"}
+"""An address that stands in the repository is used only as git itself would for a submodule."""
+
+
+class Module(NamedTuple):
+    """One submodule that a tree's index has: `oid` is the commit it points to, `url` as .gitmodules says."""
+
+    name: str
+    path: str
+    url: str
+    oid: str
+
+
+class Submodules(Contents):
+    """The submodules of worktrees. `store` is the git directory in which what is committed in them is kept."""
+
+    store: Path | None = None
+
+    def modules(self, path: Path) -> list[Module]:
+        """The submodules of the worktree's index that .gitmodules knows."""
+        if not (path / ".gitmodules").is_file():
+            return []
+        lines = split(self.run("config", "-z", "-f", ".gitmodules", "--get-regexp", r"^submodule\..*\.(path|url)$",
+                               cwd=path, check=False).out)
+        told = dict(line.split("\n", 1) for line in lines if "\n" in line)
+        links = {}
+        for line in split(self.run("ls-files", "-s", "-z", cwd=path).out):
+            if line.startswith("160000 "):
+                links[line.partition("\t")[2]] = line.split(" ")[1]
+        return [Module(key[len("submodule."):-len(".path")], where, told.get(key[:-len("path")] + "url", ""),
+                       links[where]) for key, where in told.items() if key.endswith(".path") and where in links]
+
+    def populate(self, path: Path, *, force: bool = False) -> None:
+        """Fill the submodules of a worktree of ours; one that is there already stays as it is, unless `force`.
+
+        Refused if a submodule's commit is nowhere to be had.
+        """
+        for module in self.modules(path):
+            inner = self._inner(path, module)
+            if not (inner.root / ".git").exists():
+                self._begin(path, module, inner)
+            if force or inner.rev("HEAD") is None:
+                self._fetch(module, inner)
+                inner.run("checkout", "--quiet", "--force", "--detach", module.oid)
+                inner.run("clean", "-ffdq")
+            inner.populate(inner.root, force=force)
+
+    def _inner(self, path: Path, module: Module) -> Submodules:
+        inner = type(self)(path / module.path, self._environment)
+        above = self.store or self.common
+        users = above / "modules" / module.name
+        inner.store = users if users.is_dir() else above
+        return inner
+
+    def _begin(self, path: Path, module: Module, inner: Submodules) -> None:
+        own = self.git_dir(path) / "modules" / module.name
+        shutil.rmtree(own, ignore_errors=True)  # of a submodule that went and came back, or half made
+        own.parent.mkdir(parents=True, exist_ok=True)
+        inner.root.mkdir(parents=True, exist_ok=True)
+        kind = "sha256" if len(module.oid) == 64 else "sha1"
+        self.run("init", "--quiet", f"--object-format={kind}", f"--separate-git-dir={own}", str(inner.root))
+        (own / "objects" / "info").mkdir(exist_ok=True)
+        stores = {inner.store, self.store or self.common}
+        (own / "objects" / "info" / "alternates").write_text("".join(f"{one}/objects\n" for one in stores if one))
+        inner.run("remote", "add", "origin", self.address(module.url))
+
+    def _fetch(self, module: Module, inner: Submodules) -> None:
+        if inner.rev(module.oid):
+            return
+        answer = inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", module.oid, check=False,
+                           extra=_LIKE_GIT)
+        if answer.code:  # a server that gives no single commits
+            answer = inner.run("fetch", "--quiet", "--no-recurse-submodules", "origin", check=False, extra=_LIKE_GIT)
+        if inner.rev(module.oid) is None:
+            told = GitError(("fetch", "origin"), answer.code, answer.err) if answer.code else "the commit is not there"
+            allow = "-c protocol.file.allow=always " if "transport 'file' not allowed" in answer.err else ""
+            raise Refused(f"submodule {module.path} cannot be had at {module.oid[:10]} from {module.url} ({told}); "
+                          f"run `git {allow}submodule update --init --recursive` in {self.root} once")
+
+    def address(self, url: str) -> str:
+        """A submodule's address, a relative one made absolute as git does: against the repository's own origin."""
+        if not url.startswith(("./", "../")):
+            return url
+        base = self.run("config", "--get", "remote.origin.url", check=False).out.strip() or str(self.root)
+        for part in url.split("/"):
+            base = base.rstrip("/").rpartition("/")[0] if part == ".." else base
+        rest = "/".join(part for part in url.split("/") if part not in ("", ".", ".."))
+        return f"{base}/{rest}"
+
+    # --- nothing is lost ---------------------------------------------------------------------------------------------
+
+    def _populated(self, path: Path) -> list[Submodules]:
+        inner = [self._inner(path, module) for module in self.modules(path)]
+        return [one for one in inner if (one.root / ".git").exists()]
+
+    def commit_all(self, path: Path, message: str) -> str | None:
+        """As for the worktree itself; what its submodules hold is committed in them first, and kept."""
+        for inner in self._populated(path):
+            inner.commit_all(inner.root, message)
+            inner.keep_head()
+        return super().commit_all(path, message)
+
+    def keep_head(self) -> None:
+        """Keep a submodule's commit where it outlives the tree."""
+        head = self.rev("HEAD")
+        if head:
+            self._store({f"{KEPT}/{head}": head})
+
+    def snapshot(self, path: Path, ref: str, message: str) -> str:
+        """As for the worktree itself; what its submodules hold is kept under the same ref where they are kept."""
+        for inner in self._populated(path):
+            kept = inner.snapshot(inner.root, ref, message)
+            inner._store({ref: kept, f"{KEPT}/{inner.rev('HEAD') or kept}": inner.rev("HEAD") or kept})
+        return super().snapshot(path, ref, message)
+
+    def _store(self, refs: Mapping[str, str]) -> None:
+        assert self.store is not None
+        self.run("push", "--quiet", "--no-recurse-submodules", str(self.store),
+                 *(f"+{oid}:{ref}" for ref, oid in refs.items()), durable=True)

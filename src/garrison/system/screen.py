@@ -1,0 +1,99 @@
+"""What may reach a person's terminal, and how much room it takes there. Pure.
+
+The rule of this room: reasons, labels and log tails were written by agents and count as hostile. `clean` gives their
+words; no escape sequence, control character or change of writing direction passes. Widths are in columns: a wide
+character takes two, a combining one none.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SEQUENCES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor, modes
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # strings: titles, links, clipboard
+    r"|\x1b[ -/]*[0-~]?")
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_SPACES = re.compile("[\\s\x1c-\x1f\x85\u2028\u2029]+")
+
+
+def clean(text: str) -> str:
+    """`text` as one line without escape sequences and control characters, blanks made single."""
+    text = _SEQUENCES.sub("", _SPACES.sub(" ", text))
+    return _SPACES.sub(" ", _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text))).strip()
+
+
+def clean_lines(text: str) -> list[str]:
+    """The lines of `text` without escape sequences and control characters, indentation kept; `\\r` begins a line too.
+
+    Tabs are kept, blank lines at the end dropped.
+    """
+    text = _SEQUENCES.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    lines = [_SURROGATES.sub("\ufffd", _CONTROLS.sub("", line))
+             for line in re.split("[\n\x0b\x0c\x1c-\x1e\x85\u2028\u2029]", text)]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
+
+
+def width(text: str) -> int:
+    """The columns that `text` takes."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    import unicodedata
+
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def fit(text: str, columns: int) -> str:
+    """`text`, cut with `…` so that it takes at most `columns`."""
+    if width(text) <= columns:
+        return text
+    if columns <= 0:
+        return ""
+    return _head(text, columns - 1) + "…"
+
+
+def _head(text: str, columns: int) -> str:
+    """The longest beginning of `text` that takes at most `columns`."""
+    taken = 0
+    for position, character in enumerate(text):
+        taken += _columns(character)
+        if taken > columns:
+            return text[:position]
+    return text
+
+
+def pad(text: str, columns: int) -> str:
+    """`text` with blanks up to `columns`."""
+    return text + " " * (columns - width(text))
+
+
+def wrap(text: str, columns: int) -> list[str]:
+    """`text` in lines of at most `columns` (at least 2), broken at blanks, or within a word that alone is wider."""
+    lines = [""]
+    for word in text.split(" "):
+        for part in _parts(word, max(2, columns)):
+            joined = f"{lines[-1]} {part}" if lines[-1] else part
+            if width(joined) <= columns:
+                lines[-1] = joined
+            else:
+                lines.append(part)
+    return [line for line in lines if line]
+
+
+def _parts(word: str, columns: int) -> Iterator[str]:
+    while width(word) > columns:
+        head = _head(word, columns)
+        yield head
+        word = word[len(head):]
+    yield word

@@ -1,0 +1,134 @@
+"""The tmux server of a home: which tmux serves, where its socket lies, and how it is started.
+
+The rule of this file: the server has its own socket (absolute path, directory 0700), its own configuration and an empty
+environment; nothing of the user's is read, and no server but ours is ever started or ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from garrison.errors import GarrisonError
+
+CONFIGURATION = """\
+set -s exit-empty off
+set -s escape-time 50
+set -s set-clipboard off
+set -g update-environment ''
+set -g default-command ''
+set -g destroy-unattached off
+set -g history-limit 20000
+set -g status off
+set -g default-size 200x50
+set -g set-titles off
+set -g default-terminal screen-256color
+set -wg remain-on-exit on
+set -wgq remain-on-exit-format ''
+set -wg automatic-rename off
+set -wg allow-rename off
+"""
+SOCKET_BYTES = 100
+"""A socket path may be 107 bytes on Linux; tmux's own lock file needs a few of them."""
+
+
+def available() -> str | None:
+    """The version of the tmux on PATH, if it is 3.2 or newer."""
+    program = shutil.which("tmux")
+    if program is None:
+        return None
+    try:
+        answer = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=20, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = answer.removeprefix("tmux").strip()
+    match = re.search(r"(\d+)\.(\d+)", version)
+    return version if match and (int(match[1]), int(match[2])) >= (3, 2) else None
+
+
+def start_server(socket: Path, configuration: Path) -> None:
+    """Start our server, or do nothing if it runs: empty environment, own configuration, a scope of its own if we can.
+
+    GarrisonError if tmux cannot be started.
+    """
+    temporary = configuration.with_name(f".{configuration.name}.{os.getpid()}.tmp")
+    temporary.write_text(CONFIGURATION)
+    temporary.replace(configuration)
+    command = [shutil.which("tmux") or "tmux", "-u", "-S", str(socket), "-f", str(configuration), "start-server"]
+    errors = ""
+    for prefix in (_scope(os.environ), []):
+        try:
+            answer = subprocess.run([*prefix, *_empty(os.environ), *command], cwd="/", stdin=subprocess.DEVNULL,
+                                    capture_output=True, text=True, timeout=30, check=False, start_new_session=True)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            errors = str(error)
+            continue
+        if answer.returncode == 0:
+            return
+        errors = answer.stderr.strip()
+    raise GarrisonError(f"cannot start tmux on {socket}: {errors}; try --terminal process")
+
+
+def _empty(source: Mapping[str, str]) -> list[str]:
+    """`env -i` with the four variables that the server may have."""
+    defaults = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", "TERM": "screen"}
+    kept = [f"{name}={source.get(name) or value}" for name, value in defaults.items()]
+    return [shutil.which("env") or "/usr/bin/env", "-i", *kept]
+
+
+def _scope(source: Mapping[str, str]) -> list[str]:
+    """The prefix that puts the server in a scope of its own, where there is a user manager."""
+    runtime = source.get("XDG_RUNTIME_DIR")
+    program = shutil.which("systemd-run")
+    if not runtime or not program or not (Path(runtime) / "systemd" / "private").exists():
+        return []
+    return [program, "--user", "--scope", "--quiet", "--collect", "--"]
+
+
+def socket_path(run: Path) -> Path:
+    """The socket of the home whose `run/` is given; its directory exists with mode 0700.
+
+    In `run/` itself, or where that is too long, in a directory under XDG_RUNTIME_DIR or the temporary directory. That
+    choice is noted in `run/tmux.socket-path`, because cron's environment may differ from a person's.
+    """
+    os.makedirs(run, mode=0o700, exist_ok=True)  # noqa: PTH103
+    plain = run / "tmux.sock"
+    if len(os.fsencode(plain)) <= SOCKET_BYTES:
+        return plain
+    note = run / "tmux.socket-path"
+    with suppress(FileNotFoundError):
+        noted = Path(note.read_text().strip())
+        if noted.parent.is_dir():
+            _check_private(noted.parent)
+            return noted
+    folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
+    temporary = note.with_name(f".{note.name}.{os.getpid()}.tmp")
+    temporary.write_text(f"{folder / 'tmux.sock'}\n")
+    temporary.replace(note)
+    return folder / "tmux.sock"
+
+
+def _short_folder(key: str) -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    bases = [Path(runtime)] if runtime and os.access(runtime, os.W_OK | os.X_OK) else []
+    for base in [*bases, Path(tempfile.gettempdir()), Path("/tmp")]:
+        folder = base / f"garrison-{os.getuid()}-{key}"
+        if len(os.fsencode(folder / "tmux.sock")) <= SOCKET_BYTES:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            _check_private(folder)
+            return folder
+    raise GarrisonError("no directory is short enough for a tmux socket; set XDG_RUNTIME_DIR or use --terminal process")
+
+
+def _check_private(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise GarrisonError(f"{folder} is not a directory of yours with mode 0700; remove it, then try again")

@@ -1,0 +1,223 @@
+"""What a worktree of garrison's gets beside the files of its commit, on real repositories."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from garrison.errors import Refused
+from garrison.merge.slot import acquire
+from garrison.system.furnish import count_pointers, furnish
+from garrison.system.git import Git, GitError
+from support import git, make_repository
+
+FILE = ("-c", "protocol.file.allow=always")
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    make_repository(tmp_path / "repo")
+    return tmp_path / "repo"
+
+
+def tree_of(repo: Path, name: str = "tree") -> Path:
+    path = repo.parent / "trees" / name
+    Git(repo).add_worktree(path, name, "main")
+    return path
+
+
+def test_files_that_the_user_names_and_git_ignores_are_copied(repo: Path, tmp_path: Path) -> None:
+    (repo / ".gitignore").write_text(".env*\nsecret/\nout\nlinks/\n")
+    (repo / "elsewhere").symlink_to(tmp_path)
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "ignore")
+    (repo / ".worktreeinclude").write_text("# what agents need\n.env*\n!.env.prod\nsecret/\nplain.txt\nlinks\nout\n")
+    for name in (".env", ".env.prod", ".env.mine", "plain.txt", "secret/deep/key", "unnamed.env", "links/x"):
+        (repo / name).parent.mkdir(parents=True, exist_ok=True)
+        (repo / name).write_text(name)
+    (repo / ".env").chmod(0o600)
+    (tmp_path / "outside").write_text("not yours")
+    (repo / "links/out").symlink_to(tmp_path / "outside")
+    (repo / "links/in").symlink_to("x")
+    tree = tree_of(repo)
+    (tree / ".env.mine").write_text("the tree's own")
+    notes = furnish(Git(repo), tree)
+    assert (tree / ".env").read_text() == ".env"
+    assert (tree / ".env").stat().st_mode & 0o777 == 0o600
+    assert (tree / "secret/deep/key").read_text() == "secret/deep/key"
+    assert (tree / "links/in").readlink() == Path("x")
+    assert (tree / ".env.mine").read_text() == "the tree's own"
+    assert not any((tree / name).exists() for name in (".env.prod", "plain.txt", "unnamed.env", ".worktreeinclude"))
+    assert sorted(notes) == [
+        ".worktreeinclude: links/out is left out: the link leads out of the repository",
+        ".worktreeinclude: plain.txt is left out: git does not ignore it, so it could be committed; add it to "
+        ".gitignore"]
+    assert git(tree, "status", "--porcelain") == ""
+    assert sorted(path.name for path in tree.parent.iterdir()) == ["tree"]
+
+
+def test_a_copy_never_goes_through_a_link_of_the_tree(repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (repo / "conf").symlink_to(tmp_path / "outside")
+    (repo / ".gitignore").write_text("conf/key\n/key\n.worktreeinclude\n")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "a link")
+    tree = tree_of(repo)
+    (repo / "conf").unlink()
+    (repo / "conf").mkdir()
+    (repo / "conf/key").write_text("key")
+    (repo / "key").write_text("another")
+    (repo / ".worktreeinclude").write_text("key\n")
+    notes = furnish(Git(repo), tree)
+    assert not list((tmp_path / "outside").iterdir())
+    assert notes == [".worktreeinclude: conf/key is left out: the worktree has a link in its way"]
+    assert (tree / "key").read_text() == "another"
+
+
+@pytest.fixture
+def parent(repo: Path, tmp_path: Path) -> Path:
+    """The repository with a submodule `lib` that has one of its own, `lib/deep`."""
+    for name in ("deep", "lib"):
+        make_repository(tmp_path / name)
+    git(tmp_path / "lib", *FILE, "submodule", "add", "-q", str(tmp_path / "deep"), "deep")
+    git(tmp_path / "lib", "commit", "-qm", "deep")
+    git(repo, *FILE, "submodule", "add", "-q", str(tmp_path / "lib"), "lib")
+    git(repo, *FILE, "submodule", "update", "-q", "--init", "--recursive")
+    git(repo, "commit", "-qm", "lib")
+    return repo
+
+
+def state(repo: Path) -> tuple[str, ...]:
+    return ((repo / ".git/config").read_text(), git(repo, "status", "--porcelain"),
+            git(repo, "submodule", "status", "--recursive"))
+
+
+def test_trees_get_submodules_without_the_network(parent: Path, tmp_path: Path) -> None:
+    for name in ("deep", "lib"):
+        (tmp_path / name).rename(tmp_path / f"{name}-away")
+    before = state(parent)
+    tree = tree_of(parent)
+    assert furnish(Git(parent), tree) == []
+    assert (tree / "lib/deep/calc.py").is_file()
+    assert git(tree, "status", "--porcelain") == ""
+    assert git(tree / "lib", "remote", "get-url", "origin") == str(tmp_path / "lib")
+    assert state(parent) == before
+    Git(parent).remove_worktree(tree)
+    assert not tree.exists()
+    assert git(parent, "fsck", "--connectivity-only") == ""
+    assert state(parent) == before
+
+
+def test_what_is_done_in_a_submodule_is_kept_and_its_pointer_can_be_checked_out(parent: Path) -> None:
+    ours, tree = Git(parent), tree_of(parent)
+    furnish(ours, tree)
+    git(tree, "config", "diff.ignoreSubmodules", "all")
+    (tree / "lib/made.txt").write_text("made\n")
+    (tree / "lib/deep/made.txt").write_text("made deep\n")
+    assert ours.dirty(tree)
+    made = ours.commit_all(tree, "what the agent left")
+    assert made is not None
+    assert not ours.dirty(tree)
+    furnish(ours, tree)  # a life after finds it as it was
+    assert (tree / "lib/deep/made.txt").is_file()
+    ours.remove_worktree(tree)
+    slot = acquire(ours, parent.parent / "trees" / "slots")
+    slot.prepare("main")
+    assert not (slot.path / "lib/made.txt").exists()
+    (slot.path / "lib/made.txt").write_text("in the way")
+    slot.prepare(made)
+    assert (slot.path / "lib/deep/made.txt").read_text() == "made deep\n"
+    slot.remove()
+    slot.release()
+    git(parent, "checkout", "-q", made)
+    git(parent, "submodule", "update", "-q", "--recursive")
+    assert (parent / "lib/deep/made.txt").read_text() == "made deep\n"
+
+
+def test_a_rescue_keeps_what_is_uncommitted_in_submodules(parent: Path) -> None:
+    ours, tree = Git(parent), tree_of(parent)
+    furnish(ours, tree)
+    (tree / "lib/half.txt").write_text("half\n")
+    (tree / "lib/deep/half.txt").write_text("half deep\n")
+    ours.snapshot(tree, "refs/garrison/rescue/r/n/1", "kept")
+    assert git(tree / "lib", "status", "--porcelain", "--ignore-submodules").splitlines() == ["?? half.txt"]
+    ours.remove_worktree(tree)
+    lib = parent / ".git/modules/lib"
+    assert git(lib, "show", "refs/garrison/rescue/r/n/1:half.txt") == "half"
+    assert git(lib / "modules/deep", "show", "refs/garrison/rescue/r/n/1:half.txt") == "half deep"
+
+
+def test_a_submodule_nobody_has_fetched_is_fetched_or_told(parent: Path, tmp_path: Path) -> None:
+    git(tmp_path, "clone", "-q", str(parent), "clone")
+    clone = Git(tmp_path / "clone")
+    tree = tree_of(clone.root, "cloned")
+    with pytest.raises(Refused, match=r"submodule lib cannot be had at ") as caught:
+        furnish(clone, tree)
+    assert "git -c protocol.file.allow=always submodule update" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user/.gitconfig").write_text('[protocol "file"]\n\tallow = always\n')
+    allowed = Git(clone.root, {"HOME": str(tmp_path / "user")})
+    furnish(allowed, tree)
+    assert (tree / "lib/deep/calc.py").is_file()
+    (tree / "lib/made.txt").write_text("made\n")
+    made = allowed.commit_all(tree, "made")
+    assert made
+    clone.remove_worktree(tree)
+    head = git(clone.root, "rev-parse", f"{made}:lib")
+    assert git(clone.root, "show", f"{head}:made.txt") == "made"
+
+
+def test_relative_addresses_are_read_as_git_reads_them(repo: Path) -> None:
+    ours = Git(repo)
+    assert ours.address("https://a/b.git") == "https://a/b.git"
+    assert ours.address("../lib") == str(repo.parent / "lib")
+    git(repo, "remote", "add", "origin", "ssh://host/group/repo.git")
+    assert (ours.address("../lib.git"), ours.address("./sub/x")) == ("ssh://host/group/lib.git",
+                                                                   "ssh://host/group/repo.git/sub/x")
+
+
+def test_a_sparse_checkouts_patterns_are_the_users_own(repo: Path) -> None:
+    for name in ("docs/a", "src/b"):
+        (repo / name).parent.mkdir()
+        (repo / name).write_text("x\n")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "more")
+    git(repo, "sparse-checkout", "set", "src")
+    tree = tree_of(repo)
+    assert (tree / "docs/a").is_file()
+    assert not (repo / "docs").exists()
+    assert git(repo, "config", "core.sparseCheckout") == "true"
+
+
+def test_lfs_pointers_are_counted_and_a_missing_filter_is_git_s_error(repo: Path) -> None:
+    (repo / ".gitattributes").write_text("*.bin filter=lfs -text\n")
+    (repo / "a.bin").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    (repo / "b.bin").write_text("the thing itself\n")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "large")
+    assert count_pointers(Git(repo), tree_of(repo)) == 1
+    git(repo, "config", "filter.lfs.smudge", "no-git-lfs-here")
+    git(repo, "config", "filter.lfs.required", "true")
+    with pytest.raises(GitError) as caught:
+        tree_of(repo, "other")
+    assert "lfs" in caught.value.stderr
+
+
+def test_a_hook_may_forbid_the_landing_and_nothing_else(repo: Path) -> None:
+    for name in ("post-checkout", "reference-transaction", "pre-commit", "post-index-change"):
+        hook = repo / ".git/hooks" / name
+        hook.write_text("#!/bin/sh\nexit 1\n")
+        hook.chmod(0o755)
+    ours = Git(repo)
+    tree = tree_of(repo)
+    (tree / "new").touch()
+    assert ours.commit_all(tree, "kept")
+    with pytest.raises(Refused, match="reference-transaction"):
+        ours.check_movable("main")
+    assert not ours.update_ref("refs/heads/main", git(tree, "rev-parse", "HEAD"), hooks=True)
+    (repo / ".git/hooks/reference-transaction").unlink()
+    ours.check_movable("main")
+    assert subprocess.run(["git", "rev-parse", "main"], cwd=repo, capture_output=True, check=True).stdout

@@ -1,0 +1,118 @@
+"""The target while a run is stopped: moved on, rewritten, gone, checked out elsewhere; and a disk that is full."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import Node, Place, git, make_repository, wait_for
+
+
+def stopped(place: Place, graph: Path, run: str, node: str) -> None:
+    """A run onto main whose agent had begun, stopped in order."""
+    child = place.launch(graph, run, "--base", "main")
+    place.arrived(node)
+    child.send_signal(signal.SIGTERM)
+    assert place.finish(child, run) == 130, place.told()
+
+
+def test_a_base_that_moved_was_rewritten_or_went(place):
+    """`main` is checked out in another worktree of the user's all the time, which moves along."""
+    git(place.repo, "checkout", "-qb", "mine")
+    git(place.repo, "worktree", "add", "-q", str(place.root / "elsewhere"), "main")
+    elsewhere = place.root / "elsewhere"
+    graph = place.graph(Node("a", command=f"echo a > a.txt; {place.hold('a')}"))
+    stopped(place, graph, "r1", "a")
+    git(elsewhere, "commit", "-q", "--allow-empty", "-m", "moved on")
+    moved = git(place.repo, "rev-parse", "main")
+    git(elsewhere, "checkout", "-q", "--detach")
+    git(place.repo, "branch", "-m", "main", "away")
+    gone = place.command("launch", "--resume", "r1")
+    assert (gone.returncode, "has no branch main any more; restore it" in gone.stderr) == (1, True), gone.stderr
+    git(place.repo, "branch", "-m", "away", "main")
+    git(elsewhere, "checkout", "-q", "main")
+    place.free("a")
+    assert place.finish(place.resume("r1")) == 0, place.told()
+    assert git(place.repo, "rev-parse", "main^1") == moved
+    assert (elsewhere / "a.txt").read_text() == "a\n"
+    assert git(elsewhere, "status", "--porcelain") == git(place.repo, "status", "--porcelain") == ""
+
+    again = place.graph(Node("b", command=f"echo b > b.txt; {place.hold('b')}"), name="again")
+    stopped(place, again, "r2", "b")
+    git(elsewhere, "commit", "-q", "--amend", "--allow-empty", "-m", "rewritten")
+    rewritten = git(place.repo, "rev-parse", "main")
+    refused = place.command("launch", "--resume", "r2")
+    assert (refused.returncode, "say --onto" in refused.stderr) == (1, True), refused.stderr
+    place.free("b")
+    assert place.finish(place.begin("launch", "--resume", "r2", "--onto"), "r2") == 0, place.told()
+    assert git(place.repo, "rev-parse", "main^1") == rewritten
+    assert git(place.repo, "show", "main:b.txt") == "b"
+
+
+FULL = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+import test_bases
+test_bases.on_a_small_disk(Path(sys.argv[1]))
+"""
+
+
+def on_a_small_disk(root: Path) -> None:
+    """Runs in a mount namespace of its own: launch on a full disk, fill it at work, make room, forbid writing."""
+    disk = root / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(disk)], check=True)
+    make_repository(disk / "repo")
+    (root / "repo").symlink_to(disk / "repo")
+    place = Place(root)
+    try:
+        begin = place.launch_arguments(place.graph(Node("a")), "r1", repo=disk / "repo")
+        _fill(disk)
+        full = place.command(*begin)
+        assert (full.returncode, "No space left on device" in full.stderr) == (1, True), full.stderr
+        (disk / "fill").unlink()
+        graph = place.graph(Node("a", command=f"echo a > a.txt; {place.hold('x')}"))
+        child = place.begin(*place.launch_arguments(graph, "r2", repo=disk / "repo"))
+        place.arrived("x")
+        _fill(disk)
+        place.free("x")
+        log = place.home / "runs/r2/layers/runner-a.log"
+        wait_for("the runner meets the full disk", lambda: "No space left" in log.read_text())
+        (disk / "fill").unlink()
+        assert place.finish(child, "r2") == 1, place.told()
+        assert "No space left on device" in place.nodes("r2")["a"]["reason"]
+        assert log.read_text().count("No space left") < 10, "it was tried without a pause"
+        assert git(place.repo, "show", "refs/garrison/rescue/r2/a/1:a.txt") == "a"
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        told = place.command(*begin)
+        assert (told.returncode, "cannot be written" in told.stderr) == (1, True), told.stderr
+    finally:
+        left = place.leave()
+    assert not left, left
+
+
+def _fill(disk: Path) -> None:
+    try:
+        with (disk / "fill").open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+    except OSError:
+        pass
+
+
+def test_a_full_disk_and_one_that_cannot_be_written(tmp_path):
+    """All the work is kept once there is room, and no launch begins that could not land."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None or subprocess.run(
+            ["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small disk needs root and `unshare -m`")
+    tests = Path(__file__).parents
+    done = subprocess.run(["unshare", "-m", sys.executable, "-c", FULL, str(tmp_path), str(tests[0]), str(tests[1])],
+                          capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,164 @@
+"""The demonstration as a stranger starts it: with chaos to its end, interrupted in the middle, and refused at once.
+
+What happened is read from git and from the files, not from what garrison says of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import DEADLINE, Place, git, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES = {"rename_between", "add_monthly", "add_csv_export", "add_stats", "add_currency", "convert_report",
+         "annotate_returns"}
+
+
+@pytest.fixture
+def demo_place(place: Place) -> Place:
+    """A place whose temporary directory lies in it, so that all the demonstration does is seen there."""
+    temporary = place.root / "tmp"
+    temporary.mkdir()
+    place.env = {name: value for name, value in place.env.items() if not name.startswith("GARRISON_")}
+    place.env |= {"TMPDIR": str(temporary), "GIT_DIR": "/nowhere", "GARRISON_HOME": "/nowhere"}  # neither may matter
+    return place
+
+
+def start(place: Place, *options: str, log: str = "demo.out", **env: str) -> subprocess.Popen[bytes]:
+    with (place.root / log).open("wb") as output:
+        child = subprocess.Popen([sys.executable, str(ROOT / "scripts/demo.py"), *options], cwd=ROOT,
+                                 env={**place.env, **env}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                 start_new_session=True)
+    place.started.append(child)
+    return child
+
+
+def said(place: Place, log: str = "demo.out") -> str:
+    return (place.root / log).read_text()
+
+
+def folders(place: Place) -> list[Path]:
+    return list((place.root / "tmp").iterdir())
+
+
+def the_demo_in(place: Place, folder: Path) -> Place:
+    """The demonstration's own repository and home, to look into."""
+    inside = dataclasses.replace(place, started=[])
+    inside.repo, inside.home, inside.trees = folder / "ledger", folder / "home", folder / "trees"
+    return inside
+
+
+def test_all_that_is_promised_happens(demo_place):
+    child = start(demo_place, "--keep")
+    assert child.wait(DEADLINE) == 0, said(demo_place)
+    (folder,) = folders(demo_place)
+    inside = the_demo_in(demo_place, folder)
+    check_history(inside)
+    check_rework(inside)
+    check_deaths(inside)
+    assert "NOT SHOWN" not in said(demo_place)
+    assert not inside.mine()
+    assert not [path for path in folder.rglob("*") if path.is_socket()]
+    assert not list(inside.trees.rglob("*.py")), "a worktree or a slot is left"
+    check_proposals(demo_place, folder, more=5)
+
+
+def check_history(inside: Place) -> None:
+    """Each node is merged into main once, and main's tests pass."""
+    subjects = git(inside.repo, "log", "--first-parent", "--format=%s", "main").splitlines()
+    assert sorted(subjects) == sorted(["Begin", *(f"Merge garrison/demo/{name} into main" for name in NODES)])
+    tested = subprocess.run([sys.executable, "-m", "unittest", "discover", "-s", "tests", "-t", "."], cwd=inside.repo,
+                            capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stderr
+    text = (inside.repo / "ledger/cli.py").read_text()
+    assert [text.count(f"def run_{name}(") for name in ("export", "stats", "monthly")] == [1, 1, 1]
+    assert ".within(" in (inside.repo / "ledger/monthly.py").read_text()
+
+
+def check_rework(inside: Place) -> None:
+    """One attempt was red merged, one met a conflict, and the second of each was told so and landed."""
+    (queue,) = inside.home.glob("merge-queue/*/main/journal.jsonl")
+    records = [json.loads(line) for line in queue.read_text().splitlines()]
+    ends = {(record["data"]["entry"].rpartition("-")[0], record["data"]["status"]) for record in records
+            if record["data"].get("status") in ("rejected", "conflict", "landed")}
+    assert {("add_monthly-1", "rejected"), ("add_stats-1", "conflict")} <= ends, ends
+    reasons = {"add_monthly": "has no attribute 'between'", "add_stats": "conflict in README.md, ledger/cli.py"}
+    for node, why in reasons.items():
+        assert inside.nodes("demo")[node]["attempt"] == 2
+        assert why in (inside.home / f"runs/demo/nodes/{node}/2/prompt.md").read_text()
+    alone = git(inside.repo, "show", "refs/garrison/rescue/demo/add_monthly/1:ledger/monthly.py")
+    assert ".between(" in alone
+
+
+def check_deaths(inside: Place) -> None:
+    """A life of every layer was found dead by who looks after it, and has a successor that ended in order."""
+    deaths = inside.deaths("demo")
+    lives = [record["data"] for record in inside.journal("demo", "launch") if record["kind"] == "open"]
+    assert [life["incarnation"] for life in lives] == [1, 2]
+    for role in ("guardian", "runner", "orchestrator", "processor"):
+        dead = [stem for stem in deaths if stem.startswith(role)]
+        assert dead, f"no {role} died: {deaths}"
+        for stem in dead:
+            identity = inside.identity(stem, "demo")
+            assert identity["incarnation"] > max(deaths[stem])
+            assert identity["status"] == "terminated"
+
+
+def check_proposals(place: Place, folder: Path, *, more: int) -> None:
+    """Each of the `more` or more commands that are proposed works as it stands; the last one removes the folder."""
+    _, _, rest = said(place).partition("What to try next\n")
+    commands = [line.strip() for line in rest.partition("\n\n")[0].splitlines()]
+    assert len(commands) >= more
+    env = {name: value for name, value in place.env.items() if name != "GIT_DIR"}
+    for command in commands:
+        done = subprocess.run(["sh", "-c", command], cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+                              timeout=DEADLINE)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.stdout or command.startswith("rm "), command
+    assert not folder.exists() or not commands[-1].startswith("rm ")
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing(demo_place):
+    child = start(demo_place, "--terminal", "process")
+    wait_for("a guardian is back", lambda: "guardian-demo is back" in said(demo_place) or child.poll() is not None)
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.wait(DEADLINE) == 130, said(demo_place)
+    assert "stopping run demo in order" in said(demo_place)
+    assert "run stopped" in said(demo_place)
+    assert "had to be killed" not in said(demo_place)
+    assert not demo_place.mine()
+    assert folders(demo_place) == []
+
+
+@pytest.mark.slow
+def test_what_was_kept_of_an_interrupted_one_can_be_resumed(demo_place):
+    child = start(demo_place, "--keep", "--no-chaos")
+    wait_for("the agents work", lambda: "an agent works on it" in said(demo_place) or child.poll() is not None)
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.wait(DEADLINE) == 130, said(demo_place)
+    (folder,) = folders(demo_place)
+    check_proposals(demo_place, folder, more=2)
+    check_history(the_demo_in(demo_place, folder))
+
+
+def test_what_cannot_begin_is_kept_and_said(demo_place):
+    """The gate cannot run, for PATH has no mv: exit 1, and the folder stays and is named."""
+    programs = demo_place.root / "bin"
+    programs.mkdir()
+    for name in ("git", "sh", "cat", "rm"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    child = start(demo_place, PATH=str(programs))
+    assert child.wait(DEADLINE) == 1, said(demo_place)
+    (folder,) = folders(demo_place)
+    assert "NOT SHOWN: no run began" in said(demo_place)
+    assert f"Kept: {folder}" in said(demo_place)
+    check_proposals(demo_place, folder, more=2)

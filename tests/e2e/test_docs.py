@@ -1,0 +1,88 @@
+"""What README and docs/ say to type is typed here, in the order of the page, in a place like a reader's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from blocks import Block, blocks
+from support import DEADLINE, Place, git
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "docs/how-to.md")
+SAVED = frozenset({"dot", "toml", "yaml", "python"})
+SHOWN = frozenset({"text", ""})
+TEST = """import unittest
+
+from deep_thought import answer
+
+
+class Answers(unittest.TestCase):
+    def test_answer(self):
+        self.assertEqual(answer(), 42)
+"""
+
+
+@pytest.fixture
+def reader(places: Callable[..., Place]) -> Place:
+    """A place with the doors, `garrison` on PATH and a small project in ~/src/project."""
+    place = places()
+    (place.root / "scripts").symlink_to(ROOT / "scripts")
+    project = place.user / "src" / "project"
+    (project / "tests").mkdir(parents=True)
+    git(project, "init", "-q", "-b", "main")
+    (project / "README.md").write_text("# A project\n")
+    (project / ".gitignore").write_text("__pycache__/\n.venv/\n.pytest_cache/\n")
+    (project / "deep_thought.py").write_text("def answer():\n    return 42\n")
+    (project / "tests/__init__.py").touch()
+    (project / "tests/test_answer.py").write_text(TEST)
+    for name, value in (("user.name", "A Reader"), ("user.email", "reader@example.org")):
+        git(project, "config", name, value)
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "Begin")
+    place.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{place.env['PATH']}"
+    return place
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_the_page_says_to_type_works(reader: Place, page: str) -> None:
+    """Every block is run, saved, or shown on purpose; none is left out silently."""
+    ran = 0
+    for block in blocks(ROOT / page):
+        where = f"{block.page}:{block.line}"
+        if block.language in SAVED and block.file:
+            save(reader, block)
+        elif block.language == "sh" and not block.not_run:
+            done = run(reader, block)
+            assert done.returncode == 0, f"{where}\n{block.text}\n{done.stdout}\n{done.stderr}\n{reader.told()}"
+            assert "Traceback" not in done.stderr, f"{where}\n{done.stderr}"
+            ran += 1
+        else:
+            assert block.language in SHOWN or block.not_run or block.language in SAVED, \
+                f"{where}: `{block.language}` is neither run, nor saved, nor said to be left out"
+    assert ran >= 1
+
+
+def save(place: Place, block: Block) -> None:
+    """A file that the reader is told to save; config.toml belongs into the home."""
+    folder = place.home if block.file == "config.toml" else place.root
+    folder.mkdir(exist_ok=True, mode=0o700)
+    (folder / block.file).write_text(block.text)
+
+
+def run(place: Place, block: Block) -> subprocess.CompletedProcess[str]:
+    """Type a block."""
+    return subprocess.run(["bash", "-e", "-c", block.text], env=place.env, cwd=place.root, capture_output=True,
+                          text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
+
+
+def test_the_reference_says_what_the_commands_say() -> None:
+    """docs/reference.md is written from the commands' own help."""
+    done = subprocess.run([sys.executable, str(ROOT / "scripts/reference.py"), "--check"], capture_output=True,
+                          text=True, check=False, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr

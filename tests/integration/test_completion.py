@@ -1,0 +1,109 @@
+"""Completion as shells do it: real bash through the printed script; what a TAB loads; names that are nearly right."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from garrison.cli.which import nearest
+from garrison.records import run as run_records
+from garrison.records.journal import Writer
+from garrison.records.run import Launch, RunFiles
+
+AT = "2026-01-31T12:34:56.000000Z"
+PROGRAM = Path(sys.executable).parent / "garrison"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with two runs, one with nodes that are only in its journal."""
+    home = tmp_path / "home"
+    for run in ("crew-1", "crew-2"):
+        files = RunFiles(home, run)
+        run_records.save(files.launch, Launch(run, "crew", "/repo", "main", AT, "/trees"))
+        journal = Writer(files.journal, "t")
+        for node in ("add_tests", "add_docs") if run == "crew-1" else ("port",):
+            journal.append("node", {"node": node, "status": "pending", "attempt": 1}, AT)
+        journal.close()
+    return home
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}", "HOME": str(home), "GARRISON_HOME": str(home)}
+
+
+def offered(home: Path, words: list[str], script: str) -> list[str]:
+    """What bash's own completion function leaves in COMPREPLY for `words`, the last one being typed."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    program = (f"{script}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}\n"
+               "_garrison_completion garrison; printf '%s\\n' \"${COMPREPLY[@]}\"")
+    done = subprocess.run(["bash", "--norc", "-c", program], env=environment(home), capture_output=True, text=True,
+                          check=True, timeout=60)
+    return [line for line in done.stdout.splitlines() if line]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the garrison command is not installed beside this Python")
+def test_bash_completes_commands_runs_and_nodes(home: Path) -> None:
+    script = subprocess.run([PROGRAM, "completion", "bash"], env=environment(home), capture_output=True, text=True,
+                            check=True, timeout=60).stdout
+    assert offered(home, ["garrison", "st"], script) == ["stop", "status"]
+    assert offered(home, ["garrison", "status", "crew"], script) == ["crew-2", "crew-1"]
+    assert offered(home, ["garrison", "logs", "add"], script) == ["add_tests", "add_docs"]
+    assert offered(home, ["garrison", "logs", "--run", "crew-2", ""], script) == ["port"]
+    assert offered(home, ["garrison", "logs", "--layer", "g"], script) == ["guardian"]
+    assert offered(home, ["garrison", "launch", "--resume", "crew-1"], script) == ["crew-1"]
+    assert "--watch" in offered(home, ["garrison", "status", "--"], script)
+    assert offered(home, ["garrison", "--home", f"{home}/none", "status", ""], script) == []
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_read_their_script(home: Path, shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = subprocess.run([PROGRAM, "completion", shell], env=environment(home), capture_output=True, check=True,
+                            timeout=60).stdout
+    (tmp_path / "script").write_bytes(script)
+    assert subprocess.run([shell, "-n", str(tmp_path / "script")], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("words", ["garrison ", "garrison status ", "garrison logs ", "garrison attach "])
+def test_a_tab_loads_no_parser_and_no_tmux(home: Path, words: str) -> None:
+    code = ("import sys\nfrom garrison.cli.main import main\ntry:\n    main([])\nexcept SystemExit:\n    pass\n"
+            "print(sorted({'lark', 'libtmux', 'rich', 'yaml'} & set(sys.modules)), file=sys.stderr)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env={
+        **environment(home), "_GARRISON_COMPLETE": "bash_complete", "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()))})
+    assert done.stdout
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_home_that_cannot_be_read_offers_nothing_and_says_nothing(home: Path) -> None:
+    RunFiles(home, "crew-1").journal.write_text("nonsense\n")
+    done = subprocess.run([PROGRAM], capture_output=True, text=True, check=False, timeout=60, env={
+        **environment(home), "_GARRISON_COMPLETE": "bash_complete", "COMP_WORDS": "garrison logs ", "COMP_CWORD": "2"})
+    assert (done.stdout, done.stderr) == ("plain,port\n", "")
+
+
+@pytest.mark.parametrize(("name", "known", "said"), [
+    ("add_test", ["add_tests", "port"], "did you mean add_tests? "), ("PORT", ["port"], "did you mean port? "),
+    ("zzz", ["add_tests"], ""), ("a", [], "")])
+def test_a_name_that_is_nearly_right(name: str, known: list[str], said: str) -> None:
+    assert nearest(name, known) == said
+
+
+def test_an_unknown_run_or_node_is_answered_with_the_nearest(home: Path) -> None:
+    for arguments, said in ((["status", "crew-11"], "did you mean crew-1?"),
+                            (["logs", "add_test"], "did you mean add_tests?"),
+                            (["logs", "prt", "--run", "crew-2"], "did you mean port?"),
+                            (["logs", "port"], "has not begun"), (["attach", "port"], "has no session yet")):
+        done = subprocess.run([PROGRAM, *arguments], env=environment(home), capture_output=True, text=True,
+                              check=False, timeout=60)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert said in done.stderr
+        assert done.stderr.count("\n") == 1

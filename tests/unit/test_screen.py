@@ -1,0 +1,54 @@
+"""What may reach a terminal: words, whatever an agent wrote; and how much room they take."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.system.screen import clean, clean_lines, fit, pad, width, wrap
+
+HOSTILE = [
+    ("\x1b[31mred\x1b[0m", "red"),
+    ("\x1b]0;title\x07after", "after"),
+    ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+    ("\x1b]52;c;AAAA\x9cclip", "clip"),
+    ("\x1bP1$r0m\x1b\\dcs", "dcs"),
+    ("\x9b2Jc1", "c1"),
+    ("\x1b]0;never ended", "0;never ended"),
+    ("\x1b[2J\x1b[H\x1bcgone", "gone"),
+    ("a\tb\r\nc  d", "a b c d"),
+    ("bell\x07 back\x08space\x00\x7f", "bell backspace"),
+    ("\u202egpj.exe\u2066", "gpj.exe"),
+    ("\ud800lone", "\ufffdlone"),
+    ("\x1b\x1b[0m[31mtwice", "[31mtwice"),
+    ("line\u2028two", "line two"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), HOSTILE)
+def test_only_words_pass(text: str, words: str) -> None:
+    assert clean(text) == words
+
+
+@given(st.text(st.characters(max_codepoint=0x2100), max_size=60))
+def test_no_control_passes_whatever_comes(text: str) -> None:
+    for line in (clean(text), *clean_lines(text)):
+        assert all(letter >= " " and not "\x7f" <= letter <= "\x9f" for letter in line.replace("\t", " ")), line
+
+
+def test_lines_keep_their_indentation() -> None:
+    assert clean_lines("one\r\n  \x1b[1mtwo\x1b[0m\n10%\r20%\n\n") == ["one", "  two", "10%", "20%"]
+
+
+def test_room_is_counted_in_columns() -> None:
+    assert (width("abc"), width("日本"), width("e\u0301")) == (3, 4, 1)
+    assert [fit("日本語", columns) for columns in (6, 5, 4, 1, 0)] == ["日本語", "日本…", "日…", "…", ""]
+    assert pad("日", 4) == "日  "
+
+
+@given(st.text("ab日 e\u0301-", max_size=80), st.integers(4, 20))
+def test_wrapped_lines_fit_and_lose_nothing(text: str, columns: int) -> None:
+    lines = wrap(text, columns)
+    assert all(width(line) <= columns for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")

@@ -1,0 +1,192 @@
+"""What a scripted model says, and what goes wrong before it does. Values only; `wire` puts them on the line.
+
+A `Turn` is one assistant message. A `Fault` is one mishap; it happens `times` times and then the turn is said, unless
+it stands alone. Both can be written in Python or, by `read_turn`, as a mapping from a YAML or JSON file; a mapping that
+says nothing sensible raises `ScriptError` with the words for its author.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from garrison.errors import UsageError
+
+Block = dict[str, Any]
+"""One content block of an assistant message, as the Messages API has it; a tool's `id` is given when it is sent."""
+ALWAYS = 1 << 30
+MANY_BYTES = (1 << 20) + 4096
+"""A little more than the line that an unprepared reader accepts."""
+
+PLACES = ("before", "headers", "stream")
+KINDS = {
+    "status": "an HTTP status (429, 529, 401 …), with retry_after, type, message, headers",
+    "too_long": "400 'prompt is too long'",
+    "drop": "the connection is reset: before | headers | stream (before, in mid of, after the headers)",
+    "hang": "silence: before | headers | stream, for `seconds` or until released; then the turn is said",
+    "malformed": "the stream breaks the protocol: json | event | order",
+    "stream_error": "an error event in mid-stream, with this type (overloaded_error …)",
+    "oversize": "one line of the stream has this many bytes (true: a little over 1 MiB)",
+}
+_TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+          413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
+
+
+class ScriptError(UsageError):
+    """The script cannot be played; the message names the place and what would do."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one answer."""
+
+    input: int = 1000
+    output: int = 50
+    cache_read: int = 0
+    cache_write: int = 0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One mishap: a kind of `KINDS` and its value."""
+
+    kind: str
+    value: Any = True
+    times: int = 1
+    seconds: float | None = None
+    """How long a hang lasts; None = until the server is told to release it."""
+    retry_after: float | None = None
+    type: str = ""
+    message: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ScriptError(f"no fault {self.kind!r}; there are: {', '.join(KINDS)}")
+        if self.kind in {"drop", "hang"} and self.value not in PLACES:
+            raise ScriptError(f"{self.kind}: {self.value!r} is no place; there are: {', '.join(PLACES)}")
+        if self.kind == "malformed" and self.value not in {"json", "event", "order"}:
+            raise ScriptError(f"malformed: {self.value!r} is not one of json, event, order")
+
+    @property
+    def status(self) -> int | None:
+        """The HTTP status that is answered instead of a message; None for every other mishap."""
+        return 400 if self.kind == "too_long" else int(self.value) if self.kind == "status" else None
+
+    @property
+    def error(self) -> dict[str, str]:
+        """The `error` object of the API that goes with it."""
+        if self.kind == "too_long":
+            message = self.message or "prompt is too long: 210000 tokens > 200000 maximum"
+            return {"type": "invalid_request_error", "message": message}
+        default = str(self.value) if self.kind == "stream_error" else _TYPES.get(self.status or 500, "api_error")
+        return {"type": self.type or default, "message": self.message or f"a scripted {self.kind} ({self.value})"}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One assistant message."""
+
+    blocks: tuple[Block, ...] = ()
+    stop: str | None = None
+    """The stop reason; None = tool_use where a tool is used, else end_turn."""
+    usage: Usage = Usage()
+    model: str | None = None
+    """The model that says it has answered; None = the one that was asked."""
+    piece: int = 24
+    """Characters in one delta."""
+    delay: float = 0.0
+    """Seconds between two events: slow streaming."""
+    faults: tuple[Fault, ...] = ()
+    """Happen in this order before the turn is said, one a request."""
+
+    @property
+    def stop_reason(self) -> str:
+        """What the message says about why it ended."""
+        uses = any(block["type"] == "tool_use" for block in self.blocks)
+        return self.stop or ("tool_use" if uses else "end_turn")
+
+
+def text(words: str) -> Block:
+    """A text block."""
+    return {"type": "text", "text": words}
+
+
+def thinking(words: str) -> Block:
+    """A thinking block."""
+    return {"type": "thinking", "thinking": words, "signature": "c2NyaXB0ZWQ="}
+
+
+def use(name: str, **given: Any) -> Block:
+    """A tool_use block: the tool's name and its input."""
+    return {"type": "tool_use", "name": name, "input": given}
+
+
+def say(*blocks: Block | str, **options: Any) -> Turn:
+    """A turn of these blocks, plain strings as text; `options` are fields of `Turn`."""
+    return Turn(tuple(text(block) if isinstance(block, str) else block for block in blocks), **options)
+
+
+# ------------------------------------------------------------------------------------------------ from a file
+
+_TURN_KEYS = {"thinking", "text", "tool", "tools", "stop", "usage", "model", "piece", "delay", "faults", "fault",
+              "empty"}
+
+
+def read_turn(given: Any, where: str) -> Turn:
+    """A turn from a mapping (docs/testing-without-a-key.md has the keys). `where` is for the message of ScriptError."""
+    if isinstance(given, str):
+        return say(given)
+    _known(given, _TURN_KEYS, where)
+    faults = [_read_fault(one, where) for one in _listed(given, "faults", "fault")]
+    blocks = _read_blocks(given, where)
+    if not (blocks or given.get("empty") or faults):
+        raise ScriptError(f"{where}: a turn says something (text, thinking, tool), has faults, or is `empty: true`")
+    if not (blocks or given.get("empty")):
+        last = faults[-1]
+        faults[-1] = Fault(**{**last.__dict__, "times": ALWAYS})
+    options = {name: given[name] for name in ("stop", "model", "piece", "delay") if name in given}
+    return Turn(tuple(blocks), usage=_read_usage(given.get("usage", {}), where), faults=tuple(faults), **options)
+
+
+def _read_blocks(given: dict[str, Any], where: str) -> list[Block]:
+    blocks = [thinking(str(given["thinking"]))] if "thinking" in given else []
+    blocks += [text(str(words)) for words in _listed(given, "text", "text")]
+    for tool in _listed(given, "tools", "tool"):
+        _known(tool, {"name", "input"}, f"{where}, tool")
+        if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input", {}), dict):
+            raise ScriptError(f"{where}: a tool is {{name: Bash, input: {{command: …}}}}")
+        blocks.append(use(tool["name"], **tool.get("input", {})))
+    return blocks
+
+
+def _read_fault(given: Any, where: str) -> Fault:
+    _known(given, {*KINDS, "times", "seconds", "retry_after", "type", "message", "headers"}, f"{where}, fault")
+    kinds = [name for name in KINDS if name in given]
+    if len(kinds) != 1:
+        raise ScriptError(f"{where}: a fault is exactly one of {', '.join(KINDS)}")
+    rest = {name: value for name, value in given.items() if name not in KINDS}
+    if rest.get("times") == "always":
+        rest["times"] = ALWAYS
+    return Fault(kinds[0], given[kinds[0]], **rest)
+
+
+def _read_usage(given: Any, where: str) -> Usage:
+    _known(given, {"input", "output", "cache_read", "cache_write"}, f"{where}, usage")
+    return Usage(**given)
+
+
+def _listed(given: dict[str, Any], *names: str) -> list[Any]:
+    """The values under the first of `names` that is there, one value as a list of it."""
+    for name in names:
+        if name in given:
+            return list(given[name]) if isinstance(given[name], list) else [given[name]]
+    return []
+
+
+def _known(given: Any, names: set[str], where: str) -> None:
+    if not isinstance(given, dict):
+        raise ScriptError(f"{where}: {given!r} is not a mapping")
+    if unknown := sorted(set(map(str, given)) - names):
+        raise ScriptError(f"{where}: unknown {', '.join(unknown)}; known: {', '.join(sorted(names))}")

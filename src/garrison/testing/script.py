@@ -2,7 +2,8 @@
 
 Of the conversations the first whose `when` fits the request answers, with the turn at the request's `step`.
 The one thing remembered is how often each fault has happened, for every conversation (of a callable: prompt), key and
-step by itself. Whatever cannot be answered raises `ScriptError`: the server sends its words back as HTTP 400, so that a mistake is loud.
+step by itself. Whatever cannot be answered raises `ScriptError`: the server sends its words back as HTTP 400, so that a
+mistake is loud.
 """
 
 from __future__ import annotations

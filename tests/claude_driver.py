@@ -91,6 +91,13 @@ async def work(folder: Path) -> dict[str, Any]:
         return told | {"paths": sorted({record.path for record in server.requests}), "stderr": stage.stderr}
 
 
+async def greet(folder: Path) -> dict[str, Any]:
+    """One turn."""
+    with ModelServer(lambda asked: "hello") as server:
+        async with sdk.ClaudeSDKClient(Stage(folder, server).options()) as client:
+            return {"said": await turn(client, "hello?")}
+
+
 async def unknown(stage: Stage) -> str:
     """What is raised for a session that nobody knows."""
     client = sdk.ClaudeSDKClient(stage.options(resume=str(uuid.uuid4())))
@@ -135,7 +142,7 @@ async def interrupt(client: sdk.ClaudeSDKClient, server: ModelServer, calls: int
 
 def main() -> None:
     """The program."""
-    scenario, folder = {"work": work, "faults": faults}[sys.argv[1]], Path(sys.argv[2])
+    scenario, folder = {"work": work, "faults": faults, "greet": greet}[sys.argv[1]], Path(sys.argv[2])
     told = asyncio.run(scenario(folder))
     isolated = os.environ["GARRISON_ISOLATION"]
     told |= {"isolation": isolated, "attempts": isolation.attempts() if isolated == "namespace" else None}

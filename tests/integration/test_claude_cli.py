@@ -20,6 +20,7 @@ import pytest
 from garrison.testing import isolation, landlock
 
 TESTS = Path(__file__).parents[1]
+EXAMPLE = TESTS.parent / "examples" / "scripted_model" / "try"
 
 
 def missing() -> str | None:
@@ -142,5 +143,14 @@ def test_a_limit_a_refused_log_in_and_silence(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(landlock.why_not() is not None, reason=str(landlock.why_not()))
 def test_the_fallback_without_namespaces_runs_the_cli_too(tmp_path: Path) -> None:
-    told = run("work", tmp_path, "--by", "landlock")
-    assert (told["isolation"], told["first"][-1]["result"]) == ("landlock", "done")
+    told = run("greet", tmp_path, "--by", "landlock")
+    assert (told["isolation"], told["said"][-1]["result"]) == ("landlock", "hello")
+
+
+def test_the_example_of_the_documentation_works() -> None:
+    done = subprocess.run([EXAMPLE, sys.executable], capture_output=True, text=True, check=False, timeout=90)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["The greeting is there.", "commit: Add a greeting"]
+    assert " alpha.txt | 1 +" in lines
+    assert lines[-1] == "calls of the model: 4", "one of them was overloaded"

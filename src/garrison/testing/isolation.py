@@ -99,6 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parsed(arguments)
     if given.inside:
         return _inside(given.inside, given.command)
+<<<<<<< HEAD
     reason = namespace_refusal()
     if reason is not None and landlock.why_not() is not None:
         print(f"not run: {reason}; {landlock.why_not()}", file=sys.stderr)
@@ -111,6 +112,28 @@ def main(arguments: list[str] | None = None) -> int:
         again = [sys.executable, "-P", "-m", "garrison.testing.isolation", "--inside",
                  "landlock" if reason else "namespace", "--"]
         return _wait([*enter, *again, *given.command], env)
+=======
+    way, reason = _way(given.by)
+    if reason:
+        print(reason, file=sys.stderr)
+    if not way:
+        return SKIPPED
+    enter = ["unshare", "-rn", "--"] if way == "namespace" else []
+    again = [sys.executable, "-P", "-m", "garrison.testing.isolation", "--inside", way, "--"]
+    with _folder(given.folder) as folder:
+        return _wait([*enter, *again, *given.command], environment(folder) | _passed(given.env))
+
+
+def _way(wanted: str | None) -> tuple[str, str]:
+    """How to isolate (empty: not at all), and what there is to say about it."""
+    reasons = {"namespace": namespace_refusal(), "landlock": landlock.why_not()}
+    ways = [wanted] if wanted else list(reasons)
+    possible = [way for way in ways if reasons[way] is None]
+    told = "; ".join(str(reasons[way]) for way in ways if reasons[way])
+    if not possible:
+        return "", f"not run, nothing can be isolated here: {told}"
+    return possible[0], f"isolated by {possible[0]} only: {told}" if told and possible[0] == "landlock" else ""
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -119,6 +142,10 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]",
                         help="let this variable in as well (again for more)")
     parser.add_argument("--folder", type=Path, help="where HOME and the CLI's files lie; default: a temporary place")
+<<<<<<< HEAD
+=======
+    parser.add_argument("--by", choices=("namespace", "landlock"), help="this way or not at all; default: the first")
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
     parser.add_argument("--inside", choices=("namespace", "landlock"), help=argparse.SUPPRESS)
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     return parser.parse_args(arguments)

@@ -1,19 +1,33 @@
+<<<<<<< HEAD
 """Who says what: the rules by which a request finds its turn, from a Python callable or a file.
 
 A file holds `conversations`: the first whose `when` fits the request answers, with the turn at the request's `step`.
 The one thing remembered is how often each fault has happened, for every conversation, key and step by itself. Whatever
 cannot be answered raises `ScriptError`: the server sends its words back as HTTP 400, so that a mistake is loud.
+=======
+"""Who says what: the rules by which a request finds its turn, in a Python callable or in conversations from a file.
+
+Of the conversations the first whose `when` fits the request answers, with the turn at the request's `step`.
+The one thing remembered is how often each fault has happened, for every conversation (of a callable: prompt), key and
+step by itself. Whatever cannot be answered raises `ScriptError`: the server sends its words back as HTTP 400, so that a
+mistake is loud.
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 """
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import json
 import re
 import runpy
+=======
+import re
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+<<<<<<< HEAD
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +35,12 @@ import yaml
 
 from garrison.testing.asked import Asked
 from garrison.testing.turn import Fault, ScriptError, Turn, read_turn, say
+=======
+from typing import Any
+
+from garrison.testing.asked import Asked
+from garrison.testing.turn import Fault, ScriptError, Turn, say
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
 Player = Callable[[Asked], "Turn | Fault | str"]
 """A script in Python: what it returns is said; a string is text."""
@@ -44,6 +64,11 @@ class Conversation:
     name: str
     when: dict[str, str]
     turns: tuple[Turn, ...]
+<<<<<<< HEAD
+=======
+    repeat: bool = False
+    """Whether the last turn is said again for ever, however far the request's step is."""
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
     def fits(self, asked: Asked) -> bool:
         """Whether every expression is found in its field (for `tool`: in the name of one tool)."""
@@ -52,10 +77,18 @@ class Conversation:
 
     def turn(self, asked: Asked) -> Turn:
         """The turn at the request's step, with `{key}` filled in."""
+<<<<<<< HEAD
         if asked.step >= len(self.turns):
             raise ScriptError(f"conversation {self.name!r} has {len(self.turns)} turns, "
                               f"but the model is asked for number {asked.step + 1}")
         turn = self.turns[asked.step]
+=======
+        step = min(asked.step, len(self.turns) - 1) if self.repeat else asked.step
+        if step >= len(self.turns):
+            raise ScriptError(f"conversation {self.name!r} has {len(self.turns)} turns, "
+                              f"but the model is asked for number {asked.step + 1}")
+        turn = self.turns[step]
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
         return replace(turn, blocks=tuple(_filled(block, asked.key) for block in turn.blocks))
 
 
@@ -87,18 +120,29 @@ class Script:
             said = say(said)
         if not isinstance(said, Turn):
             raise ScriptError(f"the script returned {said!r} instead of a Turn, a Fault or a string")
+<<<<<<< HEAD
         return self._turn("", said, asked)
 
     def _turn(self, name: str, turn: Turn, asked: Asked) -> Answer:
         with self._lock:
             for index, fault in enumerate(turn.faults):
                 place = (name, asked.key, asked.step, index)
+=======
+        return self._turn(f"prompt {asked.prompt}", said, asked)
+
+    def _turn(self, counted: str, turn: Turn, asked: Asked) -> Answer:
+        name = counted if self._player is None else ""
+        with self._lock:
+            for index, fault in enumerate(turn.faults):
+                place = (counted, asked.key, asked.step, index)
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
                 if self._happened[place] < fault.times:
                     self._happened[place] += 1
                     return Answer(turn, fault, name, asked.step)
         return Answer(turn, None, name, asked.step)
 
 
+<<<<<<< HEAD
 def load(path: Path) -> Script:
     """The script in a file: `.py` defines `answer(asked)`, the others are YAML or JSON. ScriptError says what is wrong."""
     if not path.is_file():
@@ -146,6 +190,8 @@ def _expression(pattern: Any, where: str) -> str:
     return str(pattern)
 
 
+=======
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 def _key(pattern: str, asked: Asked) -> str:
     if not pattern:
         return ""

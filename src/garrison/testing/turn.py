@@ -1,13 +1,22 @@
 """What a scripted model says, and what goes wrong before it does. Values only; `wire` puts them on the line.
 
+<<<<<<< HEAD
 A `Turn` is one assistant message. A `Fault` is one mishap; it happens `times` times and then the turn is said, unless
 it stands alone. Both can be written in Python or, by `read_turn`, as a mapping from a YAML or JSON file; a mapping that
 says nothing sensible raises `ScriptError` with the words for its author.
+=======
+A `Turn` is one assistant message. A `Fault` is one mishap; it happens `times` times and then the turn is said. What no
+client could be sent raises `ScriptError` where it is made. `script_file` reads both from YAML or JSON.
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 """
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Mapping
+=======
+from collections.abc import Callable, Mapping
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +38,24 @@ KINDS = {
     "stream_error": "an error event in mid-stream, with this type (overloaded_error …)",
     "oversize": "one line of the stream has this many bytes (true: a little over 1 MiB)",
 }
+<<<<<<< HEAD
+=======
+
+
+def _whole(value: Any, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _length(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
+
+
+_SENSIBLE: dict[str, Callable[[Any], bool]] = {
+    "status": lambda value: _whole(value, 200) and value < 600, "too_long": lambda value: value is True,
+    "drop": PLACES.__contains__, "hang": PLACES.__contains__, "malformed": ("json", "event", "order").__contains__,
+    "stream_error": lambda value: isinstance(value, str), "oversize": lambda value: value is True or _whole(value, 1),
+}
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
           413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
 
@@ -46,6 +73,13 @@ class Usage:
     cache_read: int = 0
     cache_write: int = 0
 
+<<<<<<< HEAD
+=======
+    def __post_init__(self) -> None:
+        if not all(map(_whole, (self.input, self.output, self.cache_read, self.cache_write))):
+            raise ScriptError(f"usage is in whole numbers, not {self}")
+
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
 @dataclass(frozen=True)
 class Fault:
@@ -64,10 +98,17 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ScriptError(f"no fault {self.kind!r}; there are: {', '.join(KINDS)}")
+<<<<<<< HEAD
         if self.kind in {"drop", "hang"} and self.value not in PLACES:
             raise ScriptError(f"{self.kind}: {self.value!r} is no place; there are: {', '.join(PLACES)}")
         if self.kind == "malformed" and self.value not in {"json", "event", "order"}:
             raise ScriptError(f"malformed: {self.value!r} is not one of json, event, order")
+=======
+        if not _SENSIBLE[self.kind](self.value):
+            raise ScriptError(f"{self.kind}: {self.value!r} is not what it takes: {KINDS[self.kind]}")
+        if not (_whole(self.times) and _length(self.seconds) and _length(self.retry_after)):
+            raise ScriptError(f"{self.kind}: times is a whole number, seconds and retry_after are numbers from 0")
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
     @property
     def status(self) -> int | None:
@@ -101,6 +142,13 @@ class Turn:
     faults: tuple[Fault, ...] = ()
     """Happen in this order before the turn is said, one a request."""
 
+<<<<<<< HEAD
+=======
+    def __post_init__(self) -> None:
+        if not _length(self.delay) or not _whole(self.piece, 1):
+            raise ScriptError("a turn's delay is a number of seconds, its piece a whole number from 1")
+
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba
     @property
     def stop_reason(self) -> str:
         """What the message says about why it ended."""
@@ -126,6 +174,7 @@ def use(name: str, **given: Any) -> Block:
 def say(*blocks: Block | str, **options: Any) -> Turn:
     """A turn of these blocks, plain strings as text; `options` are fields of `Turn`."""
     return Turn(tuple(text(block) if isinstance(block, str) else block for block in blocks), **options)
+<<<<<<< HEAD
 
 
 # ------------------------------------------------------------------------------------------------ from a file
@@ -190,3 +239,5 @@ def _known(given: Any, names: set[str], where: str) -> None:
         raise ScriptError(f"{where}: {given!r} is not a mapping")
     if unknown := sorted(set(map(str, given)) - names):
         raise ScriptError(f"{where}: unknown {', '.join(unknown)}; known: {', '.join(sorted(names))}")
+=======
+>>>>>>> d118251deee2e6697e23af0396445a70523a9bba

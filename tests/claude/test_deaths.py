@@ -1,4 +1,4 @@
-"""Sessions under kill -9: of the CLI, of each layer, in mid-turn and in mid-tool; what they had begun ends with them."""
+"""Sessions under kill -9: of the CLI, of each layer, in mid-turn and in mid-tool; what they had begun ends too."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_deaths_above_do_not_disturb_a_session(scene):
 
 
 def test_a_death_in_mid_turn_and_a_lost_transcript(scene):
-    """The orchestrator dies while the model speaks; and where the CLI's own files are gone, a fresh session is begun."""
+    """The orchestrator dies while the model speaks; and where the CLI's files are gone, a session is begun anew."""
     place = scene.place
     first = work("a")
     scene.players["a"] = again(Turn(first.blocks, faults=(Fault("hang", "stream", seconds=60),)),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 
-from garrison.testing.asked import Asked
 from claude_scripts import TOOL, again, report, steps, work
+from garrison.testing.asked import Asked
 from garrison.testing.turn import ALWAYS, Fault, Turn, say, use
 from support import git, wait_for
+
 
 def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     """Files written and committed by the real tools land; stream, usage, hook and cost tell of it; then no call."""

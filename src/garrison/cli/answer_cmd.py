@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from garrison.cli import resolve
+from garrison.cli import resolve, which
 from garrison.cli.home_cmd import home_option, run_option
 from garrison.cli.output import say
 from garrison.errors import NotFound
@@ -28,7 +28,7 @@ from garrison.system.clock import SystemClock
 def answer(node: str, text: str, run: str | None, home: str | None) -> None:
     """Answer what the agent of NODE asked (`garrison status` shows it); TEXT becomes its next message."""
     store = Store(find_home(home))
-    chosen = resolve.run_of_node(store, node, run)
+    chosen = which.run_of_node(store, node, run)
     files = RunFiles(store.home, chosen)
     state = fold(journal.read_all(files.journal))
     open_ = state.questions.get(node)

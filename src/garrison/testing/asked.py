@@ -9,14 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-<<<<<<< HEAD
-_REMINDER = "<system-reminder>"
-_INTERRUPTED = "[Request interrupted by user"
-=======
 _NOT_SPOKEN = ("<system-reminder>", "[Request interrupted by user", "[Your previous response had no visible output",
                "[structured-output-enforce]", "Output token limit hit.", "Your response above was stopped by")
 """How texts begin that the CLI writes into the user's messages by itself."""
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
 
 @dataclass(frozen=True)
@@ -103,19 +98,11 @@ def _text(content: Any) -> str:
 
 
 def _prompt(message: dict[str, Any]) -> str | None:
-<<<<<<< HEAD
-    """The prompt in a user message; None where it holds only tool results, reminders or the note of an interrupt."""
-    if message.get("role") != "user":
-        return None
-    texts = [str(block.get("text", "")) for block in _blocks(message.get("content")) if block.get("type") == "text"]
-    spoken = [text for text in texts if not text.lstrip().startswith((_REMINDER, _INTERRUPTED))]
-=======
     """The prompt in a user message; None where it holds only tool results and what the CLI wrote itself."""
     if message.get("role") != "user":
         return None
     texts = [str(block.get("text", "")) for block in _blocks(message.get("content")) if block.get("type") == "text"]
     spoken = [text for text in texts if not text.lstrip().startswith(_NOT_SPOKEN)]
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
     return spoken[-1] if spoken else None
 
 

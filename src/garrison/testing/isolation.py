@@ -99,20 +99,6 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parsed(arguments)
     if given.inside:
         return _inside(given.inside, given.command)
-<<<<<<< HEAD
-    reason = namespace_refusal()
-    if reason is not None and landlock.why_not() is not None:
-        print(f"not run: {reason}; {landlock.why_not()}", file=sys.stderr)
-        return SKIPPED
-    if reason is not None:
-        print(f"isolated by Landlock only: {reason}", file=sys.stderr)
-    enter = [] if reason else ["unshare", "-rn", "--"]
-    with _folder(given.folder) as folder:
-        env = environment(folder, source=os.environ) | _passed(given.env)
-        again = [sys.executable, "-P", "-m", "garrison.testing.isolation", "--inside",
-                 "landlock" if reason else "namespace", "--"]
-        return _wait([*enter, *again, *given.command], env)
-=======
     way, reason = _way(given.by)
     if reason:
         print(reason, file=sys.stderr)
@@ -133,7 +119,6 @@ def _way(wanted: str | None) -> tuple[str, str]:
     if not possible:
         return "", f"not run, nothing can be isolated here: {told}"
     return possible[0], f"isolated by {possible[0]} only: {told}" if told and possible[0] == "landlock" else ""
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -142,10 +127,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]",
                         help="let this variable in as well (again for more)")
     parser.add_argument("--folder", type=Path, help="where HOME and the CLI's files lie; default: a temporary place")
-<<<<<<< HEAD
-=======
     parser.add_argument("--by", choices=("namespace", "landlock"), help="this way or not at all; default: the first")
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
     parser.add_argument("--inside", choices=("namespace", "landlock"), help=argparse.SUPPRESS)
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     return parser.parse_args(arguments)

@@ -2,11 +2,7 @@
 
 In a test: `with ModelServer(script) as server:` and give the client `ANTHROPIC_BASE_URL=server.url`; `server.requests`
 then holds what was really sent, in order. By hand: `python -m garrison.testing.model_server SCRIPT [--port 0]
-<<<<<<< HEAD
-[--log FILE]` prints the URL and serves until SIGTERM or SIGINT. `POST /release` (or `server.release()`) ends every hang.
-=======
 [--log FILE]` prints the URL and serves until SIGTERM or SIGINT. `POST /release`, as `server.release()`, ends all hangs.
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
 Rule: the server never guesses. What the script does not answer, and every mistake in it, is HTTP 400 with the words; a
 dropped socket would be retried for minutes. Keys that clients send are not kept.
@@ -32,12 +28,8 @@ from typing import Any
 from garrison.testing import delivery
 from garrison.testing.asked import Asked
 from garrison.testing.delivery import Plan
-<<<<<<< HEAD
-from garrison.testing.script import Answer, Player, Script, load, read
-=======
 from garrison.testing.script import Answer, Player, Script
 from garrison.testing.script_file import load, read
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 from garrison.testing.turn import ScriptError
 
 _SECRET = {"x-api-key", "authorization", "cookie", "proxy-authorization"}

@@ -1,22 +1,12 @@
 """What a scripted model says, and what goes wrong before it does. Values only; `wire` puts them on the line.
 
-<<<<<<< HEAD
-A `Turn` is one assistant message. A `Fault` is one mishap; it happens `times` times and then the turn is said, unless
-it stands alone. Both can be written in Python or, by `read_turn`, as a mapping from a YAML or JSON file; a mapping that
-says nothing sensible raises `ScriptError` with the words for its author.
-=======
 A `Turn` is one assistant message. A `Fault` is one mishap; it happens `times` times and then the turn is said. What no
 client could be sent raises `ScriptError` where it is made. `script_file` reads both from YAML or JSON.
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 """
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from collections.abc import Mapping
-=======
 from collections.abc import Callable, Mapping
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,8 +28,6 @@ KINDS = {
     "stream_error": "an error event in mid-stream, with this type (overloaded_error …)",
     "oversize": "one line of the stream has this many bytes (true: a little over 1 MiB)",
 }
-<<<<<<< HEAD
-=======
 
 
 def _whole(value: Any, least: int = 0) -> bool:
@@ -55,7 +43,6 @@ _SENSIBLE: dict[str, Callable[[Any], bool]] = {
     "drop": PLACES.__contains__, "hang": PLACES.__contains__, "malformed": ("json", "event", "order").__contains__,
     "stream_error": lambda value: isinstance(value, str), "oversize": lambda value: value is True or _whole(value, 1),
 }
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
           413: "request_too_large", 429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
 
@@ -73,13 +60,10 @@ class Usage:
     cache_read: int = 0
     cache_write: int = 0
 
-<<<<<<< HEAD
-=======
     def __post_init__(self) -> None:
         if not all(map(_whole, (self.input, self.output, self.cache_read, self.cache_write))):
             raise ScriptError(f"usage is in whole numbers, not {self}")
 
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
 @dataclass(frozen=True)
 class Fault:
@@ -98,17 +82,10 @@ class Fault:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ScriptError(f"no fault {self.kind!r}; there are: {', '.join(KINDS)}")
-<<<<<<< HEAD
-        if self.kind in {"drop", "hang"} and self.value not in PLACES:
-            raise ScriptError(f"{self.kind}: {self.value!r} is no place; there are: {', '.join(PLACES)}")
-        if self.kind == "malformed" and self.value not in {"json", "event", "order"}:
-            raise ScriptError(f"malformed: {self.value!r} is not one of json, event, order")
-=======
         if not _SENSIBLE[self.kind](self.value):
             raise ScriptError(f"{self.kind}: {self.value!r} is not what it takes: {KINDS[self.kind]}")
         if not (_whole(self.times) and _length(self.seconds) and _length(self.retry_after)):
             raise ScriptError(f"{self.kind}: times is a whole number, seconds and retry_after are numbers from 0")
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
 
     @property
     def status(self) -> int | None:
@@ -142,13 +119,10 @@ class Turn:
     faults: tuple[Fault, ...] = ()
     """Happen in this order before the turn is said, one a request."""
 
-<<<<<<< HEAD
-=======
     def __post_init__(self) -> None:
         if not _length(self.delay) or not _whole(self.piece, 1):
             raise ScriptError("a turn's delay is a number of seconds, its piece a whole number from 1")
 
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba
     @property
     def stop_reason(self) -> str:
         """What the message says about why it ended."""
@@ -174,70 +148,3 @@ def use(name: str, **given: Any) -> Block:
 def say(*blocks: Block | str, **options: Any) -> Turn:
     """A turn of these blocks, plain strings as text; `options` are fields of `Turn`."""
     return Turn(tuple(text(block) if isinstance(block, str) else block for block in blocks), **options)
-<<<<<<< HEAD
-
-
-# ------------------------------------------------------------------------------------------------ from a file
-
-_TURN_KEYS = {"thinking", "text", "tool", "tools", "stop", "usage", "model", "piece", "delay", "faults", "fault",
-              "empty"}
-
-
-def read_turn(given: Any, where: str) -> Turn:
-    """A turn from a mapping (docs/testing-without-a-key.md has the keys). `where` is for the message of ScriptError."""
-    if isinstance(given, str):
-        return say(given)
-    _known(given, _TURN_KEYS, where)
-    faults = [_read_fault(one, where) for one in _listed(given, "faults", "fault")]
-    blocks = _read_blocks(given, where)
-    if not (blocks or given.get("empty") or faults):
-        raise ScriptError(f"{where}: a turn says something (text, thinking, tool), has faults, or is `empty: true`")
-    if not (blocks or given.get("empty")):
-        last = faults[-1]
-        faults[-1] = Fault(**{**last.__dict__, "times": ALWAYS})
-    options = {name: given[name] for name in ("stop", "model", "piece", "delay") if name in given}
-    return Turn(tuple(blocks), usage=_read_usage(given.get("usage", {}), where), faults=tuple(faults), **options)
-
-
-def _read_blocks(given: dict[str, Any], where: str) -> list[Block]:
-    blocks = [thinking(str(given["thinking"]))] if "thinking" in given else []
-    blocks += [text(str(words)) for words in _listed(given, "text", "text")]
-    for tool in _listed(given, "tools", "tool"):
-        _known(tool, {"name", "input"}, f"{where}, tool")
-        if not isinstance(tool.get("name"), str) or not isinstance(tool.get("input", {}), dict):
-            raise ScriptError(f"{where}: a tool is {{name: Bash, input: {{command: …}}}}")
-        blocks.append(use(tool["name"], **tool.get("input", {})))
-    return blocks
-
-
-def _read_fault(given: Any, where: str) -> Fault:
-    _known(given, {*KINDS, "times", "seconds", "retry_after", "type", "message", "headers"}, f"{where}, fault")
-    kinds = [name for name in KINDS if name in given]
-    if len(kinds) != 1:
-        raise ScriptError(f"{where}: a fault is exactly one of {', '.join(KINDS)}")
-    rest = {name: value for name, value in given.items() if name not in KINDS}
-    if rest.get("times") == "always":
-        rest["times"] = ALWAYS
-    return Fault(kinds[0], given[kinds[0]], **rest)
-
-
-def _read_usage(given: Any, where: str) -> Usage:
-    _known(given, {"input", "output", "cache_read", "cache_write"}, f"{where}, usage")
-    return Usage(**given)
-
-
-def _listed(given: dict[str, Any], *names: str) -> list[Any]:
-    """The values under the first of `names` that is there, one value as a list of it."""
-    for name in names:
-        if name in given:
-            return list(given[name]) if isinstance(given[name], list) else [given[name]]
-    return []
-
-
-def _known(given: Any, names: set[str], where: str) -> None:
-    if not isinstance(given, dict):
-        raise ScriptError(f"{where}: {given!r} is not a mapping")
-    if unknown := sorted(set(map(str, given)) - names):
-        raise ScriptError(f"{where}: unknown {', '.join(unknown)}; known: {', '.join(sorted(names))}")
-=======
->>>>>>> d118251deee2e6697e23af0396445a70523a9bba

@@ -175,8 +175,13 @@ class Stretch:
             elif isinstance(block, ToolUseBlock):
                 self._tools.add(block.id)
                 self.tell({"kind": "tool", "id": block.id, "name": block.name, "input": block.input})
-        if not message.error and message.model != "<synthetic>":
-            self.progress = True
+        if message.error or message.model == "<synthetic>":
+            return
+        self.progress = True
+        if message.stop_reason and all(message.message_id != name for name, _, _ in self._answers.values()):
+            # Asked again without streaming, after a stream that broke: no event tells the tokens of such an answer.
+            self._bill(budget.call(self.order.session, _now(), message.message_id or "", message.model,
+                                   message.usage or {}))
 
     def _partial(self, message: StreamEvent) -> Ending | None:
         """Put an answer on the bill when it begins, and again when its tokens are known, before its tools run; the

@@ -13,9 +13,9 @@ Player = Callable[[Asked], "Turn | Fault | str"]
 
 def work(name: str, before: str = "") -> Turn:
     """The turn that does a node's work; `before` is shell run first."""
-    return say(f"I write {name}.", use(f"{TOOL}update_phase", phase="executing"),
-               use("Bash", command=f"{before} echo {name} > {name}-r1.txt && git add -A && git commit -qm 'Write {name}'"
-                                   f" && echo r1 {name} $GARRISON_ATTEMPT $GARRISON_INCARNATION >> $LEDGER"))
+    shell = (f"{before} echo {name} > {name}-r1.txt && git add -A && git commit -qm 'Write {name}' && "
+             f"echo r1 {name} $GARRISON_ATTEMPT $GARRISON_INCARNATION >> $LEDGER")
+    return say(f"I write {name}.", use(f"{TOOL}update_phase", phase="executing"), use("Bash", command=shell))
 
 
 def report(status: str = "success", summary: str = "written") -> Turn:

@@ -78,7 +78,7 @@ def test_a_rate_limit_waits_without_a_process_and_counts_nothing(scene):
     limited = Fault("status", 429, retry_after=17, type="rate_limit_error", message="slow down")
     scene.players["a"] = steps(Turn(first.blocks, faults=(limited,)), report(), "Done.")
     child = scene.launch(scene.graph(a=""))
-    wait_for("it waits", lambda: (scene.folder("a") / "waiting").exists())
+    wait_for("it waits", (scene.folder("a") / "waiting").exists)
     wait_for("no CLI is left", lambda: scene.cli("a") is None)
     assert "rate_limit" in (scene.folder("a") / "waiting").read_text()
     assert place.finish(child) == 0, place.told()
@@ -152,3 +152,32 @@ def test_a_full_context_is_handed_over_with_the_notes(scene):
     assert place.finish(child) == 0, place.told()
     assert scene.endings("full") == ["context", "reported"]
     assert "half of it is there" in scene.calls("full")[-2].asked.prompt
+
+
+def test_a_validator_refuses_and_then_accepts(scene):
+    """Another session, that can only read, judges the finished branch; its reason is in the rework prompt."""
+    place = scene.place
+
+    def judge(asked: Asked) -> Turn | str:
+        if asked.step == 0:
+            return say(use("Read", file_path="a-r1.txt"), use("Write", file_path="mine.txt", content="x"))
+        good = "better" in asked.results[0]["text"] if asked.step == 1 else True
+        verdict = {"verdict": "pass" if good else "fail", "reason": "the word better is missing",
+                   "criteria": [{"criterion": "better", "met": good, "evidence": "a-r1.txt"}]}
+        return say(use(f"{TOOL}report_verdict", **verdict)) if asked.step == 1 else "Done."
+
+    def play(asked: Asked) -> Turn | str:
+        again = "the word better is missing" in asked.prompts[0]
+        turns = (say(use("Bash", command=f"echo {'better' if again else 'good'} > a-r1.txt")), report(), "Done.")
+        return turns[min(asked.step, 2)]
+
+    scene.players = {"a": play, "a-validator": judge}
+    child = scene.launch(scene.graph(a="validator=claude"))
+    assert place.finish(child) == 0, place.told()
+    assert git(place.repo, "show", "main:a-r1.txt") == "better"
+    assert place.nodes()["a"]["attempt"] == 2
+    assert "the validator refused it" in place.told()
+    judged = [one for one in scene.server.messages if "You validate" in one.asked.system]
+    assert {"Read", "Glob", "Grep"} == {name for name in judged[0].asked.tools if not name.startswith("mcp__")}
+    assert git(place.repo, "ls-tree", "--name-only", "main").count("mine.txt") == 0
+    assert place.command("cost", "--json").stdout.count('"of"') == 1

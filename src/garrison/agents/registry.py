@@ -100,13 +100,15 @@ def known(name: str, home: Path) -> Profile | ClaudeProfile:
     return found[name]
 
 
-def agent(name: str, home: Path) -> Agent:
-    """The agent of that name; UsageError with the names there are."""
+def agent(name: str, home: Path, part: str = "worker") -> Agent:
+    """The agent of that name, as a worker or a validator; UsageError with the names there are."""
     profile = known(name, home)
     if isinstance(profile, ClaudeProfile):
         from garrison.agents.claude.work import ClaudeAgent
 
-        return ClaudeAgent(profile.name, profile.settings)
+        return ClaudeAgent(profile.name, profile.settings, part)
+    if part == "validator":
+        raise UsageError(f"agent {name} cannot validate: it is no Claude agent; for a command say acceptance=")
     return CommandAgent(profile)
 
 

@@ -17,6 +17,8 @@ from garrison.agents import registry
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused, UsageError
 from garrison.layers.loop import say
 from garrison.layers.run_state import RunState, fold
+from garrison.layers.validator import NAME as VALIDATOR
+from garrison.layers.validator import wanted
 from garrison.layers.world import World, layer_argv
 from garrison.merge import decide as merge_decide
 from garrison.merge.preflight import preflight
@@ -129,7 +131,10 @@ def _base(request: Request, plan: RunPlan, git: Git) -> str:
 def _environment_names(world: World, request: Request, plan: RunPlan) -> list[str]:
     """Variables that pass through: --env, and what the agents' profiles ask for. Unknown agents are refused here."""
     agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
-    asked = registry.check(agents, world.home)
+    validators = {validator for task in plan.tasks.values() if (validator := wanted(task.attrs))}
+    asked = registry.check(agents | validators, world.home)
+    for name in validators:
+        registry.agent(name, world.home, VALIDATOR)
     for name, task in plan.tasks.items():
         which = task.agent or ("command" if task.command else request.agent)
         if which == "command" and not task.command:

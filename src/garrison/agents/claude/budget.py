@@ -107,9 +107,10 @@ def append(path: Path, call: Call) -> None:
 
 def files_of(home: Path, run: str | None = None, node: str | None = None) -> Iterator[tuple[str, str, Path]]:
     """(run, node, file) of every usage file of the home, or of one run, or of one node of it."""
-    pattern = f"{run or '*'}/nodes/{node or '*'}/*/claude/usage.jsonl"
-    for path in sorted((home / "runs").glob(pattern)):
-        yield path.parents[4].name, path.parents[2].name, path
+    root = home / "runs"
+    for path in sorted(root.glob(f"{run or '*'}/nodes/{node or '*'}/**/claude/usage.jsonl")):  # a validator's too
+        parts = path.relative_to(root).parts
+        yield parts[0], parts[2], path
 
 
 @dataclass(frozen=True)

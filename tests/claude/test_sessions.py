@@ -161,7 +161,7 @@ def test_a_validator_refuses_and_then_accepts(scene):
     def judge(asked: Asked) -> Turn | str:
         if asked.step == 0:
             return say(use("Read", file_path="a-r1.txt"), use("Write", file_path="mine.txt", content="x"))
-        good = "better" in asked.results[0]["text"] if asked.step == 1 else True
+        good = "better" in asked.result
         verdict = {"verdict": "pass" if good else "fail", "reason": "the word better is missing",
                    "criteria": [{"criterion": "better", "met": good, "evidence": "a-r1.txt"}]}
         return say(use(f"{TOOL}report_verdict", **verdict)) if asked.step == 1 else "Done."

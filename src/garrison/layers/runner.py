@@ -237,10 +237,7 @@ class Runner:
 
     def _do_job(self, act: Act, view: RunnerView) -> None:
         if act.who == validator.NAME:
-            self._log("job", {"name": act.who, "command": validator.wanted(self.task.attributes), "attempt": self.task.attempt})
-            self.job_name = act.who
-            self.job = ValidatorJob(self.world, self.life, self.launch, self.task, self.git, self.tree, self.branch,
-                                    view.now)
+            self._validate(view)
             return
         command = self.task.setup if act.who == "setup" else self.task.acceptance
         timeout = self.world.timing.setup_timeout if act.who == "setup" else self.world.timing.acceptance_timeout
@@ -250,6 +247,13 @@ class Runner:
         env = tree_environment(self.world, self.launch, self.task, self.tree, self.life.marker)
         self.job = Job.start(command, env=env, cwd=self.tree, log=self._job_log(act.who), timeout_s=timeout,
                              now=view.now)
+
+    def _validate(self, view: RunnerView) -> None:
+        who = validator.wanted(self.task.attributes)
+        self._log("job", {"name": validator.NAME, "command": who, "attempt": self.task.attempt})
+        self.job_name = validator.NAME
+        self.job = ValidatorJob(self.world, self.life, self.launch, self.task, self.git, self.tree, self.branch,
+                                view.now)
 
     def _ask(self) -> None:
         """Tell the guardian what the validator waits for, once."""

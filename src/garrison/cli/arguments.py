@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 class DoorParser:
     """A door's parser: commands, each with the function that does it; `--home` is taken before and after them."""
 
-    def __init__(self, prog: str, description: str) -> None:
+    def __init__(self, prog: str, description: str, example: str = "") -> None:
         self._home = argparse.ArgumentParser(add_help=False, formatter_class=_formatter)
         self._home.add_argument("--home", default=argparse.SUPPRESS,
                                 help="where state lives (default: GARRISON_HOME, the checkout's state/, the user's)")
         self._parser = argparse.ArgumentParser(prog=prog, description=description, parents=[self._home],
-                                               formatter_class=_formatter)
+                                               formatter_class=_formatter,
+                                               epilog=f"example: {prog} {example}" if example else None)
         self._parser.set_defaults(home=None)
         self._commands = self._parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog=prog)
 

@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> DoorParser:
-    parser = DoorParser("hook_manager.py", "How far each one's work is.")
+    parser = DoorParser("hook_manager.py", "How far each one's work is.", "read runner add_tests --run crew-1")
 
     def command(name: str, work: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
         made = parser.command(name, work, text)

@@ -180,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> DoorParser:
-    parser = DoorParser("identity_registry.py", "Who exists.")
+    parser = DoorParser("identity_registry.py", "Who exists.", "find-stale --timeout 300 --respawn")
     create = parser.command("create", _create, "make an identity; over a dead one of the same run, its successor")
     _add_who(create)
     create.add_argument("--session-id", default="")

@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> DoorParser:
-    parser = DoorParser("signal_protocol.py", "Messages between the layers.")
+    parser = DoorParser("signal_protocol.py", "Messages between the layers.", "read FILE")
     write = parser.command("write", _write, "write a signal; prints its file")
     for name in ("source", "target"):
         write.add_argument(name, metavar=name.upper(), help="role, role-name or role-name@run")

@@ -1,0 +1,197 @@
+"""What a person sees at a terminal while a run goes on: one run, watched, followed and attached to in every way."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+from support import DEADLINE, PROGRAM, Node, Place, alive, wait_for
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+
+class Screen:
+    """A command on a terminal of its own."""
+
+    def __init__(self, place: Place, *arguments: str, columns: int = 100, rows: int = 30, **env: str) -> None:
+        self.seen = b""
+        self.code: int | None = None
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            with contextlib.suppress(BaseException):
+                os.chdir(place.root)
+                os.execve(PROGRAM[0], [*PROGRAM, *arguments], {**place.env, "TERM": "xterm", **env})
+            os._exit(127)
+        self.resize(columns, rows)
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read(self, seconds: float = 0.1) -> bool:
+        """Take what is there; False once the other end is closed."""
+        if not select.select([self.fd], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self.fd, 65536)
+        except OSError:
+            return False
+        self.seen += data
+        return bool(data)
+
+    def until(self, *words: str) -> str:
+        """Wait until all `words` were shown since the last call; returns what was shown."""
+        end = time.monotonic() + DEADLINE
+        while not all(word.encode() in self.seen for word in words):
+            assert self.read() or all(word.encode() in self.seen for word in words), self.seen
+            assert time.monotonic() < end, self.seen
+        shown, self.seen = self.seen.decode(errors="replace"), b""
+        return shown
+
+    def type(self, keys: str) -> None:
+        os.write(self.fd, keys.encode())
+
+    def end(self) -> tuple[int, str]:
+        """Wait for the command's end: its exit code and what it showed last."""
+        while self.read(1.0):
+            pass
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(status), self.seen.decode(errors="replace")
+
+    def leave(self, keys: str) -> tuple[int, str]:
+        """Press `keys` until that ends it: tmux takes keys that come faster than a person types for pasted text."""
+        end = time.monotonic() + DEADLINE
+        pressed = 0.0
+        while self.read():
+            assert time.monotonic() < end, self.seen
+            if time.monotonic() - pressed > 1:
+                self.type(keys)
+                pressed = time.monotonic()
+        return self.end()
+
+
+def words(shown: str) -> str:
+    """What is left without colours and cursor movements."""
+    return re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", shown)
+
+
+@pytest.fixture
+def stage(places) -> Place:
+    return places(terminal="tmux")
+
+
+def test_a_run_as_a_person_sees_it(stage: Place) -> None:
+    """Watched in place and on a pipe, followed over lives and attempts, attached to; all end as they should."""
+    place = stage
+    evil = r"printf '\033]0;owned\007\033[31mred\n'"
+    red = Node("a", before=f"echo try $GARRISON_ATTEMPT life $GARRISON_INCARNATION; {evil}; " + place.hold("a"),
+               attributes='acceptance="test -e again-$GARRISON_ATTEMPT -o $GARRISON_ATTEMPT = 2"')
+    child = place.launch(place.graph(red, Node("b", after=("a",))), "r1")
+    place.arrived("a")
+    piped = place.begin("status", "r1", "--watch", "0.2", log="piped")
+    logs = place.begin("logs", "a", "-f", log="followed")
+    later = place.begin("logs", "b", "-f", log="waited")
+    watching = Screen(place, "status", "--watch=0.2", "r1")
+    shown = words(watching.until("its agent works", "waits for a"))
+    assert "run r1: running, 0 of 2 merged" in shown
+    _attach(place)
+    watching.resize(40, 20)
+    watching.until("more lines")
+
+    place.kill("orchestrator-a")
+    place.pid("orchestrator-a", life=2)
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+
+    code, last = watching.end()
+    assert code == 0
+    picture = words(last.rpartition("\x1b[?1049l")[2])
+    assert "run r1: done, 2 of 2 merged" in picture
+    assert "\x1b]0;" not in last
+    assert [one.wait(DEADLINE) for one in (piped, logs, later)] == [0, 0, 0]
+    _check_pipes(place)
+    _check_ended(place)
+
+
+def _attach(place: Place) -> None:
+    """Read-only: the line says so, typing does nothing, the named key ends it, the agent goes on; inside tmux too."""
+    client = Screen(place, "attach", "a", TMUX="/nowhere,1,0")
+    client.until("read-only", "C-b C-b d detaches", "attempt 1", "life 1")
+    assert client.leave("\x02d")[0] == 0
+    client = Screen(place, "attach", "a")
+    client.until("read-only", "C-b d detaches", "run r1")
+    client.type("typed by hand\r")
+    code, shown = client.leave("\x02d")
+    assert code == 0
+    assert "typed by hand" not in shown
+    assert alive(place.identity("orchestrator-a"))
+    client = Screen(place, "attach", "a", "--write")
+    client.until("you may type")
+    assert client.leave("\x02d")[0] == 0
+    assert alive(place.identity("orchestrator-a"))
+    refused = place.command("attach", "a")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "terminal" in refused.stderr
+
+
+def _check_pipes(place: Place) -> None:
+    told = (place.root / "piped").read_text()
+    assert "\x1b" not in told
+    for line in ("a: working, executing: its agent works", "b: waiting: waits for a", "attempt 2",
+                 "b: merged, merged: merged as", "run r1: done, 2 of 2 merged"):
+        assert line in told
+    bare = [line[10:] for line in told.splitlines()]
+    assert all(one != two for one, two in itertools.pairwise(bare)), "a line an event"
+    followed = (place.root / "followed").read_bytes()
+    for said in (b"try 1 life 1", b"try 1 life 2", b"--- attempt 2", b"try 2 life", b"\x1b]0;owned\x07"):
+        assert said in followed, followed
+    assert b"nothing was printed yet" in (place.root / "waited").read_bytes()
+
+
+def _check_ended(place: Place) -> None:
+    """A run that is over: its exit code at once, its logs without an unfinished colour, limits in all shapes."""
+    assert place.command("status", "r1", "-w").returncode == 0
+    code, shown = Screen(place, "logs", "a", "--tail", "1").end()
+    assert (code, "red" in shown, "owned" in shown) == (0, True, True)
+    assert shown.index("\x1b[0m") > shown.index("red")
+    tail = place.command("logs", "a", "--attempt", "1", "--tail", "1")
+    assert tail.stdout == "\x1b]0;owned\x07\x1b[31mred\n", "as they are, on a pipe"
+    assert "--max-respawn" in place.command("status", "r1").stdout
+    assert "--max-respawn" not in place.command("status").stdout
+    assert "--max-respawn" in place.command("status", "--limits").stdout
+
+
+def test_ctrl_c_and_a_hangup_leave_no_mess(stage: Place) -> None:
+    place = stage
+    child = place.launch(place.graph(Node("a", before=place.hold("a"))), "r1", "--max-rework", "0")
+    place.arrived("a")
+    watching = Screen(place, "status", "--watch")
+    watching.until("its agent works")
+    watching.type("\x03")
+    code, shown = watching.end()
+    assert code == 130
+    assert "\x1b[?1049l" in shown
+    assert "Traceback" not in shown
+    assert "run r1: running" in shown.rpartition("\x1b[?1049l")[2]
+    gone = Screen(place, "status", "--watch")
+    gone.until("its agent works")
+    os.kill(gone.pid, signal.SIGTERM)
+    code, shown = gone.end()
+    assert (code, "\x1b[?1049l" in shown) == (143, True)
+    stopped = subprocess.run([*PROGRAM, "stop", "r1"], env=place.env, check=False, capture_output=True, text=True)
+    assert stopped.returncode == 0, stopped.stderr
+    assert place.command("status", "--watch", "r1").returncode == place.finish(child) == 130
+    wait_for("the launcher is gone", lambda: not alive(place.identity("launch")))

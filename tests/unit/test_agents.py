@@ -75,7 +75,7 @@ env = ["B", "OPENAI_API_KEY"]
 success = "result_file"
 """)
     found = registry.profiles(tmp_path)
-    assert set(found) == {"command", "scripted", "aider", "other"}
+    assert set(found) == {"claude", "command", "scripted", "aider", "other"}
     assert found["command"] is SHELL
     assert found["aider"] == Profile("aider", ("aider", "--yes", "--message-file", "{prompt_file}"),
                                      ("OPENAI_API_KEY",))
@@ -87,7 +87,7 @@ success = "result_file"
 
 
 def test_without_a_configuration_there_are_two(tmp_path: Path) -> None:
-    assert set(registry.profiles(tmp_path)) == set(registry.BUILT_IN)
+    assert set(registry.profiles(tmp_path)) == {"claude", "command", "scripted"}
 
 
 @pytest.mark.parametrize(("text", "why"), [

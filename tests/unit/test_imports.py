@@ -46,6 +46,23 @@ def test_every_light_room_is_watched() -> None:
     assert found <= set(ROOMS)
 
 
+def test_only_the_claude_agent_loads_the_sdk() -> None:
+    """It costs more than a second and 45 MiB; everything else of garrison, imported whole, must do without."""
+    code = """
+import importlib, pkgutil, sys
+import garrison
+for found in pkgutil.walk_packages(garrison.__path__, "garrison."):
+    if not found.name.startswith("garrison.agents.claude") and not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+print(len([name for name in sys.modules if name.startswith("garrison.")]))
+print(sorted({"claude_agent_sdk", "mcp", "pydantic", "anyio", "starlette"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    count, loaded = done.stdout.splitlines()
+    assert int(count) > 80
+    assert loaded == "[]"
+
+
 def cpu_ms(code: str, rounds: int) -> float:
     """The median of what a process that runs `code` costs, in milliseconds of processor time."""
     return statistics.median(_one(["-S", "-c", code]) for _ in range(rounds))

@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from garrison.agents.seam import Outcome, Profile
+from garrison.agents.seam import Outcome, Profile, Work
 from garrison.errors import Refused
 from garrison.system.jobs import Job, JobResult, tail
 
@@ -65,7 +65,7 @@ def fill(word: str, assignment: Assignment, claim: Path) -> str:
 
 
 
-class CommandWork:
+class CommandWork(Work):
     """A running program."""
 
     def __init__(self, job: Job, assignment: Assignment, success: str, claim: Path) -> None:

@@ -29,6 +29,13 @@ def build(task: Task, branch: str, wisdom: str = "", conflicts: Sequence[str] = 
     return f"{text}\n{wisdom}\n" if wisdom else text
 
 
+def validation(task: Task, changes: str) -> str:
+    """What a validator is asked; `changes` is git's summary of what the branch changed."""
+    return _template("validate.md").safe_substitute(
+        node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt,
+        goal=task.goal or "not given", prd_ref=task.prd_ref or "none", changes=changes.strip() or "nothing")
+
+
 def _start(task: Task, conflicts: Sequence[str]) -> str:
     if task.rework != "merge":
         return _FRESH

@@ -1,35 +1,54 @@
-"""Which agent a name means: the two that are built in, and the profiles of the home's config.toml.
+"""Which agent a name means: those that are built in, and the profiles of the home's config.toml.
 
     [agents.aider]
     argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
     env = ["OPENAI_API_KEY"]
     success = "exit_zero"
+
+    [agents.reviewer]
+    kind = "claude"
+    model = "haiku"
+    tools = ["Read", "Grep"]
 """
 
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile
 from garrison.agents.command import SHELL, CommandAgent
 from garrison.agents.seam import Profile
-from garrison.errors import UsageError
+from garrison.errors import Refused, UsageError
 from garrison.records import atomic
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.agents.seam import Agent
 
 RULES = ("exit_zero", "result_file")
-BUILT_IN = ("command", "scripted")
+KINDS = ("command", "claude")
 
 
-def profiles(home: Path) -> dict[str, Profile]:
+@dataclass(frozen=True)
+class ClaudeProfile:
+    """A claude agent as the configuration names it."""
+
+    name: str
+    settings: ClaudeSettings = field(default_factory=ClaudeSettings)
+    env: tuple[str, ...] = ENVIRONMENT
+
+
+def profiles(home: Path) -> dict[str, Profile | ClaudeProfile]:
     """The agents a home knows, by name; UsageError if config.toml is malformed."""
     from garrison.agents.scripted import SCRIPTED
 
-    found = {"command": SHELL, "scripted": SCRIPTED}
+    found: dict[str, Profile | ClaudeProfile] = {
+        "command": SHELL, "scripted": SCRIPTED, "claude": ClaudeProfile("claude")}
     path = home / "config.toml"
     text = atomic.read(path)
     if text is None:
@@ -42,37 +61,69 @@ def profiles(home: Path) -> dict[str, Profile]:
     if not isinstance(agents, dict):
         raise UsageError(f"{path}: agents should be a table of tables, [agents.NAME]")
     for name, values in agents.items():
-        found[name] = _profile(path, name, values)
+        found[name] = _profile(f"{path}, [agents.{name}]", name, values)
     return found
 
 
-def _profile(path: Path, name: str, values: Any) -> Profile:
-    where = f"{path}, [agents.{name}]"
+def _profile(where: str, name: str, values: Any) -> Profile | ClaudeProfile:
     if not isinstance(values, dict):
-        raise UsageError(f"{where} should be a table with argv, env and success")
-    argv, env = values.get("argv"), values.get("env", [])
-    for key, words in (("argv", argv), ("env", env)):
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UsageError(f"{where}: {key} should be a list of strings")
+        raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
+    kind = values.get("kind", "claude" if name == "claude" else "command")
+    if kind not in KINDS:
+        raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(KINDS)}")
+    rest = {key: value for key, value in values.items() if key not in ("kind", "env")}
+    env = _words(where, "env", values.get("env", []))
+    if kind == "claude":
+        return ClaudeProfile(name, from_profile(where, rest), (*ENVIRONMENT, *env))
+    return _command(where, name, rest, env)
+
+
+def _command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> Profile:
+    argv = _words(where, "argv", values.get("argv"))
     if not argv or not argv[0]:
         raise UsageError(f"{where}: argv is empty; name the program to run")
     success = values.get("success", "exit_zero")
     if success not in RULES:
         raise UsageError(f"{where}: success is {success!r}; use one of {', '.join(RULES)}")
-    return Profile(name, tuple(argv), tuple(env), success)
+    return Profile(name, argv, env, success)
 
 
-def agent(name: str, home: Path) -> Agent:
-    """The agent of that name; UsageError with the names there are."""
-    known = profiles(home)
-    if name not in known:
-        raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(known))} (more in {home / 'config.toml'})")
-    return CommandAgent(known[name])
+def _words(where: str, key: str, words: Any) -> tuple[str, ...]:
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"{where}: {key} should be a list of strings")
+    return tuple(words)
+
+
+def known(name: str, home: Path) -> Profile | ClaudeProfile:
+    """The profile of that name; UsageError with the names there are."""
+    found = profiles(home)
+    if name not in found:
+        raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(found))} (more in {home / 'config.toml'})")
+    return found[name]
+
+
+def agent(name: str, home: Path, part: str = "worker") -> Agent:
+    """The agent of that name, as a worker or a validator; UsageError with the names there are."""
+    profile = known(name, home)
+    if isinstance(profile, ClaudeProfile):
+        from garrison.agents.claude.work import ClaudeAgent
+
+        return ClaudeAgent(profile.name, profile.settings, part)
+    if part == "validator":
+        raise UsageError(f"agent {name} cannot validate: it is no Claude agent; for a command say acceptance=")
+    return CommandAgent(profile)
 
 
 def check(names: set[str], home: Path) -> list[str]:
     """Refuse unknown agents before a run begins; returns the variables the known ones ask for."""
-    known = profiles(home)
-    for name in sorted(names):
-        agent(name, home)
-    return sorted({variable for name in names for variable in known[name].env})
+    return sorted({variable for name in sorted(names) for variable in known(name, home).env})
+
+
+def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> None:
+    """Refuse what a node says of its agent and cannot be meant, before a run begins."""
+    profile = known(name, home)
+    if isinstance(profile, ClaudeProfile):
+        for_node(profile.settings, node, attributes)
+        if find_spec("claude_agent_sdk") is None:
+            raise Refused(f"node {node} wants a Claude agent, but claude-agent-sdk is not installed; run scripts/test "
+                          "or scripts/demo once, or `pip install claude-agent-sdk`")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ class Assignment:
     """The attempt's folder: prompt.md, output.log, notes.txt, result.json."""
     environment: Mapping[str, str]
     incarnation: int = 1
+    wisdom: str = ""
+    """What earlier lives of this attempt learned; empty in its first."""
+    controllers: tuple[tuple[str, str], ...] = ()
+    """Who directs the agent, and in what: (full name, control type), nearest first."""
 
     @property
     def prompt_file(self) -> Path:
@@ -50,6 +54,14 @@ class Outcome:
     """Whether it was killed from outside: no verdict on the work, which a successor takes up."""
 
 
+@dataclass(frozen=True)
+class Question:
+    """Something only a person can settle; `id` tells it from the one before."""
+
+    id: str
+    text: str
+
+
 class Work(Protocol):
     """Work under way."""
 
@@ -68,6 +80,25 @@ class Work(Protocol):
     def wake_at(self) -> float | None:
         """When `poll` wants to be called at the latest, monotonic seconds."""
         ...
+
+    @property
+    def session(self) -> str | None:
+        """The id of a session that a successor can resume, if there is one."""
+        return None
+
+    @property
+    def phase(self) -> str | None:
+        """What the agent itself says of its phase, if it does."""
+        return None
+
+    @property
+    def question(self) -> Question | None:
+        """What it waits for a person to answer, if it does."""
+        return None
+
+    def answer(self, question: str, text: str) -> None:
+        """Give the answer to the question of that id; nobody has asked one here."""
+        return
 
 
 class Agent(Protocol):
@@ -90,4 +121,3 @@ class Profile:
     env: tuple[str, ...] = ()
     success: str = "exit_zero"
     """`exit_zero`, or `result_file`: the program itself writes GARRISON_RESULT_FILE with {"status": "success"}."""
-    options: dict[str, str] = field(default_factory=dict)

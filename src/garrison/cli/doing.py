@@ -35,6 +35,10 @@ class Facts:
     agent_living: bool = False
     agent_status: str = ""
     agent_lives: int = 0
+    asked: str = ""
+    """What its agent asks a person."""
+    waits: str = ""
+    """What its session waits for, while it does not run."""
     job: str = ""
     """The runner's set-up or acceptance, while it runs."""
     deaths: int = 0
@@ -89,7 +93,12 @@ def _work(facts: Facts) -> str:
     if facts.over == "stopped":
         return "stopped; goes on when the run is resumed"
     if facts.job:
-        return {"setup": "its tree is set up", "acceptance": "its acceptance runs"}.get(facts.job, f"{facts.job} runs")
+        return {"setup": "its tree is set up", "acceptance": "its acceptance runs",
+                "validator": "its work is validated"}.get(facts.job, f"{facts.job} runs")
+    if facts.asked:
+        return f"asks you: {first_line(facts.asked)} (answer: garrison answer NODE 'TEXT')"
+    if facts.agent_living and facts.waits:
+        return f"its session waits {first_line(facts.waits)}"
     if facts.agent_living:
         return "its agent works" + (f", {facts.deaths} died before" if facts.deaths else "")
     if not facts.runner_living:

@@ -27,6 +27,8 @@ COMMANDS = {
     "status": ("status_cmd", "status", "Show runs, their nodes and layers, what failed; `--watch` redraws."),
     "logs": ("logs_cmd", "logs", "Show what a node's agent, or a layer, printed."),
     "attach": ("attach_cmd", "attach", "Watch a node's session, or type into it."),
+    "answer": ("answer_cmd", "answer", "Answer what an agent asked."),
+    "cost": ("cost_cmd", "cost", "Show what Claude sessions have cost."),
     "agents": ("agents_cmd", "agents", "Who exists."),
     "signals": ("signals_cmd", "signals", "Messages between the layers."),
     "merge-queue": ("merge_queue_cmd", "merge_queue", "Branches waiting to land."),

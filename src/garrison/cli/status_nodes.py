@@ -86,9 +86,18 @@ class Nodes:
             led=any(layer["role"] == "guardian" and layer["living"] for layer in self.layers.values()),
             runner_living=bool(runner.get("living")), agent_living=bool(agent.get("living")),
             agent_status=agent.get("status", ""), agent_lives=agent.get("incarnation", 0),
+            asked=self.state.questions.get(name, {}).get("text", ""), waits=self._waits(name, node),
             job=heard.job if heard and runner.get("living") else "", deaths=len(self.deaths.get(full, ())),
             waits_for=waits_for, blocked_by=blocked_by, busy=self.body["counts"]["working"], entry=entry, ahead=ahead,
             pause=self.queue.pause if self.queue else None)
+
+    def _waits(self, name: str, node: NodeState) -> str:
+        """What the node's session says it waits for; '' while it works, and of agents without a session."""
+        path = self.look.files.attempt(name, node.attempt) / "claude" / "waiting"
+        try:
+            return path.read_text(errors="replace")
+        except OSError:
+            return ""
 
     def _layer(self, role: str, name: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.layers.get(Key(role, name, self.look.run).full, {})

@@ -118,6 +118,11 @@ class Crew:
             clock.utc(), node, attempt, payload))
         failpoint.here(f":told-{kind}")
 
+    def pass_on(self, recipient: Key, signal: Signal) -> None:
+        """Say a signal that came to us again to whom it is for, under its own id."""
+        self.tell(recipient, signal.signal_type, signal.payload, node=signal.node_id, attempt=signal.attempt,
+                  id_=signal.id)
+
     def watch(self, waker: Waker, views: list[LifeView]) -> None:
         """Wake at the end of any of these processes and at any signal to us."""
         for view in views:

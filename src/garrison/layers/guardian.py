@@ -170,8 +170,9 @@ class Guardian:
         if signal.id not in self.state.applied:
             data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt,
                     "from": signal.sender.full, "incarnation": signal.source.get("incarnation")}
-            if act.data.get("effect"):
-                data["effect"] = act.data["effect"]
+            data |= {name: act.data[name] for name in ("effect", "question", "answer") if act.data.get(name)}
+            if "answer" in act.data and signal.node_id:
+                self.crew.pass_on(self._runner(signal.node_id), signal)  # first: said twice is recognised, lost is not
             self._log("signal", data, sync=True)
             if "resume" in act.data:
                 self._resume(act.data["resume"])

@@ -136,6 +136,10 @@ def _effect(state: RunState, view: GuardianView, signal: Signal, max_rework: int
         return {"resume": stopped}
     if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "stop":
         return {"stop": True}
+    if signal.signal_type == "NEEDS_INPUT" and node:
+        return {"question": {"id": signal.payload.get("question_id", ""), "text": signal.payload.get("question", "")}}
+    if signal.signal_type == "INPUT_RESPONSE" and node:
+        return {"answer": signal.payload.get("question_id", "")}
     return {}
 
 

@@ -18,6 +18,8 @@ from garrison.agents import registry
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, RecordError, Refused, UsageError
 from garrison.layers.loop import HELD, say
 from garrison.layers.run_state import RunState, fold
+from garrison.layers.validator import NAME as VALIDATOR
+from garrison.layers.validator import wanted
 from garrison.layers.world import World, layer_argv
 from garrison.merge import decide as merge_decide
 from garrison.merge.preflight import preflight
@@ -131,7 +133,10 @@ def _base(request: Request, plan: RunPlan, git: Git) -> str:
 def _environment_names(world: World, request: Request, plan: RunPlan) -> list[str]:
     """Variables that pass through: --env, and what the agents' profiles ask for. Unknown agents are refused here."""
     agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
-    asked = registry.check(agents, world.home)
+    validators = {validator for task in plan.tasks.values() if (validator := wanted(task.attrs))}
+    asked = registry.check(agents | validators, world.home)
+    for name in validators:
+        registry.agent(name, world.home, VALIDATOR)
     if unset := unset_variables(world, request.env):
         raise Refused(f"--env {unset[0]}: no such variable is set here, so no agent and no gate would see it; "
                       "export it, or leave that --env out")
@@ -139,7 +144,8 @@ def _environment_names(world: World, request: Request, plan: RunPlan) -> list[st
         which = task.agent or ("command" if task.command else request.agent)
         if which == "command" and not task.command:
             raise Refused(f"node {name} has no command=; give it one, or name another agent with --agent or agent=")
-    return sorted({*request.env, *asked})
+        registry.check_node(which, name, task.attrs, world.home)
+    return sorted({*request.env, *(name for name in asked if name in world.environ)})
 
 
 def unset_variables(world: World, names: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,13 @@ from garrison.agents.registry import agent
 from garrison.agents.seam import Assignment, Outcome
 from garrison.errors import GarrisonError
 from garrison.layers.loop import leave
+from garrison.layers.orchestrator_mail import OrchestratorMail
 from garrison.records import atomic, record
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
+from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.supervise.start import unfenced
@@ -49,8 +52,11 @@ class Orchestrator:
         self.tree = Path(life.identity.worktree)
         self.git = Git(Path(launch.repo))
         folder = atomic.make_directory(world.files(launch.run_id).attempt(task.node, task.attempt))
-        self.assignment = Assignment(task, self.tree, folder, dict(world.environ), life.incarnation)
         self.hook = world.store.get(Hook, life.key)
+        environment = {**world.environ, **self.git.author(self.tree)}  # an agent's own commits need a name too
+        self.assignment = Assignment(task, self.tree, folder, environment, life.incarnation,
+                                     controllers=_controllers(life, launch))
+        self.mail = OrchestratorMail(world, life, launch)
         self.work: Work | None = None
         self.stopping = False
         self.exit_code: int | None = None
@@ -64,15 +70,19 @@ class Orchestrator:
         now = self.world.clock.monotonic()
         if self.work is None:
             return self._begin(now)
+        answered = self.mail.read(self.work)
         outcome = self.work.poll(now)
         self._note_progress()
+        self._note_session(self.work)
+        self.mail.ask(self.work, self.task)
         self._show()
         if outcome is None:
-            return False
+            return answered
         if self.stopping:
             self._end("stopped")
         elif outcome.killed:
-            self._end("killed")  # without a result: the runner counts a death and starts a successor with wisdom
+            # Without a result: the runner counts a death and starts a successor with wisdom.
+            self._end(outcome.reason or "killed")
         else:
             self._finish(outcome)
         return True
@@ -88,6 +98,7 @@ class Orchestrator:
         self._note_progress()  # a predecessor may have died between its commit and its note of it
         again = self.assignment.prompt_file.exists()  # an earlier life of this very attempt wrote it
         wisdom = build_wisdom_prompt_block(self.hook) if again else ""
+        self.assignment = replace(self.assignment, wisdom=wisdom)
         text = prompt.build(self.task, self.life.identity.branch or "", wisdom, self._conflicts())
         atomic.write(self.assignment.prompt_file, text.encode())
         failpoint.here(":prompted")
@@ -119,6 +130,16 @@ class Orchestrator:
         if (last, notes) != (self.hook.last_committed_node, self.hook.resumption_instructions):
             now = self.world.clock.utc()
             self.hook = self.life.hook(lambda old: hooks.note(old, now, text=notes, last_committed=last))
+
+    def _note_session(self, work: Work) -> None:
+        """Bring the session's id and the phase that the agent itself told into the hook."""
+        session = work.session
+        if session is not None and session != self.hook.claude_session_id:
+            now = self.world.clock.utc()
+            self.hook = self.life.hook(lambda old: hooks.continue_session(old, now, session))
+        phase = work.phase
+        if phase == "impl_complete" and self.hook.phase == "executing":
+            self._move(phase)
 
     def _last_commit(self) -> str | None:
         """The newest commit of this branch that is not on the target, as `<oid> <subject>`."""
@@ -181,6 +202,7 @@ class Orchestrator:
         if process is not None:
             waker.watch_process(*process)
         waker.watch_directory(self.assignment.folder)
+        self.mail.watch(waker)
 
     def next_wake(self) -> float | None:
         """Often while there is output for a person to follow."""
@@ -202,6 +224,15 @@ class Orchestrator:
     def abandon(self, why: str) -> None:
         """Fenced: end the own agent; a successor works in the same tree."""
         self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
+
+
+def _controllers(life: Life, launch: Launch) -> tuple[tuple[str, str], ...]:
+    """Who directs an orchestrator's agent, nearest first."""
+    guardian = Key("guardian", launch.pipeline_id, launch.run_id).full
+    above = () if launch.adhoc else ((guardian, "coordinates the run"),)
+    parent = life.identity.parent
+    runner = Key(parent["role"], parent["name"], launch.run_id).full if parent else None
+    return ((runner, "supervises this node"), *above) if runner else above
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

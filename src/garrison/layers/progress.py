@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from garrison.system.screen import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from garrison.layers.run_state import RunState
     from garrison.records.journal import Entry
 
@@ -68,31 +70,54 @@ class Progress:
 
 def describe(kind: str, data: dict[str, Any]) -> str:
     """One event in words; '' for what a person need not see. Pure."""
-    if kind == "signal" and data.get("effect"):
-        kind, data = "node", data["effect"]
-    if kind == "node" and data["status"] == "active" and data.get("attempt", 1) > 1:
-        return f"{data['node']}: attempt {data['attempt']}, since {_brief(data.get('reason') or 'it was asked for')}"
-    if kind == "node" and data["status"] != "pending":
-        commit = f" ({data['commit'][:10]})" if data.get("commit") else ""
-        reason = f": {_brief(data['reason'])}" if data.get("reason") else ""
-        return f"{data['node']}: {_WORDS[data['status']]}{commit}{reason}"
-    if kind == "note":
-        return f"{data['who']} waits for you: {data['text']}"
-    if kind == "run":
-        return f"run {data['status']}" + (f": {data['reason']}" if data.get("reason") else "")
-    stem = data.get("full", "").partition("@")[0]
-    if kind == "death":
-        return f"{stem} life {data['incarnation']} died: {data['why']}"
-    if kind == "spawn" and data["incarnation"] > 1 and not data.get("why", "").startswith("attempt "):
-        return f"{stem} respawned as life {data['incarnation']}"
-    if kind == "park":
-        return f"{stem} was given up: {data['why']}"
-    if kind == "signal" and data.get("type") == "ORCHESTRATOR_CRASHED":
+    teller = _TELLERS.get(kind)
+    return teller(data) if teller else ""
+
+
+def _node(data: dict[str, Any]) -> str:
+    if data["status"] == "pending":
+        return ""
+    reason = _brief(data.get("reason", ""))
+    if data["status"] == "active" and data.get("attempt", 1) > 1:
+        return f"{data['node']}: attempt {data['attempt']}, since {reason or 'it was asked for'}"
+    commit = f" ({data['commit'][:10]})" if data.get("commit") else ""
+    return f"{data['node']}: {_WORDS[data['status']]}{commit}" + (f": {reason}" if reason else "")
+
+
+def _signal(data: dict[str, Any]) -> str:
+    if data.get("effect"):
+        return _node(data["effect"])
+    if data.get("question"):
+        return f"{data['node']} asks: {data['question']['text']}  (garrison answer {data['node']} 'TEXT')"
+    if data.get("type") == "ORCHESTRATOR_CRASHED":
         return f"orchestrator-{data['node']} died; its runner brings it back"
     return ""
 
 
+def _run(data: dict[str, Any]) -> str:
+    return f"run {data['status']}" + (f": {data['reason']}" if data.get("reason") else "")
+
+
+def _spawn(data: dict[str, Any]) -> str:
+    if data["incarnation"] == 1 or data.get("why", "").startswith("attempt "):
+        return ""
+    return f"{_stem(data)} respawned as life {data['incarnation']}"
+
+
+def _stem(data: dict[str, Any]) -> str:
+    return str(data["full"]).partition("@")[0]
+
+
 def _brief(reason: str) -> str:
-    """A reason with the end of a log in it, as its first line and the log's last: what happened, and the sum of it."""
-    lines = [line for line in reason.splitlines() if line.strip()]
-    return reason if len(lines) < 2 else f"{lines[0]}; … {lines[-1]}"
+    """A reason that goes on with a log's tail, as its first line and the tail's last."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return "".join(lines) if len(lines) < 2 else f"{lines[0]}; … {lines[-1]}"
+
+
+_TELLERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
+    "node": _node, "signal": _signal, "run": _run, "spawn": _spawn,
+    "note": lambda data: f"{data['who']} waits for you: {data['text']}",
+    "death": lambda data: f"{_stem(data)} life {data['incarnation']} died: {data['why']}",
+    "park": lambda data: f"{_stem(data)} was given up: {data['why']}",
+}
+"""Journal kind → its words."""

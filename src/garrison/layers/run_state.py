@@ -1,8 +1,8 @@
 """The state of a run, folded from the guardian's journal. No clock, disk or process here.
 
 Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit} · `signal` {id, type, node, …,
-effect?} (applied: effect and id are one record, so that a crash between them is impossible) · `death` {full, …} ·
-`lift` {lives} · `spawn`, `park`, `note` (told, not folded) · `snapshot`.
+effect?, question?, answer?} (applied: effect and id are one record, so that a crash between them is impossible) ·
+`death` {full, …} · `lift` {lives} · `spawn`, `park`, `note` (told, not folded) · `snapshot`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class RunState:
     deaths: dict[str, list[Death]] = field(default_factory=dict)
     incarnations: dict[str, int] = field(default_factory=dict)
     lifted: dict[str, int] = field(default_factory=dict)
+    questions: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Node → its open question, {id, text}."""
 
     @property
     def statuses(self) -> dict[str, str]:
@@ -76,6 +78,8 @@ class RunState:
         if old is not None and data.get("attempt", 1) > old.attempt:  # each attempt has its deaths for itself
             self.deaths = {full: deaths for full, deaths in self.deaths.items()
                            if not full.startswith(f"runner-{data['node']}@")}
+        if data["status"] != "active" or (old is not None and data.get("attempt", 1) > old.attempt):
+            self.questions.pop(data["node"], None)
         self.nodes[data["node"]] = NodeState(data["status"], data.get("attempt", 1), data.get("reason", ""),
                                              data.get("commit", ""), at)
 
@@ -83,6 +87,10 @@ class RunState:
         self.applied.add(data["id"])
         if data.get("effect"):
             self._on_node(data["effect"], at)
+        if data.get("question"):
+            self.questions[data["node"]] = data["question"]
+        if data.get("answer") and self.questions.get(data["node"], {}).get("id") == data["answer"]:
+            del self.questions[data["node"]]
 
     def _on_spawn(self, data: dict[str, Any], _at: str) -> None:
         self.incarnations[data["full"]] = max(self.incarnations.get(data["full"], 0), data["incarnation"])
@@ -109,7 +117,7 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
     return {"status": state.status, "reason": state.reason, "applied": sorted(state.applied),
             "nodes": {name: asdict(node) for name, node in state.nodes.items()},
             "deaths": {full: [asdict(death) for death in deaths] for full, deaths in state.deaths.items()},
-            "incarnations": state.incarnations, "lifted": state.lifted}
+            "incarnations": state.incarnations, "lifted": state.lifted, "questions": state.questions}
 
 
 def from_snapshot(data: dict[str, Any]) -> RunState:
@@ -117,7 +125,7 @@ def from_snapshot(data: dict[str, Any]) -> RunState:
     return RunState(data["status"], data["reason"],
                     {name: NodeState(**node) for name, node in data["nodes"].items()}, set(data["applied"]),
                     {full: [Death(**death) for death in deaths] for full, deaths in data["deaths"].items()},
-                    dict(data["incarnations"]), dict(data["lifted"]))
+                    dict(data["incarnations"]), dict(data["lifted"]), dict(data.get("questions", {})))
 
 
 def fold(entries: list[Entry]) -> RunState:

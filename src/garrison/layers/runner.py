@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.layers import runner_policy as policy
+from garrison.layers import validator
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, Decision, Merge
 from garrison.layers.loop import leave, say
@@ -17,6 +18,7 @@ from garrison.layers.orchestrator_start import close_sessions, start_orchestrato
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.layers.runner_start import worktree_of, write_state
 from garrison.layers.runner_tree import key_of_setup, make_tree, remove_tree
+from garrison.layers.validator import ValidatorJob
 from garrison.merge.queue import MergeQueue
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -36,6 +38,7 @@ from garrison.system.terminal import abandon, choose_terminal
 if TYPE_CHECKING:
     from garrison.layers.world import World
     from garrison.records.run import Launch
+    from garrison.records.signals import Signal
     from garrison.supervise.start import Life
     from garrison.supervise.step import LifeView
     from garrison.system.waker import Waker
@@ -70,7 +73,8 @@ class Runner:
         self.terminal, note = choose_terminal(launch.terminal, world.home)
         if note:
             say(note)
-        self.job: Job | None = None
+        self.job: Job | ValidatorJob | None = None
+        self._asked = ""
         self.job_name = ""
         self._killed = 0
         self.stopping = False
@@ -97,7 +101,8 @@ class Runner:
             self.task, self.phase, now, self.world.observer.where.boot_id, inbox=inbox,
             orchestrator=self.crew.view(self.orchestrator), result=self._result(), merge=merge,
             merge_told=self._merge_told(merge, now), tree_ready=self._tree_ready,
-            job=self.job_name if self.job else "", stopping=self.stopping, overdue=self._overdue(now),
+            job=self.job_name if self.job else "", validator=bool(validator.wanted(self.task.attributes)),
+            stopping=self.stopping, overdue=self._overdue(now),
             adhoc=self.launch.adhoc, orphaned_for=self._alone(now), orphan_grace=self.world.timing.orphan_grace)
 
     def _overdue(self, now: float) -> bool:
@@ -160,7 +165,7 @@ class Runner:
         """Wake at the end of the orchestrator or a job, at any signal, result or merge."""
         if self._view is not None:
             self.crew.watch(waker, [self._view.orchestrator])
-        if self.job is not None:
+        if self.job is not None and self.job.pid:
             waker.watch_process(self.job.pid, self.job.ticks)
         for folder in (self.folder, self.queue.path.parent):
             if folder.is_dir():
@@ -200,9 +205,21 @@ class Runner:
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.facts.applied:
+            self._forward(signal, act.data.get("forward", ""))
             self._log("signal", {"id": signal.id, "type": signal.signal_type, **act.data}, sync=True)
         failpoint.here(":signal-applied")
         signals.take(act.posted.path)
+
+    def _forward(self, signal: Signal, where: str) -> None:
+        """Pass a question up or an answer down, before it counts as applied: said twice is recognised, lost is not."""
+        if where == "down" and isinstance(self.job, ValidatorJob) and signal.payload.get("question_id") == self._asked:
+            self.job.answer(self._asked.removeprefix("validator-"), str(signal.payload.get("text", "")))
+            return
+        parent = self.life.identity.parent
+        above = Key(parent["role"], parent["name"], self.launch.run_id) if parent else None
+        recipient = {"up": above, "down": self.orchestrator}.get(where)
+        if recipient is not None:
+            self.crew.pass_on(recipient, signal)
 
     def _do_refuse(self, act: Act, view: RunnerView) -> None:
         assert act.posted is not None
@@ -222,6 +239,9 @@ class Runner:
         self._tree_ready = True
 
     def _do_job(self, act: Act, view: RunnerView) -> None:
+        if act.who == validator.NAME:
+            self._validate(view)
+            return
         command = self.task.setup if act.who == "setup" else self.task.acceptance
         timeout = self.world.timing.setup_timeout if act.who == "setup" else self.world.timing.acceptance_timeout
         assert command is not None
@@ -231,15 +251,34 @@ class Runner:
         self.job = Job.start(command, env=env, cwd=self.tree, log=self._job_log(act.who), timeout_s=timeout,
                              now=view.now)
 
+    def _validate(self, view: RunnerView) -> None:
+        who = validator.wanted(self.task.attributes)
+        self._log("job", {"name": validator.NAME, "command": who, "attempt": self.task.attempt})
+        self.job_name = validator.NAME
+        self.job = ValidatorJob(self.world, self.life, self.launch, self.task, self.git, self.tree, self.branch,
+                                view.now)
+
+    def _ask(self) -> None:
+        """Tell the guardian what the validator waits for, once."""
+        question = self.job.question if isinstance(self.job, ValidatorJob) else None
+        parent = self.life.identity.parent
+        if question is None or parent is None or self._asked == f"validator-{question.id}":
+            return
+        self._asked = f"validator-{question.id}"
+        self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), "NEEDS_INPUT",
+                       {"question": question.text, "question_id": self._asked}, node=self.task.node,
+                       attempt=self.task.attempt, id_=f"{self.launch.run_id}-{self.task.node}-{self._asked}-asked")
+
     def _job_log(self, name: str) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder / f"{name}.log"
 
     def _poll_job(self, now: float) -> None:
         result = self.job.poll(now) if self.job else None
+        self._ask()
         if result is None:
             return
-        name, self.job, self.job_name = self.job_name, None, ""
+        name, job, self.job, self.job_name = self.job_name, self.job, None, ""
         if self.stopping:
             return
         if result.ok:
@@ -252,6 +291,9 @@ class Runner:
         self._killed = self._killed + 1 if result.killed else 0
         if 0 < self._killed < PATIENCE:
             say(f"{name} was killed, which says nothing about the work; it runs again")
+            return
+        if isinstance(job, ValidatorJob):
+            self._fact(name, f"the validator refused it: {job.reason}")
             return
         how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
         held = tell_held_back(self.launch.held_back, self._job_log(name), result.exit_code)
@@ -356,6 +398,8 @@ class Runner:
 
     def _leave_tree(self, orchestrator: LifeView) -> None:
         self._close_session(orchestrator)
+        if validator.tree_of(self.tree).is_dir():
+            self.git.remove_worktree(validator.tree_of(self.tree))
         remove_tree(self.git, self.tree)
 
     def _do_end(self, act: Act, view: RunnerView) -> None:

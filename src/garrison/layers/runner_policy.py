@@ -36,6 +36,8 @@ class RunnerFacts:
     """The key of the last set-up that passed (see system/setup_key)."""
     acceptance: str = ""
     """'' (not run), 'ok', or the reason of failure."""
+    validator: str = ""
+    """The same of the validation by another agent."""
     begun: str = ""
     """`yes` once this attempt's rework began; before that the hook's phase is the earlier attempt's."""
     failed: str = ""
@@ -86,7 +88,9 @@ class RunnerView:
     """Whether the processor's signal about the landing arrived, or was waited for long enough."""
     tree_ready: bool = False
     job: str = ""
-    """The name of the job that is running (set-up or acceptance), or ''."""
+    """The name of the job that is running (set-up, acceptance or validator), or ''."""
+    validator: bool = False
+    """Whether another agent is to validate the work."""
     stopping: bool = False
     overdue: bool = False
     """Whether the orchestrator was given its time to stop."""
@@ -133,6 +137,10 @@ def _signals(facts: RunnerFacts, view: RunnerView) -> list[Act]:
 def _effect(signal: Signal, lives: dict[str, int]) -> dict[str, Any]:
     if signal.signal_type == "KILL_ORCHESTRATOR":
         return {"kill": int(signal.payload.get("incarnation") or max(lives.values(), default=0))}
+    if signal.signal_type == "NEEDS_INPUT":
+        return {"forward": "up"}
+    if signal.signal_type == "INPUT_RESPONSE":
+        return {"forward": "down"}
     return {}
 
 
@@ -203,6 +211,10 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
         return Decision([Act("job", "acceptance")])
     if facts.acceptance not in ("", "ok"):
         return Decision([_failure(facts.acceptance, "acceptance")])
+    if view.validator and not facts.validator:
+        return Decision([Act("job", "validator")])
+    if facts.validator not in ("", "ok"):
+        return Decision([_failure(facts.validator, "acceptance")])
     return Decision([Act("move", "impl_complete")])
 
 

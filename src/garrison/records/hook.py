@@ -81,6 +81,11 @@ def note(hook: Hook, now: str, *, text: str | None = None, last_committed: str |
                    last_committed_node=hook.last_committed_node if last_committed is None else last_committed)
 
 
+def continue_session(hook: Hook, now: str, session: str) -> Hook:
+    """`hook` with the id of the session that a successor resumes."""
+    return replace(hook, updated_at=now, claude_session_id=session)
+
+
 def succeed(hook: Hook, hook_id: str, incarnation: int, now: str) -> Hook:
     """The hook of a successor: a new id linked to the old one; phase, notes and history go on."""
     return replace(hook, hook_id=hook_id, predecessor_hook_id=hook.hook_id, incarnation=incarnation, updated_at=now)

@@ -1,0 +1,91 @@
+"""Where an attempt's sessions keep what they know: the names of the files in `claude/`, and how they are read.
+
+| file | what | who writes it |
+|---|---|---|
+| `session.json` | the session id and how often one was begun | orchestrator |
+| `order.json` | what the stretch under way was told | orchestrator |
+| `process.json` | pid and start ticks of the CLI | stretch |
+| `stream.jsonl` | every event, with time and life | stretch |
+| `usage.jsonl` | tokens and costs (`budget`) | stretch |
+| `endings.jsonl` | how each stretch ended (`decide.Ending`) | stretch, else orchestrator |
+| `report.json` | what `report_result` said | stretch |
+| `question.json`, `answer.json` | the open question, and what a person answered | stretch; orchestrator |
+| `phase` | what `update_phase` said | stretch |
+| `waiting` | one line: what it waits for, while it waits | orchestrator, stretch |
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from garrison.agents.claude.decide import Ending
+from garrison.records import atomic
+
+
+class ClaudeFiles:
+    """The files of one attempt."""
+
+    def __init__(self, attempt: Path) -> None:
+        self.folder = attempt / "claude"
+        self.session = self.folder / "session.json"
+        self.order = self.folder / "order.json"
+        self.process = self.folder / "process.json"
+        self.stream = self.folder / "stream.jsonl"
+        self.usage = self.folder / "usage.jsonl"
+        self.endings = self.folder / "endings.jsonl"
+        self.report = self.folder / "report.json"
+        self.question = self.folder / "question.json"
+        self.answer = self.folder / "answer.json"
+        self.phase = self.folder / "phase"
+        self.waiting = self.folder / "waiting"
+
+    def make(self) -> None:
+        """Create the folder."""
+        atomic.make_directory(self.folder)
+
+    def read_endings(self) -> list[Ending]:
+        """How the stretches ended so far; a torn last line is left out."""
+        return [Ending(**body) for body in read_lines(self.endings)]
+
+
+def read_json(path: Path) -> Any:
+    """A file's JSON; None if it is absent or torn."""
+    try:
+        return json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file durably."""
+    atomic.write(path, json.dumps(value, ensure_ascii=False, indent=1).encode())
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The whole lines of a file of JSON lines; those that a kill tore are left out."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in raw.split(b"\n"):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+def append_line(path: Path, value: Any) -> None:
+    """Add one line in one write. After a torn one it begins on a line of its own."""
+    with path.open("ab", buffering=0) as file:
+        torn = file.tell() > 0 and not _ends_whole(path)
+        file.write((b"\n" if torn else b"") + json.dumps(value, ensure_ascii=False).encode() + b"\n")
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read(1) == b"\n"

@@ -1,0 +1,77 @@
+"""What a session is told: its system prompt, and the first words of each stretch: filled templates of `agents/prompts`.
+
+Pure but for reading the templates and the attempt's files.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from string import Template
+from typing import TYPE_CHECKING
+
+from garrison.agents.claude.files import read_json
+
+if TYPE_CHECKING:
+    from garrison.agents.claude.files import ClaudeFiles
+    from garrison.agents.claude.settings import ClaudeSettings
+    from garrison.agents.seam import Assignment
+
+FRESH = {"go_on": "task", "report": "task", "answer": "task"}
+"""What a session without a past is told where a resumed one would be told something shorter."""
+
+
+def system(assignment: Assignment, settings: ClaudeSettings, part: str = "worker") -> str:
+    """What garrison adds to the CLI's own system prompt."""
+    task = assignment.task
+    text = _fill(_SYSTEM[part], run=task.run_id, node=task.node, attempt=str(task.attempt),
+                 controllers=_hierarchy(assignment))
+    return f"{text}\n\n{settings.system_prompt}" if settings.system_prompt else text
+
+
+_SYSTEM = {"worker": "claude_system.md", "validator": "claude_validator.md"}
+
+
+def _hierarchy(assignment: Assignment) -> str:
+    return "\n".join(f"- {who}: {what}" for who, what in assignment.controllers) or "- nobody but the person who began"
+
+
+def first_words(say: str, assignment: Assignment, files: ClaudeFiles) -> str:
+    """The prompt that a stretch begins with."""
+    return _SAYERS[say](assignment, files)
+
+
+def _task(assignment: Assignment, files: ClaudeFiles) -> str:
+    return assignment.prompt_file.read_text() + _answered(files)
+
+
+def _go_on(assignment: Assignment, files: ClaudeFiles) -> str:
+    return _fill("claude_go_on.md", wisdom=assignment.wisdom) + _answered(files)
+
+
+def _report(assignment: Assignment, files: ClaudeFiles) -> str:
+    return _fill("claude_report.md", node=assignment.task.node)  # names both tools: a session knows which it has
+
+
+def _answer(assignment: Assignment, files: ClaudeFiles) -> str:
+    return _answered(files).strip()
+
+
+def _hand_over(assignment: Assignment, files: ClaudeFiles) -> str:
+    notes = assignment.notes.read_text() if assignment.notes.exists() else ""
+    return _task(assignment, files) + "\n" + _fill("claude_hand_over.md", notes=notes.strip() or "none were left")
+
+
+def _answered(files: ClaudeFiles) -> str:
+    """The last question with its answer; said again after a death, since nobody knows whether it was heard."""
+    asked, answer = read_json(files.question), read_json(files.answer)
+    if not asked or not answer or asked["id"] != answer["id"]:
+        return ""
+    return "\n" + _fill("claude_answer.md", question=asked["text"], answer=answer["text"])
+
+
+_SAYERS = {"task": _task, "go_on": _go_on, "report": _report, "answer": _answer, "hand_over": _hand_over}
+
+
+def _fill(name: str, **values: str) -> str:
+    text = resources.files("garrison.agents").joinpath(f"prompts/{name}").read_text()
+    return Template(text).safe_substitute(values).strip() + "\n"

@@ -1,0 +1,346 @@
+"""One stretch of a session: a process that connects the SDK to one CLI, says one prompt and keeps what happens.
+
+`python -P -m garrison.agents.claude.stretch ORDER`. It decides nothing about the attempt: it writes how it ended
+(`endings.jsonl`) and goes, and the orchestrator decides what follows. It dies with its orchestrator, the CLI with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from claude_agent_sdk import (
+    AssistantMessage,
+    ClaudeAgentOptions,
+    ClaudeSDKClient,
+    ClaudeSDKError,
+    ProcessError,
+    RateLimitEvent,
+    ResultMessage,
+    StreamEvent,
+    SystemMessage,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserMessage,
+)
+
+from garrison.agents.claude import budget, decide, tools
+from garrison.agents.claude import failures as why
+from garrison.agents.claude.decide import Ending
+from garrison.agents.claude.events import Event, cut, shown
+from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
+from garrison.agents.claude.limiter import start_slot
+from garrison.agents.claude.order import Order, from_json
+from garrison.system import processes
+
+WRAPPER = Path(__file__).with_name("cli.sh")
+_PR_SET_PDEATHSIG = 1
+_LONG_WAIT = 15.0
+"""Seconds of the API's own retry delay beyond which the session is put down instead of kept waiting."""
+_TOOL_LIMIT = 660.0
+"""Seconds a tool under way may be silent: the CLI's own limit for a command is 600."""
+_HELD_SLOT = 30.0
+"""Seconds after which a start no longer counts as one."""
+
+
+class Stretch:
+    """One connection."""
+
+    def __init__(self, order: Order) -> None:
+        self.order, self.settings = order, order.settings
+        self.files = ClaudeFiles(order.attempt_folder)
+        self.meter = budget.Meter(Path(order.home), order.run, order.node, budget.Limits(
+            self.settings.budget, self.settings.budget_run, self.settings.budget_day))
+        self.ending: Ending | None = None
+        self.progress = False
+        self.stderr: list[str] = []
+        self._tools: set[str] = set()
+        self._answers: dict[str | None, tuple[str, str, dict[str, Any]]] = {}
+        """Whose answer is under way (None: the session's own, else a subagent's): message id, model, usage so far."""
+        self._resets_at: float | None = None
+        self._client: ClaudeSDKClient | None = None
+        self._stop = asyncio.Event()
+
+    # what happens
+
+    def tell(self, event: Event) -> None:
+        """Keep an event, and show it."""
+        append_line(self.files.stream, {"at": _now(), "life": self.order.life, **event})
+        text = shown(event)
+        if text:
+            print(_clean(text), flush=True)
+
+    def note(self, text: str) -> None:
+        """Something that garrison did."""
+        self.tell({"kind": "note", "text": text})
+
+    async def run(self) -> Ending:
+        """The whole stretch."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        over = self.meter.over(_now()[:10])
+        if over:
+            return self._end(why.BUDGET, over)
+        try:
+            return await self._connected()
+        except ProcessError as error:
+            return self._end_of_process(error)
+        except ClaudeSDKError as error:
+            return self._end(*_start_failure(f"{error} {self._said()}"))
+
+    async def _connected(self) -> Ending:
+        async with start_slot(Path(self.order.home), self.settings.starts, self.note, self._stop) as started:
+            if self._stop.is_set():
+                return self._end(decide.STOPPED)
+            client = ClaudeSDKClient(options_of(self.order, self.files, self.stderr.append))
+            try:
+                await client.connect()
+                await self._remember_process(client)
+                self._client = client
+                await client.query(self.order.prompt)
+                async with asyncio.timeout(None):
+                    return await self._listen(client, started)
+            finally:
+                await _quietly(client.disconnect())
+
+    async def _remember_process(self, client: ClaudeSDKClient) -> None:
+        info = await client.get_server_info() or {}
+        pid = info.get("pid")
+        found = processes.probe(pid) if isinstance(pid, int) else None
+        if found is not None:
+            write_json(self.files.process, {"pid": pid, "ticks": found.ticks, "life": self.order.life})
+
+    async def _listen(self, client: ClaudeSDKClient, started: Any) -> Ending:
+        """Take messages until the turn's result, a decision to stop, or silence."""
+        messages = client.receive_response()
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(messages, None))
+                done, _ = await asyncio.wait({coming, stopped}, timeout=self._patience(),
+                                             return_when=asyncio.FIRST_COMPLETED)
+                if coming not in done:
+                    coming.cancel()
+                    await _quietly(asyncio.wait_for(client.interrupt(), 2))
+                    return self._end(decide.STOPPED) if done else self._end(
+                        why.HANG, f"nothing was heard for {self._patience():.0f} s")
+                message = coming.result()
+                started.set()
+                ending = self._end(why.CRASH, "the CLI ended without a result") if message is None \
+                    else self._take(message)
+                if ending is not None:
+                    if not isinstance(message, ResultMessage):
+                        await _quietly(asyncio.wait_for(client.interrupt(), 2))
+                    return ending
+        finally:
+            stopped.cancel()
+
+    def _patience(self) -> float:
+        return self.settings.stale + (_TOOL_LIMIT if self._tools else 0.0)
+
+    # one message
+
+    def _take(self, message: Any) -> Ending | None:
+        """Keep a message; the ending if it is one."""
+        if isinstance(message, StreamEvent):
+            return self._partial(message)
+        if isinstance(message, AssistantMessage):
+            self._assistant(message)
+        elif isinstance(message, UserMessage):
+            self._user(message)
+        elif isinstance(message, RateLimitEvent):
+            return self._rate_limit(message)
+        elif isinstance(message, ResultMessage):
+            return self._result(message)
+        elif isinstance(message, SystemMessage):
+            return self._system(message)
+        return None
+
+    def _assistant(self, message: AssistantMessage) -> None:
+        for block in message.content:
+            if isinstance(block, TextBlock) and not message.error:
+                self.tell({"kind": "text", "text": block.text})
+            elif isinstance(block, ThinkingBlock):
+                self.tell({"kind": "thinking", "text": block.thinking})
+            elif isinstance(block, ToolUseBlock):
+                self._tools.add(block.id)
+                self.tell({"kind": "tool", "id": block.id, "name": block.name, "input": block.input})
+        if message.error or message.model == "<synthetic>":
+            return
+        self.progress = True
+        if message.stop_reason and all(message.message_id != name for name, _, _ in self._answers.values()):
+            # Asked again without streaming, after a stream that broke: no event tells the tokens of such an answer.
+            self._bill(budget.call(self.order.session, _now(), message.message_id or "", message.model,
+                                   message.usage or {}))
+
+    def _partial(self, message: StreamEvent) -> Ending | None:
+        """Put an answer on the bill when it begins, and again when its tokens are known, before its tools run; the
+        ending if a limit is reached."""
+        event, whose = message.event, message.parent_tool_use_id
+        if event.get("type") == "message_start":
+            body = event.get("message") or {}
+            self._answers[whose] = (str(body.get("id", "")), str(body.get("model", "")), dict(body.get("usage") or {}))
+        elif event.get("type") != "message_delta" or whose not in self._answers:
+            return None
+        name, model, usage = self._answers[whose]
+        usage.update({key: value for key, value in (event.get("usage") or {}).items() if value is not None})
+        self._bill(budget.call(self.order.session, _now(), name, model, usage))
+        over = self.meter.over(_now()[:10]) if event["type"] == "message_delta" else ""
+        return self._end(why.BUDGET, over) if over else None
+
+    def _bill(self, call: budget.Call) -> None:
+        budget.append(self.files.usage, call)
+
+    def _user(self, message: UserMessage) -> None:
+        for block in message.content if isinstance(message.content, list) else []:
+            if isinstance(block, ToolResultBlock):
+                self._tools.discard(block.tool_use_id)
+                self.tell({"kind": "tool_result", "id": block.tool_use_id, "text": cut(_text_of(block.content)),
+                           "error": bool(block.is_error)})
+
+    def _system(self, message: SystemMessage) -> Ending | None:
+        data = message.data
+        if message.subtype == "init":
+            self.tell({"kind": "begin", "session": data.get("session_id", self.order.session),
+                       "model": data.get("model", ""), "resumed": self.order.resume,
+                       "version": data.get("claude_code_version", "")})
+        elif message.subtype == "api_retry":
+            return self._retry(data)
+        return None
+
+    def _retry(self, data: dict[str, Any]) -> Ending | None:
+        """The API refused a call and the CLI would try again: some refusals are not waited for."""
+        status, delay = data.get("error_status"), float(data.get("retry_delay_ms") or 0) / 1000
+        said = str(data.get("error") or "")
+        self.tell({"kind": "retry", "status": status, "error": said, "delay": delay, "attempt": data.get("attempt")})
+        kind = why.classify(status, said)
+        if kind in decide.FOR_A_PERSON:
+            return self._end(kind, f"{status or ''} {said}".strip())
+        if delay > _LONG_WAIT:
+            return self._end(kind, f"{status or ''} {said}".strip(), resets_at=time.time() + delay)
+        return None
+
+    def _rate_limit(self, message: RateLimitEvent) -> Ending | None:
+        info = message.rate_limit_info
+        self.tell({"kind": "limit", "status": info.status, "resets_at": info.resets_at, "type": info.rate_limit_type})
+        if info.status == "rejected":
+            self._resets_at = float(info.resets_at) if info.resets_at else None
+        return None
+
+    def _result(self, message: ResultMessage) -> Ending:
+        said = message.result or "; ".join(message.errors or []) or ""
+        self.tell({"kind": "result", "subtype": message.subtype, "error": message.is_error, "said": cut(said),
+                   "usd": message.total_cost_usd, "turns": message.num_turns, "status": message.api_error_status,
+                   "terminal_reason": message.terminal_reason})
+        if message.total_cost_usd:
+            self._bill(budget.Call("result", self.order.session, _now(), message.total_cost_usd))
+        if report := read_json(self.files.report):
+            return self._end(decide.REPORTED, report["summary"], success=report["status"] == "success")
+        if message.subtype == "error_max_turns":
+            return self._end(why.MAX_TURNS, f"after {message.num_turns} turns")
+        if message.is_error:
+            return self._end(why.classify(message.api_error_status, said), said, resets_at=self._resets_at)
+        asked, answer = read_json(self.files.question), read_json(self.files.answer)
+        if asked and (not answer or answer["id"] != asked["id"]):
+            return self._end(decide.QUESTION, asked["text"])
+        return self._end(decide.SILENT, "it ended its turn without report_result")
+
+    # endings
+
+    def _end(self, kind: str, reason: str = "", *, success: bool = False, resets_at: float | None = None) -> Ending:
+        return Ending(kind, time.time(), _clean(reason).strip()[:2000], success, resets_at, self.progress)
+
+    def _end_of_process(self, error: ProcessError) -> Ending:
+        code = error.exit_code or 0
+        if code < 0 or code in (137, 143):
+            return self._end(why.CRASH, f"the CLI was killed (exit code {code})")
+        return self._end(*_start_failure(f"exit code {code}: {self._said() or error}"))
+
+    def _said(self) -> str:
+        return " ".join("".join(self.stderr).split())[-600:]
+
+
+def _start_failure(said: str) -> tuple[str, str]:
+    """The class of a failure of the CLI itself: what it said may name a cause; else it is the CLI that broke."""
+    kind = why.classify(None, said)
+    return (kind if kind != why.SERVER else why.CRASH), said
+
+
+def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOptions:
+    """The SDK's options for an order."""
+    settings = order.settings
+    # Typed as the SDK's own literals only at run time: the values were checked when the settings were read.
+    choices: dict[str, Any] = {"permission_mode": settings.permission_mode, "effort": settings.effort}
+    return ClaudeAgentOptions(
+        cwd=order.tree, setting_sources=[], strict_mcp_config=True, tools=list(settings.tools),
+        allowed_tools=[*settings.tools, *tools.names(order.part)],
+        mcp_servers={tools.SERVER: tools.server(order.part, files, order.attempt_folder / "notes.txt")},
+        system_prompt={"type": "preset", "preset": "claude_code", "append": order.system},
+        model=settings.model, fallback_model=settings.fallback_model, max_turns=settings.max_turns,
+        session_id=None if order.resume else order.session, resume=order.session if order.resume else None,
+        cli_path=str(WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True, stderr=stderr,
+        env=cli_environment(order), **choices)
+
+
+def cli_environment(order: Order) -> dict[str, str]:
+    """What the CLI's environment has beyond ours."""
+    import claude_agent_sdk
+
+    bundled = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
+    cli = order.settings.cli or (str(bundled) if bundled.exists() else "claude")
+    return {"CLAUDE_CONFIG_DIR": str(Path(order.home) / "claude"), "GARRISON_CLAUDE_CLI": cli,
+            "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", **order.settings.set}
+
+
+def die_with_parent() -> None:
+    """Be told to stop when the orchestrator dies; a parent that is gone already is noticed here."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _text_of(content: str | list[dict[str, Any]] | None) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
+    return content or ""
+
+
+def _clean(text: str) -> str:
+    """Without control characters: what a model says must not steer the terminal."""
+    return "".join(letter for letter in text if letter in "\n\t" or letter.isprintable())
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+async def _quietly(work: Any) -> None:
+    with contextlib.suppress(ClaudeSDKError, TimeoutError, OSError):
+        await work
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Do what the order says; exit 0 once the ending is on disk."""
+    path = Path((sys.argv[1:] if argv is None else argv)[0])
+    die_with_parent()
+    order = from_json(read_json(path))
+    stretch = Stretch(order)
+    ending = asyncio.run(stretch.run())
+    append_line(stretch.files.endings, vars(ending))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""The `claude` agent as the orchestrator sees it: stretches started one after the other, and what happens in between.
+
+Thin: what follows an ending is decided in `decide`. Between two stretches (a rate limit, a question, a refused key) no
+process of the session exists; the CLI's transcript is resumed by id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from garrison.agents.claude import decide, prompts
+from garrison.agents.claude import failures as why
+from garrison.agents.claude.decide import Ending, Move
+from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
+from garrison.agents.claude.order import Order, to_json
+from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
+from garrison.agents.seam import Assignment, Outcome, Question, Work
+from garrison.records import atomic
+from garrison.system.jobs import Job, JobResult, tail
+from garrison.system.processes import ProcessId
+from garrison.system.processes import send as send_signal
+
+STRETCH = (sys.executable, "-P", "-m", "garrison.agents.claude.stretch")
+_KILL = 9
+
+
+class ClaudeAgent:
+    """Starts sessions with one profile's settings, for a worker or for a validator."""
+
+    def __init__(self, name: str, settings: ClaudeSettings, part: str = "worker") -> None:
+        self.name, self.settings, self.part = name, settings, part
+
+    def start(self, assignment: Assignment, now: float) -> ClaudeWork:
+        """Begin, or go on where an earlier life was; UsageError if the node says what cannot be meant."""
+        task = assignment.task
+        if self.part == "validator":  # it is not the node's own agent: what the node says of that one is not its
+            return ClaudeWork(assignment, read_only(self.settings), now, part=self.part)
+        return ClaudeWork(assignment, for_node(self.settings, task.node, task.attributes), now)
+
+
+class ClaudeWork(Work):
+    """An attempt's session."""
+
+    def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *,
+                 part: str = "worker", wall: Callable[[], float] = time.time,
+                 argv: Sequence[str] = STRETCH) -> None:
+        self.assignment, self.settings, self.part = assignment, settings, part
+        self.files = ClaudeFiles(assignment.folder)
+        self.files.make()
+        atomic.make_directory(Path(assignment.environment["GARRISON_HOME"]) / "claude")
+        self._wall, self._argv = wall, argv
+        self.endings = self.files.read_endings()
+        self.job: Job | None = None
+        self.outcome: Outcome | None = None
+        self._stopping = False
+        self.move = self._next(began=True)
+        self._end_old_process()
+        self._step(now)
+
+    # the seam's Work
+
+    def poll(self, now: float) -> Outcome | None:
+        """One step; the outcome once there is one and nothing of the session is left running."""
+        if self.job is not None:
+            result = self.job.poll(now)
+            if result is None:
+                return None
+            self.job = None
+            self._ended(result)
+        if self.outcome is None:
+            self._step(now)
+        return self.outcome
+
+    def stop(self, now: float) -> None:
+        """End the stretch; the session goes on in a later life."""
+        self._stopping = True
+        if self.job is not None:
+            self.job.kill(now)
+
+    def process(self) -> tuple[int, int] | None:
+        """The stretch's process, if one is under way."""
+        return (self.job.pid, self.job.ticks) if self.job else None
+
+    def wake_at(self) -> float | None:
+        """The end of a wait, on the monotonic clock."""
+        if self.job is not None:
+            return self.job.wake_at
+        if self.move.kind == "wait":
+            return time.monotonic() + max(0.0, self.move.until - self._wall())
+        return None
+
+    @property
+    def session(self) -> str | None:
+        """The session's id, once one was chosen."""
+        body = read_json(self.files.session)
+        return str(body["id"]) if body else None
+
+    @property
+    def phase(self) -> str | None:
+        """What the agent said of its phase."""
+        return self.files.phase.read_text() if self.files.phase.exists() else None
+
+    @property
+    def question(self) -> Question | None:
+        """What a person is asked, while it is open: the agent's question, or a trouble only a person can mend."""
+        if self.move.kind == "park" and self.outcome is None:
+            return Question(f"trouble-{len(self.endings)}", self.move.reason)
+        if self.move.kind != "ask":
+            return None
+        body = read_json(self.files.question)
+        return Question(body["id"], body["text"]) if body else None
+
+    def answer(self, question: str, text: str) -> None:
+        """What a person answered."""
+        write_json(self.files.answer, {"id": question, "text": text})
+
+    # steps
+
+    def _next(self, *, began: bool = False) -> Move:
+        """The move that follows what happened so far."""
+        if not self.endings:
+            return decide.first_move(self.session)
+        last = self.endings[-1]
+        if began and last.kind in decide.FOR_A_PERSON:
+            return decide.after_wait()  # whoever began this life has seen to it, or it is refused once more
+        return decide.decide(self.endings, self._answered())
+
+    def _answered(self) -> bool:
+        asked, answer = read_json(self.files.question), read_json(self.files.answer)
+        return bool(asked and answer and asked["id"] == answer["id"])
+
+    def _step(self, now: float) -> None:
+        """Act on the move, or wait for what it waits for."""
+        move = self.move
+        if self._stopping:
+            self.outcome = Outcome("fail", "stopped")
+        elif move.kind == "finish":
+            self._say_waiting("")
+            self.outcome = Outcome("success" if move.success else "fail", "" if move.success else move.reason)
+        elif move.kind == "wait" and self._wall() < move.until:
+            until = datetime.fromtimestamp(move.until, UTC).strftime("%H:%M:%S UTC")
+            self._say_waiting(f"until {until}: {move.reason}")
+        elif move.kind == "ask" and not self._answered():
+            self._say_waiting(f"for an answer: {move.reason}")
+        elif move.kind == "park" and not self._lifted():
+            self._say_waiting(f"for a person: {move.reason}")
+        else:
+            self._start(self._next() if move.kind == "ask" else decide.after_wait() if move.kind != "start" else move,
+                        now)
+
+    def _lifted(self) -> bool:
+        answer = read_json(self.files.answer)
+        return bool(answer and answer["id"] == f"trouble-{len(self.endings)}")
+
+    def _start(self, move: Move, now: float) -> None:
+        self.move = move
+        self._say_waiting("")
+        resume = move.how == "resume" and self.session is not None
+        session = self.session if resume else str(uuid.uuid4())
+        assert session is not None
+        if not resume:
+            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1})
+        task, environment = self.assignment.task, self.assignment.environment
+        order = Order(environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
+                      str(self.assignment.tree), str(self.assignment.folder), session, resume,
+                      prompts.first_words(move.say if resume else prompts.FRESH.get(move.say, move.say),
+                                          self.assignment, self.files),
+                      prompts.system(self.assignment, self.settings, self.part), self.settings, self.part)
+        write_json(self.files.order, to_json(order))
+        self.job = Job.start([*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.tree,
+                             log=self.assignment.output, timeout_s=task.timeout_s, now=now)
+
+    def _ended(self, result: JobResult) -> None:
+        """A stretch is over: by its own word, or else it died."""
+        before = len(self.endings)
+        self.endings = self.files.read_endings()
+        if self._stopping:
+            return
+        if result.timed_out:
+            self.outcome = Outcome("fail", f"timed out after {result.seconds:.0f} s", result.exit_code)
+            return
+        if len(self.endings) == before:
+            self._record(Ending(why.CRASH, self._wall(), _why(result, self.assignment.output)))
+        if self.endings[-1].kind == why.CRASH:
+            self.outcome = Outcome("fail", self.endings[-1].reason, result.exit_code, killed=True)
+            return
+        self.move = self._next()
+
+    def _record(self, ending: Ending) -> None:
+        append_line(self.files.endings, vars(ending))
+        self.endings = [*self.endings, ending]
+
+    def _say_waiting(self, what: str) -> None:
+        """Say once what is waited for: in a file for `status`, and where the session is watched."""
+        known = self.files.waiting.read_text() if self.files.waiting.exists() else ""
+        if what == known:
+            return
+        if not what:
+            self.files.waiting.unlink(missing_ok=True)
+            return
+        atomic.write(self.files.waiting, what.encode(), durable=False)
+        with contextlib.suppress(OSError), self.assignment.output.open("a") as log:
+            log.write(f"── waits {what}\n")
+
+    def _end_old_process(self) -> None:
+        """The CLI of an earlier life must be gone before its session is resumed: nothing locks a session."""
+        old = read_json(self.files.process)
+        if old is not None:
+            one = ProcessId(old["pid"], old["ticks"])
+            send_signal(one.pid, one.ticks, _KILL)
+            self.files.process.unlink(missing_ok=True)
+
+
+def _why(result: JobResult, output: Path) -> str:
+    if result.killed:
+        return "the session's process was killed"
+    return f"the session's process ended with exit code {result.exit_code}: {tail(output, 3)}"

@@ -1,0 +1,44 @@
+"""`garrison answer NODE TEXT`: what an agent asked is answered; it goes on where it was."""
+
+from __future__ import annotations
+
+import click
+
+from garrison.cli import resolve, which
+from garrison.cli.home_cmd import home_option, run_option
+from garrison.cli.output import say
+from garrison.errors import NotFound
+from garrison.layers.run_state import fold
+from garrison.records import journal, signals
+from garrison.records import run as run_records
+from garrison.records.names import Key
+from garrison.records.run import RunFiles
+from garrison.records.signals import Signal
+from garrison.records.store import Store
+from garrison.settings import find_home
+from garrison.supervise.start import fresh_id
+from garrison.system.clock import SystemClock
+
+
+@click.command()
+@click.argument("node")
+@click.argument("text")
+@run_option
+@home_option
+def answer(node: str, text: str, run: str | None, home: str | None) -> None:
+    """Answer what the agent of NODE asked (`garrison status` shows it); TEXT becomes its next message."""
+    store = Store(find_home(home))
+    chosen = which.run_of_node(store, node, run)
+    files = RunFiles(store.home, chosen)
+    state = fold(journal.read_all(files.journal))
+    open_ = state.questions.get(node)
+    launch = run_records.load(run_records.Launch, files.launch)
+    if open_ is None or launch is None:
+        raise NotFound(f"{node} of run {chosen} has not asked anything; `garrison status {chosen}` shows what it does")
+    target = {"role": "guardian", "name": launch.pipeline_id}
+    signals.post(store.home, Signal(
+        fresh_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0}, target, "INPUT_RESPONSE", chosen,
+        SystemClock().utc(), node, state.nodes[node].attempt, {"question_id": open_["id"], "text": text}))
+    living = resolve.is_living(store, Key("guardian", launch.pipeline_id, chosen))
+    when = "" if living else f" as soon as run {chosen} goes on: `garrison launch --resume {chosen}`"
+    say(f"{node} is told{when}")

@@ -1,0 +1,274 @@
+"""The Messages API on 127.0.0.1, played by a script: the real CLI and SDK run against it without key and network.
+
+In a test: `with ModelServer(script) as server:` and give the client `ANTHROPIC_BASE_URL=server.url`; `server.requests`
+then holds what was really sent, in order. By hand: `python -m garrison.testing.model_server SCRIPT [--port 0]
+[--log FILE]` prints the URL and serves until SIGTERM or SIGINT. `POST /release`, as `server.release()`, ends all hangs.
+
+Rule: the server never guesses. What the script does not answer, and every mistake in it, is HTTP 400 with the words; a
+dropped socket would be retried for minutes. Keys that clients send are not kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from dataclasses import asdict, dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from garrison.testing import delivery
+from garrison.testing.asked import Asked
+from garrison.testing.delivery import Plan
+from garrison.testing.script import Answer, Player, Script
+from garrison.testing.script_file import load, read
+from garrison.testing.turn import ScriptError
+
+_SECRET = {"x-api-key", "authorization", "cookie", "proxy-authorization"}
+_MESSAGES, _COUNT, _RELEASE = "/v1/messages", "/v1/messages/count_tokens", "/release"
+
+
+@dataclass
+class Record:
+    """One request as it arrived, and what was made of it."""
+
+    number: int
+    at: float
+    """CLOCK_MONOTONIC, seconds."""
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Any = None
+    conversation: str = ""
+    step: int | None = None
+    fault: str = ""
+    problem: str = ""
+    """Why the script had no answer; it was sent back as HTTP 400."""
+    outcome: str = ""
+    """Only in memory: "sent", "cut" by a fault, or "gone" when the client left first; empty while it is answered."""
+
+    @property
+    def asked(self) -> Asked:
+        """The body as a script sees it."""
+        return Asked(self.number, self.body if isinstance(self.body, dict) else {})
+
+
+@dataclass
+class ModelServer:
+    """A server that plays `script`: a `Script`, a callable, a mapping as in a file, or the path of a file."""
+
+    script: Script | Player | dict[str, Any] | Path | str
+    port: int = 0
+    log: Path | None = None
+    """Where each request is appended as one JSON line before it is answered."""
+    requests: list[Record] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._script = _playable(self.script)
+        self._lock = threading.Lock()
+        self._release = threading.Event()
+        self._closed = False
+        self._token = secrets.token_hex(4)
+        self._http = _Http(self, self.port)
+        self.port = self._http.server_address[1]
+        threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True, name="model-server").start()
+
+    @property
+    def url(self) -> str:
+        """What ANTHROPIC_BASE_URL is set to."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def messages(self) -> list[Record]:
+        """The calls of the model alone, in order."""
+        with self._lock:
+            return [one for one in self.requests if one.method == "POST" and _route(one.path) == _MESSAGES]
+
+    def wait_for(self, calls: int, seconds: float = 30.0) -> list[Record]:
+        """Wait until the model has been called so often; the calls. TimeoutError after `seconds`."""
+        until = time.monotonic() + seconds
+        while len(found := self.messages) < calls:
+            if time.monotonic() > until:
+                raise TimeoutError(f"{len(found)} calls of the model within {seconds:g} s, not {calls}")
+            time.sleep(0.01)
+        return found
+
+    def release(self) -> None:
+        """End every hang that is going on: the rest of the answer is sent."""
+        with self._lock:
+            self._release.set()
+            self._release = threading.Event()
+
+    def close(self) -> None:
+        """Stop serving; whoever hangs is let go."""
+        self._closed = True
+        self._http.shutdown()
+        self._http.server_close()
+        self.release()
+
+    def __enter__(self) -> ModelServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -------------------------------------------------------------------------------------------- one request
+
+    def arrived(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> tuple[Record, Plan]:
+        """Record a request and decide what it is answered."""
+        kept = {name.lower(): value for name, value in headers.items() if name.lower() not in _SECRET}
+        with self._lock:
+            record = Record(len(self.requests) + 1, time.monotonic(), method, path, kept, _parsed(raw))
+            self.requests.append(record)
+        made = self._plan(record, len(raw))
+        self._write(record)
+        return record, made
+
+    def released(self) -> threading.Event:
+        """Set when the hangs that begin now are to end."""
+        with self._lock:
+            return self._release
+
+    def _plan(self, record: Record, size: int) -> Plan:
+        token, route = f"{self._token}_{record.number}", _route(record.path)
+        if route == _RELEASE and record.method == "POST":
+            self.release()
+            return delivery.reply(200, {"released": True}, token)
+        if route == "/" and record.method in {"GET", "HEAD"}:
+            return delivery.reply(200, {}, token)
+        if route == _COUNT and record.method == "POST":
+            return delivery.reply(200, {"input_tokens": max(1, size // 4)}, token)
+        if route != _MESSAGES or record.method != "POST":
+            return delivery.refusal(404, {"type": "not_found_error", "message": f"no route {route}"}, token)
+        return self._answered(record, token)
+
+    def _answered(self, record: Record, token: str) -> Plan:
+        try:
+            if not isinstance(record.body, dict):
+                raise ScriptError("the body is not a JSON object")
+            answer = self._script.answer(record.number, record.body)
+            _note(record, answer)
+            return delivery.plan(answer, record.asked, token)
+        except ScriptError as error:
+            record.problem = str(error)
+        except Exception as error:  # a bug of the script's author: shown to them whole, to the client in a line
+            traceback.print_exc()
+            record.problem = f"the script failed: {type(error).__name__}: {error}"
+        return delivery.refusal(400, {"type": "invalid_request_error", "message": record.problem}, token)
+
+    def _write(self, record: Record) -> None:
+        if self.log is None:
+            return
+        line = {name: value for name, value in asdict(record).items() if name != "outcome"}
+        with self._lock, self.log.open("ab", buffering=0) as file:
+            file.write(json.dumps(line).encode() + b"\n")
+
+
+def _note(record: Record, answer: Answer) -> None:
+    record.conversation, record.step = answer.conversation, answer.step
+    if answer.fault is not None:
+        record.fault = f"{answer.fault.kind}: {answer.fault.value}"
+
+
+def _playable(script: Script | Player | dict[str, Any] | Path | str) -> Script:
+    if isinstance(script, Script):
+        return script
+    if isinstance(script, str | Path):
+        return load(Path(script))
+    return read(script) if isinstance(script, dict) else Script(script)
+
+
+def _route(path: str) -> str:
+    return path.partition("?")[0].rstrip("/") or "/"
+
+
+def _parsed(raw: bytes) -> Any:
+    if not raw:
+        return None
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw[:1000].decode(errors="replace")
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, owner: ModelServer, port: int) -> None:
+        self.owner = owner
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server for our name, as the base class would."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no error; everything else is shown."""
+        if not isinstance(sys.exc_info()[1], OSError | ValueError):
+            super().handle_error(request, client_address)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Http
+
+    def do_POST(self) -> None:
+        self._serve()
+
+    do_GET = do_HEAD = do_PUT = do_DELETE = do_POST
+
+    def _serve(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        record, made = self.server.owner.arrived(self.command, self.path, dict(self.headers.items()), raw)
+        if self.command == "HEAD":
+            made = Plan(made.parts[:2])
+        record.outcome = delivery.deliver(made, self.connection, self.server.owner.released().wait)
+        self.close_connection = self.close_connection or record.outcome != "sent"
+
+    def log_message(self, *_: object) -> None:
+        """Requests are recorded, not printed."""
+
+
+# ------------------------------------------------------------------------------------------------ the program
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The program; exit code 0 when told to end, 1 when the port cannot be had, 2 for a bad script."""
+    parser = argparse.ArgumentParser(prog="python -m garrison.testing.model_server",
+                                     description="Plays the Messages API on 127.0.0.1 from a script.")
+    parser.add_argument("script", type=Path, help="a .yaml, .json or .py file; see docs/testing-without-a-key.md")
+    parser.add_argument("--port", type=int, default=0, help="0 = a free one")
+    parser.add_argument("--log", type=Path, help="append every request as one JSON line")
+    given = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        server = ModelServer(given.script, given.port, given.log)
+    except ScriptError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"port {given.port}: {os.strerror(error.errno or 0)}; choose another or --port 0", file=sys.stderr)
+        return 1
+    with server:
+        print(server.url, flush=True)
+        ended.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

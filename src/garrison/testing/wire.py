@@ -1,0 +1,76 @@
+"""A turn in the words of the Messages API: one JSON message, or the events of a stream. Pure; ids are arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from garrison.testing.turn import Block, Turn, Usage
+
+Event = dict[str, Any]
+_OPENED: dict[str, Block] = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}}
+
+
+def message(turn: Turn, asked_model: str, token: str) -> dict[str, Any]:
+    """The whole message, for a request that does not stream. `token` makes its ids unlike all others."""
+    return {"id": f"msg_{token}", "type": "message", "role": "assistant", "model": turn.model or asked_model,
+            "content": blocks(turn, token), "stop_reason": turn.stop_reason, "stop_sequence": None,
+            "usage": usage(turn.usage)}
+
+
+def events(turn: Turn, asked_model: str, token: str) -> Iterator[Event]:
+    """The events of a stream in order; each one's `type` is also its name."""
+    opened = message(turn, asked_model, token) | {"content": [], "stop_reason": None}
+    opened["usage"] = usage(turn.usage) | {"output_tokens": 1}
+    yield {"type": "message_start", "message": opened}
+    for index, block in enumerate(blocks(turn, token)):
+        yield {"type": "content_block_start", "index": index, "content_block": _opened(block)}
+        for delta in _deltas(block, max(1, turn.piece)):
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    yield {"type": "message_delta", "delta": {"stop_reason": turn.stop_reason, "stop_sequence": None},
+           "usage": usage(turn.usage)}
+    yield {"type": "message_stop"}
+
+
+def line(event: Event) -> bytes:
+    """One event as it stands in the stream."""
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def blocks(turn: Turn, token: str) -> list[Block]:
+    """The turn's blocks, every tool use with an id of its own."""
+    return [{**block, "id": block.get("id", f"toolu_{token}_{index}")} if block["type"] == "tool_use" else block
+            for index, block in enumerate(turn.blocks)]
+
+
+def usage(given: Usage) -> dict[str, Any]:
+    """Tokens as the API names them."""
+    return {"input_tokens": given.input, "cache_creation_input_tokens": given.cache_write,
+            "cache_read_input_tokens": given.cache_read, "output_tokens": given.output, "service_tier": "standard"}
+
+
+def error(fault_error: dict[str, str], token: str) -> dict[str, Any]:
+    """The body of an HTTP error, and of an error event."""
+    return {"type": "error", "error": fault_error, "request_id": f"req_{token}"}
+
+
+def _opened(block: Block) -> Block:
+    return {**block, "input": {}} if block["type"] == "tool_use" else {**block, **_OPENED.get(block["type"], {})}
+
+
+def _deltas(block: Block, piece: int) -> Iterator[Block]:
+    kind = block["type"]
+    if kind == "thinking":
+        yield from ({"type": "thinking_delta", "thinking": part} for part in _parts(block["thinking"], piece))
+        yield {"type": "signature_delta", "signature": block["signature"]}
+    elif kind == "text":
+        yield from ({"type": "text_delta", "text": part} for part in _parts(block["text"], piece))
+    elif kind == "tool_use":
+        yield from ({"type": "input_json_delta", "partial_json": part}
+                    for part in _parts(json.dumps(block["input"]), piece))
+
+
+def _parts(words: str, piece: int) -> Iterator[str]:
+    return (words[at:at + piece] for at in range(0, len(words), piece))

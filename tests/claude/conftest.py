@@ -1,0 +1,106 @@
+"""The real SDK and the real CLI against a scripted model, in a network namespace: run by `scripts/test` through
+`python -m garrison.testing.isolation -- pytest tests/claude`. Outside of it everything here is skipped."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.testing.asked import Asked
+from garrison.testing.model_server import ModelServer, Record
+from garrison.testing.script import Script
+from garrison.testing.turn import Fault, Turn
+from support import Place, load, processes
+
+ISOLATED = "GARRISON_ISOLATION" in os.environ
+Player = Callable[[Asked], "Turn | Fault | str"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Never let the CLI near a network."""
+    for item in items:
+        if not ISOLATED and Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason="needs `python -m garrison.testing.isolation -- pytest …`"))
+
+
+@dataclass
+class Scene:
+    """A place and the model its Claude agents speak with; `players` are the nodes' scripts."""
+
+    place: Place
+    players: dict[str, Player] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.server = ModelServer(Script(self._play, key=r"(?:agent of node|worked on node) (\w+)"))
+        self.place.env |= {"ANTHROPIC_BASE_URL": self.server.url, "ANTHROPIC_API_KEY": os.environ["ANTHROPIC_API_KEY"],
+                           "API_TIMEOUT_MS": os.environ["API_TIMEOUT_MS"]}
+        self.configure("")
+
+    def configure(self, settings: str) -> None:
+        """Write config.toml: the claude agent's settings (TOML lines)."""
+        self.place.home.mkdir(exist_ok=True, mode=0o700)
+        retries = '[agents.claude.set]\nCLAUDE_CODE_MAX_RETRIES = "1"\n'
+        (self.place.home / "config.toml").write_text(f"[agents.claude]\n{settings}\n{retries}")
+
+    def _play(self, asked: Asked) -> Turn | Fault | str:
+        part = "validator" if "You validate in a garrison" in asked.system else ""
+        return self.players[f"{asked.key}{part and '-' + part}"](asked)
+
+    def graph(self, **nodes: str) -> Path:
+        """A graph of independent claude nodes; the value is further attributes."""
+        lines = ["digraph crew { flow=dag", "start [shape=Mdiamond]; exit [shape=Msquare]"]
+        for name, more in nodes.items():
+            lines.append(f'{name} [shape=box, agent=claude, prompt="Do {name}."{more and ", " + more}]')
+            lines.append(f"start -> {name} -> exit")
+        path = self.place.root / "crew.dot"
+        path.write_text("\n".join([*lines, "}"]))
+        return path
+
+    def launch(self, graph: Path, *more: object, **env: str) -> Any:
+        """Launch it as run r1."""
+        return self.place.launch(graph, "r1", "--max-agents", "2", *more, gate="test -f calc.py", **env)
+
+    def calls(self, node: str) -> list[Record]:
+        """What the model was asked for a node, in order."""
+        return [one for one in self.server.messages if re.search(rf"agent of node {node}\b", one.asked.system)]
+
+    def folder(self, node: str, attempt: int = 1) -> Path:
+        """The folder of an attempt's sessions."""
+        return self.place.home / "runs/r1/nodes" / node / str(attempt) / "claude"
+
+    def endings(self, node: str, attempt: int = 1) -> list[str]:
+        """How the node's stretches ended."""
+        from garrison.agents.claude.files import ClaudeFiles
+
+        return [one.kind for one in ClaudeFiles(self.folder(node, attempt).parent).read_endings()]
+
+    def cli(self, node: str) -> int | None:
+        """The pid of the node's CLI, if it runs."""
+        pid = load(self.folder(node) / "process.json").get("pid")
+        return pid if any(one.pid == pid for one in processes()) else None
+
+
+@pytest.fixture
+def scenes(places: Callable[..., Place]) -> Iterator[Callable[..., Scene]]:
+    """Makes scenes; their servers are closed at the end."""
+    made: list[Scene] = []
+
+    def make(**options: str) -> Scene:
+        made.append(Scene(places(**options)))
+        return made[-1]
+
+    yield make
+    for scene in made:
+        scene.server.close()
+
+
+@pytest.fixture
+def scene(scenes: Callable[..., Scene]) -> Scene:
+    """One scene with the plain-process terminal."""
+    return scenes()

@@ -1,0 +1,103 @@
+"""Sessions under kill -9: of the CLI, of each layer, in mid-turn and in mid-tool; what they had begun ends too."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from claude_scripts import again, report, work
+from garrison.testing.turn import Fault, Turn
+from support import processes, wait_for
+
+
+def sleepers(place) -> list[int]:
+    """The shells that agents of this place started and that wait."""
+    return [one.pid for one in processes() if "sleep 987" in one.argv and str(place.home) in
+            one.environ.get("GARRISON_HOME", "")]
+
+
+def past_of(record) -> str:
+    """What a request holds before its last prompt."""
+    return json.dumps(record.body["messages"][:-1])
+
+
+@pytest.mark.parametrize("who", ["cli", "orchestrator", "stretch"])
+def test_a_death_in_mid_tool_is_resumed_with_its_past(scene, who):
+    """The tool's orphans are gone, the transcript is really sent, and the work is done once."""
+    place = scene.place
+    scene.players["a"] = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))
+    child = scene.launch(scene.graph(a=""))
+    wait_for("the tool runs", lambda: sleepers(place))
+    old = sleepers(place)
+    if who == "orchestrator":
+        place.kill("orchestrator-a")
+    else:
+        pid = scene.cli("a") if who == "cli" else stretch_of(place)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+    place.pid("orchestrator-a", life=2)
+    wait_for("the orphans are gone", lambda: not set(old) & set(sleepers(place)))
+    assert place.finish(child) == 0, place.told()
+    resumed = next(one for one in scene.calls("a") if "RESUMPTION CONTEXT" in one.asked.prompt)
+    assert "I write a." in past_of(resumed), "the transcript was sent"
+    assert place.worked() == [("a", 1, 2)]
+    assert len(place.deaths()["orchestrator-a"]) == 1
+    place.check_left()
+
+
+def stretch_of(place) -> int | None:
+    """The process that holds the SDK."""
+    return next((one.pid for one in place.mine() if "garrison.agents.claude.stretch" in one.argv), None)
+
+
+def test_deaths_above_do_not_disturb_a_session(scene):
+    """Runner and guardian die in mid-turn: the session goes on, and no call is made twice."""
+    place = scene.place
+    first = work("a")
+    scene.players["a"] = again(Turn(first.blocks, faults=(Fault("hang", "stream", seconds=60),)),
+                               after=(first, report(), "Done."))
+    child = scene.launch(scene.graph(a=""))
+    scene.server.wait_for(1)
+    place.kill("runner-a", "guardian-crew")
+    place.pid("runner-a", life=2)
+    place.pid("guardian-crew", life=2)
+    scene.server.release()
+    assert place.finish(child) == 0, place.told()
+    assert place.identity("orchestrator-a")["incarnation"] == 1
+    assert len(scene.calls("a")) == 3
+
+
+def test_a_death_in_mid_turn_and_a_lost_transcript(scene):
+    """The orchestrator dies while the model speaks; and where the CLI's files are gone, a session is begun anew."""
+    place = scene.place
+    first = work("a")
+    scene.players["a"] = again(Turn(first.blocks, faults=(Fault("hang", "stream", seconds=60),)),
+                               after=(first, report(), "Done."))
+    child = scene.launch(scene.graph(a=""))
+    scene.server.wait_for(1)
+    cli = scene.cli("a")
+    for path in (place.home / "claude").rglob("*.jsonl"):
+        path.unlink()
+    place.kill("orchestrator-a")
+    place.pid("orchestrator-a", life=2)
+    assert place.finish(child) == 0, place.told()
+    assert cli is not None
+    assert not [one for one in processes() if one.pid == cli]
+    assert scene.endings("a")[-1] == "reported"
+
+
+def test_a_stop_puts_the_session_down_and_resume_goes_on(scene):
+    """`stop` in mid-turn: nothing runs on; `--resume` sends the past."""
+    place = scene.place
+    scene.players["a"] = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))
+    child = scene.launch(scene.graph(a=""))
+    wait_for("the tool runs", lambda: sleepers(place))
+    assert place.command("stop", "r1").returncode == 0
+    assert child.wait(60) == 130
+    assert not place.mine()
+    assert place.finish(place.resume()) == 0, place.told()
+    resumed = next(one for one in scene.calls("a") if "RESUMPTION CONTEXT" in one.asked.prompt)
+    assert "I write a." in past_of(resumed)

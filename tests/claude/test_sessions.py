@@ -1,0 +1,183 @@
+"""Nodes done by real Claude sessions: what lands, what each failure means, what waits, what it costs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from claude_scripts import TOOL, again, report, steps, work
+from garrison.testing.asked import Asked
+from garrison.testing.turn import ALWAYS, Fault, Turn, say, use
+from support import git, wait_for
+
+
+def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
+    """Files written and committed by the real tools land; stream, usage, hook and cost tell of it; then no call."""
+    place = scene.place
+    scene.players = {name: steps(work(name), say(use(f"{TOOL}save_notes", text=f"{name} is written"),
+                                                 use(f"{TOOL}update_phase", phase="impl_complete")),
+                                 report(), "Done.") for name in ("a", "b")}
+    child = scene.launch(scene.graph(a="", b='model="claude-haiku-4-5", max_turns=9'))
+    assert place.finish(child) == 0, place.told()
+    assert place.nodes()["a"]["status"] == "validated"
+    assert git(place.repo, "show", "main:a-r1.txt") == "a"
+    assert scene.calls("b")[0].asked.model.startswith("claude-haiku"), "the node's own model"
+    first = scene.calls("a")[0].asked
+    assert "runner-a@r1" in first.system, "the control hierarchy"
+    assert "Do a." in first.prompt
+    stream = [json.loads(line) for line in (scene.folder("a") / "stream.jsonl").read_text().splitlines()]
+    assert {"begin", "text", "tool", "tool_result", "result"} <= {event["kind"] for event in stream}
+    shown = place.command("logs", "a").stdout
+    assert "I write a." in shown
+    assert re.search(r"→ Bash echo a", shown)
+    hook = place.hook("orchestrator-a")
+    assert hook["claude_session_id"] == stream[0]["session"]
+    assert hook["resumption_instructions"].strip() == "a is written"
+    rows = json.loads(place.command("cost", "--json").stdout)
+    assert [row["of"] for row in rows] == ["r1/a", "r1/b"]
+    assert all(row["calls"] == 4 and row["usd"] > 0 for row in rows), rows
+    assert len(scene.server.messages) == 8, "four calls a node, and not one more"
+    place.check_left()
+
+
+def test_each_passing_trouble_is_waited_out_and_each_lasting_one_is_said(scene):
+    """One run, a node for each mishap of the API: which of them land, and in whose words the others fail."""
+    place = scene.place
+    scene.configure("stale = 4")
+    mishaps = {
+        "overloaded": Fault("status", 529), "broken": Fault("status", 500), "dropped": Fault("drop", "before"),
+        "oversize": Fault("oversize"),
+    }
+    for name, fault in mishaps.items():
+        first = work(name)
+        scene.players[name] = steps(Turn(first.blocks, faults=(fault,)), report(), "Done.")
+    scene.players["hanging"] = again(Turn(work("hanging").blocks, faults=(Fault("hang", "stream", seconds=60),)),
+                                     after=(work("hanging"), report(), "Done."))
+    scene.players["silent"] = steps(work("silent"), "I believe it is done.", report(), "Done.")
+    scene.players["mute"] = steps(work("mute"), "Done.", "Still done.", "Done, I say.")
+    scene.players["refusing"] = steps(report("failure", "this cannot be done"), "Sorry.")
+    scene.players["invalid"] = steps(Turn(faults=(Fault("status", 404, times=ALWAYS, message="no such model"),)))
+    child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")))
+    assert place.finish(child) == 1, place.told()
+    nodes = place.nodes()
+    landed = {name for name, node in nodes.items() if node["status"] == "validated"}
+    told = {name: (nodes[name]["status"], nodes[name].get("reason"), scene.endings(name)) for name in nodes}
+    assert landed == {*mishaps, "hanging", "silent"}, told
+    assert "asked for report_result" in nodes["mute"]["reason"]
+    assert nodes["refusing"]["reason"] == "this cannot be done"
+    assert "no such model" in nodes["invalid"]["reason"]
+    assert scene.endings("silent") == ["silent", "reported"]
+    assert scene.endings("hanging")[0] == "hang"
+    assert not place.deaths().get("orchestrator-hanging"), "a hang is no death"
+
+
+def test_a_rate_limit_waits_without_a_process_and_counts_nothing(scene):
+    """429 with a long retry-after: the CLI is put down, the session waits, and goes on with its past."""
+    place = scene.place
+    first = work("a")
+    limited = Fault("status", 429, retry_after=17, type="rate_limit_error", message="slow down")
+    scene.players["a"] = steps(Turn(first.blocks, faults=(limited,)), report(), "Done.")
+    child = scene.launch(scene.graph(a=""))
+    wait_for("it waits", (scene.folder("a") / "waiting").exists)
+    wait_for("no CLI is left", lambda: scene.cli("a") is None)
+    assert "rate_limit" in (scene.folder("a") / "waiting").read_text()
+    assert place.finish(child) == 0, place.told()
+    assert scene.endings("a") == ["rate_limit", "reported"]
+    assert not any(place.deaths().values())
+    assert place.identity("orchestrator-a")["incarnation"] == 1
+
+
+def test_a_question_travels_up_and_its_answer_comes_back(scene):
+    """While it waits there is no CLI; the answer is the session's next message, and its past is sent with it."""
+    place = scene.place
+
+    def play(asked: Asked) -> Turn | str:
+        if "The answer: blue" in asked.prompt:
+            return work("a") if asked.step == 0 else report() if asked.step == 1 else say("Done.")
+        return say(use(f"{TOOL}ask_guardian", question="Which colour?")) if asked.step == 0 else say("I wait.")
+
+    scene.players["a"] = play
+    child = scene.launch(scene.graph(a=""))
+    wait_for("the question is told", lambda: "asks: Which colour?" in place.told())
+    wait_for("no CLI is left", lambda: scene.cli("a") is None)
+    assert "Which colour?" in place.command("status", "r1").stdout
+    assert place.command("answer", "b", "blue").returncode == 1
+    place.kill("runner-a")
+    place.kill("orchestrator-a")
+    answered = place.command("answer", "a", "blue")
+    assert answered.returncode == 0, answered.stderr
+    assert place.finish(child) == 0, place.told()
+    assert place.command("answer", "a", "blue").returncode == 1, "nothing is asked any more"
+    told = next(one for one in scene.calls("a") if "The answer: blue" in one.asked.prompt)
+    assert any("Which colour?" in json.dumps(message) for message in told.body["messages"][:-1]), "its past"
+
+
+def test_a_refused_key_waits_for_a_person(scene):
+    """401 parks the session at once, with what to do; an answer lets it try again."""
+    place = scene.place
+    first = work("a")
+    scene.players["a"] = steps(Turn(first.blocks, faults=(Fault("status", 401, times=2),)), report(), "Done.")
+    child = scene.launch(scene.graph(a=""))
+    wait_for("it says what to do", lambda: "garrison login" in place.told())
+    assert scene.endings("a") == ["authentication"]
+    assert place.command("answer", "a", "the key is mended").returncode == 0
+    assert place.finish(child) == 0, place.told()
+
+
+def test_a_budget_is_kept_over_lives_and_attempts(scene):
+    """No call is begun beyond the limit; raising it lets the session go on."""
+    place = scene.place
+    scene.configure("budget = 0.012")
+    scene.players["a"] = steps(work("a"), *[say(use("Bash", command=f"echo {n}")) for n in range(3)], report(), "Done.")
+    child = scene.launch(scene.graph(a=""))
+    wait_for("the limit is told", lambda: "budget is used up" in place.told())
+    assert len(scene.calls("a")) == 2, "two answers of $0.006 each"
+    scene.configure("budget = 5")
+    place.kill("orchestrator-a")
+    assert place.finish(child) == 0, place.told()
+
+
+def test_a_full_context_is_handed_over_with_the_notes(scene):
+    """A fresh session gets the task, the notes and the tree as it is; so does one whose transcript is gone."""
+    place = scene.place
+
+    def full(asked: Asked) -> Turn | Fault | str:
+        if "Hand-over" in asked.prompt:
+            return steps(report(), "Done.")(asked)
+        return steps(work("full"), say(use(f"{TOOL}save_notes", text="half of it is there")),
+                     Fault("too_long", times=ALWAYS))(asked)
+
+    scene.players["full"] = full
+    child = scene.launch(scene.graph(full=""))
+    assert place.finish(child) == 0, place.told()
+    assert scene.endings("full") == ["context", "reported"]
+    assert "half of it is there" in scene.calls("full")[-2].asked.prompt
+
+
+def test_a_validator_refuses_and_then_accepts(scene):
+    """Another session, that can only read, judges the finished branch; its reason is in the rework prompt."""
+    place = scene.place
+
+    def judge(asked: Asked) -> Turn | str:
+        if asked.step == 0:
+            return say(use("Read", file_path="a-r1.txt"), use("Write", file_path="mine.txt", content="x"))
+        good = "better" in asked.result
+        verdict = {"verdict": "pass" if good else "fail", "reason": "the word better is missing",
+                   "criteria": [{"criterion": "better", "met": good, "evidence": "a-r1.txt"}]}
+        return say(use(f"{TOOL}report_verdict", **verdict)) if asked.step == 1 else "Done."
+
+    def play(asked: Asked) -> Turn | str:
+        again = "the word better is missing" in asked.prompts[0]
+        turns = (say(use("Bash", command=f"echo {'better' if again else 'good'} > a-r1.txt")), report(), "Done.")
+        return turns[min(asked.step, 2)]
+
+    scene.players = {"a": play, "a-validator": judge}
+    child = scene.launch(scene.graph(a="validator=claude"))
+    assert place.finish(child) == 0, place.told()
+    assert git(place.repo, "show", "main:a-r1.txt") == "better"
+    assert place.nodes()["a"]["attempt"] == 2
+    assert "the validator refused it" in place.told()
+    judged = [one for one in scene.server.messages if "You validate" in one.asked.system]
+    assert {"Read", "Glob", "Grep"} == {name for name in judged[0].asked.tools if not name.startswith("mcp__")}
+    assert git(place.repo, "ls-tree", "--name-only", "main").count("mine.txt") == 0
+    assert place.command("cost", "--json").stdout.count('"of"') == 1

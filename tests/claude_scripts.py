@@ -1,0 +1,44 @@
+"""What the scripted models of tests/claude say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from garrison.testing.asked import Asked
+from garrison.testing.turn import Fault, Turn, say, use
+
+TOOL = "mcp__garrison__"
+Player = Callable[[Asked], "Turn | Fault | str"]
+
+
+def work(name: str, before: str = "") -> Turn:
+    """The turn that does a node's work; `before` is shell run first."""
+    shell = (f"{before} echo {name} > {name}-r1.txt && git add -A && git commit -qm 'Write {name}' && "
+             f"echo r1 {name} $GARRISON_ATTEMPT $GARRISON_INCARNATION >> $LEDGER")
+    return say(f"I write {name}.", use(f"{TOOL}update_phase", phase="executing"), use("Bash", command=shell))
+
+
+def report(status: str = "success", summary: str = "written") -> Turn:
+    """The turn that reports."""
+    return say(use(f"{TOOL}report_result", status=status, summary=summary, evidence=["git log"]))
+
+
+def steps(*turns: Turn | Fault | str) -> Player:
+    """A player that says these turns in order, by how often the model has spoken in the whole conversation."""
+
+    def play(asked: Asked) -> Turn | Fault | str:
+        spoken = sum(1 for message in asked.body["messages"] if message["role"] == "assistant")
+        return turns[min(spoken, len(turns) - 1)]
+
+    return play
+
+
+def again(first: Turn | Fault | str, after: tuple[Turn | Fault | str, ...]) -> Player:
+    """A player that says `first` until the session was interrupted, and then `after`, by turns since that."""
+
+    def play(asked: Asked) -> Turn | Fault | str:
+        if "This session was interrupted" in asked.prompt or "RESUMPTION CONTEXT" in asked.prompt:
+            return after[min(asked.step, len(after) - 1)]
+        return first if asked.step == 0 else after[min(asked.step, len(after) - 1)]
+
+    return play

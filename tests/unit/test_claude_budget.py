@@ -1,0 +1,76 @@
+"""What sessions cost: by the CLI's word where there is one, else by estimate, and never counted twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.agents.claude import budget
+from garrison.agents.claude.budget import Call, Limits, Meter
+
+USAGE = {"input_tokens": 1_000_000, "output_tokens": 100_000}
+
+
+def call(message: str, usd: float, session: str = "s", at: str = "2026-01-02T00:00:00Z") -> Call:
+    return Call("call", session, at, usd, "m", message, 10, 5)
+
+
+def result(usd: float, session: str = "s", at: str = "2026-01-02T00:00:00Z") -> Call:
+    return Call("result", session, at, usd)
+
+
+def test_tokens_are_priced_by_the_models_name_and_dear_where_nobody_knows_it():
+    assert budget.estimate("claude-haiku-4", USAGE) == pytest.approx(1.5)
+    assert budget.estimate("claude-sonnet-9", USAGE) == pytest.approx(4.5)
+    assert budget.estimate("something new", USAGE) > budget.estimate("claude-opus-5", USAGE)
+    cached = {"cache_read_input_tokens": 1_000_000}
+    assert budget.estimate("claude-haiku-4", cached) == pytest.approx(0.1)
+
+
+def test_an_answer_billed_twice_counts_once_and_the_cli_wins():
+    assert budget.spent([call("a", 1.0), call("a", 2.0)]).usd == 2.0, "the later line knows more"
+    told = budget.spent([call("a", 9.0), result(0.5), call("b", 0.25)])
+    assert told.usd == 0.75, "what the CLI has billed, and what came after"
+    assert (told.calls, told.input, told.output) == (2, 20, 10)
+
+
+def test_the_clis_total_counts_over_resumes_and_not_over_sessions():
+    assert budget.spent([result(1.0), call("b", 5.0), result(1.5)]).usd == 1.5
+    assert budget.spent([result(1.0), result(2.0, session="other")]).usd == 3.0
+
+
+def test_a_day_is_charged_with_what_was_spent_on_it():
+    calls = [result(1.0, at="2026-01-01T23:00:00Z"), call("b", 0.5), result(1.25), call("c", 0.5, at="2026-01-03T01Z")]
+    assert budget.spent_on(calls, "2026-01-01") == 1.0
+    assert budget.spent_on(calls, "2026-01-02") == 0.25
+    assert budget.spent_on(calls, "2026-01-03") == 0.5
+
+
+def test_a_torn_line_is_left_out_and_the_next_one_counts(tmp_path):
+    path = tmp_path / "usage.jsonl"
+    budget.append(path, call("a", 1.0))
+    with path.open("a") as file:
+        file.write('{"kind": "ca')
+    assert budget.spent(budget.read(path)).usd == 1.0
+    budget.append(path, call("b", 2.0))
+    assert budget.spent(budget.read(path)).usd == 3.0, "a successor's line begins anew"
+
+
+@pytest.mark.parametrize(("limits", "which"), [
+    (Limits(node=1.0), "node"), (Limits(run=2.0), "run"), (Limits(day=3.0), "day")])
+def test_each_limit_counts_what_it_should(tmp_path, limits, which):
+    """Another attempt counts for the node, another node for the run, another run for the day."""
+    for run, node, attempt in (("r1", "a", 1), ("r1", "a", 2), ("r1", "b", 1), ("r2", "a", 1)):
+        folder = tmp_path / "runs" / run / "nodes" / node / str(attempt) / "claude"
+        folder.mkdir(parents=True)
+        budget.append(folder / "usage.jsonl", call("m", 0.5 if run == "r1" else 1.0))
+    meter = Meter(tmp_path, "r1", "a", limits)
+    path = tmp_path / "runs/r1/nodes/a/2/claude/usage.jsonl"
+    over = meter.over("2026-01-02")
+    assert bool(over) == (which == "node"), over
+    budget.append(path, call("n", 0.5))
+    assert meter.over("2026-01-02"), "a file that grew is read again"
+    assert which in meter.over("2026-01-02")
+
+
+def test_without_a_limit_nothing_is_read(tmp_path):
+    assert Meter(tmp_path / "absent", "r1", "a", Limits()).over("2026-01-02") == ""

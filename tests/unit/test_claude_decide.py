@@ -1,0 +1,108 @@
+"""What follows when a stretch of a session has ended: the whole table, as histories."""
+
+from __future__ import annotations
+
+import pytest
+
+from garrison.agents.claude import decide
+from garrison.agents.claude import failures as why
+from garrison.agents.claude.decide import Ending, Move
+
+
+def after(*kinds: str, answered: bool = False, **last: object) -> Move:
+    """The move after endings of these kinds, one second apart."""
+    endings = [Ending(kind, float(number)) for number, kind in enumerate(kinds)]
+    endings[-1] = Ending(kinds[-1], float(len(kinds) - 1), **last)  # type: ignore[arg-type]
+    return decide.decide(endings, answered)
+
+
+def test_a_session_begins_or_goes_on():
+    assert decide.first_move(None) == Move("start", "fresh", "task")
+    assert decide.first_move("an-id") == Move("start", "resume", "go_on")
+
+
+@pytest.mark.parametrize("success", [True, False])
+def test_a_report_is_the_end(success):
+    move = after(decide.REPORTED, success=success, reason="because")
+    assert (move.kind, move.success, move.reason) == ("finish", success, "because")
+
+
+def test_silence_is_asked_about_once():
+    assert after(decide.SILENT) == Move("start", "resume", "report")
+    assert after(decide.SILENT, decide.SILENT, progress=True).kind == "finish", "progress does not make it a report"
+    assert after(decide.SILENT, decide.QUESTION, decide.SILENT).say == "report", "something else came in between"
+
+
+def test_a_question_waits_for_its_answer():
+    assert after(decide.QUESTION, reason="which?").kind == "ask"
+    assert after(decide.QUESTION, answered=True) == Move("start", "resume", "answer")
+
+
+@pytest.mark.parametrize("kind", sorted(decide.FOR_A_PERSON))
+def test_what_a_person_must_mend_is_parked_with_what_to_do(kind):
+    move = after(kind, reason="said the API")
+    assert move.kind == "park"
+    assert why.WHAT_TO_DO[kind] in move.reason
+    assert "said the API" in move.reason
+
+
+def test_a_rate_limit_is_waited_for_until_its_reset_and_gives_nobody_up():
+    assert after(why.RATE_LIMIT, resets_at=5000.0).until == 5000.0
+    assert after(*[why.RATE_LIMIT] * 200).kind == "wait"
+    assert after(*[why.RATE_LIMIT] * 200).until == 199 + 900.0, "the longest wait"
+
+
+@pytest.mark.parametrize("kind", sorted(set(decide.TROUBLES) - {why.RATE_LIMIT}))
+def test_a_trouble_is_waited_out_longer_each_time_and_at_last_given_up(kind):
+    most = decide.TROUBLES[kind].most
+    waits = []
+    for times in range(1, most + 1):
+        move = after(*[kind] * times)
+        assert move.kind == "wait"
+        waits.append(move.until - (times - 1))
+    assert waits == sorted(waits)
+    assert waits[0] == decide.TROUBLES[kind].first
+    given_up = after(*[kind] * (most + 1), reason="the same again")
+    assert (given_up.kind, given_up.success) == ("finish", False)
+    assert "the same again" in given_up.reason
+
+
+def test_progress_makes_earlier_troubles_forgotten():
+    endings = [Ending(why.SERVER, 0.0), Ending(why.SERVER, 1.0), Ending(why.SERVER, 2.0, progress=True)]
+    assert decide.running(endings) == 1
+    endings.append(Ending(why.SERVER, 3.0))
+    assert decide.running(endings) == 2
+
+
+def test_a_full_context_is_handed_over_but_not_for_ever():
+    assert after(why.CONTEXT) == Move("start", "fresh", "hand_over")
+    assert after(*[why.CONTEXT] * decide.HAND_OVERS).kind == "start"
+    assert after(*[why.CONTEXT, why.SERVER] * decide.HAND_OVERS, why.CONTEXT).kind == "finish"
+
+
+def test_an_unknown_session_begins_anew_and_a_death_goes_on():
+    assert after(why.UNKNOWN_SESSION) == Move("start", "fresh", "go_on")
+    assert after(why.CRASH) == Move("start", "resume", "go_on")
+    assert after(decide.STOPPED) == Move("start", "resume", "go_on")
+
+
+@pytest.mark.parametrize("kind", [why.INVALID, why.MAX_TURNS, "a kind that nobody knows"])
+def test_the_rest_fails_and_says_why(kind):
+    move = after(kind, reason="400 no such model")
+    assert (move.kind, move.success) == ("finish", False)
+    assert kind in move.reason
+    assert "no such model" in move.reason
+
+
+@pytest.mark.parametrize(("status", "said", "kind"), [
+    (429, "", why.RATE_LIMIT), (529, "", why.OVERLOADED), (500, "", why.SERVER), (503, "", why.SERVER),
+    (401, "", why.AUTHENTICATION), (403, "", why.AUTHENTICATION), (403, "billing", why.BILLING), (402, "", why.BILLING),
+    (400, "prompt is too long: 210000 tokens > 200000 maximum", why.CONTEXT), (400, "bad field", why.INVALID),
+    (413, "", why.CONTEXT), (404, "model: none", why.INVALID), (408, "", why.NETWORK),
+    (None, "No conversation found with session ID: x", why.UNKNOWN_SESSION),
+    (None, "Your credit balance is too low", why.BILLING), (None, "Invalid API key · Please run /login",
+                                                            why.AUTHENTICATION),
+    (None, "Claude AI usage limit reached", why.RATE_LIMIT), (None, "Overloaded", why.OVERLOADED),
+    (None, "Connection error.", why.NETWORK), (None, "something else", why.SERVER)])
+def test_what_was_said_is_a_class(status, said, kind):
+    assert why.classify(status, said) == kind

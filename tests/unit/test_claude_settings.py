@@ -1,0 +1,97 @@
+"""A profile's and a node's settings: the node wins, and what cannot be meant is refused in one line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from garrison.agents import registry
+from garrison.agents.claude import events, settings, tools_words
+from garrison.agents.claude.order import Order, from_json, to_json
+from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
+from garrison.errors import UsageError
+
+
+def test_the_node_wins_over_the_profile():
+    profile = from_profile("here", {"model": "haiku", "tools": ["Read"], "budget": 2, "max_turns": 5})
+    found = for_node(profile, "n", {"llm_model": "opus", "tools": "Read, Bash", "budget": "$0.5", "label": "x"})
+    assert (found.model, found.tools, found.budget, found.max_turns) == ("opus", ("Read", "Bash"), 0.5, 5)
+
+
+@pytest.mark.parametrize(("values", "words"), [
+    ({"modell": "x"}, "modell is not a setting"), ({"max_turns": "many"}, "max_turns"), ({"budget": -1}, "budget"),
+    ({"permission_mode": "yolo"}, "one of dontAsk"), ({"effort": 3}, "effort"), ({"tools": [1]}, "a list of names"),
+    ({"set": {"A": 1}}, "table of texts"), ({"model": " "}, "a text"), ({"starts": 0}, "starts")])
+def test_what_cannot_be_meant_is_refused_with_its_place(values, words):
+    with pytest.raises(UsageError) as caught:
+        from_profile("config.toml, [agents.x]", values)
+    assert str(caught.value).startswith("config.toml, [agents.x]: ")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_validator_reads_only():
+    assert read_only(ClaudeSettings(tools=("Bash", "Write", "Read"))).tools == ("Read",)
+    assert read_only(ClaudeSettings(tools=("Bash",))).tools == settings.READ_ONLY
+
+
+def test_an_order_survives_its_file():
+    order = Order("/h", "r", "n", 2, 3, "/t", "/f", "id", True, "say", "system",
+                  ClaudeSettings(tools=("Read",), set={"A": "b"}), "validator")
+    assert from_json(json.loads(json.dumps(to_json(order)))) == order
+
+
+def test_profiles_of_both_kinds(tmp_path):
+    (tmp_path / "config.toml").write_text(
+        '[agents.claude]\nmodel = "haiku"\n[agents.second]\nkind = "claude"\nenv = ["EXTRA"]\n'
+        '[agents.tool]\nargv = ["x"]\n')
+    found = registry.profiles(tmp_path)
+    assert isinstance(found["second"], registry.ClaudeProfile)
+    assert found["claude"].settings.model == "haiku"  # type: ignore[union-attr]
+    assert "EXTRA" in registry.check({"second", "tool"}, tmp_path)
+    assert "ANTHROPIC_API_KEY" in registry.check({"claude"}, tmp_path)
+    with pytest.raises(UsageError, match="node n: max_turns"):
+        registry.check_node("claude", "n", {"max_turns": "none"}, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["kind = 'robot'", "kind = 'claude'\nargv = ['x']", "env = 'A'", "argv = []"])
+def test_a_malformed_profile_is_refused(tmp_path, text):
+    (tmp_path / "config.toml").write_text(f"[agents.x]\n{text}\n")
+    with pytest.raises(UsageError, match=r"config\.toml, \[agents\.x\]"):
+        registry.profiles(tmp_path)
+
+
+@pytest.mark.parametrize(("event", "line"), [
+    ({"kind": "text", "text": " hello "}, "hello"),
+    ({"kind": "tool", "name": "mcp__garrison__save_notes", "input": {"text": "a\nb"}}, "  → save_notes a b"),
+    ({"kind": "tool", "name": "Bash", "input": {"command": "x" * 500}}, "  → Bash " + "x" * 239 + "…"),
+    ({"kind": "tool", "name": "T", "input": [1]}, "  → T [1]"),
+    ({"kind": "tool_result", "text": "", "error": False}, "  ← (nothing)"),
+    ({"kind": "tool_result", "text": "no", "error": True}, "  ✗ no"),
+    ({"kind": "retry", "status": 429, "delay": 3.2}, "  … the API answered 429; trying again in 3 s"),
+    ({"kind": "result", "error": False, "usd": 0.5}, "── session ended its turn, $0.5000 in all"),
+    ({"kind": "usage"}, ""), ({"kind": "from the future"}, "")])
+def test_what_a_person_sees(event, line):
+    assert events.shown(event) == line
+
+
+def test_a_long_text_loses_its_middle():
+    cut = events.cut("a" * 5000 + "END")
+    assert len(cut) < 2100
+    assert cut.startswith("aaa")
+    assert cut.endswith("END")
+
+
+@pytest.mark.parametrize(("given", "word"), [
+    ({}, "verdict"), ({"verdict": "pass", "reason": "r"}, "criterion"),
+    ({"verdict": "pass", "reason": "r", "criteria": [{"met": False, "evidence": "e"}]}, "every criterion"),
+    ({"verdict": "pass", "reason": "r", "criteria": [{"met": True, "evidence": ""}]}, "every criterion"),
+    ({"verdict": "maybe", "reason": "r", "criteria": [{}]}, "verdict=pass")])
+def test_a_verdict_that_does_not_hold_is_sent_back(given, word):
+    assert word in tools_words.unsound(given)
+
+
+def test_a_sound_verdict_counts():
+    criteria = [{"criterion": "c", "met": False, "evidence": "e"}]
+    assert tools_words.unsound({"verdict": "fail", "reason": "r", "criteria": criteria}) == ""

@@ -14,6 +14,7 @@ from support import git, wait_for
 def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     """Files written and committed by the real tools land; stream, usage, hook and cost tell of it; then no call."""
     place = scene.place
+    place.covered = True
     scene.players = {name: steps(work(name), say(use(f"{TOOL}save_notes", text=f"{name} is written"),
                                                  use(f"{TOOL}update_phase", phase="impl_complete")),
                                  report(), "Done.") for name in ("a", "b")}
@@ -171,6 +172,7 @@ def test_a_validator_refuses_and_then_accepts(scene):
         turns = (say(use("Bash", command=f"echo {'better' if again else 'good'} > a-r1.txt")), report(), "Done.")
         return turns[min(asked.step, 2)]
 
+    place.covered = True
     scene.players = {"a": play, "a-validator": judge}
     child = scene.launch(scene.graph(a="validator=claude"))
     assert place.finish(child) == 0, place.told()

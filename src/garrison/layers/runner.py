@@ -14,11 +14,11 @@ from garrison.layers import validator
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, Decision, Merge
 from garrison.layers.loop import leave, say
-from garrison.layers.orchestrator_start import close_sessions, start_orchestrator, tree_environment
+from garrison.layers.orchestrator_start import close_sessions, start_orchestrator
+from garrison.layers.runner_jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.layers.runner_start import worktree_of, write_state
 from garrison.layers.runner_tree import key_of_setup, make_tree, remove_tree
-from garrison.layers.validator import ValidatorJob
 from garrison.merge.queue import MergeQueue
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -30,8 +30,6 @@ from garrison.records.run import Result, Task
 from garrison.supervise.restart import Policy
 from garrison.system import failpoint
 from garrison.system.git import Git
-from garrison.system.held_back import tell_held_back
-from garrison.system.jobs import Job, tail
 from garrison.system.leftovers import hide_untracked
 from garrison.system.terminal import abandon, choose_terminal
 
@@ -46,6 +44,8 @@ if TYPE_CHECKING:
 
 SIGNAL_GRACE = 2.0
 """Seconds that a landing seen in the queue's journal waits for its signal."""
+_OURS = "validator-"
+"""Begins the id of a question that our own validator asks."""
 PATIENCE = 5
 """Turns running that the same refusal may spoil before the node fails for it."""
 
@@ -73,10 +73,8 @@ class Runner:
         self.terminal, note = choose_terminal(launch.terminal, world.home)
         if note:
             say(note)
-        self.job: Job | ValidatorJob | None = None
+        self.jobs = RunnerJobs(world, life, launch, task, self.git, self.tree)
         self._asked = ""
-        self.job_name = ""
-        self._killed = 0
         self.stopping = False
         self.exit_code: int | None = None
         self._orphaned_since: float | None = None
@@ -95,13 +93,13 @@ class Runner:
     def observe(self) -> RunnerView:
         """Everything there is to see, now."""
         now = self.world.clock.monotonic()
-        self._poll_job(now)
+        self._hear_job(now)
         inbox, merge = signals.pending(self.world.home, self.life.key), self._merge()
         return RunnerView(
             self.task, self.phase, now, self.world.observer.where.boot_id, inbox=inbox,
             orchestrator=self.crew.view(self.orchestrator), result=self._result(), merge=merge,
             merge_told=self._merge_told(merge, now), tree_ready=self._tree_ready,
-            job=self.job_name if self.job else "", validator=bool(validator.wanted(self.task.attributes)),
+            job=self.jobs.name, validator=bool(self.jobs.command(VALIDATOR)),
             stopping=self.stopping, overdue=self._overdue(now),
             adhoc=self.launch.adhoc, orphaned_for=self._alone(now), orphan_grace=self.world.timing.orphan_grace)
 
@@ -165,15 +163,14 @@ class Runner:
         """Wake at the end of the orchestrator or a job, at any signal, result or merge."""
         if self._view is not None:
             self.crew.watch(waker, [self._view.orchestrator])
-        if self.job is not None and self.job.pid:
-            waker.watch_process(self.job.pid, self.job.ticks)
+        self.jobs.watch(waker)
         for folder in (self.folder, self.queue.path.parent):
             if folder.is_dir():
                 waker.watch_directory(folder)
 
     def next_wake(self) -> float | None:
         """Seconds until a restart or a job's deadline is due."""
-        due = [at for at in (self._decision.wake_at, self.job.wake_at if self.job else None) if at is not None]
+        due = [at for at in (self._decision.wake_at, self.jobs.wake_at) if at is not None]
         return min(due) - self.world.clock.monotonic() if due else None
 
     def stop(self, _signum: int) -> None:
@@ -182,7 +179,7 @@ class Runner:
 
     def abandon(self, why: str) -> None:
         """Fenced: end the own job, leave the orchestrator to the successor."""
-        if self.job is not None:
+        if self.jobs.name:
             self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
         abandon(self.world.home)
 
@@ -212,8 +209,9 @@ class Runner:
 
     def _forward(self, signal: Signal, where: str) -> None:
         """Pass a question up or an answer down, before it counts as applied: said twice is recognised, lost is not."""
-        if where == "down" and isinstance(self.job, ValidatorJob) and signal.payload.get("question_id") == self._asked:
-            self.job.answer(self._asked.removeprefix("validator-"), str(signal.payload.get("text", "")))
+        said = signal.payload
+        asked = str(said.get("question_id", ""))
+        if where == "down" and self.jobs.answer(asked.removeprefix(_OURS), str(said.get("text", ""))):
             return
         parent = self.life.identity.parent
         above = Key(parent["role"], parent["name"], self.launch.run_id) if parent else None
@@ -239,65 +237,29 @@ class Runner:
         self._tree_ready = True
 
     def _do_job(self, act: Act, view: RunnerView) -> None:
-        if act.who == validator.NAME:
-            self._validate(view)
-            return
-        command = self.task.setup if act.who == "setup" else self.task.acceptance
-        timeout = self.world.timing.setup_timeout if act.who == "setup" else self.world.timing.acceptance_timeout
-        assert command is not None
-        self._log("job", {"name": act.who, "command": command, "attempt": self.task.attempt})
-        self.job_name = act.who
-        env = tree_environment(self.world, self.launch, self.task, self.tree, self.life.marker)
-        self.job = Job.start(command, env=env, cwd=self.tree, log=self._job_log(act.who), timeout_s=timeout,
-                             now=view.now)
+        self._log("job", {"name": act.who, "command": self.jobs.command(act.who), "attempt": self.task.attempt})
+        self.jobs.start(act.who, self.branch, view.now)
 
-    def _validate(self, view: RunnerView) -> None:
-        who = validator.wanted(self.task.attributes)
-        self._log("job", {"name": validator.NAME, "command": who, "attempt": self.task.attempt})
-        self.job_name = validator.NAME
-        self.job = ValidatorJob(self.world, self.life, self.launch, self.task, self.git, self.tree, self.branch,
-                                view.now)
-
-    def _ask(self) -> None:
-        """Tell the guardian what the validator waits for, once."""
-        question = self.job.question if isinstance(self.job, ValidatorJob) else None
-        parent = self.life.identity.parent
-        if question is None or parent is None or self._asked == f"validator-{question.id}":
+    def _hear_job(self, now: float) -> None:
+        """Journal what a job came to, and tell the guardian what a validator waits for, once."""
+        fact = self.jobs.poll(now)
+        if fact is not None and not self.stopping:
+            if fact == (SETUP, "ok"):
+                self._was_set_up()
+            self._fact(fact.name, fact.value)
+        question, parent = self.jobs.question, self.life.identity.parent
+        if question is None or parent is None or question.id == self._asked:
             return
-        self._asked = f"validator-{question.id}"
+        self._asked = question.id
         self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), "NEEDS_INPUT",
-                       {"question": question.text, "question_id": self._asked}, node=self.task.node,
-                       attempt=self.task.attempt, id_=f"{self.launch.run_id}-{self.task.node}-{self._asked}-asked")
+                       {"question": question.text, "question_id": f"{_OURS}{question.id}"}, node=self.task.node,
+                       attempt=self.task.attempt,
+                       id_=f"{self.launch.run_id}-{self.task.node}-{self.task.attempt}-{_OURS}{question.id}")
 
-    def _job_log(self, name: str) -> Path:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return self.folder / f"{name}.log"
-
-    def _poll_job(self, now: float) -> None:
-        result = self.job.poll(now) if self.job else None
-        self._ask()
-        if result is None:
-            return
-        name, job, self.job, self.job_name = self.job_name, self.job, None, ""
-        if self.stopping:
-            return
-        if result.ok:
-            if name == "setup":
-                self._fact("setup_key", key_of_setup(self.launch, self.task, self.tree))
-                if not (self.folder / "prompt.md").exists():  # later there may be an agent's new directories too
-                    hide_untracked(self.git, self.tree)
-            self._fact(name, "ok")
-            return
-        self._killed = self._killed + 1 if result.killed else 0
-        if 0 < self._killed < PATIENCE:
-            say(f"{name} was killed, which says nothing about the work; it runs again")
-            return
-        if isinstance(job, ValidatorJob):
-            self._fact(name, f"the validator refused it: {job.reason}")
-            return
-        how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
-        held = tell_held_back(self.launch.held_back, self._job_log(name), result.exit_code)
-        self._fact(name, f"{name} {how}{held}: {tail(self._job_log(name), 12)}")
+    def _was_set_up(self) -> None:
+        self._fact("setup_key", key_of_setup(self.launch, self.task, self.tree))
+        if not (self.folder / "prompt.md").exists():  # later there may be an agent's new directories too
+            hide_untracked(self.git, self.tree)
 
     def _fact(self, name: str, value: str, kind: str = "") -> None:
         self._log("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt}, sync=True)
@@ -306,8 +268,7 @@ class Runner:
         self._fact(act.who, act.data["value"], act.data.get("kind", ""))
 
     def _do_stop_job(self, act: Act, view: RunnerView) -> None:
-        if self.job is not None:
-            self.job.kill(view.now)
+        self.jobs.kill(view.now)
 
     def _do_move(self, act: Act, view: RunnerView) -> None:
         now = self.world.clock.utc()

@@ -82,7 +82,7 @@ success = "result_file"
     assert registry.agent("other", tmp_path).name == "other"
     assert registry.check({"aider", "other", "command"}, tmp_path) == ["B", "OPENAI_API_KEY"]
     with pytest.raises(UsageError,
-                       match=r"no agent 'x'; there are aider, command, other, scripted \(more in .*config\.toml\)"):
+                       match=r"no agent 'x'; there are aider, claude, command, other, scripted \(more in .*config\.toml\)"):
         registry.check({"aider", "x"}, tmp_path)
 
 

@@ -78,6 +78,9 @@ def page(head: str) -> str:
 
 def main() -> int:
     """Bring the page up to date, or say that it is not."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(f"usage: reference.py [--check]\n\n{__doc__}")
+        return 0
     there = PAGE.read_text(encoding="utf-8")
     wanted = page(there.partition(BEGIN)[0])
     if there == wanted:

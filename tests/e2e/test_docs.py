@@ -49,6 +49,7 @@ def reader(places: Callable[..., Place]) -> Place:
     return place
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", PAGES)
 def test_what_the_page_says_to_type_works(reader: Place, page: str) -> None:
     """Every block is run, saved, or shown on purpose; none is left out silently."""

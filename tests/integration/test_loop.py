@@ -43,7 +43,8 @@ class Failing:
 def test_the_end_of_our_own_git_does_not_hurry_a_turn_that_fails() -> None:
     layer: Any = Failing()
     life: Any = SimpleNamespace(beat=lambda: None)
-    world: Any = SimpleNamespace(timing=SimpleNamespace(rescan=RESCAN), processes=SimpleNamespace(reap=lambda: None))
+    world: Any = SimpleNamespace(timing=SimpleNamespace(rescan=RESCAN), processes=SimpleNamespace(reap=lambda: None),
+                                 clock=SimpleNamespace(monotonic=time.monotonic))
     begun = time.monotonic()
     assert run(layer, life, world) == 0
     assert time.monotonic() - begun >= 4 * RESCAN * 0.95

@@ -290,8 +290,9 @@ class TestTestScript:
     def test_all_stages_in_order_from_anywhere(self, stages: Path) -> None:
         done = self.run(stages, script=".ci/run")
         assert done.returncode == 0, done.stderr
-        assert [line.split()[0] for line in self.noted(stages)] == ["ruff", "mypy", "lint-imports", "python", "python"]
-        untraced, traced = self.noted(stages)[-2:]
+        assert [line.split()[0] for line in self.noted(stages)] == ["ruff", "mypy", "lint-imports", *["python"] * 3]
+        untraced, claude, traced = self.noted(stages)[-3:]
+        assert "garrison.testing.isolation -- " in claude, "the real CLI runs where no network is"
         assert "-m not slow and untraced" in untraced
         assert "--cov" not in untraced
         assert "-m not slow and not untraced" in traced
@@ -302,8 +303,14 @@ class TestTestScript:
     def test_one_red_stage_is_red_and_the_others_run(self, stages: Path, stage: str) -> None:
         done = self.run(stages, failing=stage)
         assert done.returncode == 1
-        assert done.stdout.count("FAILED (1)") == (2 if stage == "python" else 1)
-        assert len(self.noted(stages)) == 5
+        assert done.stdout.count("FAILED (1)") == (3 if stage == "python" else 1)
+        assert len(self.noted(stages)) == 6
+
+    def test_what_cannot_be_isolated_is_skipped_and_said(self, stages: Path) -> None:
+        program(stages / ".venv/bin/python", 'case "$*" in *isolation*) exit 77;; esac\n')
+        done = self.run(stages)
+        assert done.returncode == 0, done.stdout
+        assert re.search(r"pytest claude +\d+ s  skipped, nothing can be isolated here", done.stdout)
 
     def test_all_includes_the_slow_ones(self, stages: Path) -> None:
         self.run(stages, "--all")

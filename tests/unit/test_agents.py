@@ -81,8 +81,8 @@ success = "result_file"
                                      ("OPENAI_API_KEY",))
     assert registry.agent("other", tmp_path).name == "other"
     assert registry.check({"aider", "other", "command"}, tmp_path) == ["B", "OPENAI_API_KEY"]
-    with pytest.raises(UsageError,
-                       match=r"no agent 'x'; there are aider, claude, command, other, scripted \(more in .*config\.toml\)"):
+    known = r"no agent 'x'; there are aider, claude, command, other, scripted \(more in .*config\.toml\)"
+    with pytest.raises(UsageError, match=known):
         registry.check({"aider", "x"}, tmp_path)
 
 

@@ -30,6 +30,7 @@ COMMANDS = {
     "answer": ("answer_cmd", "answer", "Answer what an agent asked."),
     "cost": ("cost_cmd", "cost", "Show what Claude sessions have cost."),
     "agents": ("agents_cmd", "agents", "Who exists."),
+    "prompt": ("prompt_cmd", "prompt", "Print what to tell an agent that plays a layer by hand."),
     "signals": ("signals_cmd", "signals", "Messages between the layers."),
     "merge-queue": ("merge_queue_cmd", "merge_queue", "Branches waiting to land."),
     "pipeline": ("pipeline_cmd", "pipeline", "Look at pipelines before they run."),

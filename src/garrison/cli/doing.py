@@ -95,7 +95,7 @@ def _work(facts: Facts) -> str:
     if facts.job:
         return {"setup": "its tree is set up", "acceptance": "its acceptance runs",
                 "validator": "its work is validated"}.get(facts.job, f"{facts.job} runs")
-    if facts.asked:
+    if facts.asked and (facts.waits or facts.job == "validator"):  # else it was settled in another way
         return f"asks you: {first_line(facts.asked)} (answer: garrison answer NODE 'TEXT')"
     if facts.agent_living and facts.waits:
         return f"its session waits {first_line(facts.waits)}"

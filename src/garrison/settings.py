@@ -32,6 +32,8 @@ class Timing:
     """Deaths of one name that are older do not count when its restart is decided."""
     damage_patience: float = 5.0
     """How long a layer waits for a damaged record to be mended before it gives up, saying which."""
+    git_patience: float = 10.0
+    """How long the same refusal of git may spoil every turn before a node or an attempt fails for it; a lock passes."""
     sweep_grace: float = 2.0
     """Between TERM and KILL when a life is replaced."""
     stop_launcher: float = 60.0

@@ -188,6 +188,7 @@ def test_setup_runs_again_only_when_its_key_changed_and_trees_have_numbers(place
 
 def test_work_that_cannot_be_kept_stays_where_it_is(place):
     """The user's filter refuses what the agent made: the node fails, the run ends, the tree is left and named."""
+    place.env["GARRISON_GIT_PATIENCE"] = "0.3"
     (place.repo / ".gitattributes").write_text("*.odd filter=odd\n")
     git(place.repo, "add", "-A")
     git(place.repo, "commit", "-qm", "A filter")

@@ -1,50 +1,73 @@
-"""The loop of all layers with a real waker: what wakes it, and what must not."""
+"""The loop of all layers with a real waker: what wakes it, what must not, and how long a refusal is put up with."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import time
 from types import SimpleNamespace
 from typing import Any
 
-from garrison.errors import GarrisonError
+import pytest
+
+from garrison.errors import GarrisonError, RecordError
 from garrison.layers.loop import run
 
 RESCAN = 0.2
 
 
 class Failing:
-    """A layer whose git fails, four turns running."""
+    """A layer whose turns are refused, four times running."""
 
-    def __init__(self) -> None:
-        self.turns = 0
+    def __init__(self, error: GarrisonError) -> None:
+        self.error, self.turns = error, 0
         self.exit_code: int | None = None
-        self.heard: list[int] = []
+        self.troubles: list[int] = []
 
     def turn(self) -> bool:
         self.turns += 1
         self.exit_code = 0 if self.turns > 4 else None
         subprocess.run(["/bin/true"], check=True)
         if self.exit_code is None:
-            raise GarrisonError("git failed")
+            raise self.error
         return False
 
     def watch(self, waker: Any) -> None: ...
     def next_wake(self) -> float | None: ...
     def abandon(self, why: str) -> None: ...
+    def stop(self, signum: int) -> None: ...
 
-    def stop(self, signum: int) -> None:
-        self.heard.append(signum)
+    def trouble(self, why: str) -> None:
+        assert why == str(self.error)
+        self.troubles.append(self.turns)
 
-    def trouble(self, why: str, times: int) -> None:
-        assert times == self.turns
+
+def drive(layer: Any, rescan: float, **patience: float) -> int:
+    """The layer to its end; its clock goes on a second a turn."""
+    seconds = itertools.count()
+    timing = SimpleNamespace(rescan=rescan, **{"git_patience": 100.0, "damage_patience": 100.0, **patience})
+    world: Any = SimpleNamespace(timing=timing, processes=SimpleNamespace(reap=lambda: None),
+                                 clock=SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    life: Any = SimpleNamespace(beat=lambda: None)
+    return run(layer, life, world)
 
 
 def test_the_end_of_our_own_git_does_not_hurry_a_turn_that_fails() -> None:
-    layer: Any = Failing()
-    life: Any = SimpleNamespace(beat=lambda: None)
-    world: Any = SimpleNamespace(timing=SimpleNamespace(rescan=RESCAN), processes=SimpleNamespace(reap=lambda: None),
-                                 clock=SimpleNamespace(monotonic=time.monotonic))
+    layer = Failing(GarrisonError("git failed"))
     begun = time.monotonic()
-    assert run(layer, life, world) == 0
+    assert drive(layer, RESCAN) == 0
     assert time.monotonic() - begun >= 4 * RESCAN * 0.95
+    assert layer.troubles == []
+
+
+def test_a_refusal_is_trouble_when_it_has_lasted_not_when_it_came_often() -> None:
+    layer = Failing(GarrisonError("a lock"))
+    assert drive(layer, 0.001, git_patience=1.5) == 0
+    assert layer.troubles == [3], "the third turn is two seconds after the first; then it is timed anew"
+
+
+def test_a_damaged_record_is_trouble_and_then_the_end() -> None:
+    layer = Failing(RecordError("torn"))
+    with pytest.raises(RecordError, match="torn"):
+        drive(layer, 0.001, git_patience=0.1, damage_patience=1.5)
+    assert layer.troubles == [3]

@@ -153,7 +153,7 @@ class Guardian:
         """Fenced: runners are lives of their own and stay."""
         abandon(self.world.home)
 
-    def trouble(self, why: str, times: int) -> None:
+    def trouble(self, why: str) -> None:
         """Said by the loop, and tried again: nobody is given up for a passing trouble."""
 
     # acts

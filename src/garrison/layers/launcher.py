@@ -160,7 +160,7 @@ class Launcher:
         """Fenced: the guardian is a life of its own and stays."""
         abandon(self.world.home)
 
-    def trouble(self, why: str, times: int) -> None:
+    def trouble(self, why: str) -> None:
         """Said by the loop, and tried again: nobody is given up for a passing trouble."""
 
     # acts

@@ -43,8 +43,9 @@ class Layer(Protocol):
     def abandon(self, why: str) -> None:
         """The life is fenced: kill own children, write nothing."""
 
-    def trouble(self, why: str, times: int) -> None:
-        """A turn was refused (git, a corrupt record) for the `times`-th time running; it is tried again anyway."""
+    def trouble(self, why: str) -> None:
+        """The same refusal (git, a corrupt record) has spoiled every turn for longer than is waited for; told again
+        each time that has passed once more. The turn is tried again anyway."""
 
     @property
     def exit_code(self) -> int | None:
@@ -68,7 +69,7 @@ def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> i
             due = layer.next_wake()
             timeout = world.timing.rescan if due is None else max(0.0, min(due, world.timing.rescan))
             # After a turn that failed, the end of its own git must not wake us: it would be tried without a pause.
-            waits = [0.0] if again else [0.0, timeout] if complaints.times else [timeout]
+            waits = [0.0] if again else [0.0, timeout] if complaints.last else [timeout]
             for number in [number for wait in waits for number in waker.wait(wait).signals]:
                 _hear(layer, number)
     except (Fenced, LockLost) as error:
@@ -80,22 +81,27 @@ def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> i
 
 
 class Complaints:
-    """What went wrong turn after turn: said once, counted while it lasts."""
+    """What went wrong turn after turn: said once, and timed while it lasts."""
 
     def __init__(self) -> None:
-        self.last, self.times, self.since = "", 0, 0.0
+        self.last, self.since = "", 0.0
 
     def clear(self) -> None:
         """A turn went well."""
-        self.last, self.times = "", 0
+        self.last = ""
 
-    def hear(self, text: str, now: float) -> int:
-        """Say `text` unless it was the last one too; returns how often running it was heard, `since` when."""
+    def hear(self, text: str, now: float) -> None:
+        """Say `text` unless it was the last one too; `since` is when it began, monotonic seconds."""
         if text != self.last:
             say(f"{text}; going on, will try again")
-            self.last, self.times, self.since = text, 0, now
-        self.times += 1
-        return self.times
+            self.last, self.since = text, now
+
+    def outlasts(self, patience: float, now: float) -> bool:
+        """Whether the last one has lasted longer than `patience` seconds; if so it is timed anew."""
+        if now - self.since <= patience:
+            return False
+        self.since = now
+        return True
 
 
 def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints) -> bool:
@@ -110,9 +116,12 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
     except (Fenced, LockLost):
         raise
     except GarrisonError as error:
-        layer.trouble(str(error), complaints.hear(str(error), now))
-        if isinstance(error, RecordError) and now - complaints.since > world.timing.damage_patience:
-            raise
+        complaints.hear(str(error), now)
+        damaged = isinstance(error, RecordError)
+        if complaints.outlasts(world.timing.damage_patience if damaged else world.timing.git_patience, now):
+            layer.trouble(str(error))
+            if damaged:
+                raise
         return False
     except OSError as error:
         if error.errno not in PASSING:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from garrison.supervise.start import Life
     from garrison.system.waker import Waker
 
-PATIENCE = 5
-"""Turns running that the same refusal may spoil before the attempt fails for it."""
+SUBJECT = 72
+"""Characters of a commit's subject line at most."""
 
 
 class Orchestrator:
@@ -216,10 +216,9 @@ class Orchestrator:
         if self.work is not None:
             self.work.stop(self.world.clock.monotonic())
 
-    def trouble(self, why: str, times: int) -> None:
-        """What git refuses again and again is the attempt's result."""
-        if times == PATIENCE:
-            self._finish(Outcome("fail", why))
+    def trouble(self, why: str) -> None:
+        """What git refuses for too long is the attempt's result."""
+        self._finish(Outcome("fail", why))
 
     def abandon(self, why: str) -> None:
         """Fenced: end the own agent; a successor works in the same tree."""

@@ -132,7 +132,7 @@ class Processor:
         """Fenced: let go; a running gate is adopted by the successor."""
         self.worker.close()
 
-    def trouble(self, why: str, times: int) -> None:
+    def trouble(self, why: str) -> None:
         """Said by the loop, and tried again: nobody is given up for a passing trouble."""
 
     def _leave(self, reason: str) -> None:

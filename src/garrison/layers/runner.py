@@ -46,8 +46,6 @@ SIGNAL_GRACE = 2.0
 """Seconds that a landing seen in the queue's journal waits for its signal."""
 _OURS = "validator-"
 """Begins the id of a question that our own validator asks."""
-PATIENCE = 5
-"""Turns running that the same refusal may spoil before the node fails for it."""
 
 
 class Runner:
@@ -183,10 +181,8 @@ class Runner:
             self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
         abandon(self.world.home)
 
-    def trouble(self, why: str, times: int) -> None:
-        """What git or a record refuses again and again fails the node, with that reason."""
-        if times % PATIENCE:
-            return
+    def trouble(self, why: str) -> None:
+        """What git or a record refuses for too long fails the node, with that reason."""
         if self.facts.failed:
             self._unkept = why
         else:

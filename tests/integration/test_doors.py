@@ -582,6 +582,33 @@ def test_status_of_a_run_that_nobody_leads(box: Box) -> None:
     assert "garrison up" in box.cli("status")
 
 
+def test_a_life_that_is_being_started_has_no_pid_yet(box: Box) -> None:
+    box.launched("r1")
+    box.identity("runner", "a", "r1", status="starting", pid=4_000_000, start_ticks=1)
+    box.identity("runner", "b", "r1", status="active", pid=4_000_001, start_ticks=1)
+    assert [one["pid"] for one in json.loads(box.cli("status", "r1", "--json"))["layers"]] == [None, 4_000_001]
+    assert "4000000" not in box.cli("status", "r1")
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_no_run_is_not_every_run(box: Box, command: str) -> None:
+    box.launched("r1")
+    assert "not a run id: ''" in box.cli(command, "", code=2)
+
+
+def test_a_run_that_has_begun_and_lost_its_journal_does_not_begin_again(box: Box) -> None:
+    files = box.launched("r1")
+    box.store.update(Hook, Key("guardian", "p", "r1"),
+                     lambda _: Hook("h", "guardian", "p", "r1", OLD, OLD, phase="executing"))
+    _journal(files, ("open", {"incarnation": 1, "pid": 1}))
+    done = box.run("cli.py", "launch", "--resume", "r1")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert str(files.journal) in done.stderr
+    done = box.run("cli.py", "status", "r1", "--json")
+    assert json.loads(done.stdout)["status"] == "corrupt"
+    assert str(files.journal) in done.stderr
+
+
 def test_status_says_what_it_cannot_read(box: Box) -> None:
     files = box.launched("r1")
     files.journal.write_text("nonsense\n")

@@ -20,7 +20,7 @@ from garrison.layers.launching import Request
 from garrison.layers.world import World
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
-from garrison.records.names import Key, launcher
+from garrison.records.names import Key, check_run, launcher
 from garrison.settings import find_home
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def up(home: str | None) -> None:
 def stop(run: str | None, home: str | None, timeout: float) -> None:
     """Stop a run in order: agents, runners, guardian, launcher. `launch --resume RUN` goes on later."""
     world = World.real(find_home(home))
-    run = run or _only_running(world)
+    run = _only_running(world) if run is None else check_run(run)
     launch_ = world.launch(run)
     if launch_.adhoc:
         _stop_adhoc(world, run)

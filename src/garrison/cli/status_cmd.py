@@ -50,7 +50,7 @@ def status(run: str | None, every: str | None, with_limits: bool, as_json: bool,
     """
     place = find_home(home)
     pace, run = _pace(every, run)
-    asked = _Asked(Gatherer(place), known_run(place, run) if run else None,
+    asked = _Asked(Gatherer(place), known_run(place, run) if run is not None else None,
                    with_limits or (run is not None and pace is None))
     if pace is not None:
         return asked.watch(pace, as_json=as_json)

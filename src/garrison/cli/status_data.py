@@ -19,6 +19,7 @@ from garrison.cli.reading import Reading
 from garrison.cli.run_look import RunLook
 from garrison.cli.status_nodes import UNFINISHED, Nodes
 from garrison.errors import GarrisonError
+from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import RunState
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -53,6 +54,7 @@ class Gatherer:
         launch = self.reading.file(look.files.launch, lambda: run_records.load(Launch, look.files.launch))
         try:
             state = look.state()
+            refuse_lost(self.store, launch or _unknown(run), state, look.files.journal)
         except GarrisonError as error:
             self.reading.problems.append(str(error))
             state = RunState(status="corrupt", reason=str(error))
@@ -102,9 +104,10 @@ class Gatherer:
             return None
         seen = self.observer.see(identity)
         verdict = judge(identity, seen)
+        own = identity.status != "starting"  # until then the record holds the pid of who starts it
         return {"agent": key.full, "role": identity.role, "name": identity.name, "status": identity.status,
                 "incarnation": identity.incarnation, "verdict": verdict.state, "living": verdict.living,
-                "phase": self._phase(key), "pid": identity.pid, "beat_age_s": seen.beat_age,
+                "phase": self._phase(key), "pid": identity.pid if own else None, "beat_age_s": seen.beat_age,
                 "age_s": self._age(identity.created_at), "exit": identity.exit, "why": identity.reason or verdict.why}
 
     def _phase(self, key: Key) -> str:

@@ -14,6 +14,7 @@ from garrison.layers import guardian_policy as policy
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, GuardianView, Merge
 from garrison.layers.loop import leave, say
+from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import RUN_STATUS, RunState, fold, to_snapshot
 from garrison.layers.runner_start import start_runner
 from garrison.merge.queue import MergeQueue
@@ -48,6 +49,7 @@ class Guardian:
         self.files = world.files(self.run)
         journal = Writer(self.files.journal, life.token)
         self.state: RunState = fold(journal.entries)
+        refuse_lost(world.store, launch, self.state, self.files.journal)
         self.crew = Crew(world, life, journal)
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token)
         self.policy = Policy(window=world.timing.restart_window, total=launch.max_respawn)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, RecordError, Refused, UsageError
 from garrison.layers.loop import HELD, say
+from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import RunState, fold
 from garrison.layers.validator import NAME as VALIDATOR
 from garrison.layers.validator import wanted
@@ -31,7 +33,7 @@ from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
-from garrison.records.names import Key, check_name, check_node, check_run, fit_name, fit_run, launcher
+from garrison.records.names import Key, check_name, check_node, check_run, fit_name, fit_run, launcher, quoted
 from garrison.records.run import Launch
 from garrison.settings import homes_list, trees_root
 from garrison.supervise.lease import Wish, marker
@@ -111,7 +113,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot read pipeline {path}: {error.strerror}; name a DOT file") from error
+        raise UsageError(f"cannot read pipeline {path}: {error.strerror}; name a DOT file, or /dev/stdin") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"pipeline {path} is not UTF-8 text; save it as such") from error
 
@@ -122,11 +124,12 @@ def _pipeline_id(request: Request, plan: RunPlan) -> str:
 
 
 def _base(request: Request, plan: RunPlan, git: Git) -> str:
-    base = request.base or plan.base or git.current_branch()
-    if base is None:
+    base = plan.base if request.base is None else request.base
+    if base is None and (base := git.current_branch()) is None:
         raise Refused(detached(git.root))
-    if git.rev(f"refs/heads/{base}") is None:
-        raise Refused(f"{git.root} has no branch {base}; create it, or name another with --base")
+    if not git.branch_exists(base):  # `main~1` names a commit, not a branch
+        shown = base if re.fullmatch(r"[\w./-]{1,60}", base) else quoted(base)
+        raise Refused(f"{git.root} has no branch {shown}; create it, or name another with --base")
     return base
 
 
@@ -258,6 +261,7 @@ def check_resume(world: World, run: str, *, onto: bool = False) -> Launch:
     """
     launch = world.launch(check_run(run))
     state = state_of(world, run)
+    refuse_lost(world.store, launch, state, world.files(run).journal)
     last = world.store.read(Identity, launcher(run))
     if state.status in ("done", "failed"):
         if last is not None and last.status in ALIVE:

@@ -67,6 +67,11 @@ def common_dir(path: Path) -> Path:
         raise Refused(f"{path} does not exist; name the directory of a git repository")
     if not path.is_dir():
         raise Refused(f"{path} is a file; name the directory of a git repository")
+    try:
+        os.fspath(path.resolve()).encode()
+    except UnicodeEncodeError:
+        raise Refused(f"the path {os.fsencode(path)!r} is not UTF-8, so no record could hold it; rename the directory"
+                      ) from None
     answer = Call(path).run("rev-parse", "--git-common-dir", check=False)
     if answer.code:
         raise Refused(_why_none(path, answer.err))

@@ -290,6 +290,19 @@ def test_opening_meets_shutting_down(bench: Bench) -> None:
         thread.join()
 
 
+@needs_tmux
+def test_a_server_that_was_to_end_ends_with_its_last_session(on_tmux: Bench) -> None:
+    session = on_tmux.open("sleep 60")
+    server = int(session.server.partition(":")[0])
+    on_tmux.terminal.shutdown()
+    assert on_tmux.terminal.alive(session), "whoever has a session keeps the server"
+    on_tmux.terminal.close(session, grace=0)
+    until(lambda: gone(server))
+    again = on_tmux.open("sleep 60")
+    assert on_tmux.terminal.alive(again)
+    on_tmux.terminal.close(again, grace=0)
+
+
 def test_a_session_survives_its_record(bench: Bench) -> None:
     session = bench.open("sleep 60")
     again = Session(**json.loads(json.dumps(asdict(session))))

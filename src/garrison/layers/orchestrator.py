@@ -18,6 +18,7 @@ from garrison.agents.seam import Assignment, Outcome
 from garrison.errors import GarrisonError
 from garrison.layers.loop import leave
 from garrison.layers.orchestrator_mail import OrchestratorMail
+from garrison.layers.orchestrator_start import close_sessions
 from garrison.records import atomic, record
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -31,6 +32,7 @@ from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import tail
+from garrison.system.terminal import choose_terminal
 
 if TYPE_CHECKING:
     from garrison.agents.seam import Work
@@ -166,8 +168,7 @@ class Orchestrator:
         if marked:
             outcome = Outcome("fail", f"conflict markers are left in {', '.join(marked)}", outcome.exit_code)
         if outcome.status == "success":
-            where = f"run {self.task.run_id}, attempt {self.task.attempt}"
-            self.git.commit_all(self.tree, f"Commit what {self.task.node} left uncommitted\n\n{where}")
+            self.git.commit_all(self.tree, _message(self.task))
             failpoint.here(":committed")
             self._stamp = None
             self._note_progress()
@@ -195,6 +196,14 @@ class Orchestrator:
         self._show()
         leave(self.life, reason, 0 if reason != "failed" else 1)
         self.exit_code = 0
+        if self.launch.adhoc and self.life.identity.parent is None:
+            self._close_terminal()
+
+    def _close_terminal(self) -> None:
+        """Started by hand, nobody is above it to close its session, and with the last one the terminal's server."""
+        terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
+        close_sessions(terminal, self.world.store.get(Identity, self.life.key))
+        terminal.shutdown()
 
     def watch(self, waker: Waker) -> None:
         """Wake when the agent's process ends, or leaves notes."""
@@ -232,6 +241,13 @@ def _controllers(life: Life, launch: Launch) -> tuple[tuple[str, str], ...]:
     parent = life.identity.parent
     runner = Key(parent["role"], parent["name"], launch.run_id).full if parent else None
     return ((runner, "supervises this node"), *above) if runner else above
+
+
+def _message(task: Task) -> str:
+    """The commit message of what an agent left uncommitted: what its node is called, then whence it comes."""
+    subject = next((line.strip() for line in task.label.splitlines() if line.strip()), task.node)
+    subject = subject if len(subject) <= SUBJECT else subject[:SUBJECT - 1].rstrip() + "…"
+    return f"{subject}\n\nWhat {task.node} left uncommitted (run {task.run_id}, attempt {task.attempt})."
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

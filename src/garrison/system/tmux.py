@@ -174,11 +174,13 @@ class TmuxTerminal:
         return [self._session(pane) for pane in self._panes()]
 
     def shutdown(self) -> None:
-        """End the server if it has no session left (not even a foreign one)."""
+        """End the server if it has no session left (not even a foreign one); else it ends by itself with the last."""
         with self._locked():
-            if not self._ask("list-sessions", "-F", "#{session_id}", gone=()):
-                self._ask("kill-server", gone=())
-                self._remove_socket()
+            if self._ask("list-sessions", "-F", "#{session_id}", gone=()):
+                self._ask("set-option", "-s", "exit-empty", "on", gone=())
+                return
+            self._ask("kill-server", gone=())
+            self._remove_socket()
 
     # ------------------------------------------------------------------------------------------------- asking tmux
 

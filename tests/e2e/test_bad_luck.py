@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -77,16 +78,35 @@ def test_what_only_others_need_keeps_nobody(place: Place) -> None:
 @pytest.mark.parametrize("terminal", ["process", "tmux"])
 def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
         places: Callable[..., Place], terminal: str) -> None:
+    """Once by hand, once by `git clean -fdx` in the checkout whose `state/` it is; afterwards all is calm."""
     if terminal == "tmux" and shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
     place = places(terminal=terminal)
+    checkout = place.home
+    if terminal == "tmux":
+        checkout.mkdir()
+        place.home = checkout / "state"
+        place.env["GARRISON_HOME"] = str(place.home)
+        git(checkout, "init", "-q")
+        (checkout / ".git/info/exclude").write_text("state/\n")
     child = held(place)
-    wait_for("the home is removed", lambda: shutil.rmtree(place.home, ignore_errors=True) or not place.home.exists())
+    wait_for("the home is removed", lambda: _clean(checkout) if terminal == "tmux" else shutil.rmtree(
+        place.home, ignore_errors=True) or not place.home.exists())
     assert child.wait(60) == 1, place.told()
     wait_for("nobody is left, nor the tmux server", lambda: not place.mine())
     assert not place.home.exists()
     assert "was removed or replaced; stopping in order" in (place.root / "out").read_text()
     no_traceback(place)
+    status = place.command("status")
+    assert (status.returncode, status.stdout, status.stderr.count("\n")) == (0, "", 1)
+    again = place.command(*place.launch_arguments(place.graph(Node("a")), "r1"))
+    assert again.returncode == 0, again.stderr
+
+
+def _clean(checkout: Path) -> bool:
+    """`git clean -fdx` until it is through: beats may write meanwhile."""
+    git(checkout, "clean", "-fdxq", check=False)
+    return not (checkout / "state").exists()
 
 
 def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
@@ -237,6 +257,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     terminal.type(b"\x03\x03")
     assert terminal.finish() == 130, terminal.text
     assert place.status() == "stopped"
+    assert place.journal()[-1]["data"].get("reason") == "stopped by a person"
     wait_for("nobody is left", lambda: not place.mine())
 
     terminal = Terminal(place, "launch", "--resume", "r1")

@@ -58,6 +58,7 @@ def test_stopped_by_every_way_and_resumed(place):
     wait_for("the launcher detaches", lambda: "detached, run r1 goes on" in log.read_text())
     place.free("a")
     assert place.finish(child) == 0, place.told()
+    assert "orchestrator-a died" not in place.told(), "who was stopped did not die"
     place.check("a", history=False)
     prompt = (place.home / "runs/r1/nodes/a/1/prompt.md").read_text()
     assert "Half of the work" in prompt

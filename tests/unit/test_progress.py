@@ -28,9 +28,11 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("signal", {"id": "1", "effect": {"node": "a", "status": "active"}}, "a: an agent works on it"),
     ("signal", {"id": "1", "type": "ORCHESTRATOR_CRASHED", "node": "a"},
      "orchestrator-a died; its runner brings it back"),
+    ("signal", {"id": "1", "type": "ORCHESTRATOR_CRASHED", "node": "a", "why": "stopped"}, ""),
     ("signal", {"id": "1", "type": "NODE_COMPLETE", "node": "a"}, ""),
     ("run", {"status": "running"}, "run running"),
-    ("run", {"status": "failed", "reason": "a failed"}, "run failed: a failed"),
+    ("run", {"status": "stopped", "reason": "stopped by a person"}, "run stopped: stopped by a person"),
+    ("run", {"status": "failed", "reason": "a failed"}, ""),
     ("death", {"full": "runner-a@r1", "incarnation": 2, "why": "process 7 is gone"},
      "runner-a life 2 died: process 7 is gone"),
     ("spawn", {"full": "runner-a@r1", "incarnation": 1}, ""),
@@ -51,6 +53,7 @@ def entry(status: str) -> Entry:
 
 def test_a_line_an_event(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
+    progress.begin("r1")
     progress.show(entry("active"))
     progress.show(entry("pending"))
     progress.death({"full": "guardian-p@r1", "incarnation": 1, "why": "process 7 is gone"})
@@ -58,7 +61,7 @@ def test_a_line_an_event(capsys: pytest.CaptureFixture[str]) -> None:
     progress.end("failed", "b failed", state)
     out = capsys.readouterr().out.splitlines()
     assert out == ["12:34:56  a: an agent works on it", "          guardian-p life 1 died: process 7 is gone",
-                   "run failed: 1 of 2 merged; b failed"]
+                   "run failed: 1 of 2 merged; b failed; more: garrison status r1"]
 
 
 def test_an_object_an_event(capsys: pytest.CaptureFixture[str]) -> None:

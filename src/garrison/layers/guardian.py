@@ -172,6 +172,8 @@ class Guardian:
         if signal.id not in self.state.applied:
             data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt,
                     "from": signal.sender.full, "incarnation": signal.source.get("incarnation")}
+            if signal.signal_type == "ORCHESTRATOR_CRASHED":
+                data["why"] = str(signal.payload.get("why", ""))
             data |= {name: act.data[name] for name in ("effect", "question", "answer") if act.data.get(name)}
             if "answer" in act.data and signal.node_id:
                 self.crew.pass_on(self._runner(signal.node_id), signal)  # first: said twice is recognised, lost is not

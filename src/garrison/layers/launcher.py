@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.layers import launcher_policy as policy
 from garrison.layers.crew import START_RACES, Crew, perform
-from garrison.layers.guardian_policy import Act, Decision
+from garrison.layers.guardian_policy import BY_A_PERSON, Act, Decision
 from garrison.layers.launcher_policy import EXIT, LauncherView
 from garrison.layers.loop import leave, say
 from garrison.layers.run_state import RunState
@@ -226,7 +226,7 @@ class Launcher:
         try:
             journal = Writer(self.files.journal, self.life.token)
             if self.state.status == "running":
-                journal.append("run", {"status": "stopped", "reason": "stopped without a guardian"},
+                journal.append("run", {"status": "stopped", "reason": BY_A_PERSON},
                                self.world.clock.utc(), sync=True)
             journal.close()
         finally:

@@ -31,9 +31,11 @@ class Progress:
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.watched = not quiet
+        self._named = ""
 
     def begin(self, run: str) -> None:
         """Tell a person at a terminal where else to look."""
+        self._named = run
         if self.watched and not self.as_json and sys.stdout.isatty():
             self._print(f"watch it: garrison status {run} --watch   what an agent prints: garrison logs NODE -f   "
                         "its terminal: garrison attach NODE")
@@ -55,13 +57,15 @@ class Progress:
             self._print(f"          {clean(describe('death', data))}")
 
     def end(self, status: str, reason: str, state: RunState) -> None:
-        """The last word."""
+        """The last word; where it failed, with where to look."""
         done = sum(1 for node in state.nodes.values() if node.status == "validated")
         if self.as_json:
             self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": done,
                                     "nodes": {name: asdict(node) for name, node in state.nodes.items()}}))
             return
-        self._print(f"run {status}: {done} of {len(state.nodes)} merged" + (f"; {clean(reason)}" if reason else ""))
+        why = f"; {clean(reason)}" if reason else ""
+        look = f"; more: garrison status {self._named}" if status == "failed" else ""
+        self._print(f"run {status}: {done} of {len(state.nodes)} merged{why}{look}")
 
     def _print(self, line: str) -> None:
         with contextlib.suppress(OSError):
@@ -89,12 +93,14 @@ def _signal(data: dict[str, Any]) -> str:
         return _node(data["effect"])
     if data.get("question"):
         return f"{data['node']} asks: {data['question']['text']}  (garrison answer {data['node']} 'TEXT')"
-    if data.get("type") == "ORCHESTRATOR_CRASHED":
+    if data.get("type") == "ORCHESTRATOR_CRASHED" and data.get("why") != "stopped":
         return f"orchestrator-{data['node']} died; its runner brings it back"
     return ""
 
 
 def _run(data: dict[str, Any]) -> str:
+    if data["status"] == "failed":
+        return ""  # the last word says so, and why
     return f"run {data['status']}" + (f": {data['reason']}" if data.get("reason") else "")
 
 

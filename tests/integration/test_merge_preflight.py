@@ -103,7 +103,7 @@ def test_an_editable_install_from_the_target_repository_is_refused(world, tmp_pa
     python, site = fake_environment(tmp_path)
     trap(site, world.repo)
     environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
-    with pytest.raises(Refused, match=r"--setup .*--allow-foreign-imports"):
+    with pytest.raises(Refused, match=r"--setup .*install -e \. pytest.*-m pytest.*--allow-foreign-imports"):
         run(world, "python -c pass", environ=environ)
     run(world, "python -c pass", environ=environ, allow_foreign_imports=True)
 

@@ -147,8 +147,8 @@ def _refuse_foreign(gate: str, queue: MergeQueue, slot: Path, environment: Mappi
             raise Refused(
                 f"the gate's Python ({python}) imports {name} from {path}, in a checkout of the target repository: "
                 "the gate would test that instead of the merged tree. Give the slot an environment of its own: --setup "
-                "'python3 -m venv .venv && .venv/bin/pip install -e .' with --gate '.venv/bin/python -m pytest', or "
-                "say --allow-foreign-imports")
+                "'python3 -m venv .venv && .venv/bin/pip install -e . pytest' with --gate '.venv/bin/python -m pytest',"
+                " or say --allow-foreign-imports")
 
 
 def pythons(gate: str, cwd: Path, environment: Mapping[str, str]) -> list[Path]:

@@ -1,18 +1,30 @@
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
 import json
 import os
 import threading
+from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 from merge_support import World, check, drive, git, until
 
-from garrison.cli.merge_queue_cmd import enqueue, merge_queue, process_next
+from garrison.cli.main import main
+from garrison.cli.merge_queue_cmd import enqueue, process_next
+from garrison.layers.queue_notes import note, waiting_of_others
+from garrison.layers.world import World as Outside
 from garrison.merge.processor import Wait
 from garrison.merge.state import Config
+from garrison.records import hook as hooks
+from garrison.records import run as run_records
 from garrison.records import signals
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity
 from garrison.records.names import Key
+from garrison.records.run import Launch, RunFiles
+from garrison.records.store import Store
 
 
 @pytest.fixture
@@ -25,9 +37,10 @@ def world(tmp_path, monkeypatch):
 
 
 def call(*arguments):
-    result = CliRunner().invoke(merge_queue, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["merge-queue", *map(str, arguments)])
+    return SimpleNamespace(exit_code=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 EMPTY = {"success": True, "entry": None, "error": None}
@@ -99,8 +112,10 @@ def test_drain_works_all_and_another_gate_is_refused(world):
 
 
 def test_errors_are_one_line_and_usage_is_2(world):
-    assert call("enqueue", "one", "no-such-branch").exit_code == 1
-    assert "no branch no-such-branch" in call("enqueue", "one", "no-such-branch").stderr
+    refused = call("enqueue", "one", "no-such-branch")
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+    assert refused.stderr.startswith("garrison: ")
+    assert "no branch no-such-branch" in refused.stderr
     assert call("enqueue", "bad name", "main").exit_code == 2
     assert call("process", "--once", "--drain").exit_code == 2
     assert call("enqueue", "one", "main", "--target", "nowhere").exit_code == 1
@@ -136,3 +151,77 @@ def test_by_hand_the_runner_is_told_too(world):
     assert [signal.signal_type for signal in told] == ["VALIDATION_PASSED", "MERGE_COMPLETE"]
     assert (told[1].node_id, told[1].attempt, told[1].id) == ("one", 1, f"mq-{world.queue.state.seq}-MERGE_COMPLETE")
     assert os.environ["GARRISON_HOME"] == str(world.home)
+
+
+def test_an_entry_is_withdrawn_while_it_waits_and_not_later(world, tmp_path):
+    for name in ("one", "two"):
+        world.branch(name, {name: "x\n"})
+    one, two = (enqueue(name, name)["entry"]["id"] for name in ("one", "two"))
+    (tmp_path / "other").mkdir()
+    git(tmp_path / "other", "init", "-q")
+    git(tmp_path / "other", "commit", "-q", "--allow-empty", "-m", "x")
+    elsewhere = call("cancel", one, "--repo-root", tmp_path / "other")
+    assert (elsewhere.exit_code, "leave --repo-root out" in elsewhere.stderr) == (1, True)
+    done = call("cancel", one, "--repo-root", world.repo)
+    assert (done.exit_code, json.loads(done.stdout)["entry"]["status"]) == (0, "cancelled")
+    assert process_next()["entry"]["id"] == two
+    for entry, why in ((one, "is cancelled"), (two, "is landed"), ("nothing", "no merge entry nothing")):
+        refused = call("cancel", entry)
+        assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+        assert why in refused.stderr
+    assert git(world.repo, "rev-parse", "--verify", "one"), "its branch stays"
+    check(world)
+
+
+def test_one_that_lands_is_not_withdrawn(world):
+    world.branch("one", {"one": "x\n"})
+    entry = enqueue("one", "one")["entry"]["id"]
+    tip = world.tip()
+    with world.queue.locked():
+        world.queue.append("state", {"entry": entry, "status": "candidate", "base": tip, "tree": "t", "commit": tip})
+        world.queue.append("landing", {"entry": entry, "old": tip, "new": tip})
+    refused = call("cancel", entry)
+    assert (refused.exit_code, "is landing" in refused.stderr) == (1, True)
+
+
+def adhoc(world, node, status):
+    """What an ad-hoc run whose runner is `status` leaves: its records and its enqueued branch."""
+    run = f"adhoc-{node}"
+    store, key, at = Store(world.home), Key("runner", node, run), "2026-01-01T00:00:00.000000Z"
+    run_records.save(RunFiles(world.home, run).launch,
+                     Launch(run, f"adhoc-{node}", str(world.repo), "main", at, str(world.trees), adhoc=True))
+    store.update(Identity, key, lambda _: Identity("id", "runner", node, run, at, status=status,
+                                                   last_heartbeat="2999-01-01T00:00:00.000000Z"))
+    store.update(Hook, key, lambda _: Hook("h", "runner", node, run, at, at, phase="validating"))
+    world.branch(f"garrison/{run}/{node}", {node: "x\n"})
+    return world.queue.enqueue(run, node, 1, f"garrison/{run}/{node}", recipient=key.full), store, key
+
+
+def test_what_an_ad_hoc_run_left_is_tidied_once_it_landed_and_its_runner_is_over(world):
+    entry, store, key = adhoc(world, "n", "active")
+    assert process_next(say=lambda line: None)["success"]
+    assert git(world.repo, "rev-parse", f"refs/heads/{entry.branch}") == entry.oid, "its runner lives"
+    store.update(Identity, key, lambda old: dataclasses.replace(old, status="terminated"))
+    assert process_next() == EMPTY
+    assert git(world.repo, "for-each-ref", "--format=%(refname)", "refs/heads/garrison", "refs/garrison/archive") == (
+        "refs/garrison/archive/adhoc-n/n")
+    assert store.get(Hook, key).phase == "merged"
+    assert hooks.PHASES["merged"] == frozenset()
+    moved, store, key = adhoc(world, "m", "terminated")
+    world.branch(moved.branch, {"more": "x\n"}, start=moved.branch)
+    assert process_next(say=lambda line: None)["success"]
+    assert git(world.repo, "rev-parse", "--verify", f"refs/heads/{moved.branch}"), "it went on after it was enqueued"
+
+
+def test_a_launch_says_whose_branches_will_land_with_it(world):
+    entry, store, key = adhoc(world, "n", "active")
+    launch = Launch("r9", "p", str(world.repo), "main", "", str(world.trees))
+    outside = Outside.real(world.home)
+    assert waiting_of_others(outside, launch) == "", "that run is under way"
+    store.update(Identity, key, lambda old: dataclasses.replace(old, status="terminated"))
+    told = waiting_of_others(outside, launch)
+    assert told.count("\n") == 0
+    assert f"{entry.id} ({entry.branch})" in told
+    assert "merge-queue cancel" in told
+    assert waiting_of_others(outside, dataclasses.replace(launch, run_id=entry.run)) == "", "its own"
+    assert "and 2 more" in note([entry] * 7)

@@ -17,6 +17,7 @@ from garrison.cli.helping import Explained
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.layers import launching
 from garrison.layers.launching import Request
+from garrison.layers.queue_notes import waiting_of_others
 from garrison.layers.world import World
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -81,13 +82,16 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     if resume is not None:
         if pipeline or target_dir:
             raise UsageError("--resume RUN stands alone: the run keeps its pipeline and target")
-        _go(world, launching.check_resume(world, resume, onto=onto), [*flags, "--resume"], detach=detach)
+        resumed = launching.check_resume(world, resume, onto=onto)
+        _note_queue(world, resumed)
+        _go(world, resumed, [*flags, "--resume"], detach=detach)
         return
     if pipeline is None or target_dir is None:
         raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
     request = Request(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
     with _interruptible():
         prepared = launching.prepare(world, request, _say)
+    _note_queue(world, prepared.launch)
     if dry_run:
         _describe(prepared, as_json=as_json)
         return
@@ -106,6 +110,11 @@ def _interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _note_queue(world: World, launch_: run_records.Launch) -> None:
+    if note := waiting_of_others(world, launch_):
+        _say(note)
 
 
 def _say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""`garrison merge-queue`: list, enqueue, process and show, by hand. Data on stdout, everything else on stderr.
+"""`garrison merge-queue`: list, enqueue, process, cancel and show, by hand. Data on stdout, everything else on stderr.
 
 `enqueue` and `process_next` are the same as Python functions, under the names the seeds' prompts use.
 """
@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from garrison.cli.adhoc_tidy import tidy_landed
 from garrison.cli.output import say
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.merge.entry import FAILED, Entry
@@ -64,11 +65,21 @@ def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str |
             queue.configure(Config(gate or (recorded.gate if recorded and not no_gate else None),
                                    setup or (recorded.setup if recorded else None), no_gate,
                                    Timing.read(os.environ).gate_timeout))
-        return _Hand(queue, say or _to_stderr).next(wait)
+        result = _Hand(queue, say or _to_stderr).next(wait)
     except UsageError:
         raise
     except GarrisonError as error:
         return {"success": False, "entry": None, "error": str(error)}
+    _tidy(queue, say or _to_stderr)
+    return result
+
+
+def _tidy(queue: MergeQueue, say: Callable[[str], None]) -> None:
+    """What landed has landed, whatever becomes of its branch."""
+    try:
+        tidy_landed(queue)
+    except GarrisonError as error:
+        say(f"note: what an ad-hoc run left is not tidied: {error}")
 
 
 def _to_stderr(line: str) -> None:
@@ -240,7 +251,7 @@ def _table(followers: list[Follower]) -> Iterator[str]:
 def enqueue_command(node: str, branch: str, repo_root: str | None, target: str | None, run: str, home: str | None,
                     ) -> None:
     """Put BRANCH of NODE in the queue, at the commit it is at now."""
-    _print(_told(lambda: enqueue(node, branch, repo_root, target, run, home)))
+    _print(enqueue(node, branch, repo_root, target, run, home))
 
 
 @merge_queue.command("process")
@@ -265,17 +276,16 @@ def process_command(once: bool, drain: bool, repo_root: str | None, target: str 
         return process_next(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
                             home=home)
 
-    result = _told(work)
+    result = work()
     _print(result)
     failed = not result["success"]
     while drain and result["entry"] is not None and (result["success"] or result["entry"]["status"] in FAILED):
-        result = _told(work)
+        result = work()
         if result["entry"] is not None:
             _print(result)
             failed = failed or not result["success"]
     if failed:
-        click.echo(f"error: {str(result['error'] or 'an entry did not land').splitlines()[0]}", err=True)
-        raise SystemExit(1)
+        raise Refused(str(result["error"] or "an entry did not land").splitlines()[0])
 
 
 @merge_queue.command("show")
@@ -283,23 +293,31 @@ def process_command(once: bool, drain: bool, repo_root: str | None, target: str 
 @_home
 def show_command(entry: str, home: str | None) -> None:
     """Show one entry."""
-    found = [one.state.entries[entry] for one in queues_of(find_home(home), say) if entry in one.state.entries]
-    if not found:
-        _told(lambda: _missing(entry))
-    _print(found[0].to_dict())
+    _print(_named(entry, home)[1].to_dict())
 
 
-def _missing(entry: str) -> dict[str, Any]:
+@merge_queue.command("cancel")
+@click.argument("entry")
+@click.option("--repo-root", type=click.Path(exists=True, file_okay=False), help="The repository it is of, to be sure.")
+@_home
+def cancel_command(entry: str, repo_root: str | None, home: str | None) -> None:
+    """Withdraw a queued entry: its branch stays and does not land, and its node, if it has one, fails.
+
+    Refused for one that is landing, or over.
+    """
+    follower, found = _named(entry, home)
+    repo = validate_repository(Path(repo_root or found.repo))
+    if Git(repo).key != follower.folder.parent.name:
+        raise Refused(f"{entry} waits to land on {found.repo}, not on {repo}; leave --repo-root out")
+    queue = MergeQueue(find_home(home), repo, found.target)
+    _print({"status": "ok", "entry": queue.cancel(entry, "withdrawn by a person").to_dict()})
+
+
+def _named(entry: str, home: str | None) -> tuple[Follower, Entry]:
+    for one in queues_of(find_home(home), say):
+        if entry in one.state.entries:
+            return one, one.state.entries[entry]
     raise NotFound(f"no merge entry {entry}; `garrison merge-queue list` shows them")
-
-
-def _told(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The result, or the refusal as one line on stderr and its exit code."""
-    try:
-        return work()
-    except GarrisonError as error:
-        say(f"error: {error}")
-        raise SystemExit(error.exit_code) from None
 
 
 def _print(body: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote
 
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.merge import decide, slot
-from garrison.merge.entry import FAILED, Entry, entry_id
+from garrison.merge.entry import FAILED, TRANSITIONS, Entry, entry_id
 from garrison.merge.state import Config, QueueState
 from garrison.records import atomic, journal, names
 from garrison.records.life import is_held
@@ -170,6 +170,15 @@ class MergeQueue:
         if tries:
             attempt = tries[-1].attempt + (tries[-1].status in FAILED)
         return self.enqueue(run, node, attempt, branch)
+
+    def cancel(self, entry: str, reason: str) -> Entry:
+        """Withdraw an entry; its branch stays. NotFound, or Refused if it is landing or over."""
+        with self.locked() as state:
+            found = state.entry(entry)
+            if "cancelled" not in TRANSITIONS[found.status]:
+                raise Refused(f"{entry} is {found.status}; only an entry that still waits can be withdrawn")
+            self.append("cancel", {"entry": entry, "reason": reason}, sync=True)
+            return self.state.entry(entry)
 
     def configure(self, config: Config) -> None:
         """Record what the queue runs. Refused, showing both, if it has another gate and is in use."""

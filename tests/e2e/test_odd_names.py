@@ -1,0 +1,92 @@
+"""Names as people have them: every odd one works, or is refused in one line before anything is made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from garrison.cli.main import main
+from support import Node, Place, git, make_repository, wait_for
+
+LONG = "h" * 120
+"""A socket below a directory of that name has more than the 108 bytes there are."""
+BRANCH = "feat/ü/😀"
+
+
+@pytest.mark.parametrize("terminal", ["process", "tmux"])
+def test_everything_oddly_named_at_once_lands(places, terminal):
+    if terminal == "tmux" and shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    place = places(terminal=terminal)
+    real = place.root / "it's a \"re\\po\"; $(exit) 😀\nsecond line"
+    place.repo.rename(real)
+    place.repo.symlink_to(real)
+    git(real, "checkout", "-q", "-b", BRANCH)
+    (place.root / LONG).mkdir()
+    place.home.symlink_to(place.root / LONG if terminal == "tmux" else place.root / "not\nthere 😀")
+    (place.root / "not\nthere 😀").mkdir()
+    place.home = place.home.resolve() if terminal == "tmux" else place.home
+    place.env["GARRISON_HOME"] = str(place.home)
+    text = place.graph(Node("a")).read_text().replace("digraph crew", "digraph")
+    graph = place.root / ("😀 'x\"\n" + "a" * 230 + ".dot")
+    graph.write_bytes(b"\xef\xbb\xbf" + text.replace("  ", "\t").replace("\n", "\r\n").encode())
+    done = place.command(*place.launch_arguments(graph, "r1", "--base", BRANCH))
+    assert done.returncode == 0, done.stderr + place.told()
+    assert git(real, "log", "--format=%s", "--merges", BRANCH) == f"Merge garrison/r1/a into {BRANCH}"
+    assert git(real, "status", "--porcelain") == ""
+    assert place.command("status", "r1").returncode == 0
+    assert not list((place.root / "rt").iterdir()), "the socket's directory went with the server"
+
+
+@pytest.fixture
+def refused(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """A dry launch in this process that must be refused in one line: that line."""
+    for name, value in place.env.items():
+        monkeypatch.setenv(name, value)
+
+    def run(pipeline: object, *more: object, repo: object = place.repo, code: int = 1) -> str:
+        words = ["launch", "--target-dir", repo, "--no-gate", "--dry-run", *more, "--", pipeline]
+        assert main(list(map(str, words))) == code
+        told = capsys.readouterr()
+        assert (told.out, told.err.count("\n")) == ("", 1), told
+        return told.err
+
+    return run
+
+
+def test_what_is_no_pipeline_and_no_branch_is_refused_in_one_line(place: Place, refused, tmp_path: Path) -> None:
+    graph = place.graph(Node("a"))
+    assert "/dev/stdin" in refused("-", code=2)
+    for name in (tmp_path, "x" * 300, tmp_path / "missing\n.dot"):
+        assert "cannot read pipeline" in refused(name, code=2)
+    (tmp_path / "wide.dot").write_text(graph.read_text(), encoding="utf-16")
+    assert "not UTF-8" in refused(tmp_path / "wide.dot", code=2)
+    both = place.graph(Node("a"), Node("A"), name="both")
+    assert "differ only in case" in refused(both)
+    for base in ("", " ", "-x", "HEAD", "main~0", "main^{}", "main@{0}", "refs/heads/main", "a\nb", "m" * 300, "😀"):
+        assert "has no branch" in refused(graph, f"--base={base}")
+    foreign = os.fsdecode(os.fsencode(tmp_path) + b"/b\xff")
+    make_repository(Path(foreign))
+    assert "is not UTF-8" in refused(graph, repo=foreign)
+    assert not (place.home / "runs").exists()
+
+
+def test_by_hand_a_terminal_leaves_with_its_last_session(places) -> None:
+    """`spawn_orchestrator` has nobody above it: session and server go when its work has ended. Any --prd will do."""
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    place = places()
+    scripts = Path(__file__).parents[2] / "scripts"
+    prd = "x" * 10_000 + "\n'second'"
+    words = ["--node", "n", "--prd", prd, "--repo-root", place.repo, "--command", "echo done > f", "--terminal", "tmux"]
+    done = subprocess.run([sys.executable, scripts / "spawn_orchestrator.py", *words], env=place.env, check=False,
+                          capture_output=True, text=True, cwd=place.root)
+    assert (done.returncode, done.stderr) == (0, "")
+    wait_for("nobody is left, nor the tmux server", lambda: not place.mine())
+    identity = place.identity("orchestrator-n", "adhoc-n-1")
+    assert (identity["status"], identity["metadata"]["reason"]) == ("terminated", "done")

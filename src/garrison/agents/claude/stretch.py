@@ -34,23 +34,24 @@ from claude_agent_sdk import (
     UserMessage,
 )
 
-from garrison.agents.claude import budget, decide, tools
+from garrison.agents.claude import budget, decide, program, tools, transcripts
 from garrison.agents.claude import failures as why
 from garrison.agents.claude.decide import Ending
 from garrison.agents.claude.events import Event, cut, shown
 from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
 from garrison.agents.claude.limiter import start_slot
 from garrison.agents.claude.order import Order, from_json
+from garrison.agents.claude.store import Mirror
+from garrison.records.life import LifeLock
 from garrison.system import processes
 
-WRAPPER = Path(__file__).with_name("cli.sh")
 _PR_SET_PDEATHSIG = 1
 _LONG_WAIT = 15.0
 """Seconds of the API's own retry delay beyond which the session is put down instead of kept waiting."""
 _TOOL_LIMIT = 660.0
 """Seconds a tool under way may be silent: the CLI's own limit for a command is 600."""
-_HELD_SLOT = 30.0
-"""Seconds after which a start no longer counts as one."""
+_LOCK_LIMIT = 30.0
+"""Seconds to wait for an earlier life's stretch to let go of the session."""
 
 
 class Stretch:
@@ -70,6 +71,8 @@ class Stretch:
         self._resets_at: float | None = None
         self._client: ClaudeSDKClient | None = None
         self._stop = asyncio.Event()
+        self.lock: LifeLock | None = None
+        """Held until this process ends: nobody else may run the CLI on the session."""
 
     # what happens
 
@@ -91,12 +94,34 @@ class Stretch:
         over = self.meter.over(_now()[:10])
         if over:
             return self._end(why.BUDGET, over)
+        if not await self._hold():
+            return self._end(decide.STOPPED) if self._stop.is_set() else self._end(
+                why.CRASH, "another process still runs the session")
+        if self.order.resume:
+            self._prepare()
         try:
             return await self._connected()
         except ProcessError as error:
             return self._end_of_process(error)
         except ClaudeSDKError as error:
             return self._end(*_start_failure(f"{error} {self._said()}"))
+
+    async def _hold(self) -> bool:
+        """Wait until nobody else runs the session; False if that takes too long, or we are to stop."""
+        until = time.monotonic() + _LOCK_LIMIT
+        while not self._stop.is_set() and time.monotonic() < until:
+            self.lock = LifeLock.try_take(self.files.lock)
+            if self.lock is not None:
+                return True
+            await asyncio.sleep(0.05)
+        return False
+
+    def _prepare(self) -> None:
+        """Put the transcript back where the CLI's own is gone."""
+        found = transcripts.prepare(program.config_folder(Path(self.order.home)), self.files.transcripts,
+                                    self.order.session)
+        if found == "restored":
+            self.note("the CLI's transcript was gone; it is restored from the attempt's folder")
 
     async def _connected(self) -> Ending:
         async with start_slot(Path(self.order.home), self.settings.starts, self.note, self._stop) as started:
@@ -108,8 +133,7 @@ class Stretch:
                 await self._remember_process(client)
                 self._client = client
                 await client.query(self.order.prompt)
-                async with asyncio.timeout(None):
-                    return await self._listen(client, started)
+                return await self._listen(client, started)
             finally:
                 await _quietly(client.disconnect())
 
@@ -288,19 +312,10 @@ def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOpti
         system_prompt={"type": "preset", "preset": "claude_code", "append": order.system},
         model=settings.model, fallback_model=settings.fallback_model, max_turns=settings.max_turns,
         session_id=None if order.resume else order.session, resume=order.session if order.resume else None,
-        cli_path=str(WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True, stderr=stderr,
-        env=cli_environment(order), **choices)
-
-
-def cli_environment(order: Order) -> dict[str, str]:
-    """What the CLI's environment has beyond ours."""
-    import claude_agent_sdk
-
-    bundled = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
-    cli = order.settings.cli or (str(bundled) if bundled.exists() else "claude")
-    return {"CLAUDE_CONFIG_DIR": str(Path(order.home) / "claude"), "GARRISON_CLAUDE_CLI": cli,
-            "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", **order.settings.set}
+        cli_path=str(program.WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True, stderr=stderr,
+        # What the copy cannot be given is in the CLI's own file: the next stretch catches up.
+        session_store=Mirror(files.transcripts), session_store_flush="eager",
+        env=program.environment(Path(order.home), settings), **choices)
 
 
 def die_with_parent() -> None:

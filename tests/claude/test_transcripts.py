@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 
+import pytest
 from claude_agent_sdk.testing import run_session_store_conformance
 
 from claude_scripts import again, report, work
@@ -56,4 +57,10 @@ def test_a_lost_transcript_is_restored_and_really_sent(scene):
     assert len(list(kept.parent.glob("*.jsonl"))) == 1
     assert not list(temporary.glob("claude-resume-*"))
     assert [path.parent for path in place.home.rglob(".credentials.json")] == [config]
+    rows = json.loads(place.command("cost", "--json").stdout)
+    lines = [json.loads(line) for line in (scene.folder("a") / "usage.jsonl").read_text().splitlines()]
+    billed = [line["usd"] for line in lines if line["kind"] == "result"]
+    each = {line["message"]: line["usd"] for line in lines if line["kind"] == "call"}
+    assert rows[0]["calls"] == len(each) == 4
+    assert rows[0]["usd"] == pytest.approx(sum(each.values()), rel=0.2), (billed, each)
     assert oct(kept.stat().st_mode)[-3:] == "600"

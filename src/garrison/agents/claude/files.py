@@ -15,7 +15,7 @@
 | `lifted.json` | that a person has mended what only a person can | orchestrator |
 | `transcripts/` | a copy of what the CLI keeps of each session (`store`) | stretch, `garrison takeover` |
 | `session.lock` | held by whoever runs the CLI on the session | stretch, `garrison takeover` |
-| `../takeover.json` | who has taken the session over, held while they do; beside the folder, where it wakes | `garrison takeover` |
+| `../takeover.json` | who took the session over, locked meanwhile; outside, where it wakes | `garrison takeover` |
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def append_line(path: Path, value: Any) -> None:
 def append_lines(path: Path, values: Iterable[Any], *, durable: bool = False) -> None:
     """Add lines in one write; `durable`: they survive a power cut once this returns."""
     made = durable and not path.exists()
-    with open(path, "ab", buffering=0, opener=_open_private) as file:  # noqa: PTH123  # only open has an opener
+    with open(path, "ab", buffering=0, opener=_open_private) as file:
         torn = file.tell() > 0 and not _ends_whole(path)
         lines = b"".join(encode(value) + b"\n" for value in values)
         atomic.write_all(file.fileno(), (b"\n" if torn else b"") + lines)

@@ -1,8 +1,8 @@
 """A copy of each transcript in the attempt's folder, so that a session outlives the CLI's own files.
 
 `TranscriptStore` is a session store as the SDK knows them: one file of JSON lines a transcript, laid out as the CLI
-does it, `<project key>/<session>.jsonl` and `<project key>/<session>/<subpath>.jsonl`. Lines are only ever added, by the
-one process that holds the session's lock. Whoever reads leaves out torn lines and those that were written twice.
+does it: `<project key>/<session>.jsonl`, `<project key>/<session>/<subpath>.jsonl`. Lines are only ever added, by the
+one process that holds the session's lock. Whoever reads leaves out torn lines and what was written twice.
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from claude_scripts import again, report, steps, work
-from garrison.testing.turn import Fault, Turn, say
+from garrison.testing.turn import ALWAYS, Fault, Turn, say
 from support import wait_for
 
 
 def test_what_cannot_succeed_ends_and_what_was_reported_counts(scene):
     """A refusal, an endless answer and an image too large end the attempt; a hang after the report does not."""
     place = scene.place
-    scene.configure("stale = 4")
+    scene.configure("stale = 8")
     hanging = replace(say("Done."), faults=(Fault("hang", "stream", seconds=60),))
     scene.players = {
         "refused": steps(replace(say("I will not."), stop="refusal")),
@@ -26,14 +26,14 @@ def test_what_cannot_succeed_ends_and_what_was_reported_counts(scene):
     assert scene.endings("endless") == ["too_long"] * 4, nodes["endless"]
     assert "too_long 4 times" in nodes["endless"]["reason"]
     assert nodes["late"]["status"] == "validated"
-    assert scene.endings("late") == ["reported"]
+    assert scene.endings("late") == ["reported"], (scene.folder("late") / "stream.jsonl").read_text()
 
 
 def test_an_account_that_cannot_pay_waits_for_a_person(scene):
     """400 "credit balance is too low" is no bad request: it is parked, and what the person says of it is not lost."""
     place = scene.place
-    poor = Fault("status", 400, times=1, message="Your credit balance is too low to access the API.")
-    scene.players["a"] = steps(Turn(work("a").blocks, faults=(poor,)), report(), "Done.")
+    poor = Fault("status", 400, times=ALWAYS, message="Your credit balance is too low to access the API.")
+    scene.players["a"] = again(Turn(faults=(poor,)), after=(work("a"), report(), "Done."))
     child = scene.launch(scene.graph(a=""))
     wait_for("it is told", lambda: "the account cannot pay" in place.told())
     wait_for("it is asked", lambda: "asks you" in place.command("status", "r1").stdout)

@@ -1,13 +1,18 @@
-"""`garrison takeover`: a person in a session's place, with a CLI that notes how it was called (the real one is what the
-stretches run), in a terminal of its own."""
+"""`garrison takeover`: a person in a session's place, in a terminal of their own: with a CLI that notes how it was
+called, and with the real one's screen."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
+import re
+import select
 import signal
+import struct
 import subprocess
+import termios
 from pathlib import Path
 
 import claude_agent_sdk
@@ -48,10 +53,12 @@ def sleeping(place) -> bool:
 
 def take_over(place, *more: str) -> subprocess.Popen[bytes]:
     """`garrison takeover a` in a pty."""
-    _ours, theirs = pty.openpty()
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     child = subprocess.Popen([*PROGRAM, "takeover", "a", *more], env={**place.env, "GARRISON_LIFE": "not mine"},
                              cwd=place.root, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
     os.close(theirs)
+    child.terminal = ours  # type: ignore[attr-defined]
     place.started.append(child)
     return child
 
@@ -94,14 +101,64 @@ def test_a_person_takes_over_and_leaves_and_the_agent_goes_on(scene, taking):
     place.check_left()
 
 
-def test_a_takeover_that_dies_holds_nobody_up(scene, taking):
-    """kill -9 of the takeover: its CLI goes with it, and the agent goes on by itself in the same life."""
+def test_the_real_cli_is_talked_with_and_its_death_holds_nobody_up(scene):
+    """The interactive CLI shows the session's past and answers; after a kill -9 of the takeover the agent goes on by
+    itself, in the same life, and what was said is in its past."""
     place = scene.place
+    agent = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))
+    asked_a = "What have you done?"
+    scene.players["a"] = scene.players["None"] = scene.players[""] = lambda asked: (
+        "I was about to write." if asked.prompt.strip().endswith(asked_a) else agent(asked))
+    child = scene.launch(scene.graph(a=""))
+    wait_for("the tool runs", lambda: sleeping(place))
+    let_in(place)
     person = take_over(place)
-    wait_for("the CLI runs", (place.root / "pid").exists)
-    cli = int((place.root / "pid").read_text())
+    screen = Screen(person)
+    screen.wait_for("I write a.")
+    screen.type(asked_a)
+    screen.wait_for(asked_a)
+    screen.type("\r")
+    screen.wait_for("I was about to write.")
+    assert not stretches(place)
+    cli = scene.cli("a")
+    assert cli is not None
     os.kill(person.pid, signal.SIGKILL)
-    assert place.finish(taking) == 0, place.told()
+    assert place.finish(child) == 0, place.told()
     assert not any(one.pid == cli for one in processes())
     assert place.identity("orchestrator-a")["incarnation"] == 1
     assert scene.endings("a") == ["stopped", "person", "reported"]
+    resumed = next(one for one in scene.calls("a") if "A person has taken this session over" in one.asked.prompt)
+    past = json.dumps(resumed.body["messages"][:-1])
+    assert asked_a in past
+    assert "I was about to write." in past
+
+
+def let_in(place) -> None:
+    """What the CLI asks a person at their first time (and a service that is not there), as if it were answered."""
+    path = place.home / "claude" / ".claude.json"
+    known = json.loads(path.read_text())
+    tree = place.identity("orchestrator-a")["worktree"]
+    known["hasCompletedOnboarding"] = True
+    known["customApiKeyResponses"] = {"approved": [place.env["ANTHROPIC_API_KEY"][-20:]], "rejected": []}
+    known.setdefault("projects", {}).setdefault(tree, {})["hasTrustDialogAccepted"] = True
+    path.write_text(json.dumps(known))
+
+
+class Screen:
+    """What a program draws in its terminal, without colours and places."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self.ours: int = child.terminal  # type: ignore[attr-defined]
+        self.drawn = b""
+
+    def type(self, text: str) -> None:
+        os.write(self.ours, text.encode())
+
+    def wait_for(self, text: str) -> None:
+        wait_for(f"{text!r} is shown", lambda: "".join(text.split()) in self.look())
+
+    def look(self) -> str:
+        """All that was drawn since, without blanks: the CLI moves the cursor in their stead."""
+        if select.select([self.ours], [], [], 0.1)[0]:
+            self.drawn += os.read(self.ours, 65536)
+        return "".join(re.sub(r"\x1b\[[0-9;?<>=]*[a-zA-Z]", "", self.drawn.decode(errors="replace")).split())

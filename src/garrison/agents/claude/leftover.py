@@ -13,8 +13,8 @@ from garrison.system import processes
 if TYPE_CHECKING:
     from garrison.agents.claude.files import ClaudeFiles
 
-_GONE = 2.0
-"""Seconds to wait for a killed CLI's end; longer only the kernel can hold it."""
+_STEPS = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
+"""What is sent, and the seconds it is waited for: at a TERM the CLI ends its tools and writes what was said last."""
 
 
 def note(files: ClaudeFiles, pid: int, life: int) -> None:
@@ -29,8 +29,10 @@ def end(files: ClaudeFiles) -> None:
     old = read_json(files.process)
     if old is None:
         return
-    if processes.send(old["pid"], old["ticks"], signal.SIGKILL):
-        until = time.monotonic() + _GONE
+    for number, seconds in _STEPS:
+        if not processes.send(old["pid"], old["ticks"], number):
+            break
+        until = time.monotonic() + seconds
         while processes.living(old["pid"], old["ticks"]) and time.monotonic() < until:
             time.sleep(0.01)
     files.process.unlink(missing_ok=True)

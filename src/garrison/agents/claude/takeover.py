@@ -43,7 +43,7 @@ class Run(Protocol):
 def argv(settings: ClaudeSettings, session: str) -> list[str]:
     """The interactive CLI on a session, through the wrapper that ends it with us."""
     model = ["--model", settings.model] if settings.model else []
-    return [str(program.WRAPPER), "--resume", session, *model, "--setting-sources", ""]
+    return [str(program.WRAPPER), "--resume", session, *model, "--permission-mode", "default", "--setting-sources", ""]
 
 
 def check(node: str, files: ClaudeFiles) -> str:

@@ -17,7 +17,7 @@ def test_what_cannot_succeed_ends_and_what_was_reported_counts(scene):
     scene.players = {
         "refused": steps(replace(say("I will not."), stop="refusal")),
         "endless": steps(replace(say("And on."), stop="max_tokens")),
-        "late": again(work("late"), after=(report(), hanging)),
+        "late": again(work("late"), after=(report(), report(), hanging)),
     }
     child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")))
     assert place.finish(child) == 1, place.told()

@@ -8,6 +8,7 @@ from garrison.testing.asked import Asked
 from garrison.testing.turn import Fault, Turn, say, use
 
 TOOL = "mcp__garrison__"
+AGAIN = ("This session was interrupted", "RESUMPTION CONTEXT", "A person has taken this session over")
 Player = Callable[[Asked], "Turn | Fault | str"]
 
 
@@ -37,7 +38,7 @@ def again(first: Turn | Fault | str, after: tuple[Turn | Fault | str, ...]) -> P
     """A player that says `first` until the session was interrupted, and then `after`, by turns since that."""
 
     def play(asked: Asked) -> Turn | Fault | str:
-        if "This session was interrupted" in asked.prompt or "RESUMPTION CONTEXT" in asked.prompt:
+        if any(words in asked.prompt for words in AGAIN):
             return after[min(asked.step, len(after) - 1)]
         return first if asked.step == 0 else after[min(asked.step, len(after) - 1)]
 

@@ -71,7 +71,7 @@ def test_deaths_above_do_not_disturb_a_session(scene):
 
 
 def test_a_death_in_mid_turn_and_a_lost_transcript(scene):
-    """The orchestrator dies while the model speaks; and where the CLI's files are gone, a session is begun anew."""
+    """The orchestrator dies while the model speaks; where the CLI's files and the copy are gone, a session is begun."""
     place = scene.place
     first = work("a")
     scene.players["a"] = again(Turn(first.blocks, faults=(Fault("hang", "stream", seconds=60),)),
@@ -79,8 +79,9 @@ def test_a_death_in_mid_turn_and_a_lost_transcript(scene):
     child = scene.launch(scene.graph(a=""))
     scene.server.wait_for(1)
     cli = scene.cli("a")
-    for path in (place.home / "claude").rglob("*.jsonl"):
-        path.unlink()
+    for folder in (place.home / "claude", scene.folder("a") / "transcripts"):
+        for path in folder.rglob("*.jsonl"):
+            path.unlink()
     place.kill("orchestrator-a")
     place.pid("orchestrator-a", life=2)
     assert place.finish(child) == 0, place.told()

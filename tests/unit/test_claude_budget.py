@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from garrison.agents.claude import budget
@@ -36,6 +38,21 @@ def test_an_answer_billed_twice_counts_once_and_the_cli_wins():
 def test_the_clis_total_counts_over_resumes_and_not_over_sessions():
     assert budget.spent([result(1.0), call("b", 5.0), result(1.5)]).usd == 1.5
     assert budget.spent([result(1.0), result(2.0, session="other")]).usd == 3.0
+
+
+def of(stretch: str, *lines: Call) -> list[Call]:
+    return [replace(one, stretch=stretch) for one in lines]
+
+
+def test_what_a_killed_cli_had_not_told_stays_on_the_bill():
+    """Its total is inherited by the next stretch only if it could end in order; a kill takes the rest with it."""
+    killed = [*of("1", call("a", 1.0), result(1.0), call("b", 2.0)), *of("2", call("c", 0.5), result(1.5))]
+    assert budget.spent(killed).usd == 3.5
+    stopped = [*of("1", call("a", 1.0), result(1.0), call("b", 2.0)), *of("2", call("c", 0.5), result(3.5))]
+    assert budget.spent(stopped).usd == 3.5
+    twice = [*of("1", call("a", 1.0)), *of("2", call("b", 1.0)), *of("3", call("c", 1.0), result(1.0))]
+    assert budget.spent(twice).usd == 3.0
+    assert budget.spent(twice[:2]).usd == 2.0
 
 
 def test_a_day_is_charged_with_what_was_spent_on_it():

@@ -106,3 +106,38 @@ def test_the_rest_fails_and_says_why(kind):
     (None, "Connection error.", why.NETWORK), (None, "something else", why.SERVER)])
 def test_what_was_said_is_a_class(status, said, kind):
     assert why.classify(status, said) == kind
+
+
+def test_what_comes_again_after_each_step_forward_is_the_end_too():
+    """Progress begins the count anew, but not for ever: each of these costs a call."""
+    endings = [Ending(why.HANG, float(number), progress=True) for number in range(31)]
+    assert decide.decide(endings[:30]).kind == "wait"
+    assert decide.decide(endings).kind == "finish"
+    answers = [Ending(why.TOO_LONG, float(number), progress=True) for number in range(4)]
+    assert decide.decide(answers[:3]).kind == "wait"
+    assert "4 times" in decide.decide(answers).reason
+
+
+def test_a_reset_that_cannot_be_meant_is_not_waited_for():
+    """One that is past would make a loop without a pause, one in milliseconds would wait for ever."""
+    assert after(why.RATE_LIMIT, resets_at=-5.0).until == 30.0
+    assert after(why.RATE_LIMIT, resets_at=1.8e12).until == decide.LONGEST
+    assert after(why.RATE_LIMIT, resets_at=17.0).until == 17.0
+
+
+def test_that_a_person_was_there_is_said_until_the_model_has_answered():
+    assert after(decide.STOPPED, decide.PERSON).say == "person"
+    assert after(decide.QUESTION, decide.PERSON).say == "person"
+    assert after(decide.PERSON, decide.STOPPED).say == "person", "its prompt may not have been sent"
+    assert after(decide.PERSON, why.CRASH).say == "person"
+    assert after(decide.PERSON, decide.STOPPED, progress=True).say == "go_on"
+    assert after(decide.PERSON, decide.SILENT, decide.STOPPED).say == "go_on"
+
+
+@pytest.mark.parametrize(("status", "said", "error", "kind"), [
+    (400, "Your credit balance is too low", "billing_error", why.BILLING),
+    (400, "tools.0: bad", "unknown", why.INVALID), (None, "over the limit", "max_output_tokens", why.TOO_LONG),
+    (None, "it will not", "invalid_request", why.INVALID), (None, "what?", "server_error", why.SERVER),
+    (413, "Request too large", "invalid_request", why.CONTEXT), (None, "Request timed out", "", why.NETWORK)])
+def test_what_the_cli_calls_a_failure_tells_its_class(status, said, error, kind):
+    assert why.classify(status, said, error) == kind

@@ -28,6 +28,8 @@ COMMANDS = {
     "logs": ("logs_cmd", "logs", "Show what a node's agent, or a layer, printed."),
     "attach": ("attach_cmd", "attach", "Watch a node's session, or type into it."),
     "answer": ("answer_cmd", "answer", "Answer what an agent asked."),
+    "takeover": ("takeover_cmd", "takeover", "Go on in a Claude agent's session yourself; it waits meanwhile."),
+    "login": ("login_cmd", "login", "Log the home's Claude agents in."),
     "cost": ("cost_cmd", "cost", "Show what Claude sessions have cost."),
     "agents": ("agents_cmd", "agents", "Who exists."),
     "prompt": ("prompt_cmd", "prompt", "Print what to tell an agent that plays a layer by hand."),

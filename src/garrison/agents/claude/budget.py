@@ -3,7 +3,8 @@
 `usage.jsonl` in an attempt's folder has one line for each answer of the model, written before that answer's tools run
 (`kind: call`, by message id, estimated from its tokens), and one at each result (`kind: result`, what the CLI says the
 session has cost since its beginning). A kill loses nothing but the answer that was under way. The CLI's total counts
-over resumes, so a session's cost is its highest total plus the estimates of the calls that came after it.
+over resumes, but a CLI that was killed takes what it had not told with it: so a session's cost is its highest total,
+the estimates of what killed stretches did, and those of the calls that came after it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Call:
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
+    stretch: str = ""
+    """Which of the session's processes wrote it."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,11 @@ def estimate(model: str, usage: Mapping[str, Any]) -> float:
     return (tokens_in * price_in + counts[3] * price_out) / 1e6
 
 
-def call(session: str, at: str, message: str, model: str, usage: Mapping[str, Any]) -> Call:
+def call(session: str, at: str, message: str, model: str, usage: Mapping[str, Any], stretch: str = "") -> Call:
     """The line of one answer, by the token counts of the Messages API."""
     return Call("call", session, at, estimate(model, usage), model, message, int(usage.get("input_tokens") or 0),
                 int(usage.get("output_tokens") or 0), int(usage.get("cache_read_input_tokens") or 0),
-                int(usage.get("cache_creation_input_tokens") or 0))
+                int(usage.get("cache_creation_input_tokens") or 0), stretch)
 
 
 def spent(calls: Iterable[Call]) -> Spent:
@@ -85,14 +88,19 @@ def spent_on(calls: list[Call], day: str) -> float:
 
 
 def _session_usd(lines: list[Call]) -> float:
-    told = 0.0
+    told = lost = untold = 0.0
     after: dict[str, float] = {}
+    stretch = ""
     for one in lines:
-        if one.kind == "result":
-            told, after = max(told, one.usd), {}
-        else:
+        if one.stretch != stretch:  # the one before ended without a word on these calls
+            stretch, untold, after = one.stretch, untold + sum(after.values()), {}
+        if one.kind == "call":
             after[one.message] = one.usd
-    return told + sum(after.values())
+            continue
+        # A CLI that could end in order has put them into its total; one that was killed could not.
+        lost += untold if one.usd - told - sum(after.values()) < untold / 2 else 0.0
+        told, untold, after = max(told, one.usd), 0.0, {}
+    return told + lost + untold + sum(after.values())
 
 
 def read(path: Path) -> list[Call]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from garrison.agents.claude import failures as why
 
-REPORTED, QUESTION, SILENT, STOPPED = "reported", "question", "silent", "stopped"
+REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,14 @@ class Move:
 
 @dataclass(frozen=True)
 class Backoff:
-    """Waiting after the n-th trouble running: first × 2ⁿ⁻¹ seconds, at most `cap`; given up after `most`."""
+    """Waiting after the n-th trouble running: first × 2ⁿ⁻¹ seconds, at most `cap`; given up after `most` running, or
+    `in_all` of an attempt."""
 
     first: float
     cap: float
     most: int
+    in_all: int
+    """However much was done in between: what comes again and again after each step forward is the end, too."""
 
     def delay(self, times: int) -> float:
         """Seconds to wait after the `times`-th."""
@@ -57,13 +60,16 @@ class Backoff:
 
 
 TROUBLES = {
-    why.RATE_LIMIT: Backoff(30.0, 900.0, 1_000),
-    why.OVERLOADED: Backoff(2.0, 120.0, 20),
-    why.SERVER: Backoff(2.0, 60.0, 8),
-    why.NETWORK: Backoff(1.0, 60.0, 12),
-    why.HANG: Backoff(0.5, 10.0, 3),
+    why.RATE_LIMIT: Backoff(30.0, 900.0, 1_000, 10_000),
+    why.OVERLOADED: Backoff(2.0, 120.0, 20, 400),
+    why.SERVER: Backoff(2.0, 60.0, 8, 80),
+    why.NETWORK: Backoff(1.0, 60.0, 12, 240),
+    why.HANG: Backoff(0.5, 10.0, 3, 30),
+    why.TOO_LONG: Backoff(0.5, 10.0, 3, 3),
 }
 """What passes by itself. A rate limit is waited for until its reset where that was told, and gives nobody up."""
+LONGEST = 8 * 86_400.0
+"""Seconds that are waited for a reset, whatever was told: a week's limit, and a day."""
 FOR_A_PERSON = frozenset({why.AUTHENTICATION, why.BILLING, why.BUDGET})
 HAND_OVERS = 5
 """Fresh sessions an attempt may need because the context was full."""
@@ -89,9 +95,14 @@ def _after_trouble(endings: Sequence[Ending]) -> Move:
     last = endings[-1]
     backoff = TROUBLES[last.kind]
     times = running(endings)
+    in_all = sum(1 for one in endings if one.kind == last.kind)
     if times > backoff.most:
         return Move("finish", reason=f"{last.kind} {times} times running: {last.reason}")
-    until = last.resets_at if last.resets_at else last.at + backoff.delay(times)
+    if in_all > backoff.in_all:
+        return Move("finish", reason=f"{last.kind} {in_all} times in one attempt: {last.reason}")
+    until = last.at + backoff.delay(times)
+    if last.resets_at and last.resets_at > last.at:  # one that is past already was no help
+        until = min(last.resets_at, last.at + LONGEST)
     return Move("wait", until=until, reason=f"{last.kind}: {last.reason}")
 
 
@@ -138,7 +149,15 @@ def _unknown(endings: Sequence[Ending], _answered: bool) -> Move:
 
 
 def _stopped(endings: Sequence[Ending], _answered: bool) -> Move:
-    """Stopped by a person, or dead in an earlier life: both go on."""
+    """Stopped by a person, dead in an earlier life, or taken over by hand: all go on.
+
+    That a person was there is said until the model has answered to it.
+    """
+    for one in reversed(endings):
+        if one.kind == PERSON:
+            return Move("start", "resume", "person")
+        if one.progress or one.kind not in (STOPPED, why.CRASH):
+            break
     return Move("start", "resume", "go_on")
 
 
@@ -148,4 +167,4 @@ def _fail(endings: Sequence[Ending], _answered: bool) -> Move:
 
 
 _SIMPLE = {REPORTED: _reported, QUESTION: _question, SILENT: _silent, STOPPED: _stopped, why.CRASH: _stopped,
-           why.CONTEXT: _hand_over, why.UNKNOWN_SESSION: _unknown}
+           PERSON: _stopped,           why.CONTEXT: _hand_over, why.UNKNOWN_SESSION: _unknown}

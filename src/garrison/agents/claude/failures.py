@@ -12,6 +12,8 @@ RATE_LIMIT, OVERLOADED, SERVER = "rate_limit", "overloaded", "server"
 AUTHENTICATION, BILLING, BUDGET = "authentication", "billing", "budget"
 CONTEXT, UNKNOWN_SESSION, INVALID = "context", "unknown_session", "invalid"
 MAX_TURNS, CRASH, HANG, NETWORK = "max_turns", "crash", "hang", "network"
+TOO_LONG, REFUSED = "too_long", "refused"
+"""An answer that hits the model's limit again and again; a model that refuses the task."""
 
 _BY_STATUS = {401: AUTHENTICATION, 402: BILLING, 403: AUTHENTICATION, 408: NETWORK, 413: CONTEXT, 429: RATE_LIMIT,
               529: OVERLOADED}
@@ -26,6 +28,9 @@ _BY_WORD = (
     (NETWORK, r"connection (?:error|refused|reset|closed)|econn|etimedout|timed? ?out|socket|fetch failed|"
               r"unable to connect|network"),
 )
+_BY_ERROR = {"max_output_tokens": TOO_LONG, "authentication_failed": AUTHENTICATION, "billing_error": BILLING,
+             "rate_limit": RATE_LIMIT, "model_not_found": INVALID, "invalid_request": INVALID}
+"""What the CLI calls a failure in the message before the result."""
 _WORDS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _BY_WORD)
 
 WHAT_TO_DO = {
@@ -36,10 +41,11 @@ WHAT_TO_DO = {
 """What a person must do before such a session can go on."""
 
 
-def classify(status: int | None, said: str) -> str:
-    """The class of an API failure by its HTTP status (None: not known) and the words that came with it."""
+def classify(status: int | None, said: str, error: str = "") -> str:
+    """The class of an API failure by its HTTP status (None: not known), the words that came with it, and what the CLI
+    calls it."""
     if status == 400:
-        return CONTEXT if _word(said) == CONTEXT else INVALID
+        return found if (found := _word(said)) in (CONTEXT, BILLING) else INVALID
     if status == 403 and _word(said) == BILLING:
         return BILLING
     if status in _BY_STATUS:
@@ -48,7 +54,7 @@ def classify(status: int | None, said: str) -> str:
         return SERVER
     if status is not None and status >= 400:
         return INVALID
-    return _word(said) or SERVER
+    return _BY_ERROR.get(error) or _word(said) or SERVER
 
 
 def _word(said: str) -> str:

@@ -12,11 +12,17 @@
 | `question.json`, `answer.json` | the open question, and what a person answered | stretch; orchestrator |
 | `phase` | what `update_phase` said | stretch |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, stretch |
+| `lifted.json` | that a person has mended what only a person can | orchestrator |
+| `transcripts/` | a copy of what the CLI keeps of each session (`store`) | stretch, `garrison takeover` |
+| `session.lock` | held by whoever runs the CLI on the session | stretch, `garrison takeover` |
+| `../takeover.json` | who took the session over, locked meanwhile; outside, where it wakes | `garrison takeover` |
 """
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +46,10 @@ class ClaudeFiles:
         self.answer = self.folder / "answer.json"
         self.phase = self.folder / "phase"
         self.waiting = self.folder / "waiting"
+        self.lifted = self.folder / "lifted.json"
+        self.transcripts = self.folder / "transcripts"
+        self.lock = self.folder / "session.lock"
+        self.takeover = attempt / "takeover.json"
 
     def make(self) -> None:
         """Create the folder."""
@@ -60,7 +70,15 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a file durably."""
-    atomic.write(path, json.dumps(value, ensure_ascii=False, indent=1).encode())
+    atomic.write(path, encode(value, indent=1))
+
+
+def encode(value: Any, indent: int | None = None) -> bytes:
+    """JSON in UTF-8. What a model says may hold half a character, which only an escape can write."""
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=indent).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, indent=indent).encode()
 
 
 def read_lines(path: Path) -> list[Any]:
@@ -80,9 +98,24 @@ def read_lines(path: Path) -> list[Any]:
 
 def append_line(path: Path, value: Any) -> None:
     """Add one line in one write. After a torn one it begins on a line of its own."""
-    with path.open("ab", buffering=0) as file:
+    append_lines(path, [value])
+
+
+def append_lines(path: Path, values: Iterable[Any], *, durable: bool = False) -> None:
+    """Add lines in one write; `durable`: they survive a power cut once this returns."""
+    made = durable and not path.exists()
+    with open(path, "ab", buffering=0, opener=_open_private) as file:
         torn = file.tell() > 0 and not _ends_whole(path)
-        file.write((b"\n" if torn else b"") + json.dumps(value, ensure_ascii=False).encode() + b"\n")
+        lines = b"".join(encode(value) + b"\n" for value in values)
+        atomic.write_all(file.fileno(), (b"\n" if torn else b"") + lines)
+        if durable:
+            os.fsync(file.fileno())
+    if made:
+        atomic.sync_directory(path.parent)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _ends_whole(path: Path) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from garrison.agents.claude.settings import ClaudeSettings
     from garrison.agents.seam import Assignment
 
-FRESH = {"go_on": "task", "report": "task", "answer": "task"}
+FRESH = {"go_on": "task", "report": "task", "answer": "task", "person": "task"}
 """What a session without a past is told where a resumed one would be told something shorter."""
 
 
@@ -48,6 +48,10 @@ def _go_on(assignment: Assignment, files: ClaudeFiles) -> str:
     return _fill("claude_go_on.md", wisdom=assignment.wisdom) + _answered(files)
 
 
+def _person(assignment: Assignment, files: ClaudeFiles) -> str:
+    return _fill("claude_person.md") + _answered(files)
+
+
 def _report(assignment: Assignment, files: ClaudeFiles) -> str:
     return _fill("claude_report.md", node=assignment.task.node)  # names both tools: a session knows which it has
 
@@ -69,7 +73,8 @@ def _answered(files: ClaudeFiles) -> str:
     return "\n" + _fill("claude_answer.md", question=asked["text"], answer=answer["text"])
 
 
-_SAYERS = {"task": _task, "go_on": _go_on, "report": _report, "answer": _answer, "hand_over": _hand_over}
+_SAYERS = {"task": _task, "go_on": _go_on, "report": _report, "answer": _answer, "hand_over": _hand_over,
+           "person": _person}
 
 
 def _fill(name: str, **values: str) -> str:

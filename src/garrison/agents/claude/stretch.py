@@ -34,23 +34,23 @@ from claude_agent_sdk import (
     UserMessage,
 )
 
-from garrison.agents.claude import budget, decide, tools
+from garrison.agents.claude import budget, decide, leftover, program, tools, transcripts
 from garrison.agents.claude import failures as why
 from garrison.agents.claude.decide import Ending
 from garrison.agents.claude.events import Event, cut, shown
-from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
+from garrison.agents.claude.files import ClaudeFiles, append_line, read_json
 from garrison.agents.claude.limiter import start_slot
 from garrison.agents.claude.order import Order, from_json
-from garrison.system import processes
+from garrison.agents.claude.store import Mirror
+from garrison.records.life import LifeLock
 
-WRAPPER = Path(__file__).with_name("cli.sh")
 _PR_SET_PDEATHSIG = 1
 _LONG_WAIT = 15.0
 """Seconds of the API's own retry delay beyond which the session is put down instead of kept waiting."""
 _TOOL_LIMIT = 660.0
 """Seconds a tool under way may be silent: the CLI's own limit for a command is 600."""
-_HELD_SLOT = 30.0
-"""Seconds after which a start no longer counts as one."""
+_LOCK_LIMIT = 30.0
+"""Seconds to wait for an earlier life's stretch to let go of the session."""
 
 
 class Stretch:
@@ -64,12 +64,17 @@ class Stretch:
         self.ending: Ending | None = None
         self.progress = False
         self.stderr: list[str] = []
+        self._began = _now()
+        self._error = ""
+        """What the last message said of its failure: the API's word."""
         self._tools: set[str] = set()
         self._answers: dict[str | None, tuple[str, str, dict[str, Any]]] = {}
         """Whose answer is under way (None: the session's own, else a subagent's): message id, model, usage so far."""
         self._resets_at: float | None = None
         self._client: ClaudeSDKClient | None = None
         self._stop = asyncio.Event()
+        self.lock: LifeLock | None = None
+        """Held until this process ends: nobody else may run the CLI on the session."""
 
     # what happens
 
@@ -91,12 +96,34 @@ class Stretch:
         over = self.meter.over(_now()[:10])
         if over:
             return self._end(why.BUDGET, over)
+        if not await self._hold():
+            return self._end(decide.STOPPED) if self._stop.is_set() else self._end(
+                why.CRASH, "another process still runs the session")
+        if self.order.resume:
+            self._prepare()
         try:
             return await self._connected()
         except ProcessError as error:
-            return self._end_of_process(error)
+            return await self._end_of_process(error)
         except ClaudeSDKError as error:
             return self._end(*_start_failure(f"{error} {self._said()}"))
+
+    async def _hold(self) -> bool:
+        """Wait until nobody else runs the session; False if that takes too long, or we are to stop."""
+        until = time.monotonic() + _LOCK_LIMIT
+        while not self._stop.is_set() and time.monotonic() < until:
+            self.lock = LifeLock.try_take(self.files.lock)
+            if self.lock is not None:
+                return True
+            await asyncio.sleep(0.05)
+        return False
+
+    def _prepare(self) -> None:
+        """Put the transcript back where the CLI's own is gone."""
+        found = transcripts.prepare(program.config_folder(Path(self.order.home)), self.files.transcripts,
+                                    self.order.session)
+        if found == "restored":
+            self.note("the CLI's transcript was gone; it is restored from the attempt's folder")
 
     async def _connected(self) -> Ending:
         async with start_slot(Path(self.order.home), self.settings.starts, self.note, self._stop) as started:
@@ -108,17 +135,14 @@ class Stretch:
                 await self._remember_process(client)
                 self._client = client
                 await client.query(self.order.prompt)
-                async with asyncio.timeout(None):
-                    return await self._listen(client, started)
+                return await self._listen(client, started)
             finally:
                 await _quietly(client.disconnect())
 
     async def _remember_process(self, client: ClaudeSDKClient) -> None:
-        info = await client.get_server_info() or {}
-        pid = info.get("pid")
-        found = processes.probe(pid) if isinstance(pid, int) else None
-        if found is not None:
-            write_json(self.files.process, {"pid": pid, "ticks": found.ticks, "life": self.order.life})
+        pid = (await client.get_server_info() or {}).get("pid")
+        if isinstance(pid, int):
+            leftover.note(self.files, pid, self.order.life)
 
     async def _listen(self, client: ClaudeSDKClient, started: Any) -> Ending:
         """Take messages until the turn's result, a decision to stop, or silence."""
@@ -175,13 +199,13 @@ class Stretch:
             elif isinstance(block, ToolUseBlock):
                 self._tools.add(block.id)
                 self.tell({"kind": "tool", "id": block.id, "name": block.name, "input": block.input})
+        self._error = message.error or ""
         if message.error or message.model == "<synthetic>":
             return
         self.progress = True
         if message.stop_reason and all(message.message_id != name for name, _, _ in self._answers.values()):
             # Asked again without streaming, after a stream that broke: no event tells the tokens of such an answer.
-            self._bill(budget.call(self.order.session, _now(), message.message_id or "", message.model,
-                                   message.usage or {}))
+            self._bill(message.message_id or "", message.model, message.usage or {})
 
     def _partial(self, message: StreamEvent) -> Ending | None:
         """Put an answer on the bill when it begins, and again when its tokens are known, before its tools run; the
@@ -194,12 +218,12 @@ class Stretch:
             return None
         name, model, usage = self._answers[whose]
         usage.update({key: value for key, value in (event.get("usage") or {}).items() if value is not None})
-        self._bill(budget.call(self.order.session, _now(), name, model, usage))
+        self._bill(name, model, usage)
         over = self.meter.over(_now()[:10]) if event["type"] == "message_delta" else ""
         return self._end(why.BUDGET, over) if over else None
 
-    def _bill(self, call: budget.Call) -> None:
-        budget.append(self.files.usage, call)
+    def _bill(self, name: str, model: str, usage: dict[str, Any]) -> None:
+        budget.append(self.files.usage, budget.call(self.order.session, _now(), name, model, usage, self._began))
 
     def _user(self, message: UserMessage) -> None:
         for block in message.content if isinstance(message.content, list) else []:
@@ -243,13 +267,16 @@ class Stretch:
                    "usd": message.total_cost_usd, "turns": message.num_turns, "status": message.api_error_status,
                    "terminal_reason": message.terminal_reason})
         if message.total_cost_usd:
-            self._bill(budget.Call("result", self.order.session, _now(), message.total_cost_usd))
+            budget.append(self.files.usage, budget.Call("result", self.order.session, _now(), message.total_cost_usd,
+                                                        stretch=self._began))
         if report := read_json(self.files.report):
-            return self._end(decide.REPORTED, report["summary"], success=report["status"] == "success")
+            return self._reported(report)
         if message.subtype == "error_max_turns":
             return self._end(why.MAX_TURNS, f"after {message.num_turns} turns")
         if message.is_error:
-            return self._end(why.classify(message.api_error_status, said), said, resets_at=self._resets_at)
+            kind = why.REFUSED if message.stop_reason == "refusal" else why.classify(
+                message.api_error_status, said, self._error)
+            return self._end(kind, said, resets_at=self._resets_at if kind == why.RATE_LIMIT else None)
         asked, answer = read_json(self.files.question), read_json(self.files.answer)
         if asked and (not answer or answer["id"] != asked["id"]):
             return self._end(decide.QUESTION, asked["text"])
@@ -257,11 +284,25 @@ class Stretch:
 
     # endings
 
+    def _reported(self, report: dict[str, Any]) -> Ending:
+        return Ending(decide.REPORTED, time.time(), _clean(report["summary"]).strip()[:2000],
+                      report["status"] == "success", None, self.progress)
+
     def _end(self, kind: str, reason: str = "", *, success: bool = False, resets_at: float | None = None) -> Ending:
+        report = read_json(self.files.report)
+        if report and not self._tools and kind not in (decide.STOPPED, why.CRASH):
+            return self._reported(report)  # what went wrong after the work was done is no reason to do more of it
         return Ending(kind, time.time(), _clean(reason).strip()[:2000], success, resets_at, self.progress)
 
-    def _end_of_process(self, error: ProcessError) -> Ending:
+    async def _end_of_process(self, error: ProcessError) -> Ending:
         code = error.exit_code or 0
+        if code in (-signal.SIGTERM, 128 + signal.SIGTERM):  # whoever stops us sends it to both: ours may come later
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), 0.5)
+            if self._stop.is_set():
+                return self._end(decide.STOPPED)
+        if code in (126, 127):
+            return self._end(why.INVALID, f"the CLI cannot be started: {self._said()}")
         if code < 0 or code in (137, 143):
             return self._end(why.CRASH, f"the CLI was killed (exit code {code})")
         return self._end(*_start_failure(f"exit code {code}: {self._said() or error}"))
@@ -279,8 +320,9 @@ def _start_failure(said: str) -> tuple[str, str]:
 def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOptions:
     """The SDK's options for an order."""
     settings = order.settings
-    # Typed as the SDK's own literals only at run time: the values were checked when the settings were read.
-    choices: dict[str, Any] = {"permission_mode": settings.permission_mode, "effort": settings.effort}
+    # Typed as the SDK's own only at run time: the values were checked when the settings were read, the store is tested.
+    choices: dict[str, Any] = {"permission_mode": settings.permission_mode, "effort": settings.effort,
+                               "session_store": Mirror(files.transcripts)}
     return ClaudeAgentOptions(
         cwd=order.tree, setting_sources=[], strict_mcp_config=True, tools=list(settings.tools),
         allowed_tools=[*settings.tools, *tools.names(order.part)],
@@ -288,19 +330,8 @@ def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOpti
         system_prompt={"type": "preset", "preset": "claude_code", "append": order.system},
         model=settings.model, fallback_model=settings.fallback_model, max_turns=settings.max_turns,
         session_id=None if order.resume else order.session, resume=order.session if order.resume else None,
-        cli_path=str(WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True, stderr=stderr,
-        env=cli_environment(order), **choices)
-
-
-def cli_environment(order: Order) -> dict[str, str]:
-    """What the CLI's environment has beyond ours."""
-    import claude_agent_sdk
-
-    bundled = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
-    cli = order.settings.cli or (str(bundled) if bundled.exists() else "claude")
-    return {"CLAUDE_CONFIG_DIR": str(Path(order.home) / "claude"), "GARRISON_CLAUDE_CLI": cli,
-            "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", **order.settings.set}
+        cli_path=str(program.WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True, stderr=stderr,
+        session_store_flush="eager", env=program.environment(Path(order.home), settings), **choices)
 
 
 def die_with_parent() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from claude_agent_sdk import SdkMcpTool, create_sdk_mcp_server, tool
 
-from garrison.agents.claude.files import ClaudeFiles, write_json
+from garrison.agents.claude.files import ClaudeFiles, read_json, write_json
 from garrison.agents.claude.tools_words import unsound
 from garrison.records import atomic
 
@@ -100,7 +100,7 @@ def _notes(path: Path) -> SdkMcpTool[Any]:
         text = str(given.get("text") or "").strip()
         if not text:
             return _told("there is no text", error=True)
-        atomic.write(path, (text + "\n").encode())
+        atomic.write(path, (text + "\n").encode(errors="replace"))
         return _told("Kept.")
 
     return save_notes
@@ -114,6 +114,9 @@ def _ask(files: ClaudeFiles) -> SdkMcpTool[Any]:
         text = str(given.get("question") or "").strip()
         if not text:
             return _told("there is no question", error=True)
+        asked, answer = read_json(files.question), read_json(files.answer)
+        if asked and (not answer or answer["id"] != asked["id"]):  # two questions in one turn: neither is lost
+            text = asked["text"] if text in asked["text"] else f"{asked['text']}\n{text}"
         write_json(files.question, {"id": uuid.uuid4().hex[:12], "text": text})
         return _told("Your question is passed on. End your turn now; the answer will be your next message.")
 

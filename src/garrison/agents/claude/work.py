@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from garrison.agents.claude import decide, prompts
+from garrison.agents.claude import decide, leftover, person, program, prompts
 from garrison.agents.claude import failures as why
 from garrison.agents.claude.decide import Ending, Move
 from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
@@ -23,11 +23,10 @@ from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
 from garrison.agents.seam import Assignment, Outcome, Question, Work
 from garrison.records import atomic
 from garrison.system.jobs import Job, JobResult, tail
-from garrison.system.processes import ProcessId
-from garrison.system.processes import send as send_signal
 
 STRETCH = (sys.executable, "-P", "-m", "garrison.agents.claude.stretch")
-_KILL = 9
+_TROUBLE = "trouble-"
+"""How the id of a question begins that garrison itself asks: an agent's has no dash."""
 
 
 class ClaudeAgent:
@@ -53,14 +52,13 @@ class ClaudeWork(Work):
         self.assignment, self.settings, self.part = assignment, settings, part
         self.files = ClaudeFiles(assignment.folder)
         self.files.make()
-        atomic.make_directory(Path(assignment.environment["GARRISON_HOME"]) / "claude")
+        atomic.make_directory(program.config_folder(Path(assignment.environment["GARRISON_HOME"])))
         self._wall, self._argv = wall, argv
         self.endings = self.files.read_endings()
         self.job: Job | None = None
         self.outcome: Outcome | None = None
-        self._stopping = False
+        self._stopping = self._held = False
         self.move = self._next(began=True)
-        self._end_old_process()
         self._step(now)
 
     # the seam's Work
@@ -68,6 +66,8 @@ class ClaudeWork(Work):
     def poll(self, now: float) -> Outcome | None:
         """One step; the outcome once there is one and nothing of the session is left running."""
         if self.job is not None:
+            if person.holder(self.files) is not None:
+                self.job.kill(now)  # in order: the stretch says how it ended, and lets go of the session
             result = self.job.poll(now)
             if result is None:
                 return None
@@ -84,8 +84,11 @@ class ClaudeWork(Work):
             self.job.kill(now)
 
     def process(self) -> tuple[int, int] | None:
-        """The stretch's process, if one is under way."""
-        return (self.job.pid, self.job.ticks) if self.job else None
+        """The stretch's process, if one is under way, or that of a person who has the session in hand."""
+        if self.job is not None:
+            return self.job.pid, self.job.ticks
+        held = person.holder(self.files)
+        return (held.pid, held.ticks) if held is not None and held.pid else None
 
     def wake_at(self) -> float | None:
         """The end of a wait, on the monotonic clock."""
@@ -110,15 +113,16 @@ class ClaudeWork(Work):
     def question(self) -> Question | None:
         """What a person is asked, while it is open: the agent's question, or a trouble only a person can mend."""
         if self.move.kind == "park" and self.outcome is None:
-            return Question(f"trouble-{len(self.endings)}", self.move.reason)
+            return Question(self._trouble, self.move.reason)
         if self.move.kind != "ask":
             return None
         body = read_json(self.files.question)
         return Question(body["id"], body["text"]) if body else None
 
     def answer(self, question: str, text: str) -> None:
-        """What a person answered."""
-        write_json(self.files.answer, {"id": question, "text": text})
+        """What a person answered. Of a trouble that is over nothing is kept: an answer to the agent outlives it."""
+        path = self.files.lifted if question.startswith(_TROUBLE) else self.files.answer
+        write_json(path, {"id": question, "text": text})
 
     # steps
 
@@ -137,9 +141,16 @@ class ClaudeWork(Work):
 
     def _step(self, now: float) -> None:
         """Act on the move, or wait for what it waits for."""
+        if self._held and person.holder(self.files) is None:
+            self._held, self.endings = False, self.files.read_endings()  # a takeover leaves an ending of its own
+            self.move = self._next()
         move = self.move
+        held = person.holder(self.files) if move.kind != "finish" else None
         if self._stopping:
             self.outcome = Outcome("fail", "stopped")
+        elif held is not None:
+            self._held = True
+            self._say_waiting(held.words())
         elif move.kind == "finish":
             self._say_waiting("")
             self.outcome = Outcome("success" if move.success else "fail", "" if move.success else move.reason)
@@ -154,12 +165,17 @@ class ClaudeWork(Work):
             self._start(self._next() if move.kind == "ask" else decide.after_wait() if move.kind != "start" else move,
                         now)
 
+    @property
+    def _trouble(self) -> str:
+        return f"{_TROUBLE}{len(self.endings)}"
+
     def _lifted(self) -> bool:
-        answer = read_json(self.files.answer)
-        return bool(answer and answer["id"] == f"trouble-{len(self.endings)}")
+        answer = read_json(self.files.lifted)
+        return bool(answer and answer["id"] == self._trouble)
 
     def _start(self, move: Move, now: float) -> None:
         self.move = move
+        leftover.end(self.files)
         self._say_waiting("")
         resume = move.how == "resume" and self.session is not None
         session = self.session if resume else str(uuid.uuid4())
@@ -186,7 +202,8 @@ class ClaudeWork(Work):
             self.outcome = Outcome("fail", f"timed out after {result.seconds:.0f} s", result.exit_code)
             return
         if len(self.endings) == before:
-            self._record(Ending(why.CRASH, self._wall(), _why(result, self.assignment.output)))
+            kind = decide.STOPPED if person.holder(self.files) is not None else why.CRASH
+            self._record(Ending(kind, self._wall(), _why(result, self.assignment.output)))
         if self.endings[-1].kind == why.CRASH:
             self.outcome = Outcome("fail", self.endings[-1].reason, result.exit_code, killed=True)
             return
@@ -207,14 +224,6 @@ class ClaudeWork(Work):
         atomic.write(self.files.waiting, what.encode(), durable=False)
         with contextlib.suppress(OSError), self.assignment.output.open("a") as log:
             log.write(f"── waits {what}\n")
-
-    def _end_old_process(self) -> None:
-        """The CLI of an earlier life must be gone before its session is resumed: nothing locks a session."""
-        old = read_json(self.files.process)
-        if old is not None:
-            one = ProcessId(old["pid"], old["ticks"])
-            send_signal(one.pid, one.ticks, _KILL)
-            self.files.process.unlink(missing_ok=True)
 
 
 def _why(result: JobResult, output: Path) -> str:

@@ -1,0 +1,42 @@
+"""Ends of a turn that are no success: each is told in its own words, and none is tried again for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from claude_scripts import again, report, steps, work
+from garrison.testing.turn import ALWAYS, Fault, Turn, say
+from support import wait_for
+
+
+def test_what_cannot_succeed_ends_and_what_was_reported_counts(scene):
+    """A refusal, an endless answer and an image too large end the attempt; a hang after the report does not."""
+    place = scene.place
+    scene.configure("stale = 8")
+    hanging = replace(say("Done."), faults=(Fault("hang", "stream", seconds=60),))
+    scene.players = {
+        "refused": steps(replace(say("I will not."), stop="refusal")),
+        "endless": steps(replace(say("And on."), stop="max_tokens")),
+        "late": again(work("late"), after=(report(), report(), hanging)),
+    }
+    child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")))
+    assert place.finish(child) == 1, place.told()
+    nodes = place.nodes()
+    assert scene.endings("refused") == ["refused"], nodes["refused"]
+    assert scene.endings("endless") == ["too_long"] * 4, nodes["endless"]
+    assert "too_long 4 times" in nodes["endless"]["reason"]
+    assert nodes["late"]["status"] == "validated"
+    assert scene.endings("late") == ["reported"], (scene.folder("late") / "stream.jsonl").read_text()
+
+
+def test_an_account_that_cannot_pay_waits_for_a_person(scene):
+    """400 "credit balance is too low" is no bad request: it is parked, and what the person says of it is not lost."""
+    place = scene.place
+    poor = Fault("status", 400, times=ALWAYS, message="Your credit balance is too low to access the API.")
+    scene.players["a"] = again(Turn(faults=(poor,)), after=(work("a"), report(), "Done."))
+    child = scene.launch(scene.graph(a=""))
+    wait_for("it is told", lambda: "the account cannot pay" in place.told())
+    wait_for("it is asked", lambda: "asks you" in place.command("status", "r1").stdout)
+    assert place.command("answer", "a", "paid").returncode == 0
+    assert place.finish(child) == 0, place.told()
+    assert scene.endings("a") == ["billing", "reported"]

@@ -1,0 +1,44 @@
+"""The CLI run by people: which program, which environment, and what a log-in is not given."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from garrison.agents.claude import program, takeover
+from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings
+from garrison.cli import login_cmd
+
+RUN = "import sys; from pathlib import Path; from garrison.agents.claude.settings import ClaudeSettings as S; " \
+      "from garrison.cli.login_cmd import run_cli; run_cli(Path(sys.argv[1]), S(cli=sys.argv[2]), (), sys.argv[3:])"
+SOURCE = {"PATH": "/bin", "HOME": "/h", "ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "t", "SECRET": "s",
+          "ANTHROPIC_BASE_URL": "u", "CLAUDECODE": "1", "CLAUDE_CODE_SESSION_ID": "x", "GARRISON_LIFE": "l"}
+
+
+def test_a_log_in_has_what_a_session_has_but_no_key(tmp_path):
+    found = login_cmd.environment(tmp_path, ClaudeSettings(set={"MINE": "1"}), ENVIRONMENT, SOURCE)
+    assert found["CLAUDE_CONFIG_DIR"] == str(tmp_path / "claude")
+    assert (found["MINE"], found["ANTHROPIC_BASE_URL"]) == ("1", "u")
+    assert not {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "SECRET", "CLAUDECODE", "CLAUDE_CODE_SESSION_ID",
+                "GARRISON_LIFE"} & set(found)
+
+
+def test_the_cli_is_what_the_profile_names_else_the_sdks(tmp_path):
+    assert program.program(ClaudeSettings(cli="/x/claude")) == "/x/claude"
+    assert program.program(ClaudeSettings()).endswith("claude")
+
+
+def test_log_in_becomes_the_cli(tmp_path):
+    """The same path with a program that tells what it got: its words, its folder (made, private)."""
+    (tmp_path / "cli").write_text('#!/bin/sh\necho "$@"\nls -ld "$CLAUDE_CONFIG_DIR"\n')
+    (tmp_path / "cli").chmod(0o755)
+    done = subprocess.run([sys.executable, "-P", "-c", RUN, str(tmp_path), str(tmp_path / "cli"), "auth", "status"],
+                          capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert done.stdout.startswith("auth status\ndrwx------")
+
+
+def test_a_takeover_resumes_the_session_with_the_nodes_model():
+    words = takeover.argv(ClaudeSettings(model="haiku"), "an-id")
+    assert words[1:5] == ["--resume", "an-id", "--model", "haiku"]
+    assert words[5:] == ["--permission-mode", "default", "--setting-sources", ""], "a person is asked"

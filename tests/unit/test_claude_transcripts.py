@@ -1,0 +1,102 @@
+"""The copy of a session's transcript: what is kept, what is put back, and what is not believed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from garrison.agents.claude import transcripts
+from garrison.agents.claude.files import append_line, append_lines, read_lines
+from garrison.agents.claude.store import Mirror, TranscriptStore
+from garrison.errors import Refused
+
+KEY = {"project_key": "-tree", "session_id": "s"}
+SUB = {**KEY, "subpath": "subagents/agent-1"}
+
+
+def said(name: str, parent: str | None = None) -> dict[str, object]:
+    return {"type": "user", "uuid": name, "parentUuid": parent}
+
+
+@pytest.fixture
+def place(tmp_path):
+    """(the CLI's folder, the copy's)."""
+    return tmp_path / "config", tmp_path / "copy"
+
+
+def own(config):
+    path = config / "projects/-tree/s.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def test_nothing_to_resume_is_unknown(place):
+    config, copy = place
+    assert transcripts.prepare(config, copy, "s") == "unknown"
+    TranscriptStore(copy).add(KEY, [{"type": "mode"}])
+    append_line(own(config), {"type": "mode"})
+    assert transcripts.prepare(config, copy, "s") == "unknown", "nobody has said anything in either"
+
+
+def test_the_copy_catches_up_with_what_a_kill_cost_it(place):
+    config, copy = place
+    store = TranscriptStore(copy)
+    store.add(KEY, [said("1"), {"type": "title", "of": "x"}])
+    append_lines(own(config), [said("1"), {"type": "title", "of": "x"}, said("2", "1"), {"type": "title", "of": "y"}])
+    for _ in range(2):
+        assert transcripts.prepare(config, copy, "s") == "own"
+        assert store.read(KEY) == read_lines(own(config))
+
+
+def test_what_is_gone_is_written_again_with_its_subagents(place):
+    config, copy = place
+    store = TranscriptStore(copy)
+    store.add(KEY, [said("1"), said("2", "1"), said("2", "1"), {"type": "user", "text": "\ud800"}])
+    store.add(SUB, [said("a"), {"type": "agent_metadata", "agentType": "old"}])
+    store.add(SUB, [{"type": "agent_metadata", "agentType": "helper"}])
+    own(config).parent.joinpath(".s.jsonl.1-1.tmp").write_text("of a killed one")
+    assert transcripts.prepare(config, copy, "s") == "restored"
+    assert read_lines(own(config)) == [said("1"), said("2", "1"), {"type": "user", "text": "\ud800"}]
+    folder = own(config).parent / "s/subagents"
+    assert read_lines(folder / "agent-1.jsonl") == [said("a")]
+    assert json.loads((folder / "agent-1.meta.json").read_text()) == {"agentType": "helper"}
+    assert sorted(path.name for path in own(config).parent.iterdir()) == ["s", "s.jsonl"]
+    assert own(config).stat().st_mode & 0o777 == 0o600
+    assert transcripts.prepare(config, copy, "s") == "own"
+    assert len(store.read(SUB) or []) == 3, "and nothing is copied back as new"
+
+
+def test_a_transcript_that_lost_its_beginning_is_made_whole(place):
+    """It was removed while the CLI still wrote: what is there goes on from what only the copy has."""
+    config, copy = place
+    TranscriptStore(copy).add(KEY, [said("1"), said("2", "1")])
+    append_lines(own(config), [said("3", "2")])
+    assert transcripts.prepare(config, copy, "s") == "restored"
+    assert [entry["uuid"] for entry in read_lines(own(config))] == ["1", "2", "3"]
+
+
+def test_a_torn_line_costs_itself_only(place):
+    _config, copy = place
+    store = TranscriptStore(copy)
+    store.add(KEY, [said("1")])
+    with store.path(KEY).open("a") as file:
+        file.write('{"type": "us')
+    store.add(KEY, [said("2", "1")])
+    assert store.read(KEY) == [said("1"), said("2", "1")]
+
+
+@pytest.mark.parametrize("key", [
+    {"project_key": "..", "session_id": "s"}, {"project_key": "p", "session_id": "a/b"},
+    {**KEY, "subpath": "../../x"}, {**KEY, "subpath": "/etc/x"}])
+def test_no_key_leads_out_of_the_folder(tmp_path, key):
+    with pytest.raises(Refused):
+        TranscriptStore(tmp_path).path(key)
+
+
+def test_the_sdk_is_told_of_nothing_that_it_would_lay_out(tmp_path):
+    mirror = Mirror(tmp_path)
+    asyncio.run(mirror.append(KEY, [said("1")]))
+    assert asyncio.run(mirror.load(KEY)) is None
+    assert mirror.read(KEY) == [said("1")]

@@ -92,11 +92,11 @@ def _working(facts: Facts) -> str:
 def _work(facts: Facts) -> str:
     if facts.over == "stopped":
         return "stopped; goes on when the run is resumed"
+    if facts.asked and (facts.waits or facts.job == "validator"):  # else it was settled in another way
+        return f"asks you: {first_line(facts.asked)} (answer: garrison answer NODE 'TEXT')"
     if facts.job:
         return {"setup": "its tree is set up", "acceptance": "its acceptance runs",
                 "validator": "its work is validated"}.get(facts.job, f"{facts.job} runs")
-    if facts.asked and (facts.waits or facts.job == "validator"):  # else it was settled in another way
-        return f"asks you: {first_line(facts.asked)} (answer: garrison answer NODE 'TEXT')"
     if facts.agent_living and facts.waits:
         return f"its session waits {first_line(facts.waits)}"
     if facts.agent_living:

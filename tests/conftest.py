@@ -11,7 +11,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from hypothesis import settings
+
 from support import Place, make_repository
+
+settings.register_profile("garrison", deadline=None)  # a busy machine is no counterexample
+settings.load_profile("garrison")
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from garrison.merge.state import Pause
 PLACES: Mapping[str, str] = {"validated": "merged", "impl_complete": "landing", "active": "working",
                              "failed": "failed", "pending": "waiting"}
 """Node status → the word for people, in the order of the progress bar."""
+HELD = "while it is held"
+"""How a wait begins whose cause is a person in the session: what it asks is theirs already."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def _working(facts: Facts) -> str:
 def _work(facts: Facts) -> str:
     if facts.over == "stopped":
         return "stopped; goes on when the run is resumed"
-    if facts.asked and (facts.waits or facts.job == "validator"):  # else it was settled in another way
+    if facts.asked and _unsettled(facts):
         return f"asks you: {first_line(facts.asked)} (answer: garrison answer NODE 'TEXT')"
     if facts.job:
         return {"setup": "its tree is set up", "acceptance": "its acceptance runs",
@@ -108,6 +110,11 @@ def _work(facts: Facts) -> str:
     if facts.phase in ("", "planning"):
         return "its tree is made"
     return "its agent is done, its work is checked" if facts.agent_lives else "its agent is started"
+
+
+def _unsettled(facts: Facts) -> bool:
+    """Whether what was asked still waits for a word: it may have been settled in another way."""
+    return facts.job == "validator" or (bool(facts.waits) and not facts.waits.startswith(HELD))
 
 
 def _landing(facts: Facts) -> str:

@@ -1,0 +1,81 @@
+"""Questions and answers that must not be lost, and the CLI that somebody left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+
+from garrison.agents.claude import leftover, person, tools
+from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, read_lines, write_json
+from garrison.agents.claude.work import ClaudeWork
+from garrison.records.life import LifeLock
+from support import wait_for
+
+
+def made(folder) -> ClaudeFiles:
+    files = ClaudeFiles(folder)
+    files.make()
+    return files
+
+
+def test_a_mended_trouble_does_not_overwrite_an_answer(tmp_path):
+    """The agent's question was answered; then the key was refused, and a person said that it is mended."""
+    work = ClaudeWork.__new__(ClaudeWork)
+    work.files = made(tmp_path)
+    work.answer("1f", "blue")
+    work.answer("trouble-3", "it is mended")
+    assert read_json(work.files.answer) == {"id": "1f", "text": "blue"}
+    assert read_json(work.files.lifted)["id"] == "trouble-3"
+
+
+def test_two_questions_in_one_turn_are_both_asked(tmp_path):
+    files = made(tmp_path)
+    ask = tools._ask(files).handler
+    asyncio.run(ask({"question": "Which colour?"}))
+    asyncio.run(ask({"question": "Which size?"}))
+    first = read_json(files.question)
+    assert first["text"] == "Which colour?\nWhich size?"
+    write_json(files.answer, {"id": first["id"], "text": "blue, large"})
+    asyncio.run(ask({"question": "Which name?"}))
+    assert read_json(files.question)["text"] == "Which name?"
+
+
+def test_half_a_character_of_a_model_is_kept(tmp_path):
+    append_line(tmp_path / "lines", {"text": "\ud83d and ü"})
+    write_json(tmp_path / "file", {"text": "\ud83d"})
+    assert read_lines(tmp_path / "lines") == [{"text": "\ud83d and ü"}]
+    assert read_json(tmp_path / "file") == {"text": "\ud83d"}
+    assert (tmp_path / "lines").read_text().isascii(), "other readers take it as text"
+
+
+def test_a_cli_that_was_left_may_write_what_was_said_last(tmp_path):
+    """It is told to end before it is killed; once it is gone, nothing is known of it."""
+    files = made(tmp_path)
+    script = 'trap "echo said > last; exit" TERM; touch ready; while :; do sleep 0.02; done'
+    child = subprocess.Popen(["sh", "-c", script], cwd=tmp_path)
+    try:
+        wait_for("it is there", (tmp_path / "ready").exists)
+        leftover.note(files, child.pid, 1)
+        leftover.end(files)
+        assert (tmp_path / "last").read_text() == "said\n"
+        assert child.wait(5) == 0
+        assert not files.process.exists()
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_who_has_a_session_in_hand_is_who_holds_the_lock(tmp_path):
+    files = made(tmp_path)
+    assert person.holder(files) is None
+    lock = LifeLock.try_take(files.takeover)
+    assert lock is not None
+    assert person.holder(files) == person.Person(), "it has not said who it is yet"
+    files.takeover.write_text(f'{{"pid": {os.getpid()}, "ticks": 5, "since": "now"}}')
+    found = person.holder(files)
+    assert found is not None
+    assert found.pid == os.getpid()
+    assert "held by a person" in found.words()
+    lock.release()
+    assert person.holder(files) is None, "a file that says so is no person"

@@ -16,6 +16,9 @@ PLACES: Mapping[str, str] = {"validated": "merged", "impl_complete": "landing", 
                              "failed": "failed", "pending": "waiting"}
 """Node status → the word for people, in the order of the progress bar."""
 
+_LONG = 300
+"""Characters of a reason that one line shows."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -62,8 +65,9 @@ def doing(facts: Facts) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line of a reason that may go on with a log's tail."""
-    return text.strip().partition("\n")[0]
+    """The first line of a reason that may go on with a log's tail; what an agent says may be of any length."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= _LONG else f"{line[:_LONG]}…"
 
 
 def _failed(facts: Facts) -> str:

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from garrison.testing import isolation
 from support import DEADLINE, Place, git, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = {"rename_between", "add_monthly", "add_csv_export", "add_stats", "add_currency", "convert_report",
          "annotate_returns"}
+isolated = pytest.mark.skipif(isolation.refusal() is not None, reason=f"nothing isolates: {isolation.refusal()}")
 
 
 @pytest.fixture
@@ -162,3 +164,47 @@ def test_what_cannot_begin_is_kept_and_said(demo_place):
     assert "NOT SHOWN: no run began" in said(demo_place)
     assert f"Kept: {folder}" in said(demo_place)
     check_proposals(demo_place, folder, more=2)
+
+
+def test_a_real_model_is_not_asked_without_a_key(demo_place):
+    child = start(demo_place, "--claude", "--live", log="live.out")
+    assert child.wait(DEADLINE) == 1
+    assert said(demo_place, "live.out").splitlines() == [
+        "garrison: --live asks a real model: set ANTHROPIC_API_KEY, or log in with `garrison login`"]
+    child = start(demo_place, "--live", log="usage.out")
+    assert child.wait(DEADLINE) == 2
+    assert "--claude" in said(demo_place, "usage.out")
+    assert folders(demo_place) == []
+
+
+@isolated
+def test_the_one_with_the_real_cli_shows_all_that_is_promised(demo_place):
+    """Offline, a script plays the model: two deaths in mid-tool, a question, a refusal; all four land."""
+    child = start(demo_place, "--claude", "--keep", ANTHROPIC_API_KEY="not to be passed on")
+    assert child.wait(DEADLINE) == 0, said(demo_place)
+    (folder,) = folders(demo_place)
+    inside = the_demo_in(demo_place, folder)
+    assert {node["status"] for node in inside.nodes("demo").values()} == {"validated"}
+    assert len(inside.nodes("demo")) == 4
+    assert "only noted" in (folder / "requests.jsonl").read_text()
+    assert {stem: len(lives) for stem, lives in inside.deaths("demo").items()} == {
+        "orchestrator-payees": 1, "orchestrator-account_tree": 1}
+    assert inside.nodes("demo")["exit_codes"]["attempt"] == 2
+    assert "NOT SHOWN" not in said(demo_place)
+    assert said(demo_place).count("goes on, resumed by its id") == 2
+    assert not inside.mine()
+    tested = subprocess.run([sys.executable, "-m", "unittest", "discover", "-s", "tests", "-t", "."], cwd=inside.repo,
+                            capture_output=True, text=True, check=False)
+    assert tested.returncode == 0, tested.stderr
+    check_proposals(demo_place, folder, more=5)
+
+
+@isolated
+def test_ctrl_c_ends_the_one_with_the_real_cli_in_order(demo_place):
+    child = start(demo_place, "--claude")
+    wait_for("a session works", lambda: "an agent works on it" in said(demo_place) or child.poll() is not None)
+    os.killpg(child.pid, signal.SIGINT)
+    assert child.wait(DEADLINE) == 130, said(demo_place)
+    assert "had to be killed" not in said(demo_place)
+    assert not demo_place.mine()
+    assert folders(demo_place) == []

@@ -28,6 +28,14 @@ def test_tokens_are_priced_by_the_models_name_and_dear_where_nobody_knows_it():
     assert budget.estimate("claude-haiku-4", cached) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("count", [None, -5, "many", [1], float("nan"), float("inf"), {}])
+def test_what_is_no_count_of_tokens_costs_nothing_and_gives_nothing_back(count):
+    told = {"input_tokens": count, "output_tokens": 100_000, "cache_read_input_tokens": count}
+    assert budget.estimate("claude-haiku-4", told) == pytest.approx(0.5)
+    made = budget.call("s", "now", "m", "claude-haiku-4", told)
+    assert (made.input, made.output, made.cache_read) == (0, 100_000, 0)
+
+
 def test_an_answer_billed_twice_counts_once_and_the_cli_wins():
     assert budget.spent([call("a", 1.0), call("a", 2.0)]).usd == 2.0, "the later line knows more"
     told = budget.spent([call("a", 9.0), result(0.5), call("b", 0.25)])

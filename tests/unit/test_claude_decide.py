@@ -69,9 +69,18 @@ def test_a_trouble_is_waited_out_longer_each_time_and_at_last_given_up(kind):
 
 def test_progress_makes_earlier_troubles_forgotten():
     endings = [Ending(why.SERVER, 0.0), Ending(why.SERVER, 1.0), Ending(why.SERVER, 2.0, progress=True)]
-    assert decide.running(endings) == 1
+    assert decide.running(endings, {why.SERVER}) == 1
     endings.append(Ending(why.SERVER, 3.0))
-    assert decide.running(endings) == 2
+    assert decide.running(endings, {why.SERVER}) == 2
+
+
+def test_troubles_that_take_turns_are_waited_out_longer_and_at_last_given_up():
+    turns = [why.SERVER, why.RATE_LIMIT, why.OVERLOADED, why.RATE_LIMIT] * 20
+    moves = {number: after(*turns[:number]) for number in range(1, 80)}
+    assert [moves[number].until - (number - 1) for number in (1, 3, 5)] == [2.0, 4.0, 8.0]
+    assert {moves[number].kind for number in range(2, 80, 2)} == {"wait"}, "a rate limit gives nobody up"
+    ends = [number for number in range(1, 80, 2) if moves[number].kind == "finish"]
+    assert ends[0] <= 2 * decide.MOST + 1
 
 
 def test_a_full_context_is_handed_over_but_not_for_ever():

@@ -13,10 +13,11 @@ from pathlib import Path
 import click
 
 from garrison.cli.demo_chaos import CHAOS, Blow, Chaos
+from garrison.cli.demo_claude import demo_claude
 from garrison.cli.demo_report import next_steps, report, reworks, shortfall
-from garrison.cli.demo_stage import AGENTS, RUN, Stage, listening, new_folder, prepare, remove
+from garrison.cli.demo_stage import AGENTS, RUN, Stage, clear, listening, new_folder, prepare
 from garrison.cli.output import INTERRUPTED
-from garrison.errors import Refused
+from garrison.errors import Refused, UsageError
 from garrison.settings import checkout
 
 PATIENCE = 240.0
@@ -29,7 +30,9 @@ POLL = 0.01
 @click.option("--no-chaos", is_flag=True, help="Kill nobody.")
 @click.option("--keep", is_flag=True, help="Keep the demonstration's folder, to look around in it.")
 @click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True)
-def demo(no_chaos: bool, keep: bool, terminal: str) -> None:
+@click.option("--claude", is_flag=True, help="Four sessions of the real Claude CLI; a script plays the model, offline.")
+@click.option("--live", is_flag=True, help="With --claude: a real model answers, paid by your own key.")
+def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) -> None:
     """Watch a garrison work on a small real project while each of its layers is killed once.
 
     One of the tasks breaks the merged tree at first and one meets a conflict: both are done again, knowing why. The
@@ -38,6 +41,10 @@ def demo(no_chaos: bool, keep: bool, terminal: str) -> None:
     source = checkout()
     if source is None or not (source / "examples").is_dir():
         raise Refused("the demonstration needs garrison's source checkout; run scripts/demo there")
+    if live and not claude:
+        raise UsageError("--live goes with --claude")
+    if claude:
+        raise SystemExit(demo_claude(source, live=live, chaos=not no_chaos, keep=keep, terminal=terminal))
     code = 1
     with listening() as interrupts:
         folder = new_folder()
@@ -47,7 +54,7 @@ def demo(no_chaos: bool, keep: bool, terminal: str) -> None:
             code = INTERRUPTED  # nobody reads any more
             raise
         finally:
-            _clear(folder, keep=keep or (code not in (0, INTERRUPTED) and not interrupts.count))
+            clear(folder, keep=keep or (code not in (0, INTERRUPTED) and not interrupts.count))
     raise SystemExit(code)
 
 
@@ -101,12 +108,3 @@ def conclude(source: Path, stage: Stage, chaos: Chaos, code: int, *, keep: bool)
         click.echo(f"  {command}")
     return code
 
-
-def _clear(folder: Path, *, keep: bool) -> None:
-    if keep:
-        click.echo(f"\nKept: {folder} (ledger: the project; home: what garrison remembers, see state/README.md)")
-    elif remove(folder):
-        click.echo("\nThe folder with the project, garrison's records and the agents' output is removed; "
-                   "--keep leaves it.")
-    else:
-        click.echo(f"\n{folder} could not be removed whole; remove it by hand", err=True)

@@ -68,6 +68,16 @@ def brief(reason: str) -> str:
 
 def report(stage: Stage, done: list[Rework], chaos: Chaos) -> None:
     """Print what happened."""
+    show_nodes(stage, done)
+    if chaos.deaths:
+        click.echo("\nKilled with -9")
+        show_table(("layer", "when", "back after"), (
+            (who(death.key), death.moment, told_back(death.back)) for death in chaos.deaths))
+    show_landed(stage)
+
+
+def show_nodes(stage: Stage, done: list[Rework]) -> None:
+    """The nodes, and the attempts that were done again."""
     click.echo("\nNodes")
     show_table(("node", "status", "attempts", "lives", "merged as"), (
         (name, "merged" if node.status == "validated" else node.status, node.attempt, _lives(stage, name),
@@ -76,14 +86,18 @@ def report(stage: Stage, done: list[Rework], chaos: Chaos) -> None:
         click.echo("\nAttempts that were not good enough")
         show_table(("node", "attempt", "stopped by", "because"),
                    ((one.node, one.attempt, one.kind or "its agent", brief(one.reason)) for one in done))
-    if chaos.deaths:
-        click.echo("\nKilled with -9")
-        show_table(("layer", "when", "back after"), (
-            (who(death.key), death.moment, "never" if death.back is None else f"{death.back:.2f} s")
-            for death in chaos.deaths))
+
+
+def show_landed(stage: Stage) -> None:
+    """The target branch."""
     click.echo("\nWhat is on main (git log --first-parent)")
     for line in Git(stage.repo).run("log", "--first-parent", "--oneline", "main").out.splitlines():
         click.echo(f"  {line}")
+
+
+def told_back(seconds: float | None) -> str:
+    """How long somebody was gone. Pure."""
+    return "never" if seconds is None else f"{seconds:.2f} s"
 
 
 def _lives(stage: Stage, node: str) -> str:
@@ -93,9 +107,9 @@ def _lives(stage: Stage, node: str) -> str:
 
 def next_steps(source: Path, stage: Stage, *, kept: bool, over: bool) -> list[str]:
     """Commands to try now, each of which works as it stands; `over`: the run has ended and cannot go on."""
-    scripts = _near(source / "scripts")
+    scripts = near(source / "scripts")
     if not kept:
-        return [f"{scripts}/demo --keep", f"{scripts}/cli.py pipeline show {_near(source / 'pipelines/demo.dot')}",
+        return [f"{scripts}/demo --keep", f"{scripts}/cli.py pipeline show {near(source / 'pipelines/demo.dot')}",
                 f"{scripts}/cli.py launch --help"]
     home, repo = shlex.quote(str(stage.world.home)), shlex.quote(str(stage.repo))
     garrison = f"GARRISON_HOME={home} {scripts}/cli.py"
@@ -110,7 +124,7 @@ def next_steps(source: Path, stage: Stage, *, kept: bool, over: bool) -> list[st
             f"rm -r {shlex.quote(str(stage.folder))}"]
 
 
-def _near(path: Path) -> str:
+def near(path: Path) -> str:
     """A path as one would type it here."""
     here = Path.cwd()
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))

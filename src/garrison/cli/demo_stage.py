@@ -13,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import click
 
 from garrison.layers.run_state import RunState
 from garrison.layers.world import World
@@ -80,6 +82,11 @@ class Stage:
         In a session of its own: Ctrl-C shall reach it once, through `end`, since the second time means to hurry.
         """
         self.launcher = self._start("launch", *arguments)
+
+    def command(self, *arguments: str) -> str:
+        """One garrison command to its end; what it printed."""
+        return subprocess.run([*_PROGRAM, *arguments], env=dict(self.world.environ), cwd=self.folder, text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False).stdout.rstrip()
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*_PROGRAM, *arguments], env=dict(self.world.environ), cwd=self.folder,
@@ -151,15 +158,15 @@ def new_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="garrison-demo-")).resolve()
 
 
-def prepare(source: Path, folder: Path, interrupts: Interrupts) -> Stage:
-    """The stage with a fresh repository; `source` is garrison's checkout."""
+def prepare(source: Path, folder: Path, interrupts: Interrupts, more: Mapping[str, str] | None = None) -> Stage:
+    """The stage with a fresh repository; `source` is garrison's checkout, `more` is added to the environment."""
     repo = folder / "ledger"
     shutil.copytree(source / "examples" / "ledger", repo, ignore=shutil.ignore_patterns("__pycache__", "*.crew-tmp"))
     git = Git(repo)
     git.run("init", "-q", "-b", "main")
     git.run("add", "-A")
     git.run("-c", "user.name=demo", "-c", "user.email=demo@localhost", "commit", "--no-verify", "-qm", "Begin")
-    return Stage(folder, World.real(folder / "home", environment(source, folder)), interrupts)
+    return Stage(folder, World.real(folder / "home", {**environment(source, folder), **(more or {})}), interrupts)
 
 
 def environment(source: Path, folder: Path) -> dict[str, str]:
@@ -175,3 +182,14 @@ def remove(folder: Path) -> bool:
     """Remove the folder; False if something of it could not be."""
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
+
+
+def clear(folder: Path, *, keep: bool) -> None:
+    """Remove the folder, or say where it is kept."""
+    if keep:
+        click.echo(f"\nKept: {folder} (ledger: the project; home: what garrison remembers, see state/README.md)")
+    elif remove(folder):
+        click.echo("\nThe folder with the project, garrison's records and the agents' output is removed; "
+                   "--keep leaves it.")
+    else:
+        click.echo(f"\n{folder} could not be removed whole; remove it by hand", err=True)

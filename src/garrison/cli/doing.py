@@ -18,6 +18,9 @@ PLACES: Mapping[str, str] = {"validated": "merged", "impl_complete": "landing", 
 HELD = "while it is held"
 """How a wait begins whose cause is a person in the session: what it asks is theirs already."""
 
+_LONG = 300
+"""Characters of a reason that one line shows."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -64,8 +67,9 @@ def doing(facts: Facts) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line of a reason that may go on with a log's tail."""
-    return text.strip().partition("\n")[0]
+    """The first line of a reason that may go on with a log's tail; what an agent says may be of any length."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= _LONG else f"{line[:_LONG]}…"
 
 
 def _failed(facts: Facts) -> str:

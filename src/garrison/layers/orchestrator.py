@@ -19,6 +19,7 @@ from garrison.errors import GarrisonError
 from garrison.layers.loop import leave
 from garrison.layers.orchestrator_mail import OrchestratorMail
 from garrison.layers.orchestrator_start import close_sessions
+from garrison.layers.own_branch import bring_home
 from garrison.records import atomic, record
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -170,6 +171,8 @@ class Orchestrator:
         if outcome.status == "success":
             self.git.commit_all(self.tree, _message(self.task))
             failpoint.here(":committed")
+            if astray := bring_home(self.git, self.tree, self.life.identity.branch or ""):
+                outcome = Outcome("fail", astray, outcome.exit_code)
             self._stamp = None
             self._note_progress()
         reason = outcome.reason + tell_held_back(self.launch.held_back, self.assignment.output, outcome.exit_code)

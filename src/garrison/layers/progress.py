@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _WORDS = {"pending": "waiting", "active": "an agent works on it", "impl_complete": "done, waiting to be merged",
           "validated": "merged", "failed": "FAILED"}
+_LONG = 300
+"""Characters of what somebody said, in one line."""
 
 
 class Progress:
@@ -92,7 +94,7 @@ def _signal(data: dict[str, Any]) -> str:
     if data.get("effect"):
         return _node(data["effect"])
     if data.get("question"):
-        return f"{data['node']} asks: {data['question']['text']}  (garrison answer {data['node']} 'TEXT')"
+        return f"{data['node']} asks: {shortened(data['question']['text'])}  (garrison answer {data['node']} 'TEXT')"
     if data.get("type") == "ORCHESTRATOR_CRASHED" and data.get("why") != "stopped":
         return f"orchestrator-{data['node']} died; its runner brings it back"
     return ""
@@ -117,7 +119,12 @@ def _stem(data: dict[str, Any]) -> str:
 def _brief(reason: str) -> str:
     """A reason that goes on with a log's tail, as its first line and the tail's last."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    return "".join(lines) if len(lines) < 2 else f"{lines[0]}; … {lines[-1]}"
+    return "; … ".join(shortened(line) for line in [*lines[:1], *lines[1:][-1:]])
+
+
+def shortened(line: str) -> str:
+    """A line that fits on a screen: what an agent says may be of any length."""
+    return line if len(line) <= _LONG else f"{line[:_LONG]}…"
 
 
 _TELLERS: Mapping[str, Callable[[dict[str, Any]], str]] = {

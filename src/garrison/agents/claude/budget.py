@@ -55,7 +55,7 @@ class Spent:
 def estimate(model: str, usage: Mapping[str, Any]) -> float:
     """US dollars of one answer by its token counts, as the Messages API names them."""
     price_in, price_out = next((price for word, price in PRICES.items() if word in model.lower()), DEAREST)
-    counts = [int(usage.get(name) or 0) for name in (
+    counts = [tokens(usage, name) for name in (
         "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")]
     tokens_in = counts[0] + counts[1] * _CACHE_WRITE + counts[2] * _CACHE_READ
     return (tokens_in * price_in + counts[3] * price_out) / 1e6
@@ -63,9 +63,16 @@ def estimate(model: str, usage: Mapping[str, Any]) -> float:
 
 def call(session: str, at: str, message: str, model: str, usage: Mapping[str, Any], stretch: str = "") -> Call:
     """The line of one answer, by the token counts of the Messages API."""
-    return Call("call", session, at, estimate(model, usage), model, message, int(usage.get("input_tokens") or 0),
-                int(usage.get("output_tokens") or 0), int(usage.get("cache_read_input_tokens") or 0),
-                int(usage.get("cache_creation_input_tokens") or 0), stretch)
+    return Call("call", session, at, estimate(model, usage), model, message, tokens(usage, "input_tokens"),
+                tokens(usage, "output_tokens"), tokens(usage, "cache_read_input_tokens"),
+                tokens(usage, "cache_creation_input_tokens"), stretch)
+
+
+def tokens(usage: Mapping[str, Any], name: str) -> int:
+    """A count as it was told; 0 for what is no count: a proxy that tells nonsense must neither end a session nor give
+    money back."""
+    value = usage.get(name)
+    return int(value) if isinstance(value, int | float) and 0 <= value < float("inf") else 0
 
 
 def spent(calls: Iterable[Call]) -> Spent:

@@ -7,7 +7,7 @@ killed ends the orchestrator's life, and its runner's restart policy counts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from garrison.agents.claude import failures as why
@@ -70,6 +70,9 @@ TROUBLES = {
 """What passes by itself. A rate limit is waited for until its reset where that was told, and gives nobody up."""
 LONGEST = 8 * 86_400.0
 """Seconds that are waited for a reset, whatever was told: a week's limit, and a day."""
+_PASSING = frozenset(TROUBLES) - {why.RATE_LIMIT}
+MOST = max(TROUBLES[kind].most for kind in _PASSING)
+"""Troubles running of whatever kind but rate limits, after which an attempt is given up."""
 FOR_A_PERSON = frozenset({why.AUTHENTICATION, why.BILLING, why.BUDGET})
 HAND_OVERS = 5
 """Fresh sessions an attempt may need because the context was full."""
@@ -94,13 +97,15 @@ def _after_trouble(endings: Sequence[Ending]) -> Move:
     """Wait and go on; the same trouble again and again without progress is the end, unless it is a rate limit."""
     last = endings[-1]
     backoff = TROUBLES[last.kind]
-    times = running(endings)
+    times, any_times = running(endings, {last.kind}), running(endings, _PASSING)
     in_all = sum(1 for one in endings if one.kind == last.kind)
     if times > backoff.most:
         return Move("finish", reason=f"{last.kind} {times} times running: {last.reason}")
+    if last.kind in _PASSING and any_times > MOST:
+        return Move("finish", reason=f"{any_times} troubles running, at last {last.kind}: {last.reason}")
     if in_all > backoff.in_all:
         return Move("finish", reason=f"{last.kind} {in_all} times in one attempt: {last.reason}")
-    until = last.at + backoff.delay(times)
+    until = last.at + backoff.delay(times if last.kind == why.RATE_LIMIT else any_times)
     if last.resets_at and last.resets_at > last.at:  # one that is past already was no help
         until = min(last.resets_at, last.at + LONGEST)
     return Move("wait", until=until, reason=f"{last.kind}: {last.reason}")
@@ -111,13 +116,14 @@ def after_wait() -> Move:
     return Move("start", "resume", "go_on")
 
 
-def running(endings: Sequence[Ending]) -> int:
-    """How many endings running are of the last one's kind; progress in between begins the count anew."""
+def running(endings: Sequence[Ending], kinds: Collection[str]) -> int:
+    """How many of the endings running are of these kinds; other troubles in between are passed over, and progress or
+    any other ending begins the count anew."""
     times = 0
     for ending in reversed(endings):
-        if ending.kind != endings[-1].kind:
+        if ending.kind not in TROUBLES:
             break
-        times += 1
+        times += ending.kind in kinds
         if ending.progress:
             break
     return times

@@ -43,6 +43,7 @@ from garrison.agents.claude.limiter import start_slot
 from garrison.agents.claude.order import Order, from_json
 from garrison.agents.claude.store import Mirror
 from garrison.records.life import LifeLock
+from garrison.system.screen import clean_lines
 
 _PR_SET_PDEATHSIG = 1
 _LONG_WAIT = 15.0
@@ -349,8 +350,8 @@ def _text_of(content: str | list[dict[str, Any]] | None) -> str:
 
 
 def _clean(text: str) -> str:
-    """Without control characters: what a model says must not steer the terminal."""
-    return "".join(letter for letter in text if letter in "\n\t" or letter.isprintable())
+    """Without escape sequences and control characters: what a model says must not steer the terminal."""
+    return "\n".join(clean_lines(text))
 
 
 def _now() -> str:

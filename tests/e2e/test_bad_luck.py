@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def test_what_only_others_need_keeps_nobody(place: Place) -> None:
     child = held(place)
     path = place.home / "identities/launch@r1.json"
     path.write_bytes(b"{")
-    time.sleep(1)
+    wait_for("it is said", lambda: f"corrupt record {path}" in (place.root / "out").read_text())
     place.free("a")
     assert place.finish(child) == 0, place.told()
     assert path.read_bytes() == b"{"

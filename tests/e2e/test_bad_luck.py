@@ -65,7 +65,9 @@ def test_what_only_others_need_keeps_nobody(place: Place) -> None:
     child = held(place)
     path = place.home / "identities/launch@r1.json"
     path.write_bytes(b"{")
-    wait_for("it is said", lambda: f"corrupt record {path}" in (place.root / "out").read_text())
+    moment = path.stat().st_mtime
+    lives = [place.home / f"identities/{stem}@r1.life" for stem in ("guardian-crew", "runner-a", "orchestrator-a")]
+    wait_for("everybody has looked since", lambda: all(life.stat().st_mtime > moment for life in lives))
     place.free("a")
     assert place.finish(child) == 0, place.told()
     assert path.read_bytes() == b"{"

@@ -119,9 +119,9 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
         complaints.hear(str(error), now)
         damaged = isinstance(error, RecordError)
         if complaints.outlasts(world.timing.damage_patience if damaged else world.timing.git_patience, now):
-            layer.trouble(str(error))
             if damaged:
-                raise
+                raise  # the life ends with it, not the node: whoever mends the record lets it go on
+            layer.trouble(str(error))
         return False
     except OSError as error:
         if error.errno not in PASSING:

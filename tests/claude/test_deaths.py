@@ -24,7 +24,7 @@ def past_of(record) -> str:
     return json.dumps(record.body["messages"][:-1])
 
 
-@pytest.mark.parametrize("who", ["cli", "orchestrator", "stretch"])
+@pytest.mark.parametrize("who", ["cli", "orchestrator", pytest.param("stretch", marks=pytest.mark.slow)])
 def test_a_death_in_mid_tool_is_resumed_with_its_past(scene, who):
     """The tool's orphans are gone, the transcript is really sent, and the work is done once."""
     place = scene.place

@@ -71,6 +71,7 @@ def reasons(scene) -> dict[str, str]:
     return {name: node["reason"] for name, node in scene.place.nodes().items() if node["status"] == "failed"}
 
 
+@pytest.mark.slow
 def test_what_a_model_says_can_be_anything(scene, nonsense):
     """Reports twice, of wrong types, huge, hostile; unknown tools; questions in a heap; token counts that are none."""
     place = scene.place

@@ -15,6 +15,7 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     """Files written and committed by the real tools land; stream, usage, hook and cost tell of it; then no call."""
     place = scene.place
     place.covered = True
+    scene.configure("starts = 1")
     scene.players = {name: steps(work(name), say(use(f"{TOOL}save_notes", text=f"{name} is written"),
                                                  use(f"{TOOL}update_phase", phase="impl_complete")),
                                  report(), "Done.") for name in ("a", "b")}
@@ -37,6 +38,8 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     rows = json.loads(place.command("cost", "--json").stdout)
     assert [row["of"] for row in rows] == ["r1/a", "r1/b"]
     assert all(row["calls"] == 4 and row["usd"] > 0 for row in rows), rows
+    logs = [place.command("logs", name).stdout for name in ("a", "b")]
+    assert any("waits for its turn" in log for log in logs), "one start at a time"
     assert len(scene.server.messages) == 8, "four calls a node, and not one more"
     place.check_left()
 

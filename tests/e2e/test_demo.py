@@ -178,6 +178,7 @@ def test_a_real_model_is_not_asked_without_a_key(demo_place):
 
 
 @isolated
+@pytest.mark.slow
 def test_the_one_with_the_real_cli_shows_all_that_is_promised(demo_place):
     """Offline, a script plays the model: two deaths in mid-tool, a question, a refusal; all four land."""
     child = start(demo_place, "--claude", "--keep", ANTHROPIC_API_KEY="not to be passed on")

@@ -173,4 +173,5 @@ def _fail(endings: Sequence[Ending], _answered: bool) -> Move:
 
 
 _SIMPLE = {REPORTED: _reported, QUESTION: _question, SILENT: _silent, STOPPED: _stopped, why.CRASH: _stopped,
-           PERSON: _stopped,           why.CONTEXT: _hand_over, why.UNKNOWN_SESSION: _unknown}
+           PERSON: _stopped,
+           why.CONTEXT: _hand_over, why.UNKNOWN_SESSION: _unknown}

@@ -27,7 +27,7 @@ async def start_slot(home: Path, places: int, note: Callable[[str], None],
     lock, told = None, False
     while not stop.is_set() and (lock := _try(folder, places)) is None:
         if not told:
-            note(f"waits for its turn: {places} sessions are starting")
+            note(f"for its turn: {places} at a time start")
             told = True
         await asyncio.sleep(_LOOK)
     started = asyncio.Event()

@@ -42,6 +42,7 @@ from garrison.agents.claude.files import ClaudeFiles, append_line, read_json
 from garrison.agents.claude.limiter import start_slot
 from garrison.agents.claude.order import Order, from_json
 from garrison.agents.claude.store import Mirror
+from garrison.records import atomic
 from garrison.records.life import LifeLock
 from garrison.system.screen import clean_lines
 
@@ -126,8 +127,14 @@ class Stretch:
         if found == "restored":
             self.note("the CLI's transcript was gone; it is restored from the attempt's folder")
 
+    def _queue(self, what: str) -> None:
+        """Say that other sessions are starting before this one, to whoever watches and to `status`."""
+        self.note(f"waits {what}")
+        atomic.write(self.files.waiting, what.encode(), durable=False)
+
     async def _connected(self) -> Ending:
-        async with start_slot(Path(self.order.home), self.settings.starts, self.note, self._stop) as started:
+        async with start_slot(Path(self.order.home), self.settings.starts, self._queue, self._stop) as started:
+            self.files.waiting.unlink(missing_ok=True)
             if self._stop.is_set():
                 return self._end(decide.STOPPED)
             client = ClaudeSDKClient(options_of(self.order, self.files, self.stderr.append))

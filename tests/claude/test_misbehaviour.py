@@ -113,6 +113,7 @@ def test_what_a_model_says_can_be_anything(scene, nonsense):
     place.check_left_but_failed(*why)
 
 
+@pytest.mark.slow
 def test_what_a_model_does_is_contained(scene):
     """It leaves its branch, rewrites history, removes its tree or its .git, kills its CLI, leaves programs behind."""
     place = scene.place

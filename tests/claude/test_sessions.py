@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
-from claude_scripts import TOOL, again, report, steps, work
+import pytest
+
+from claude_scripts import TOOL, Player, again, report, steps, work
 from garrison.testing.asked import Asked
 from garrison.testing.turn import ALWAYS, Fault, Turn, say, use
 from support import git, wait_for
@@ -50,7 +53,7 @@ def test_each_passing_trouble_is_waited_out_and_each_lasting_one_is_said(scene):
     scene.configure("stale = 4")
     mishaps = {
         "overloaded": Fault("status", 529), "broken": Fault("status", 500), "dropped": Fault("drop", "before"),
-        "oversize": Fault("oversize"),
+        "oversize": Fault("oversize"), "mute_before": Fault("hang", "before", seconds=60),
     }
     for name, fault in mishaps.items():
         first = work(name)
@@ -118,15 +121,37 @@ def test_a_question_travels_up_and_its_answer_comes_back(scene):
 
 
 def test_a_refused_key_waits_for_a_person(scene):
-    """401 parks the session at once, with what to do; an answer lets it try again."""
+    """401 and 403 park the session at once, with what to do; an answer lets it try again."""
     place = scene.place
-    first = work("a")
-    scene.players["a"] = steps(Turn(first.blocks, faults=(Fault("status", 401, times=2),)), report(), "Done.")
-    child = scene.launch(scene.graph(a=""))
-    wait_for("it says what to do", lambda: re.search("a asks: .*garrison login", place.told()))
-    assert scene.endings("a") == ["authentication"]
-    assert place.command("answer", "a", "the key is mended").returncode == 0
+    mended: set[str] = set()
+
+    def player(name: str, status: int) -> Player:
+        works = again(work(name), after=(work(name), report(), "Done."))
+        return lambda asked: works(asked) if name in mended else Fault("status", status, times=ALWAYS)
+
+    scene.players = {"a": player("a", 401), "b": player("b", 403)}
+    child = scene.launch(scene.graph(a="", b=""))
+    for name in "ab":
+        wait_for(f"{name} says what to do", lambda name=name: re.search(f"{name} asks: .*garrison login", place.told()))
+        assert scene.endings(name) == ["authentication"]
+        mended.add(name)
+        assert place.command("answer", name, "the key is mended").returncode == 0
     assert place.finish(child) == 0, place.told()
+
+
+@pytest.mark.slow
+def test_an_idle_minute_costs_no_call(scene):
+    """A node waits for an answer, another has landed: nobody asks the model anything meanwhile."""
+    place = scene.place
+    scene.players["a"] = steps(say(use(f"{TOOL}ask_guardian", question="Which?")), "I wait.")
+    scene.players["b"] = steps(work("b"), report(), "Done.")
+    scene.launch(scene.graph(a="", b=""))
+    wait_for("a waits", lambda: "asks: Which?" in place.told() and scene.cli("a") is None)
+    wait_for("b has landed", lambda: place.nodes().get("b", {}).get("status") == "validated")
+    calls = len(scene.server.requests)
+    time.sleep(60)  # what must not happen has no event to wait for
+    assert len(scene.server.requests) == calls
+    assert place.command("stop", "r1").returncode == 0
 
 
 def test_a_budget_is_kept_over_lives_and_attempts(scene):

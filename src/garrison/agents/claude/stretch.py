@@ -73,7 +73,6 @@ class Stretch:
         self._answers: dict[str | None, tuple[str, str, dict[str, Any]]] = {}
         """Whose answer is under way (None: the session's own, else a subagent's): message id, model, usage so far."""
         self._resets_at: float | None = None
-        self._client: ClaudeSDKClient | None = None
         self._stop = asyncio.Event()
         self.lock: LifeLock | None = None
         """Held until this process ends: nobody else may run the CLI on the session."""
@@ -141,7 +140,6 @@ class Stretch:
             try:
                 await client.connect()
                 await self._remember_process(client)
-                self._client = client
                 await client.query(self.order.prompt)
                 return await self._listen(client, started)
             finally:

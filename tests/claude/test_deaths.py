@@ -53,14 +53,20 @@ def stretch_of(place) -> int | None:
     return next((one.pid for one in place.mine() if "garrison.agents.claude.stretch" in one.argv), None)
 
 
-def test_deaths_above_do_not_disturb_a_session(scene):
-    """Runner and guardian die in mid-turn: the session goes on, and no call is made twice."""
-    place = scene.place
+def in_mid_turn(scene):
+    """A run of one node whose model has begun to speak, and hangs; its launcher."""
     first = work("a")
     scene.players["a"] = again(Turn(first.blocks, faults=(Fault("hang", "stream", seconds=60),)),
                                after=(first, report(), "Done."))
     child = scene.launch(scene.graph(a=""))
     scene.server.wait_for(1)
+    return child
+
+
+def test_deaths_above_do_not_disturb_a_session(scene):
+    """Runner and guardian die in mid-turn: the session goes on, and no call is made twice."""
+    place = scene.place
+    child = in_mid_turn(scene)
     place.kill("runner-a", "guardian-crew")
     place.pid("runner-a", life=2)
     place.pid("guardian-crew", life=2)
@@ -73,11 +79,7 @@ def test_deaths_above_do_not_disturb_a_session(scene):
 def test_a_death_in_mid_turn_and_a_lost_transcript(scene):
     """The orchestrator dies while the model speaks; where the CLI's files and the copy are gone, a session is begun."""
     place = scene.place
-    first = work("a")
-    scene.players["a"] = again(Turn(first.blocks, faults=(Fault("hang", "stream", seconds=60),)),
-                               after=(first, report(), "Done."))
-    child = scene.launch(scene.graph(a=""))
-    scene.server.wait_for(1)
+    child = in_mid_turn(scene)
     cli = scene.cli("a")
     for folder in (place.home / "claude", scene.folder("a") / "transcripts"):
         for path in folder.rglob("*.jsonl"):

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from explained import check_explained
+
 PROGRAM = [sys.executable, "-P", "-m", "garrison.cli.main"]
 DEADLINE = 100.0
 """Seconds until a wait is a failure: twenty times what the longest takes on a quiet machine."""
@@ -312,7 +314,7 @@ class Place:
 
     def check(self, *names: str, run: str = "r1", history: bool = True) -> None:
         """The run ended right: everything done, landed once and tested, history complete (`history`; not where lives
-        ended in order), nothing left. No garrison code is asked."""
+        ended in order), nothing left. No garrison code is asked; then, whether garrison can explain it all."""
         assert self.status(run) == "done", self.told()
         assert {name: node["status"] for name, node in self.nodes(run).items()} == dict.fromkeys(names, "validated")
         self.check_landed(*names, run=run)
@@ -321,6 +323,7 @@ class Place:
             self.check_history(run)
         for name in names:
             assert self.hook(f"runner-{name}", run)["phase"] == "merged"
+        check_explained(self.home, run)
         self.check_left(run)
 
     def check_landed(self, *names: str, run: str = "r1") -> None:

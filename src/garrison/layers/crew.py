@@ -14,9 +14,11 @@ from garrison.records import signals
 from garrison.records.identity import Identity, ended, step
 from garrison.records.life import is_held
 from garrison.records.signals import Signal
+from garrison.supervise.explain import to_plain
 from garrison.supervise.replace import fence, sweep_life
 from garrison.supervise.start import fresh_id
 from garrison.supervise.step import LifeView
+from garrison.supervise.verdict import judge
 from garrison.system import failpoint
 
 if TYPE_CHECKING:
@@ -41,7 +43,10 @@ class Crew:
     def view(self, key: Key) -> LifeView:
         """One name as it is now."""
         identity = self.world.store.read(Identity, key)
-        return LifeView(identity, self.world.observer.judge(identity) if identity else None)
+        if identity is None:
+            return LifeView()
+        seen = self.world.observer.see(identity)
+        return LifeView(identity, judge(identity, seen), seen)
 
     def lives(self, key: Key) -> bool:
         """Whether a life of that name is there; where its record cannot be read, the life lock says so."""
@@ -50,11 +55,18 @@ class Crew:
         except RecordError:
             return is_held(self.world.store.life_path(key))
 
+    def decided(self, act: Act) -> None:
+        """Journal what is about to be done to a life, and all that it was decided on: `garrison why` replays it."""
+        assert act.basis is not None
+        self.record("decision", {"act": act.kind, "why": act.why, "basis": to_plain(act.basis)})
+
     def replace(self, view: LifeView, why: str) -> None:
         """Fence and sweep a dead life; nothing happens if it has moved on since it was judged."""
         assert view.identity is not None
         with contextlib.suppress(Fenced):
             fenced = fence(self.world.observer, view.identity, why)
+            self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation, "why": why,
+                                   "evidence": fenced.metadata.get("evidence", {})})
             failpoint.here(":fenced")
             self.sweep(fenced)
             failpoint.here(":swept")
@@ -143,9 +155,11 @@ def name_of(act: Act) -> str:
 _WORDED = frozenset({"move", "say", "job", "run", "fact"})
 
 
-def perform(layer: object, act: Act, view: object) -> None:
+def perform(layer: Any, act: Act, view: object) -> None:
     """Do one act: the layer's method `_do_<kind>`, between two points where the tests kill."""
     failpoint.here(f"{name_of(act)}.before")
+    if act.basis is not None:
+        layer.crew.decided(act)
     getattr(layer, f"_do_{act.kind}")(act, view)
     failpoint.here(f"{name_of(act)}.after")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.pipeline.routing import finished, first_status, frontier
 from garrison.records.signals import objection
 from garrison.supervise.restart import Policy
-from garrison.supervise.step import LifeView, Step, burial, next_step
+from garrison.supervise.step import Basis, LifeView, Step, burial, next_step
 
 if TYPE_CHECKING:
     from garrison.layers.run_state import NodeState, RunState
@@ -67,6 +67,8 @@ class Act:
     why: str = ""
     posted: Posted | None = None
     data: dict[str, Any] = field(default_factory=dict)
+    basis: Basis | None = field(default=None, compare=False)
+    """What a life's start or end was decided on; it is journaled before the act."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _stop(state: RunState, view: GuardianView) -> Decision:
 def _send_home(state: RunState, view: GuardianView) -> list[Act]:
     """Bury the dead; ask the living to end, runners first; who does not in time is replaced, and strays go last."""
     lives = {**view.runners, "processor": view.processor}
-    buried = [Act(step.kind, name, why=step.why) for name, life in lives.items() if life.identity
+    buried = [Act(step.kind, name, why=step.why, basis=step.basis) for name, life in lives.items() if life.identity
               and (step := burial(life, state.deaths.get(life.identity.key.full, [])))]
     if buried:
         return buried
@@ -230,7 +232,7 @@ def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[li
             wakes.append(step.at)
         elif step.kind not in ("none", "ended"):
             acts += _given_up(state, name, step.why) if step.kind == "park" else []
-            acts.append(Act(step.kind, name, why=step.why))
+            acts.append(Act(step.kind, name, why=step.why, basis=step.basis))
     return acts, min(wakes, default=None)
 
 
@@ -261,9 +263,9 @@ def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy
     limits = policy if name in state.nodes else replace(policy, total=None)  # the processor serves the whole run
     step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, limits)
     if step.kind == "ended" and name in state.nodes and life.precedes(state.nodes[name].attempt):
-        return Step("start", f"attempt {state.nodes[name].attempt}")
+        return replace(step, kind="start", why=f"attempt {state.nodes[name].attempt}")
     if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
-        return Step("start", f"{step.why}, lifted")
+        return replace(step, kind="start", why=f"{step.why}, lifted")
     return step
 
 

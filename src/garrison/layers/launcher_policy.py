@@ -62,7 +62,7 @@ def _leave(view: LauncherView, policy: Policy) -> Decision:
         if step.kind == "wait":
             return Decision([], step.at)
         if step.kind in ("replace", "record", "start"):
-            return Decision([Act(step.kind, why=step.why)])
+            return Decision([Act(step.kind, why=step.why, basis=step.basis)])
     return Decision([Act("end", view.run_status)])
 
 
@@ -75,8 +75,8 @@ def _guard(view: LauncherView, policy: Policy) -> Decision:
     if step.kind == "ended":  # parked: by this launcher's predecessor or a person
         return Decision([Act("end", "parked", why=step.why)])
     if step.kind == "park":
-        return Decision([Act("park", why=step.why), Act("end", "parked", why=step.why)])
-    return Decision([Act(step.kind, why=step.why)])
+        return Decision([Act("park", why=step.why, basis=step.basis), Act("end", "parked", why=step.why)])
+    return Decision([Act(step.kind, why=step.why, basis=step.basis)])
 
 
 def _unfinished(view: LauncherView) -> LifeView:

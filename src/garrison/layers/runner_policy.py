@@ -154,7 +154,7 @@ def _stop(facts: RunnerFacts, view: RunnerView) -> list[Act]:
 
 def _bury(facts: RunnerFacts, view: RunnerView) -> list[Act]:
     step = burial(view.orchestrator, facts.deaths)
-    return [Act(step.kind, why=step.why)] if step else []
+    return [Act(step.kind, why=step.why, basis=step.basis)] if step else []
 
 
 def _fail(facts: RunnerFacts, view: RunnerView) -> list[Act]:
@@ -227,12 +227,13 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
         return Decision([Act("end", why="orphaned")])
     if step.kind == "park":
         # the fact first: a successor that finds the orchestrator parked, and no fact, would wait for a person
-        return Decision([_failure(f"its orchestrator was given up: {step.why}"), Act("park", why=step.why)])
+        return Decision([_failure(f"its orchestrator was given up: {step.why}"),
+                         Act("park", why=step.why, basis=step.basis)])
     if step.kind == "wait":
         return Decision([], step.at)
     if step.kind in ("none", "ended"):
         return Decision([])
-    return Decision([Act(step.kind, why=step.why)])
+    return Decision([Act(step.kind, why=step.why, basis=step.basis)])
 
 
 def _unfinished(orchestrator: LifeView) -> LifeView:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from garrison.light import dataclass
+from garrison.light import dataclass, field, replace
 from garrison.supervise import restart
 
 TYPE_CHECKING = False
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from garrison.records.identity import Identity
     from garrison.supervise.restart import Death, Policy
-    from garrison.supervise.verdict import Verdict
+    from garrison.supervise.verdict import Seen, Verdict
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class LifeView:
 
     identity: Identity | None = None
     verdict: Verdict | None = None
+    seen: Seen | None = None
+    """What the verdict was reached on."""
 
     @property
     def living(self) -> bool:
@@ -32,6 +34,19 @@ class LifeView:
 
 
 @dataclass(frozen=True)
+class Basis:
+    """All that a step was decided on; with it the decision can be made again (`supervise.explain`)."""
+
+    rule: str
+    """The function that decided: next_step or burial."""
+    view: LifeView
+    deaths: Sequence[Death] = ()
+    now: float = 0.0
+    boot_id: str = ""
+    policy: Policy | None = None
+
+
+@dataclass(frozen=True)
 class Step:
     """`kind`: start, none (living), replace (dead), record (its death is not journaled yet), wait (until `at`,
     monotonic), park (give up), ended (terminated or parked: not acted on here)."""
@@ -39,10 +54,16 @@ class Step:
     kind: str
     why: str = ""
     at: float = 0.0
+    basis: Basis | None = field(default=None, compare=False)
 
 
 def next_step(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> Step:
     """The step for one name; `deaths` are the journaled ones of this name in this attempt."""
+    return replace(_next(view, deaths, now, boot_id, policy),
+                   basis=Basis("next_step", view, deaths, now, boot_id, policy))
+
+
+def _next(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> Step:
     identity, verdict = view.identity, view.verdict
     if identity is None or verdict is None:
         return Step("start", "no life yet")
@@ -63,11 +84,11 @@ def next_step(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str,
 def burial(view: LifeView, deaths: Sequence[Death]) -> Step | None:
     """What is due to a life that died though nobody needs a successor: its replacement (its tools may live on and
     write), then the record of its death; None if it lives, ended in order or is buried."""
-    identity, verdict = view.identity, view.verdict
+    identity, verdict, basis = view.identity, view.verdict, Basis("burial", view, deaths)
     if identity is None or verdict is None:
         return None
     if verdict.state in ("dead", "lapsed"):
-        return Step("replace", verdict.why)
+        return Step("replace", verdict.why, basis=basis)
     if identity.status == "crashed" and all(death.incarnation != identity.incarnation for death in deaths):
-        return Step("record", identity.reason)
+        return Step("record", identity.reason, basis=basis)
     return None

@@ -1,0 +1,194 @@
+"""What became of somebody and why, told from a run's events. Pure.
+
+The rule of this room: a decision is told with what it was decided on, and is made again from that; where the rules
+of today would decide otherwise, the line says so. What changes nothing for who is asked about is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from garrison.cli.doing import first_line
+from garrison.cli.output import age
+from garrison.errors import RecordError
+from garrison.layers.chronicle import Event
+from garrison.supervise.explain import from_plain, replay
+from garrison.supervise.step import Basis
+
+
+@dataclass(frozen=True)
+class Told:
+    """One line of a story; `observed` and `rule` stand below it."""
+
+    at: str
+    by: str
+    about: str
+    """The full name of an agent, else a node, else the run."""
+    node: str
+    kind: str
+    text: str
+    observed: str = ""
+    rule: str = ""
+    same: bool | None = None
+    """Whether the decision, made again from what was observed, is the same; None where nothing was decided."""
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """As JSON's shapes."""
+        return {name: value for name, value in asdict(self).items() if name != "data"} | {"basis": self.data}
+
+
+def story(events: Sequence[Event], names: frozenset[str], node: str = "") -> list[Told]:
+    """The lines about the agents `names` (all of them where it is empty) and about `node`, in order.
+
+    A decision and what came of it are one line; one that nothing came of (the supervisor died in between, another was
+    faster) has a line of its own.
+    """
+    return [line for line in _joined(events) if line.about and (
+        not names or line.about in names or (node and line.node == node))]
+
+
+def _joined(events: Sequence[Event]) -> list[Told]:
+    told: list[Told] = []
+    decided: dict[str, Told] = {}
+    """Who decided, with its life → the decision that nothing has come of yet."""
+    for event in events:
+        line = tell(event)
+        if line is None:
+            continue
+        before = decided.pop(event.by, None)
+        if before is not None and _EFFECTS[before.data["act"]] == event.kind:
+            line = replace(line, observed=before.observed, rule=before.rule, same=before.same, data=before.data)
+        elif before is not None:
+            told.append(before)
+        if event.kind == "decision":
+            decided[event.by] = line
+        else:
+            told.append(line)
+    return [*told, *decided.values()]
+
+
+def tell(event: Event) -> Told | None:
+    """One event as a line; None for what explains nothing."""
+    if event.kind == "decision":
+        return _decision(event)
+    teller = _TELLERS.get(event.kind)
+    text = teller(event.data) if teller else ""
+    if not text:
+        return None
+    about = event.about or event.node or (event.by.partition("#")[0] if event.kind == "open" else f"run {event.run}")
+    return Told(event.at, event.by, about, event.node, event.kind, text)
+
+
+def _decision(event: Event) -> Told | None:
+    act, why, plain = event.data["act"], event.data["why"], event.data["basis"]
+    words = _ACTS.get(act)
+    if words is None:
+        return None
+    try:
+        basis = from_plain(plain)
+        again = replay(basis, act)
+        observed, same = observation(basis), again.same
+    except (RecordError, KeyError, TypeError, ValueError) as error:
+        observed, same = f"cannot be read back: {error}", False
+    return Told(event.at, event.by, event.about, event.node, event.kind, words, observed, why, same,
+                {"act": act, **plain})
+
+
+def observation(basis: Basis) -> str:
+    """What a supervisor had before it, in words; '' where there was no life yet."""
+    identity, seen, verdict = basis.view.identity, basis.view.seen, basis.view.verdict
+    if identity is None:
+        return ""
+    parts = [f"life {identity.incarnation} is recorded {identity.status}" + (
+        f" ({first_line(identity.reason)})" if identity.reason else "")]
+    if seen is not None and identity.pid is not None and identity.status in ("starting", "active", "held"):
+        parts.append(_process(identity.pid, identity.start_ticks, seen.pid_ticks))
+    if seen is not None and seen.beat_age is not None:
+        parts.append(f"last beat {age(seen.beat_age) if seen.beat_age >= 10 else f'{seen.beat_age:.1f}s'} ago")
+    if verdict is not None:
+        parts.append(f"verdict {verdict.state}: {verdict.why}")
+    if basis.rule == "next_step" and basis.deaths:
+        window = f" in {basis.policy.window:.0f} s, {basis.policy.intensity} allowed" if basis.policy else ""
+        parts.append(f"deaths counted {len(basis.deaths)}{window}")
+    return "; ".join(parts)
+
+
+def _process(pid: int, expected: int | None, found: int | None) -> str:
+    if found is None:
+        return f"no process {pid}"
+    return f"process {pid} is there" if found == expected else f"process {pid} belongs to another"
+
+
+_ACTS = {
+    "start": "a life was to be started", "replace": "what was left of it was to be ended",
+    "record": "its death was to be counted", "park": "it was to be parked",
+}
+"""Act → what was to be done."""
+_EFFECTS = {"start": "spawn", "replace": "fenced", "record": "death", "park": "park"}
+"""Act → the kind of record that says it was done."""
+
+
+def _fenced(data: dict[str, Any]) -> str:
+    return f"life {data['incarnation']} is declared over: {first_line(data['why'])}"
+
+
+def _swept(data: dict[str, Any]) -> str:
+    return f"killed what lived on of life {data['incarnation']}: pid {', '.join(map(str, data['pids']))}"
+
+
+def _death(data: dict[str, Any]) -> str:
+    return f"life {data['incarnation']} died in attempt {data['attempt']}: {first_line(data['why'])}"
+
+
+def _spawn(data: dict[str, Any]) -> str:
+    return f"life {data['incarnation']} started: {first_line(data['why'])}"
+
+
+def _node(data: dict[str, Any]) -> str:
+    reason = f": {first_line(data['reason'])}" if data.get("reason") else ""
+    commit = f" as {data['commit'][:10]}" if data.get("commit") else ""
+    return f"node {data['status']}, attempt {data.get('attempt', 1)}{commit}{reason}"
+
+
+def _signal(data: dict[str, Any]) -> str:
+    if data.get("effect"):
+        return f"{data.get('type')} from {data.get('from', '?')}: {_node(data['effect'])}"
+    if data.get("question"):
+        return f"asks: {first_line(data['question']['text'])}"
+    if data.get("kill"):
+        return f"its life {data['kill']} is to be ended, by order"
+    return ""
+
+
+def _fact(data: dict[str, Any]) -> str:
+    if data["name"] not in ("failed", "acceptance", "setup", "validator"):
+        return ""
+    return f"{data['name']}: {first_line(str(data['value']))}" if data["value"] else ""
+
+
+def _run(data: dict[str, Any]) -> str:
+    return f"run {data['status']}" + (f": {first_line(data['reason'])}" if data.get("reason") else "")
+
+
+_TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "fenced": _fenced, "swept": _swept, "death": _death, "spawn": _spawn, "node": _node, "signal": _signal,
+    "fact": _fact, "run": _run,
+    "open": lambda data: f"life {data['incarnation']} begins its work (pid {data['pid']})"
+                         + (f": {data['why']}" if data.get("why") else ""),
+    "park": lambda data: f"parked: {first_line(data['why'])}",
+    "job": lambda data: f"{data['name']} runs: {first_line(str(data['command']))}",
+    "rescue": lambda data: f"its work is kept under {data['ref']}",
+    "note": lambda data: first_line(data["text"]),
+    "refused": lambda data: f"refused the signal {data['file']}: {first_line(data['why'])}",
+    "enq": lambda data: f"enqueued {data['branch']} at {data['oid'][:10]} for {data['target']}",
+    "verdict": lambda data: f"gate {data['result']}"
+                            + (f": {first_line(data['reason'])}" if data.get("reason") else ""),
+    "state": lambda data: f"merge entry {data['status']}"
+                          + (f": {first_line(data['reason'])}" if data.get("reason") else ""),
+    "landed": lambda data: f"landed as {data['commit'][:10]}",
+    "cancel": lambda data: f"merge entry withdrawn: {first_line(data['reason'])}",
+}
+"""Record kind → its line; a kind that is not here explains nothing."""

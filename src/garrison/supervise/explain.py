@@ -1,0 +1,81 @@
+"""Why a life was started, ended or given up: the decision's inputs as JSON, and the decision made again. Pure.
+
+The rule of this room: nothing is explained from memory. What was observed is journaled whole before the act, and
+`replay` puts it through the very functions that decided, so that an explanation that is not the reason shows.
+"""
+
+from __future__ import annotations
+
+from garrison.light import dataclass
+from garrison.records.identity import Identity
+from garrison.records.record import from_dict, to_dict
+from garrison.supervise import step as steps
+from garrison.supervise.restart import Death, Policy
+from garrison.supervise.step import Basis, LifeView, Step
+from garrison.supervise.verdict import Seen, Verdict, judge
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_SLIM = frozenset({"session_id", "parent", "worktree", "branch", "tmux", "respawns", "predecessor_id", "agent_id"})
+"""Of an identity, what no supervisor decides on."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A decision made again from what was journaled."""
+
+    verdict: Verdict | None
+    step: Step | None
+    same: bool
+    """Whether verdict and step are those of then."""
+
+
+def to_plain(basis: Basis) -> dict[str, Any]:
+    """A basis in JSON's shapes."""
+    identity, verdict, seen = basis.view.identity, basis.view.verdict, basis.view.seen
+    return {
+        "rule": basis.rule, "now": basis.now, "boot_id": basis.boot_id,
+        "deaths": [_bare(death) for death in basis.deaths],
+        **({"policy": _bare(basis.policy)} if basis.policy is not None else {}),
+        **({"identity": _slim(identity)} if identity is not None else {}),
+        **({"verdict": _bare(verdict)} if verdict is not None else {}),
+        **({"seen": _bare(seen)} if seen is not None else {}),
+    }
+
+
+def from_plain(data: dict[str, Any]) -> Basis:
+    """The inverse of `to_plain`; RecordCorrupt if it is none, or was written with fields this garrison lacks."""
+    def read(kind: type[Any], name: str) -> Any:
+        return from_dict(kind, data[name], "a journaled decision") if name in data else None
+
+    deaths = [from_dict(Death, one, "a journaled decision") for one in data.get("deaths", [])]
+    identity = from_dict(Identity, {"agent_id": "", **data["identity"]}, "a journaled decision") \
+        if "identity" in data else None
+    view = LifeView(identity, read(Verdict, "verdict"), read(Seen, "seen"))
+    return Basis(data["rule"], view, deaths, data.get("now", 0.0), data.get("boot_id", ""), read(Policy, "policy"))
+
+
+def replay(basis: Basis, kind: str) -> Replay:
+    """Judge and decide again; `kind` is what was done then."""
+    view = basis.view
+    verdict = judge(view.identity, view.seen) if view.identity is not None and view.seen is not None else view.verdict
+    if basis.rule == "burial":
+        step = steps.burial(view, basis.deaths)
+    else:
+        step = steps.next_step(view, basis.deaths, basis.now, basis.boot_id, basis.policy or Policy())
+    # A start after an orderly end is the layer's own rule (lifted, next attempt), on top of "ended".
+    same = step is not None and (step.kind == kind or (step.kind, kind) == ("ended", "start"))
+    # Only the verdict's state: a layer that ended in order without its work done is counted as one that died.
+    return Replay(verdict, step, same and (verdict and verdict.state) == (view.verdict and view.verdict.state))
+
+
+def _bare(value: Any) -> dict[str, Any]:
+    body = to_dict(value)
+    del body["schema"]
+    return body
+
+
+def _slim(identity: Identity) -> dict[str, Any]:
+    return {name: value for name, value in _bare(identity).items() if name not in _SLIM and value is not None}

@@ -1,0 +1,130 @@
+"""Decisions as journaled, and made again: nothing that decided is lost on the way through JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.cli.why_story import observation, story
+from garrison.layers.chronicle import Event, about_of
+from garrison.records.identity import STATUSES, Identity
+from garrison.records.journal import Entry
+from garrison.supervise.explain import from_plain, replay, to_plain
+from garrison.supervise.restart import Death, Policy
+from garrison.supervise.step import LifeView, burial, next_step
+from garrison.supervise.verdict import Seen, judge
+
+NOW = "2026-01-31T12:00:00.000000Z"
+TICKS = st.sampled_from([None, 7, 8])
+DEATHS = st.lists(st.builds(Death, st.integers(1, 9), st.floats(0, 2000), st.sampled_from(["b", "c"])), max_size=9)
+
+
+def identities() -> st.SearchStrategy[Identity]:
+    return st.builds(
+        lambda status, pid, reason, life: Identity("id", "runner", "a", "r1", NOW, pid=pid, start_ticks=7, pid_ns="n",
+                                                   boot_id="b", host="h", status=status, incarnation=life,
+                                                   metadata={"reason": reason}),
+        st.sampled_from(sorted(STATUSES)), st.sampled_from([None, 42]), st.sampled_from(["done", "stopped", ""]),
+        st.integers(1, 9))
+
+
+def seens() -> st.SearchStrategy[Seen]:
+    return st.builds(lambda ticks, boot, beat, late: Seen("h", boot, "n", pid_ticks=ticks, beat_age=beat,
+                                                          deadline_passed=late),
+                     TICKS, st.sampled_from(["b", "c"]), st.one_of(st.none(), st.floats(0, 900)), st.booleans())
+
+
+def views() -> st.SearchStrategy[LifeView]:
+    return st.one_of(st.just(LifeView()), st.builds(lambda identity, seen: LifeView(
+        identity, judge(identity, seen), seen), identities(), seens()))
+
+
+@given(views(), DEATHS, st.floats(0, 3000))
+def test_a_decision_read_back_is_the_same_decision(view: LifeView, deaths: list[Death], now: float) -> None:
+    step = next_step(view, deaths, now, "b", Policy(total=6))
+    assert step.basis is not None
+    again = replay(from_plain(json.loads(json.dumps(to_plain(step.basis)))), step.kind)
+    assert again.step == step
+    assert again.verdict == view.verdict
+    assert again.same
+
+
+@given(views(), DEATHS)
+def test_a_burial_read_back_is_the_same(view: LifeView, deaths: list[Death]) -> None:
+    step = burial(view, deaths)
+    if step is not None:
+        assert step.basis is not None
+        assert replay(from_plain(json.loads(json.dumps(to_plain(step.basis)))), step.kind).same
+
+
+def _dead() -> LifeView:
+    identity = Identity("id", "runner", "a", "r1", NOW, pid=42, start_ticks=7, pid_ns="n", boot_id="b", host="h")
+    seen = Seen("h", "b", "n", beat_age=3.25)
+    return LifeView(identity, judge(identity, seen), seen)
+
+
+def _event(kind: str, data: dict[str, object], seq: int = 1, about: str = "runner-a@r1") -> Event:
+    return Event(NOW, "r1", "guardian", "guardian-p@r1#1", seq, kind, "a", about, data)
+
+
+def _decision(act: str, view: LifeView) -> Event:
+    step = next_step(view, [], 10.0, "b", Policy())
+    assert step.basis is not None
+    return _event("decision", {"act": act, "why": step.why, "basis": to_plain(step.basis)})
+
+
+def test_a_decision_and_what_came_of_it_are_one_line() -> None:
+    lines = story([_decision("replace", _dead()), _event("fenced", {"incarnation": 1, "why": "process 42 is gone"}, 2)],
+                  frozenset({"runner-a@r1"}))
+    assert [(line.kind, line.same) for line in lines] == [("fenced", True)]
+    assert lines[0].observed == ("life 1 is recorded active; no process 42; last beat 3.2s ago; "
+                                 "verdict dead: process 42 is gone")
+    assert lines[0].rule == "process 42 is gone"
+
+
+def test_a_decision_that_nothing_came_of_is_told_by_itself() -> None:
+    lines = story([_decision("replace", _dead()), _event("note", {"text": "something else"}, 2)], frozenset())
+    assert [line.text for line in lines] == ["what was left of it was to be ended", "something else"]
+
+
+def test_a_decision_that_its_inputs_do_not_bear_out_is_said() -> None:
+    """Somebody wrote `start` over a life that was dead and not replaced: no rule of ours does that."""
+    lines = story([_decision("start", _dead())], frozenset())
+    assert [line.same for line in lines] == [False]
+
+
+@pytest.mark.parametrize("spoilt", [{"rule": "next_step", "identity": {"role": "runner", "name": "a"}}, {}])
+def test_a_decision_that_cannot_be_read_back_is_said(spoilt: dict[str, object]) -> None:
+    lines = story([_event("decision", {"act": "start", "why": "x", "basis": spoilt})], frozenset())
+    assert lines[0].same is False
+    assert "cannot be read back" in lines[0].observed
+
+
+def test_only_who_is_asked_about_is_told_of() -> None:
+    events = [_event("note", {"text": "of a"}), Event(NOW, "r1", "guardian", "g#1", 2, "node", "b", "",
+                                                      {"node": "b", "status": "active"})]
+    assert [line.text for line in story(events, frozenset({"runner-a@r1"}))] == ["of a"]
+    assert [line.text for line in story(events, frozenset({"x"}), "b")] == ["node active, attempt 1"]
+
+
+def test_the_seen_of_a_stranger_in_its_place() -> None:
+    dead = _dead()
+    assert dead.identity is not None
+    seen = Seen("h", "b", "n", pid_ticks=8)
+    view = LifeView(dead.identity, judge(dead.identity, seen), seen)
+    basis = next_step(view, [], 1.0, "b", Policy()).basis
+    assert basis is not None
+    assert "process 42 belongs to another" in observation(basis)
+
+
+@pytest.mark.parametrize(("journal", "data", "about"), [
+    ("launch", {}, "launch@r1"), ("runner-a-b", {}, "runner-a-b@r1"),
+    ("guardian", {"full": "runner-a@r1"}, "runner-a@r1"),
+])
+def test_whom_a_record_is_about(journal: str, data: dict[str, object], about: str) -> None:
+    found = about_of(Entry(1, 1, "t", NOW, "open", dict(data)), journal, "r1")
+    assert found is not None
+    assert found.full == about

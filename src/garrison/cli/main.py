@@ -26,6 +26,8 @@ COMMANDS = {
     "stop": ("launch_cmd", "stop", "Stop a run in order; it can be resumed."),
     "status": ("status_cmd", "status", "Show runs, their nodes and layers, what failed; `--watch` redraws."),
     "why": ("why_cmd", "why", "Explain what was done about a node or an agent, from what was observed."),
+    "events": ("events_cmd", "events", "Print what happens, as lines or JSON; `-f` goes on."),
+    "metrics": ("metrics_cmd", "metrics", "Print the home's numbers for Prometheus."),
     "logs": ("logs_cmd", "logs", "Show what a node's agent, or a layer, printed."),
     "attach": ("attach_cmd", "attach", "Watch a node's session, or type into it."),
     "answer": ("answer_cmd", "answer", "Answer what an agent asked."),

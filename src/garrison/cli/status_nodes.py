@@ -68,7 +68,7 @@ class Nodes:
         facts = self._facts(name, node, runner, agent)
         never = task is not None and task.attributes.get("rework") == "none"
         return {"node": name, **vars(node), "place": PLACES[node.status], "doing": doing(facts),
-                "phase": facts.phase, "agent_phase": agent.get("phase", ""),
+                "question": facts.asked, "phase": facts.phase, "agent_phase": agent.get("phase", ""),
                 "attempts": 1 if never else 1 + self.launch.max_rework, "deaths": facts.deaths,
                 "lives": {"runner": runner.get("incarnation", 0), "agent": agent.get("incarnation", 0)}}
 

@@ -50,7 +50,10 @@ def why(who: str | None, run: str | None, last: int | None, as_json: bool, home:
     """
     store = Store(find_home(home))
     chosen, names, node = _meant(store, who, run)
-    lines = story(Chronicle(store.home, chosen).read(), names, node)
+    chronicle = Chronicle(store.home, chosen)
+    lines = story(chronicle.read(), names, node)
+    for problem in sorted(chronicle.problems):
+        say(problem)
     if last is not None:
         lines = lines[-last:]
     if as_json:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from garrison.errors import RecordError
 from garrison.records.journal import Reader
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
@@ -47,10 +48,17 @@ class Chronicle:
         self._readers: dict[Path, Reader] = {}
         self._entries: dict[str, str] = {}
         """Merge entry → node, of this run's entries."""
+        self.problems: set[str] = set()
+        """What could not be read; the other journals are read all the same."""
 
     def read(self) -> list[Event]:
-        """New events, by time; RecordCorrupt and NewerSchema name a damaged journal."""
-        events = [event for path, journal in self._journals() for event in self._of(path, journal)]
+        """New events, by time."""
+        events = []
+        for path, journal in self._journals():
+            try:
+                events += list(self._of(path, journal))
+            except RecordError as error:
+                self.problems.add(str(error))
         return sorted(events, key=lambda event: event.at)  # stable: one journal's order stays
 
     def _journals(self) -> Iterator[tuple[Path, str]]:

@@ -9,10 +9,11 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
 from garrison.layers import launcher_policy as policy
+from garrison.layers import notices
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import BY_A_PERSON, Act, Decision
 from garrison.layers.launcher_policy import EXIT, LauncherView
@@ -50,12 +51,18 @@ class Launcher:
         self.crew = Crew(world, life, journal)
         self.deaths: list[Death] = []
         self.applied: set[str] = set()
+        self.given_up: list[tuple[str, str, str]] = []
+        """Signal, who was given up, and why."""
+        self.told: set[str] = set()
+        """What the person was told by their own command."""
         self.incarnation = 0
         for entry in journal.entries:
             self._fold(entry.kind, entry.data)
         self.reader = Reader(self.files.journal)
         self.state = RunState()
         self.policy = Policy(window=world.timing.restart_window)
+        self.teller = notices.Teller(_notify_config(world.home), self.run, world.environ,
+                                     self.files.layer_log("notify"))
         self.stopping = False
         self.exit_code: int | None = None
         self._to_resume = resume
@@ -73,10 +80,17 @@ class Launcher:
                                      str(data["boot_id"]), str(data["why"])))
         elif kind == "signal":
             self.applied.add(str(data["id"]))
+            if data["type"] == "ESCALATE":
+                self._hear_escalation(str(data["id"]), data["payload"])
+        elif kind == "told":
+            self.told.add(str(data["key"]))
         elif kind == "lift":
             self.deaths.clear()
         elif kind == "spawn":
             self.incarnation = max(self.incarnation, int(str(data["incarnation"])))
+
+    def _hear_escalation(self, id_: str, payload: Any) -> None:
+        self.given_up.append((id_, str(payload.get("who", "")), str(payload.get("why", ""))))
 
     def _log(self, kind: str, data: dict[str, object], *, sync: bool = False) -> None:
         self.crew.record(kind, data, sync=sync)
@@ -122,7 +136,15 @@ class Launcher:
         self._decision = policy.decide(self._view, self.policy)
         for act in self._decision.acts:
             perform(self, act, self._view)
+        self._tell()
         return any(act.kind != "term" for act in self._decision.acts)
+
+    def _tell(self, ended: str = "") -> None:
+        """Let the person's own command tell what is due."""
+        for notice in notices.due(self.state, self.given_up, self.told, self.teller.config, ended):
+            self._log("told", {"key": notice.key, "event": notice.event, "text": notice.text})
+            self.teller.tell(notice)
+        self.teller.poll(self.world.clock.monotonic())
 
     def watch(self, waker: Waker) -> None:
         """Wake at the guardian's end, at any signal, at any journal record of a new file."""
@@ -131,7 +153,7 @@ class Launcher:
 
     def next_wake(self) -> float | None:
         """Soon while somebody watches the progress; else when a restart is due."""
-        due = [0.2] if self.progress.watched else []
+        due = [0.2] if self.progress.watched or self.teller.busy else []
         if self._decision.wake_at is not None:
             due.append(self._decision.wake_at - self.world.clock.monotonic())
         return min(due, default=None)
@@ -214,6 +236,9 @@ class Launcher:
 
     def _do_park(self, act: Act, view: LauncherView) -> None:
         self.crew.park(view.guardian, act.why)
+        assert view.guardian.identity is not None
+        life = f"{self.guardian.full}#{view.guardian.identity.incarnation}"
+        self.given_up.append((life, self.guardian.full, act.why))  # above a launcher there is only the person
 
     def _do_term(self, act: Act, view: LauncherView) -> None:
         self.crew.term(view.guardian)
@@ -238,6 +263,8 @@ class Launcher:
             self.progress.show(entry)
         reason = act.why or self.state.reason
         self.progress.end(act.who, reason, self.state)
+        self._tell(act.who)
+        self.teller.finish()
         self._log("end", {"status": act.who, "reason": reason})
         with contextlib.suppress(GarrisonError):  # the repository may be gone; then so are its slots
             queue = MergeQueue(self.world.home, Path(self.launch.repo), self.launch.base, clock=self.world.clock)
@@ -248,3 +275,10 @@ class Launcher:
         self.crew.journal.close()
 
 
+def _notify_config(home: Path) -> notices.Notify:
+    """What the launch checked; a configuration that was spoiled since is said, and keeps nobody from working."""
+    try:
+        return notices.read_config(home)
+    except GarrisonError as error:
+        say(f"{error}; nobody is notified")
+        return notices.Notify()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents import registry
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, RecordError, Refused, UsageError
+from garrison.layers import notices
 from garrison.layers.loop import HELD, say
 from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import RunState, fold
@@ -84,6 +85,7 @@ class Prepared:
 def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepared:
     """Check everything, run the pre-flight; returns what `create` writes. Refused or UsageError otherwise."""
     text = _read(request.pipeline)
+    notices.read_config(world.home)
     graph = parse(text, str(request.pipeline))
     plan = plan_run(graph)
     repo = validate_repository(request.target)

@@ -1,0 +1,113 @@
+"""`garrison events`: everything that happens in a home's runs, as lines for people or as JSON for programs.
+
+The rule of this room: an event is a journal record, whole, with who wrote it and whom it is about; nothing is made up
+and nothing is kept back. Each is printed once, in the order of the times, as far as that is known when it is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from garrison.cli import completing, resolve
+from garrison.cli.helping import Explained
+from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli.output import say
+from garrison.cli.which import known_run
+from garrison.cli.why_story import tell
+from garrison.errors import UsageError
+from garrison.layers.chronicle import Chronicle, Event
+from garrison.records import run as run_records
+from garrison.records.names import launcher
+from garrison.records.store import Store
+from garrison.settings import find_home
+from garrison.system.clock import iso
+from garrison.system.screen import clean
+
+_POLL = 0.25
+"""Seconds between two looks while following."""
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@click.command(cls=Explained, examples=(
+    ("garrison events crew-1 -f", "what happens in a run, until it is over"),
+    ("garrison events -f --json | jq 'select(.kind == \"death\")'", "every death in any run, as it happens"),
+    ("garrison events --since 10m --kind node --kind landed", "what became of which node in the last ten minutes"),
+))
+@click.argument("run", required=False, shell_complete=completing.runs)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until RUN is over; without RUN for ever.")
+@click.option("--since", metavar="AGE|TIME", help="Only what is younger: 30s, 10m, 2h, 1d, or a UTC time.")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind of record; may be repeated.")
+@click.option("--node", metavar="NODE", help="Only what concerns a node.")
+@json_option
+@home_option
+def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, ...], node: str | None, as_json: bool,
+           home: str | None) -> None:
+    """Print what happened in RUN, or in all runs of the home: a line an event, or with --json an object a line.
+
+    A JSON object has `at, run, journal, by, seq, kind, node, about, data` and `text`; (run, journal, seq) names it.
+    """
+    store = Store(find_home(home))
+    chosen = known_run(store.home, run) if run is not None else None
+    oldest = _oldest(since, time.time())
+    watcher = Watcher(store.home, chosen)
+    while True:
+        over = chosen is not None and not resolve.is_living(store, launcher(chosen))
+        for event in watcher.read():
+            if event.at >= oldest and (not kinds or event.kind in kinds) and node in (None, event.node):
+                _show(event, as_json=as_json)
+        if not follow or over:  # what a launcher wrote before it went was read after it was gone
+            return
+        time.sleep(_POLL)
+
+
+class Watcher:
+    """The events of one run, or of all that the home has or will have."""
+
+    def __init__(self, home: Path, run: str | None) -> None:
+        self.home, self.run = home, run
+        self._chronicles: dict[str, Chronicle] = {}
+        self._said: set[str] = set()
+
+    def read(self) -> list[Event]:
+        """What is new, by time; a journal that cannot be read is told once and passed over."""
+        return sorted(self._new(), key=lambda event: event.at)
+
+    def _new(self) -> Iterator[Event]:
+        for run in [self.run] if self.run is not None else run_records.runs(self.home):
+            chronicle = self._chronicles.setdefault(run, Chronicle(self.home, run))
+            yield from chronicle.read()
+            for problem in chronicle.problems - self._said:
+                self._said.add(problem)
+                say(problem)
+
+
+def _show(event: Event, *, as_json: bool) -> None:
+    line = tell(event)
+    text = line.text if line is not None else ""
+    if as_json:
+        click.echo(json.dumps({**asdict(event), "text": text}, ensure_ascii=False))
+    elif line is not None:
+        about = line.about.partition("@")[0]
+        click.echo(clean(f"{event.at[:19].replace('T', ' ')}  {event.run}  {about}: {text}"))
+
+
+def _oldest(since: str | None, now: float) -> str:
+    """The earliest time that is wanted, as records hold times; '' for all. UsageError if it is none. Pure."""
+    if since is None:
+        return ""
+    number, unit = since[:-1], since[-1:]
+    if unit in _UNITS and number.replace(".", "", 1).isdigit():
+        return iso(now - float(number) * _UNITS[unit])
+    try:
+        moment = datetime.fromisoformat(since)
+        return iso((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except ValueError:
+        raise UsageError(f"--since {since!r} is neither an age such as 10m nor a time such as 2026-01-31T12:00:00"
+                         ) from None

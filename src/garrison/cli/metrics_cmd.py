@@ -1,0 +1,63 @@
+"""`garrison metrics`: a home as Prometheus' text, on stdout or at a loopback port."""
+
+from __future__ import annotations
+
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import click
+
+from garrison.cli.helping import Explained
+from garrison.cli.home_cmd import home_option
+from garrison.cli.output import say
+from garrison.errors import Refused
+from garrison.settings import find_home
+
+_HERE = "127.0.0.1"
+
+
+@click.command(cls=Explained, examples=(
+    ("garrison metrics > ~/node_exporter/garrison.prom", "for the textfile collector, from cron"),
+    ("garrison metrics --serve 9477", "at http://127.0.0.1:9477/metrics, until Ctrl-C"),
+))
+@click.option("--serve", "port", type=click.IntRange(0, 65535), metavar="PORT",
+              help="Answer at this port of 127.0.0.1 instead (0: any free one); nothing is read between two scrapes.")
+@home_option
+def metrics(port: int | None, home: str | None) -> None:
+    """Print the home's runs, layers, queues and costs in Prometheus' text format."""
+    from garrison.cli.metrics import text
+
+    place = find_home(home)
+    if port is None:
+        sys.stdout.buffer.write(text(place))
+        return
+    server = _server(place, port)
+    with server:
+        say(f"metrics of {place} at http://{_HERE}:{server.server_address[1]}/metrics")
+        server.serve_forever()
+
+
+def _server(home: Path, port: int) -> ThreadingHTTPServer:
+    from garrison.cli.metrics import CONTENT_TYPE, text
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """The metrics; nothing else is here."""
+            if self.path.partition("?")[0] not in ("/", "/metrics"):
+                self.send_error(404)
+                return
+            body = text(home)
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Scrapes are not worth a line."""
+
+    try:
+        return ThreadingHTTPServer((_HERE, port), Answer)
+    except OSError as error:
+        raise Refused(f"port {port} of {_HERE} cannot be had: {error.strerror}; say another, or 0 for any") from error

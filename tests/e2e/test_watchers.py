@@ -1,0 +1,92 @@
+"""A run seen from outside: its events as they happen, its numbers, and the person's own notify command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from support import DEADLINE, PROGRAM, Node, wait_for
+
+
+def test_events_metrics_and_a_notice_of_one_run(place):
+    """Node a lands, its runner is killed once; b fails: each is an event, a number, and the end is told."""
+    place.home.mkdir(exist_ok=True)
+    told, teller = place.root / "told", place.root / "teller"
+    teller.write_text(f'#!/bin/sh\n{{ printf "%s|" "$1"; cat; }} >> {shlex.quote(str(told))}\n')
+    teller.chmod(0o755)
+    (place.home / "config.toml").write_text(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{event}}: {{text}}']\n")
+    graph = place.graph(Node("a", before=place.hold("a")), Node("b", command="exit 3"))
+    child = place.launch(graph)
+    place.arrived("a")
+    watcher = place.begin("events", "r1", "-f", "--json", log="events")
+    place.kill("runner-a")
+    place.pid("runner-a", life=2)
+    numbers = _metrics(place.command("metrics").stdout)
+    assert numbers["garrison_layer_up", "a", "r1", "runner"] == 1
+    assert numbers["garrison_layer_lives_total", "a", "r1", "runner"] == 2
+    place.free("a")
+    assert place.finish(child) == 1, place.told()
+    assert watcher.wait(DEADLINE) == 0, "following a run ends with it"
+    seen = [json.loads(line) for line in (place.root / "events").read_text().splitlines()]
+    assert len({(event["journal"], event["seq"]) for event in seen if event["journal"] != "merge-queue"}) == len(
+        [event for event in seen if event["journal"] != "merge-queue"]), "each once"
+    assert [event["about"] for event in seen if event["kind"] == "death"] == ["runner-a@r1"]
+    assert [event["node"] for event in seen if event["kind"] == "landed"] == ["a"]
+    assert any(event["kind"] == "run" and event["data"]["status"] == "failed" for event in seen)
+    assert all(event["run"] == "r1" and event["at"] and event["by"] for event in seen)
+    plain = place.command("events", "r1", "--kind", "death", "--since", "1h").stdout
+    assert plain.count("\n") == 1
+    assert "runner-a: life 1 died" in plain
+    assert place.command("events", "--since", "soon").returncode == 2
+    assert place.command("events", "rx").returncode == 1
+    word, _, body = told.read_text().partition("|")
+    assert word.startswith("failed: run failed, 1 of 2 merged: b: ")
+    assert json.loads(body)["event"] == "failed"
+    numbers = _metrics(place.command("metrics").stdout)
+    assert numbers["garrison_run_status", "failed", "r1"] == 1
+    assert numbers["garrison_nodes", "merged", "r1"] == numbers["garrison_nodes", "failed", "r1"] == 1
+    assert numbers["garrison_deaths_total", "r1"] == 1
+    _served(place)
+    place.check_left_but_failed("b")
+
+
+def _metrics(text):
+    """(name, label values in alphabetical order) → value."""
+    families = text_string_to_metric_families(text)
+    return {(sample.name, *sorted(sample.labels.values())): sample.value for family in families
+            for sample in family.samples}
+
+
+def _served(place):
+    """The same at a port of loopback; Ctrl-C ends it, a taken port is one line."""
+    with subprocess.Popen([*PROGRAM, "metrics", "--serve", "0"], env=place.env, stderr=subprocess.PIPE,
+                          text=True) as server:
+        try:
+            address = server.stderr.readline().split(" at ")[1].strip()
+            numbers = _metrics(urllib.request.urlopen(address, timeout=20).read().decode())
+            assert numbers["garrison_run_status", "failed", "r1"] == 1
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(address.replace("/metrics", "/else"), timeout=20)
+            taken = place.command("metrics", "--serve", address.split(":")[2].split("/")[0])
+            assert taken.returncode == 1
+            assert "cannot be had" in taken.stderr
+            assert taken.stderr.count("\n") == 1
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait() == 130
+
+
+def test_a_notify_table_that_cannot_be_meant_is_refused_before_anything_starts(place):
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text('[notify]\ncommand = "notify-send"\n')
+    refused = place.launch(place.graph(Node("a")))
+    assert refused.wait() == 2
+    assert "[notify]: command should be a list of strings" in place.told()
+    assert wait_for("nothing was made", lambda: not (place.home / "runs").exists())

@@ -44,6 +44,10 @@ def test_templates(assignment: Assignment, word: str, filled: str) -> None:
     (JobResult(3, False, 1.0), Outcome("fail", "exit code 3: said", 3)),
     (JobResult(-9, False, 1.0), Outcome("fail", "exit code -9: said", -9, killed=True)),
     (JobResult(137, False, 1.0), Outcome("fail", "exit code 137: said", 137, killed=True)),
+    (JobResult(-11, False, 1.0), Outcome("fail", "exit code -11: said", -11, killed=True)),
+    (JobResult(143, False, 1.0), Outcome("fail", "exit code 143: said", 143, killed=True)),
+    (JobResult(130, False, 1.0), Outcome("fail", "exit code 130: said", 130)),
+    (JobResult(129 + 31, False, 1.0), Outcome("fail", "exit code 160: said", 160)),
     (JobResult(-9, True, 61.2), Outcome("fail", "timed out after 61 s: said", -9)),
     (JobResult(-15, True, 61.2), Outcome("fail", "timed out after 61 s: said", -15)),
     (JobResult(0, True, 60.0), Outcome("fail", "timed out after 60 s: said", 0))])

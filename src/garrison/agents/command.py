@@ -99,7 +99,7 @@ def judged(result: JobResult, said: str) -> Outcome:
         return Outcome("success", exit_code=0)
     if result.timed_out:
         return Outcome("fail", f"timed out after {result.seconds:.0f} s: {said}", result.exit_code)
-    return Outcome("fail", f"exit code {result.exit_code}: {said}", result.exit_code, killed=result.killed)
+    return Outcome("fail", f"exit code {result.exit_code}: {said}", result.exit_code, killed=result.struck)
 
 
 def claimed(path: Path, result: JobResult) -> Outcome:
@@ -108,7 +108,7 @@ def claimed(path: Path, result: JobResult) -> Outcome:
         body = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         return Outcome("fail", f"it wrote no result ({error}); exit code {result.exit_code}", result.exit_code,
-                       killed=result.killed)
+                       killed=result.struck)
     if isinstance(body, dict) and body.get("status") == "success" and result.ok:
         return Outcome("success", exit_code=0)
     reason = body.get("reason", "it did not say success") if isinstance(body, dict) else "not a JSON object"

@@ -51,7 +51,7 @@ class Outcome:
     reason: str = ""
     exit_code: int | None = None
     killed: bool = False
-    """Whether it was killed from outside: no verdict on the work, which a successor takes up."""
+    """Whether a signal ended it, its own crash or somebody's: no verdict on the work, which a successor takes up."""
 
 
 @dataclass(frozen=True)

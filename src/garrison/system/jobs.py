@@ -21,6 +21,8 @@ from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
 """Seconds between TERM and KILL."""
+_STRUCK = frozenset({signal.SIGHUP, signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE,
+                     signal.SIGKILL, signal.SIGUSR1, signal.SIGSEGV, signal.SIGUSR2, signal.SIGTERM})
 _STEP = 0.1
 """Seconds between two looks while a job is being ended."""
 _GIVE_UP = 10.0
@@ -44,6 +46,12 @@ class JobResult:
     def killed(self) -> bool:
         """Whether somebody's SIGKILL (a person's, the kernel's when memory is short) ended it; a shell says 137."""
         return self.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) and not self.timed_out
+
+    @property
+    def struck(self) -> bool:
+        """Whether a signal ended it that nobody sends to oneself by design: it crashed, or somebody ended it. A shell
+        tells its command's signal as 128 and more; 130 and 141 (Ctrl-C, a closed pipe) are ways to end for many."""
+        return not self.timed_out and (self.exit_code < 0 or self.exit_code - 128 in _STRUCK)
 
 
 class Job:

@@ -21,8 +21,7 @@ from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
 """Seconds between TERM and KILL."""
-_STRUCK = frozenset({signal.SIGHUP, signal.SIGQUIT, signal.SIGILL, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE,
-                     signal.SIGKILL, signal.SIGUSR1, signal.SIGSEGV, signal.SIGUSR2, signal.SIGTERM})
+_STRUCK = frozenset(range(1, 32)) - {signal.SIGINT}
 _STEP = 0.1
 """Seconds between two looks while a job is being ended."""
 _GIVE_UP = 10.0
@@ -49,8 +48,8 @@ class JobResult:
 
     @property
     def struck(self) -> bool:
-        """Whether a signal ended it that nobody sends to oneself by design: it crashed, or somebody ended it. A shell
-        tells its command's signal as 128 and more; 130 and 141 (Ctrl-C, a closed pipe) are ways to end for many."""
+        """Whether a signal ended it: it crashed, or somebody ended it. A shell tells its command's signal as 128 and
+        more; 130 is what many programs say of a Ctrl-C, which is an end in order."""
         return not self.timed_out and (self.exit_code < 0 or self.exit_code - 128 in _STRUCK)
 
 

@@ -113,9 +113,9 @@ class Rescues(Submodules):
 
     def same_work(self, one: str, other: str) -> bool:
         """Whether two commits hold the same files on the same parents."""
-        told = [self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^@",
+        told = [self.run("rev-parse", f"{name}^{{commit}}", f"{name}^{{tree}}", f"{name}^@",
                          check=False).out.split() for name in (one, other)]
-        return bool(told[0]) and (told[0][0] == told[1][0] or told[0][1:] == told[1][1:])
+        return bool(told[0]) and (told[0][:1] == told[1][:1] or told[0][1:] == told[1][1:])
 
     def rescues(self, prefix: str = RESCUES) -> dict[str, str]:
         """Every rescue ref below `prefix` and its commit; refs of other kinds of objects are passed over."""

@@ -136,7 +136,7 @@ class Call:
                 done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
                                       input=feed, timeout=timeout)
         except subprocess.TimeoutExpired as error:
-            raise GitError(arguments, 124, f"fatal: it did not end within {timeout:.0f} s") from error
+            raise GitError(arguments, 124, f"fatal: it did not end within {timeout:g} s") from error
         except OSError as error:
             raise GitError(arguments, 127, f"fatal: {error.strerror}: {error.filename}") from error
         answer = Answer(done.returncode, done.stdout.decode(errors="backslashreplace"),

@@ -155,9 +155,10 @@ def test_a_rescue_of_submodules_is_restored_with_them(parent: Path, tmp_path: Pa
     ours, tree = Git(parent), tree_of(parent)
     furnish(ours, tree)
     if not users:  # then this repository keeps what is done in it
-        (parent / ".git/modules").rename(tmp_path / "modules")
+        before, after = parent / ".git/modules", tmp_path / "modules"
+        before.rename(after)
         for alternates in (parent / ".git/worktrees").rglob("info/alternates"):
-            alternates.write_text(alternates.read_text().replace(str(parent / ".git/modules"), str(tmp_path / "modules")))
+            alternates.write_text(alternates.read_text().replace(str(before), str(after)))
     (tree / "lib/half.txt").write_text("half\n")
     (tree / "lib/deep/half.txt").write_text("half deep\n")
     ref = ours.keep_work(tree, "refs/garrison/rescue/r/n/1", "kept")

@@ -240,7 +240,7 @@ def test_looking_changes_nothing_and_the_exit_code_says_what_is_left(home: Home)
     pid, ticks = dead()
     home.run("over", "running", "failed")
     home.identity("runner", "a", "over", pid=pid, start_ticks=ticks)
-    home.identity("runner", "b", "over").full  # noqa: B018
+    home.identity("runner", "b", "over")
     torn = home.world.store.path(Identity, Key("runner", "b", "over"))
     torn.write_text("{")
     (home.tree("over", "a") / "work").write_text("w\n")
@@ -268,6 +268,7 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
         home.identity("runner", "a", run, status="terminated")
         (home.tree(run, "a") / "work").write_text("w\n")
     home.git.keep_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/rescue/over/landed/1")
+    home.git.keep_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/archive/over/old")
     before = state(place.home)
     done = place.command("clean", "--all-done", "--dry-run", "--json")
     assert [one["run"] for one in json.loads(done.stdout)] == ["over"]
@@ -282,8 +283,8 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
     assert done.stdout == "removed over\n"
     assert not [path for path in state(place.home) if "@over" in path or "/over" in path]
     assert sorted(git(place.repo, "for-each-ref", "--format=%(refname)").splitlines()) == [
-        "refs/garrison/archive/over/a", "refs/garrison/rescue/over/a/1", "refs/heads/garrison/rests/a",
-        "refs/heads/main"]
+        "refs/garrison/archive/over/a", "refs/garrison/archive/over/old", "refs/garrison/rescue/over/a/1",
+        "refs/heads/garrison/rests/a", "refs/heads/main"]
     done = place.command("clean", "--run", "rests", "--force", "--yes")
     assert done.returncode == 0, done.stderr
     assert git(place.repo, "show", "refs/garrison/rescue/rests/a/1:work") == "w"

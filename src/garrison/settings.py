@@ -36,6 +36,10 @@ class Timing:
     """How long the same refusal of git may spoil every turn before a node or an attempt fails for it; a lock passes."""
     sweep_grace: float = 2.0
     """Between TERM and KILL when a life is replaced."""
+    rescue_every: float = 300.0
+    """Between two snapshots of an agent's uncommitted work."""
+    rescue_limit: float = 120.0
+    """How long one of them may take; a tree that needs longer is tried less and less often."""
     stop_launcher: float = 60.0
     stop_guardian: float = 45.0
     stop_runner: float = 30.0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import Refused
+from garrison.layers.rescued import restore_tree
 from garrison.merge.slot import acquire
 from garrison.system.furnish import count_pointers, furnish
 from garrison.system.git import Git, GitError
@@ -147,6 +148,28 @@ def test_a_rescue_keeps_what_is_uncommitted_in_submodules(parent: Path) -> None:
     lib = parent / ".git/modules/lib"
     assert git(lib, "show", "refs/garrison/rescue/r/n/1:half.txt") == "half"
     assert git(lib / "modules/deep", "show", "refs/garrison/rescue/r/n/1:half.txt") == "half deep"
+
+
+@pytest.mark.parametrize("users", [True, False], ids=["the user has the submodule", "the user has not"])
+def test_a_rescue_of_submodules_is_restored_with_them(parent: Path, tmp_path: Path, users: bool) -> None:
+    ours, tree = Git(parent), tree_of(parent)
+    furnish(ours, tree)
+    if not users:  # then this repository keeps what is done in it
+        before, after = parent / ".git/modules", tmp_path / "modules"
+        before.rename(after)
+        for alternates in (parent / ".git/worktrees").rglob("info/alternates"):
+            alternates.write_text(alternates.read_text().replace(str(before), str(after)))
+    (tree / "lib/half.txt").write_text("half\n")
+    (tree / "lib/deep/half.txt").write_text("half deep\n")
+    ref = ours.keep_work(tree, "refs/garrison/rescue/r/n/1", "kept")
+    assert ours.keep_work(tree, "refs/garrison/rescue/r/n/1", "kept") == ref, "the same work is kept once"
+    ours.remove_worktree(tree)
+    restore_tree(ours, git(parent, "rev-parse", ref), tmp_path / "again")
+    assert (tmp_path / "again/lib/half.txt").read_text() == "half\n"
+    assert (tmp_path / "again/lib/deep/half.txt").read_text() == "half deep\n"
+    ours.forget_rescues([ref])
+    if users:
+        assert git(parent / ".git/modules/lib", "for-each-ref", "--format=%(refname)", "refs/garrison/rescue") == ""
 
 
 def test_a_submodule_nobody_has_fetched_is_fetched_or_told(parent: Path, tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ def respawn(home: Path) -> list[str]:
     world = World.real(home)
     started = []
     for run in run_records.runs(home):
-        if not _wants_launcher(world, run):
+        if not wants_launcher(world, run):
             continue
         try:
             launch = check_resume(world, run)
@@ -360,7 +360,8 @@ def respawn(home: Path) -> list[str]:
     return started
 
 
-def _wants_launcher(world: World, run: str) -> bool:
+def wants_launcher(world: World, run: str) -> bool:
+    """Whether a run is unfinished, not stopped, and has no living launcher."""
     try:
         launch = world.launch(run)
         if launch.adhoc or state_of(world, run).status in ("done", "failed", "stopped"):

@@ -15,6 +15,7 @@ from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, Decision, Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator
+from garrison.layers.rescue import Keeper, keep_tree, unkept
 from garrison.layers.runner_jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.layers.runner_start import worktree_of, write_state
@@ -30,6 +31,7 @@ from garrison.records.run import Result, Task
 from garrison.supervise.restart import Policy
 from garrison.system import failpoint
 from garrison.system.git import Git
+from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
 from garrison.system.leftovers import hide_untracked
 from garrison.system.terminal import abandon, choose_terminal
 
@@ -72,6 +74,7 @@ class Runner:
         if note:
             say(note)
         self.jobs = RunnerJobs(world, life, launch, task, self.git, self.tree)
+        self.keeper = Keeper(world, life, launch, task, self.tree)
         self._asked = ""
         self.stopping = False
         self.exit_code: int | None = None
@@ -150,6 +153,7 @@ class Runner:
     def turn(self) -> bool:
         """Observe, decide, act."""
         self._view = self.observe()
+        self._keep(self._view)
         self._decision = policy.decide(self.facts, self._view, self.policy)
         for act in self._decision.acts:
             perform(self, act, self._view)
@@ -162,13 +166,14 @@ class Runner:
         if self._view is not None:
             self.crew.watch(waker, [self._view.orchestrator])
         self.jobs.watch(waker)
+        self.keeper.watch(waker)
         for folder in (self.folder, self.queue.path.parent):
             if folder.is_dir():
                 waker.watch_directory(folder)
 
     def next_wake(self) -> float | None:
         """Seconds until a restart or a job's deadline is due."""
-        due = [at for at in (self._decision.wake_at, self.jobs.wake_at) if at is not None]
+        due = [at for at in (self._decision.wake_at, self.jobs.wake_at, self.keeper.wake_at) if at is not None]
         return min(due) - self.world.clock.monotonic() if due else None
 
     def stop(self, _signum: int) -> None:
@@ -177,6 +182,7 @@ class Runner:
 
     def abandon(self, why: str) -> None:
         """Fenced: end the own job, leave the orchestrator to the successor."""
+        self.keeper.end()
         if self.jobs.name:
             self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
         abandon(self.world.home)
@@ -335,17 +341,26 @@ class Runner:
 
     def _do_tidy(self, act: Act, view: RunnerView) -> None:
         """Everything is on the target (or pinned by the queue): the session and the tree go, the branch is archived."""
-        if self.tree.is_dir() and self.git.dirty(self.tree):
+        tip = self.git.branch_tip(self.branch)
+        if self.tree.is_dir() and unkept(self.git, self.tree, [tip] if tip else []):
             self._rescue("had not committed when its branch landed")
         self._leave_tree(view.orchestrator)
-        if not self.launch.adhoc:
-            tip = self.git.branch_tip(self.branch)
-            if tip and self.git.update_ref(f"refs/garrison/archive/{self.launch.run_id}/{self.task.node}", tip):
-                self.git.delete_refs([f"refs/heads/{self.branch}"])
+        self.git.forget_rescues([one.ref for attempt in range(1, self.task.attempt + 1) for one in
+                                 self.git.lives(rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE))])
+        archive = f"{ARCHIVE}/{self.launch.run_id}/{self.task.node}"
+        if not self.launch.adhoc and tip and self.git.update_ref(archive, tip):
+            self.git.delete_refs([f"refs/heads/{self.branch}"])
+
+    def _keep(self, view: RunnerView) -> None:
+        """What the agent has so far, at intervals."""
+        ref, note = self.keeper.turn(view.now, self._tree_ready and view.orchestrator.living and not self.stopping)
+        if ref:
+            self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
+        if note:
+            say(note)
 
     def _rescue(self, what: str) -> str:
-        ref = f"refs/garrison/rescue/{self.launch.run_id}/{self.task.node}/{self.task.attempt}"
-        self.git.snapshot(self.tree, ref, f"garrison: what {self.task.node} {what}")
+        ref = keep_tree(self.git, self.tree, self.launch.run_id, self.task.node, self.task.attempt, what)
         self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
         return ref
 
@@ -355,11 +370,12 @@ class Runner:
 
     def _leave_tree(self, orchestrator: LifeView) -> None:
         self._close_session(orchestrator)
-        if validator.tree_of(self.tree).is_dir():
-            self.git.remove_worktree(validator.tree_of(self.tree))
+        self.keeper.end()
+        validator.leave_tree(self.git, self.tree, self.task)
         remove_tree(self.git, self.tree)
 
     def _do_end(self, act: Act, view: RunnerView) -> None:
+        self.keeper.end()
         if act.why == "stopped" and view.orchestrator.identity is not None:
             close_sessions(self.terminal, view.orchestrator.identity)
         if self.launch.adhoc:

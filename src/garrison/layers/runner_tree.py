@@ -9,6 +9,7 @@ from garrison.merge import numbers
 from garrison.records import atomic
 from garrison.system.furnish import furnish
 from garrison.system.git import GitError
+from garrison.system.git.rescues import rescue_stem
 from garrison.system.setup_key import setup_key
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ def make_tree(git: Git, task: Task, tree: Path, branch: str, tip: str, conflicts
     """
     tree.parent.mkdir(parents=True, exist_ok=True)
     if task.attempt > 1 and task.rework == "fresh" and not tree.exists():
-        # What the earlier attempt did is under its rescue ref; the attempt that repeats it begins anew.
+        # What the earlier attempt did is under its rescue ref; the attempt that repeats it begins anew. Its branch may
+        # hold more: an agent that checked out another one left its tree, and so the rescue, elsewhere.
+        before = git.branch_tip(branch)
+        if before is not None and not git.containing(before, but=f"refs/heads/{branch}"):
+            git.keep_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "branch"))
         git.update_ref(f"refs/heads/{branch}", tip)
     git.add_worktree(tree, branch, tip)
     if task.attempt > 1 and task.rework == "merge":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents import prompt, registry
 from garrison.agents.seam import Assignment, Question
 from garrison.layers.orchestrator_start import tree_environment
+from garrison.layers.rescue import keep_tree, unkept
 from garrison.records import atomic
 from garrison.system.jobs import JobResult
 
@@ -38,16 +39,26 @@ def tree_of(tree: Path) -> Path:
     return tree.with_name(f"{tree.name}.{NAME}")
 
 
+def leave_tree(git: Git, tree: Path, task: Task) -> None:
+    """Remove the validator's worktree beside the node's `tree`, if it is there; what was written in it is kept."""
+    own = tree_of(tree)
+    if not own.is_dir():
+        return
+    head = git.head(own)
+    if head is not None and unkept(git, own, git.containing(head)):
+        keep_tree(git, own, task.run_id, task.node, task.attempt, "got from its validator", kind=NAME)
+    git.remove_worktree(own)
+
+
 class ValidatorJob:
     """One validation; the same handle as `system.jobs.Job`."""
 
     def __init__(self, world: World, life: Life, launch: Launch, task: Task, git: Git, tree: Path, branch: str,
                  now: float) -> None:
         self._started, self.reason = now, ""
-        self._git, self._tree = git, tree_of(tree)
+        self._git, self._node_tree, self._tree, self._task = git, tree, tree_of(tree), task
         head = git.branch_tip(branch) or launch.base_oid
-        if self._tree.is_dir():
-            git.remove_worktree(self._tree)  # an earlier life's may show an earlier head
+        leave_tree(git, tree, task)  # an earlier life's may show an earlier head
         git.add_worktree(self._tree, None, head)
         folder = atomic.make_directory(world.files(launch.run_id).attempt(task.node, task.attempt) / NAME)
         changes = git.run("diff", "--stat=120", f"refs/heads/{launch.base}...{head}").out
@@ -90,7 +101,7 @@ class ValidatorJob:
         outcome = self._work.poll(now)
         if outcome is None:
             return None
-        self._git.remove_worktree(self._tree)
+        leave_tree(self._git, self._node_tree, self._task)
         self.reason = outcome.reason
         code = 0 if outcome.status == "success" else -signal.SIGKILL if outcome.killed else 1
         return JobResult(code, False, now - self._started)

@@ -101,6 +101,10 @@ class Job:
             return None
         return self._deadline if self._asked is None else self._looked + _STEP
 
+    def close(self) -> None:
+        """Let go of the handle; nothing is asked of the command."""
+        self._child.close()
+
     def kill(self, now: float | None = None) -> None:
         """End it: TERM now, KILL after the grace. Returns at once; `poll` does the rest and gives the result."""
         if self._result is None and self._asked is None:

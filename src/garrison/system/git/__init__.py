@@ -19,12 +19,12 @@ from __future__ import annotations
 from garrison.system.git.call import Answer, GitError, common_dir, environment, repository_key
 from garrison.system.git.history import ABSENT, MergeResult
 from garrison.system.git.repository import validate_repository
-from garrison.system.git.submodules import Submodules
+from garrison.system.git.rescues import Rescues
 from garrison.system.git.worktrees import Worktree
 
 __all__ = ["ABSENT", "Answer", "Git", "GitError", "MergeResult", "Worktree", "common_dir", "environment",
            "repository_key", "validate_repository"]
 
 
-class Git(Submodules):
+class Git(Rescues):
     """One repository, seen from `root` (any directory of it). Methods that take `path` act in that worktree."""

@@ -119,10 +119,11 @@ class Call:
         return key_of(self.common)
 
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
-            text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False) -> Answer:
+            text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
+            timeout: float | None = None) -> Answer:
         """Run git; `text` is its standard input (else closed). GitError on failure, unless not `check`.
 
-        `hooks`: the user's hooks may run, and refuse.
+        `hooks`: the user's hooks may run, and refuse. `timeout`: seconds after which git is ended, always an error.
         """
         command = ["git", *SETTINGS, *(() if hooks else NO_HOOKS), *(DURABLE if durable else ()), *arguments]
         env = {**self._environment, **(extra or {})}
@@ -130,10 +131,12 @@ class Call:
         try:
             if feed is None:
                 done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
-                                      stdin=subprocess.DEVNULL)
+                                      stdin=subprocess.DEVNULL, timeout=timeout)
             else:
                 done = subprocess.run(command, cwd=cwd or self.root, env=env, capture_output=True, check=False,
-                                      input=feed)
+                                      input=feed, timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise GitError(arguments, 124, f"fatal: it did not end within {timeout:g} s") from error
         except OSError as error:
             raise GitError(arguments, 127, f"fatal: {error.strerror}: {error.filename}") from error
         answer = Answer(done.returncode, done.stdout.decode(errors="backslashreplace"),

@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from garrison.system.git.call import EMAIL, NAME, GitError
+from garrison.system import processes
+from garrison.system.git.call import EMAIL, NAME
 from garrison.system.git.worktrees import Worktrees
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_INDEX = "garrison-snapshot-"
+"""How the index begins that keeps work beside a tree's own; the process's number follows."""
+_ADD = ("-c", "core.splitIndex=false", "add", "-A", "--", ".")
 
 class Contents(Worktrees):
     """The files of a worktree."""
@@ -37,30 +45,53 @@ class Contents(Worktrees):
         return {"GIT_AUTHOR_NAME": NAME, "GIT_AUTHOR_EMAIL": EMAIL, "GIT_COMMITTER_NAME": NAME,
                 "GIT_COMMITTER_EMAIL": EMAIL}
 
-    def snapshot(self, path: Path, ref: str, message: str) -> str:
-        """Keep everything not ignored at `path` under `ref`, touching neither index nor worktree; the commit kept.
+    def freeze(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
+               timeout: float | None = None) -> str:
+        """Everything not ignored at `path` as a commit on its HEAD, touching neither index nor worktree; no ref yet.
 
-        A clean worktree is kept as its own HEAD.
+        A clean worktree is its own HEAD. `links`: the commits that stand for submodules, by path. `timeout`: seconds
+        that taking the files in may last; beyond that GitError.
         """
         own = self.git_dir(path)
-        index = own / f"garrison-snapshot-{os.getpid()}"
-        extra = {"GIT_INDEX_FILE": str(index)}
+        index = own / f"{_INDEX}{os.getpid()}"
+        self._forget_indexes(own)
+        if (own / "index").exists():
+            shutil.copy2(own / "index", index)
+        return self._commit_files(path, self.head(path), index, {}, message, links, timeout)
+
+    def freeze_directory(self, path: Path, parent: str | None, message: str, *, timeout: float | None = None) -> str:
+        """The same of a directory that is no worktree (any more): its files as a commit on `parent`."""
+        index = self.common / f"{_INDEX}{os.getpid()}"
+        self._forget_indexes(self.common)
+        extra = {"GIT_DIR": str(self.common), "GIT_WORK_TREE": str(path)}
+        if parent:
+            self.run("read-tree", parent, cwd=path, extra={**extra, "GIT_INDEX_FILE": str(index)})
+        return self._commit_files(path, parent, index, extra, message, None, timeout)
+
+    def _commit_files(self, path: Path, head: str | None, index: Path, where: Mapping[str, str], message: str,
+                      links: Mapping[str, str] | None, timeout: float | None) -> str:
+        extra = {**where, "GIT_INDEX_FILE": str(index)}
+        # git would refuse a repository without a commit, and with it all the rest
+        add = [*_ADD, *(f":(exclude,top,literal){name}" for name in links or {})]
         try:
-            if (own / "index").exists():
-                shutil.copy2(own / "index", index)
-            if self.run("add", "-A", cwd=path, extra=extra, check=False).code:
+            if self.run(*add, cwd=path, extra=extra, check=False, timeout=timeout).code:
                 index.unlink(missing_ok=True)  # the copied index was torn: the files themselves still count
-                self.run("add", "-A", cwd=path, extra=extra)
+                self.run(*add, cwd=path, extra=extra, timeout=timeout)
+            for name, commit in (links or {}).items():
+                self.run("update-index", "--add", "--cacheinfo", f"160000,{commit},{name}", cwd=path, extra=extra)
             tree = self.run("write-tree", cwd=path, extra=extra, durable=True).out.strip()
         finally:
             index.unlink(missing_ok=True)
             index.with_name(index.name + ".lock").unlink(missing_ok=True)
-        head = self.head(path)
-        kept = head
-        if head is None or self.tree_of(head) != tree:
-            parent = [] if head is None else ["-p", head]
-            kept = self.run("commit-tree", tree, *parent, "-F", "-", cwd=path, text=message, extra=self.author(path),
-                            durable=True).out.strip()
-        if kept is None or not self.update_ref(ref, kept, message=message.splitlines()[0]):
-            raise GitError(("update-ref", ref), 1, f"fatal: could not keep {kept} under {ref}")
-        return kept
+        if head is not None and self.tree_of(head) == tree:
+            return head
+        parent = [] if head is None else ["-p", head]
+        return self.run("commit-tree", tree, *parent, "-F", "-", cwd=path, text=message,
+                        extra={**where, **self.author(None if where else path)}, durable=True).out.strip()
+
+    def _forget_indexes(self, own: Path) -> None:
+        """Remove the indexes of those that were killed while they kept work; a living one's stays."""
+        for left in own.glob(f"{_INDEX}*"):
+            pid = left.name.removeprefix(_INDEX).removesuffix(".lock")
+            if not pid.isdigit() or processes.probe(int(pid)) is None:
+                left.unlink(missing_ok=True)

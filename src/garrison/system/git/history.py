@@ -96,6 +96,11 @@ class History(Call):
         lines = self.run("for-each-ref", "--format=%(refname) %(objectname)", prefix).out.splitlines()
         return dict(pair(line) for line in lines)
 
+    def containing(self, commit: str, but: str = "") -> list[str]:
+        """Up to two commits at the tip of a ref, other than the ref `but`, from which `commit` is reached."""
+        told = self.run("for-each-ref", "--count=2", "--format=%(objectname) %(refname)", "--contains", commit).out
+        return [oid for oid, ref in map(pair, told.splitlines()) if ref != but]
+
     def merge_tree(self, ours: str, theirs: str) -> MergeResult:
         """Merge two commits without a checkout."""
         answer = self.run("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 KEPT = "refs/garrison/submodules"
+PARTS = "refs/garrison/parts"
 _LIKE_GIT = {"GIT_PROTOCOL_FROM_USER": "0"}
 """An address that stands in the repository is used only as git itself would for a submodule."""
 
@@ -111,13 +112,9 @@ class Submodules(Contents):
 
     # --- nothing is lost ---------------------------------------------------------------------------------------------
 
-    def _populated(self, path: Path) -> list[Submodules]:
-        inner = [self._inner(path, module) for module in self.modules(path)]
-        return [one for one in inner if (one.root / ".git").exists()]
-
     def commit_all(self, path: Path, message: str) -> str | None:
         """As for the worktree itself; what its submodules hold is committed in them first, and kept."""
-        for inner in self._populated(path):
+        for _, inner in self._parts(path):
             inner.commit_all(inner.root, message)
             inner.keep_head()
         return super().commit_all(path, message)
@@ -128,12 +125,49 @@ class Submodules(Contents):
         if head:
             self._store({f"{KEPT}/{head}": head})
 
-    def snapshot(self, path: Path, ref: str, message: str) -> str:
-        """As for the worktree itself; what its submodules hold is kept under the same ref where they are kept."""
-        for inner in self._populated(path):
-            kept = inner.snapshot(inner.root, ref, message)
-            inner._store({ref: kept, f"{KEPT}/{inner.rev('HEAD') or kept}": inner.rev("HEAD") or kept})
-        return super().snapshot(path, ref, message)
+    def freeze(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
+               timeout: float | None = None) -> str:
+        """As for the worktree itself; a submodule with work in it is told as the commit that holds this work.
+
+        So is a repository that somebody began inside the tree. A clone of another is told as its commit only.
+        """
+        changed = {}
+        for name, inner in self._parts(path):
+            kept = inner.freeze(inner.root, message, timeout=timeout)
+            if kept != inner.rev("HEAD"):
+                changed[name] = kept
+        begun = {name: inner.freeze(inner.root, message, timeout=timeout) for name, inner in self._begun(path)}
+        return super().freeze(path, message, links={**(links or {}), **changed, **begun}, timeout=timeout)
+
+    def hold_parts(self, path: Path, frozen: str, ref: str) -> None:
+        """Keep what `frozen` says of the submodules at `path` under the same ref, where their objects outlive the tree.
+
+        Where that is this repository itself, the ref stands below `PARTS`.
+        """
+        for name, inner in [*self._parts(path), *self._begun(path)]:
+            told = self.run("ls-tree", frozen, "--", name).out.split()
+            if len(told) > 2 and told[1] == "commit":
+                inner.hold_parts(inner.root, told[2], ref)
+                apart = inner.store != (self.store or self.common)
+                at = ref if apart else f"{PARTS}/{ref.removeprefix('refs/')}/{name}"
+                head = inner.rev("HEAD") or told[2]
+                inner._store({at: told[2], f"{KEPT}/{head}": head})
+
+    def _parts(self, path: Path) -> list[tuple[str, Submodules]]:
+        return [(module.path, inner) for module in self.modules(path)
+                if ((inner := self._inner(path, module)).root / ".git").exists()]
+
+    def _begun(self, path: Path) -> list[tuple[str, Submodules]]:
+        """Repositories inside the tree that nothing tells git about and that come from nowhere else."""
+        listed = split(self.run("ls-files", "--others", "--exclude-standard", "-z", cwd=path, check=False).out)
+        found = []
+        for name in (name.rstrip("/") for name in listed if name.endswith("/")):
+            inner = type(self)(path / name, self._environment)
+            inner.store = self.store or self.common
+            remotes = inner.run("remote", check=False)
+            if remotes.code == 0 and not remotes.out.strip():
+                found.append((name, inner))
+        return found
 
     def _store(self, refs: Mapping[str, str]) -> None:
         assert self.store is not None

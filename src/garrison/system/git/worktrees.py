@@ -77,6 +77,8 @@ class Worktrees(History):
                 if self._whole(real) and tree.branch == branch:
                     return True
                 if not self._whole(real):
+                    if self._may_hold_work(real):
+                        real.rename(_free_name(real))
                     self._unregister(real)
                     shutil.rmtree(real, ignore_errors=True)
             elif branch and tree.branch == branch and not tree.path.exists():
@@ -93,6 +95,12 @@ class Worktrees(History):
             return False
         lock = Path(answer.out.strip()) / "locked"
         return not (lock.exists() and "initializing" in lock.read_text(errors="replace"))
+
+    def _may_hold_work(self, path: Path) -> bool:
+        """Whether a broken worktree may hold more than what a killed git was just writing into it."""
+        if not path.is_dir() or all(entry.name == ".git" for entry in path.iterdir()):
+            return False
+        return self.run("rev-parse", "--absolute-git-dir", cwd=path, check=False).code != 0
 
     def _unregister(self, path: Path) -> None:
         self.run("worktree", "remove", "--force", "--force", str(path), check=False)

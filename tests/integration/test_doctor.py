@@ -1,0 +1,301 @@
+"""The doctor and clean on messes that are made for real: processes, sessions, trees, files. Decoys stay."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.layers.doctor.examine import examine, treat
+from garrison.layers.doctor.findings import Finding
+from garrison.layers.left_trees import left_trees
+from garrison.layers.world import World
+from garrison.merge.slot import acquire
+from garrison.records import run as run_records
+from garrison.records import signals
+from garrison.records.identity import Identity
+from garrison.records.journal import Writer
+from garrison.records.life import LifeLock
+from garrison.records.names import Key
+from garrison.records.run import Launch
+from garrison.records.signals import Signal
+from garrison.system import processes
+from garrison.system.git import Git
+from garrison.system.tmux import TmuxTerminal
+from garrison.system.tmux_server import available
+from support import Place, git
+
+AT = "2026-01-01T00:00:00.000000Z"
+
+
+class Home:
+    """A home in which messes are made."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.world = World.real(place.home, {**place.env, "GARRISON_SWEEP_GRACE": "0.3"})
+        self.git = Git(place.repo)
+        self.key = self.git.key
+        self.children: list[subprocess.Popen[bytes]] = []
+
+    def run(self, run: str, *statuses: str) -> Launch:
+        launch = Launch(run, "crew", str(self.place.repo), "main", AT, str(self.place.trees))
+        run_records.save(self.world.files(run).launch, launch)
+        journal = Writer(self.world.files(run).journal, "t")
+        for status in statuses:
+            journal.append("run", {"status": status}, AT)
+        journal.close()
+        return launch
+
+    def identity(self, role: str, name: str, run: str, **changes: Any) -> Key:
+        key, where = Key(role, name, run), self.world.observer.where
+        changes = {"host": where.host, "boot_id": where.boot_id, "pid_ns": where.pid_ns, **changes}
+        self.world.store.update(Identity, key, lambda _: Identity("id", role, name, run, AT, **changes))
+        return key
+
+    def child(self, marker: str, *, ignores_term: bool = False) -> subprocess.Popen[bytes]:
+        script = f"{'trap : TERM; ' if ignores_term else ''}while :; do sleep 0.05; done"
+        child = subprocess.Popen(["sh", "-c", script], env={"PATH": os.environ["PATH"], "GARRISON_LIFE": marker},
+                                 start_new_session=True)
+        self.children.append(child)
+        return child
+
+    def tree(self, run: str, node: str) -> Path:
+        path = self.place.trees / self.key / run / node
+        self.git.add_worktree(path, f"garrison/{run}/{node}", "main")
+        return path
+
+    def examine(self, *, fix: bool = False) -> list[Finding]:
+        found = examine(self.world, None, time.sleep)
+        return treat(self.world, found) if fix else found
+
+    def told(self, check: str, *, fix: bool = False) -> list[tuple[str, str]]:
+        """(remedy, outcome) of what one check finds that is wrong."""
+        return [(one.remedy, one.outcome) for one in self.examine(fix=fix) if one.check == check
+                and one.severity != "note"]
+
+
+@pytest.fixture
+def home(place: Place) -> Iterator[Home]:
+    made = Home(place)
+    yield made
+    for child in made.children:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait(20)
+
+
+def state(folder: Path) -> dict[str, tuple[bytes, int, int]]:
+    """Every file below a folder, with its bytes, mode and time of change."""
+    return {str(path): (path.read_bytes() if path.is_file() and not path.is_symlink() else b"", path.lstat().st_mode,
+                        path.lstat().st_mtime_ns) for path in sorted(folder.rglob("*")) if not path.is_socket()}
+
+
+def dead() -> tuple[int, int]:
+    """Pid and start ticks of a process that is gone."""
+    child = subprocess.Popen(["true"])
+    found = processes.probe(child.pid)
+    child.wait()
+    return child.pid, found.ticks if found else 1
+
+
+def test_lives_that_are_on_disk_only(home: Home) -> None:
+    pid, ticks = dead()
+    home.run("r1", "running", "stopped")
+    stale = home.identity("runner", "a", "r1", pid=pid, start_ticks=ticks)
+    lapsed = home.identity("runner", "b", "r1", pid=pid, start_ticks=ticks, status="starting", spawn_deadline=AT)
+    me = processes.probe(os.getpid())
+    assert me is not None
+    living = home.identity("runner", "c", "r1", pid=me.pid, start_ticks=me.ticks)
+    elsewhere = home.identity("runner", "d", "r1", pid=pid, start_ticks=ticks, pid_ns="pid:[1]")
+    lock = LifeLock.try_take(home.world.store.life_path(elsewhere))
+    assert lock is not None
+    assert (home.told("lives"), home.told("leases")) == ([("fence", "")], [("fence", "")])
+    home.examine(fix=True)
+    lock.release()
+    statuses = {key: home.world.store.get(Identity, key).status for key in (stale, lapsed, living, elsewhere)}
+    assert statuses == {stale: "crashed", lapsed: "crashed", living: "active", elsewhere: "active"}
+
+
+def test_orphans_are_ended_and_decoys_are_not(home: Home, tmp_path: Path) -> None:
+    home.run("r1", "running", "done")
+    home.identity("runner", "a", "r1", status="terminated", incarnation=2)
+    here = str(home.place.home)
+    orphans = [home.child(f"{here}:r1:runner-a#2"), home.child(f"{here}:r1:runner-a#1", ignores_term=True),
+               home.child(f"{here}:gone:runner-x#1")]
+    me = home.child(f"{here}:r1:orchestrator-a#4")
+    found = processes.probe(me.pid)
+    assert found is not None
+    home.identity("orchestrator", "a", "r1", pid=me.pid, start_ticks=found.ticks, incarnation=4)
+    decoys = [me, home.child(f"{here}2:r1:runner-a#1"), home.child(f"{tmp_path}:r1:runner-a#1"), home.child("nonsense")]
+    assert home.told("orphans") == [("sweep", "")] * 3
+    assert home.told("orphans", fix=True) == [("sweep", "fixed")] * 3
+    assert [child.wait(20) for child in orphans] == [-signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM]
+    assert [child.poll() for child in decoys] == [None] * 4
+    assert home.told("orphans") == []
+
+
+def test_sessions_of_our_own_server_without_a_life(home: Home, tmp_path: Path) -> None:
+    if available() is None:
+        pytest.skip("no tmux >= 3.2 here")
+    home.run("r1", "running", "failed")
+    terminal = TmuxTerminal(home.place.home)
+    env = {"PATH": os.environ["PATH"]}
+    socket = tmp_path / "decoy.sock"
+    subprocess.run(["tmux", "-S", str(socket), "-f", "/dev/null", "new-session", "-d", "-s", "orchestrator-a@r1",
+                    "sleep 300"], check=True, env=env)
+    try:
+        terminal.open("orchestrator-a@r1", ["sleep", "300"], env=env, cwd=tmp_path, log=tmp_path / "log")
+        assert home.told("sessions") == [("close", "")]
+        assert home.told("sessions", fix=True) == [("close", "fixed")]
+        assert terminal.sessions() == []
+        decoys = subprocess.run(["tmux", "-S", str(socket), "list-sessions", "-F", "#{session_name}"], check=True,
+                                capture_output=True, text=True, env=env).stdout
+        assert decoys == "orchestrator-a@r1\n"
+    finally:
+        subprocess.run(["tmux", "-S", str(socket), "kill-server"], check=False, env=env)
+        terminal.shutdown()
+
+
+def test_trees_slots_locks_and_registrations(home: Home) -> None:
+    home.run("over", "running", "done")
+    home.run("rests", "running", "stopped")
+    left, resting = home.tree("over", "a"), home.tree("rests", "b")
+    (left / "work").write_text("w\n")
+    (resting / "work").write_text("w\n")
+    own = home.git.git_dir(resting)
+    (own / "index.lock").touch()
+    (home.place.repo / ".git/index.lock").touch()
+    os.utime(own / "index.lock", (1, 1))
+    os.utime(home.place.repo / ".git/index.lock", (1, 1))
+    assert home.told("worktrees") == [("give_back", "")]
+    assert home.told("locks") == [("unlock", "")]
+    home.examine(fix=True)
+    assert not left.exists()
+    assert git(home.place.repo, "show", "refs/garrison/rescue/over/a/1:work") == "w"
+    assert (resting / "work").exists(), "a run that can go on keeps its trees"
+    assert not (own / "index.lock").exists()
+    assert (home.place.repo / ".git/index.lock").exists(), "the user's own is the user's"
+    (home.place.repo / ".git/index.lock").unlink()
+    home.run("rests", "done")
+    shutil.rmtree(resting)
+    acquire(home.git, home.place.trees / home.key).release()
+    assert home.told("worktrees", fix=True) == [("unregister", "fixed")]
+    assert home.told("slots") == []
+    assert left_trees(home.git, home.world.launch("rests")) == []
+    assert [tree.path for tree in home.git.worktrees()] == [home.place.repo]
+
+
+def test_torn_foreign_and_newer_files(home: Home) -> None:
+    home.run("r1", "running", "stopped")
+    files, here = home.world.files("r1"), home.place.home
+    keys = [home.identity("runner", name, "r1", status="terminated") for name in ("torn", "held", "newer")]
+    torn, held, newer = (home.world.store.path(Identity, key) for key in keys)
+    for path in (torn, held):
+        path.write_bytes(path.read_bytes()[:50])
+    newer.write_text(json.dumps({"schema": 99}))
+    lock = LifeLock.try_take(home.world.store.life_path(keys[1]))
+    assert lock is not None
+    (here / "identities" / "shopping list.json").write_text("milk")
+    half = here / "identities" / ".runner-x@r1.json.4194303-1.tmp"
+    half.write_text("{")
+    layer = files.layer_journal("runner-torn")
+    writer = Writer(layer, "t")
+    for number in range(3):
+        writer.append("note", {"n": number}, AT)
+    writer.close()
+    for journal in (layer, files.journal):
+        journal.write_bytes(journal.read_bytes().replace(b"seq", b"SEQ", 1))
+    before = {path: path.read_bytes() for path in (held, newer, files.journal)}
+    moved = sorted(one.about for one in home.examine() if one.remedy == "quarantine")
+    assert moved == sorted(map(str, (torn, half, layer)))
+    found = [one for one in home.examine(fix=True) if one.check == "files"]
+    lock.release()
+    assert sorted((one.outcome, one.severity) for one in found) == [
+        ("", "error")] * 3 + [("", "note")] + [("fixed", "error")] * 2 + [("fixed", "warning")]
+    assert not any(path.exists() for path in (torn, half, layer))
+    assert len(list((here / "quarantine").iterdir())) == 3
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_signals_for_runs_that_are_over(home: Home) -> None:
+    for run, status in (("over", "done"), ("rests", "stopped")):
+        home.run(run, "running", status)
+        signals.post(home.place.home, Signal("i", {"role": "runner", "name": "a", "incarnation": 1},
+                                             {"role": "guardian", "name": "crew"}, "NODE_COMPLETE", run, AT, "a", 1))
+    assert home.told("signals", fix=True) == [("refuse", "fixed")]
+    assert signals.pending(home.place.home, Key("guardian", "crew", "over")) == []
+    assert len(signals.pending(home.place.home, Key("guardian", "crew", "rests"))) == 1
+
+
+def test_looking_changes_nothing_and_the_exit_code_says_what_is_left(home: Home) -> None:
+    pid, ticks = dead()
+    home.run("over", "running", "failed")
+    home.identity("runner", "a", "over", pid=pid, start_ticks=ticks)
+    home.identity("runner", "b", "over")
+    torn = home.world.store.path(Identity, Key("runner", "b", "over"))
+    torn.write_text("{")
+    (home.tree("over", "a") / "work").write_text("w\n")
+    before = state(home.place.home), state(home.place.trees), state(home.place.repo)
+    done = home.place.command("doctor", "--json")
+    assert (state(home.place.home), state(home.place.trees), state(home.place.repo)) == before
+    assert done.returncode == 1, done.stderr
+    assert {one["check"] for one in json.loads(done.stdout) if one["wrong"]} == {"lives", "files", "worktrees"}
+    done = home.place.command("doctor", "--fix")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 mended" in done.stderr
+    done = home.place.command("doctor")
+    assert done.returncode == 0, done.stdout
+    home.run("lost", "running")
+    done = home.place.command("doctor", "--fix")
+    assert done.returncode == 1
+    assert "by hand: `garrison up`" in done.stdout
+
+
+def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> None:
+    place = home.place
+    home.run("over", "running", "failed")
+    home.run("rests", "running", "stopped")
+    for run in ("over", "rests"):
+        home.identity("runner", "a", run, status="terminated")
+        (home.tree(run, "a") / "work").write_text("w\n")
+    home.git.keep_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/rescue/over/landed/1")
+    home.git.keep_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/archive/over/old")
+    before = state(place.home)
+    done = place.command("clean", "--all-done", "--dry-run", "--json")
+    assert [one["run"] for one in json.loads(done.stdout)] == ["over"]
+    for words, says in ((("--all-done",), "say --yes"), (("--run", "rests", "--yes"), "--resume rests"),
+                        (("--run", "nobody", "--yes"), "no run nobody")):
+        done = place.command("clean", *words)
+        assert (done.returncode, says in done.stderr) == (1, True), done.stderr
+    assert place.command("clean").returncode == place.command("clean", "--all-done", "--force").returncode == 2
+    assert state(place.home) == before
+    done = place.command("clean", "--all-done", "--rescues", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "removed over\n"
+    assert not [path for path in state(place.home) if "@over" in path or "/over" in path]
+    assert sorted(git(place.repo, "for-each-ref", "--format=%(refname)").splitlines()) == [
+        "refs/garrison/archive/over/a", "refs/garrison/archive/over/old", "refs/garrison/rescue/over/a/1",
+        "refs/heads/garrison/rests/a", "refs/heads/main"]
+    done = place.command("clean", "--run", "rests", "--force", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert git(place.repo, "show", "refs/garrison/rescue/rests/a/1:work") == "w"
+    assert list(place.trees.rglob("*")) == []
+
+
+def test_a_run_that_lives_is_never_cleaned(home: Home, places: Callable[..., Place]) -> None:
+    home.run("r1", "running", "done")
+    me = processes.probe(os.getpid())
+    assert me is not None
+    home.identity("runner", "a", "r1", pid=me.pid, start_ticks=me.ticks)
+    done = home.place.command("clean", "--run", "r1", "--force", "--yes")
+    assert (done.returncode, "garrison stop r1" in done.stderr) == (1, True)
+    assert home.world.files("r1").launch.exists()

@@ -120,7 +120,7 @@ def test_a_node_that_waits_for_its_merge_occupies_nobody() -> None:
     (life("runner", "a", "crashed"), 0, ["record"]),
     (life("runner", "a", "crashed"), 1, ["start"]),
     (life("runner", "a", "terminated", reason="orphaned"), 0, ["start"]),
-    (life("runner", "a", "parked"), 0, ["run"]),
+    (life("runner", "a", "parked"), 0, ["park"]),  # whoever parked it died before it was journaled
     (life("runner", "a", "terminated", reason="stopped"), 0, ["run"]),
 ])
 def test_what_becomes_of_a_runner(view: LifeView, deaths: int, expected: list[str]) -> None:
@@ -140,18 +140,24 @@ def test_a_stopped_runner_starts_again_once_its_stop_is_lifted() -> None:
     assert shown(guard(state, runners=later)) == [("run", "stopped")]
 
 
-def six_deaths(status: str) -> tuple[RunState, dict[str, LifeView]]:
-    known = [death("runner-a@r1", number + 1) for number in range(6)]
+def six_deaths(status: str, lives: int = 6) -> tuple[RunState, dict[str, LifeView]]:
+    known = [death("runner-a@r1", number + 1) for number in range(lives)]
     steps = {"active": ["active"], "validated": ["active", "impl_complete", "validated"]}[status]
     state = journal(node("a", "pending"), *(node("a", step) for step in steps), node("b", "pending"), RUNNING, *known)
-    return state, {"a": life("runner", "a", "crashed", incarnation=6)}
+    return state, {"a": life("runner", "a", "crashed", incarnation=lives)}
 
 
-def test_a_runner_given_up_fails_its_node() -> None:
+def test_a_runner_whose_total_is_used_up_fails_its_node() -> None:
+    state, runners = six_deaths("active", 11)
+    policy = replace(POLICY, total=10)
+    acts = guardian_policy.decide(TWO, state, GuardianView(RUN, NOW, BOOT, runners=runners), 2, policy).acts
+    assert [(act.kind, act.who) for act in acts] == [("node", "a"), ("park", "a")]
+    assert acts[0].data["status"] == "failed" and "given up: 11 deaths" in acts[0].data["reason"]
+
+
+def test_a_runner_whose_window_is_used_up_is_parked_and_its_node_rests() -> None:
     state, runners = six_deaths("active")
-    decision = guard(state, runners=runners)
-    assert shown(decision) == [("node", "a"), ("park", "a")]
-    assert decision.acts[0].data["status"] == "failed" and "given up: 6 deaths" in decision.acts[0].data["reason"]
+    assert shown(guard(state, runners=runners)) == [("park", "a")]
 
 
 def test_a_landed_node_stays_landed_when_its_runner_is_given_up() -> None:
@@ -160,15 +166,26 @@ def test_a_landed_node_stays_landed_when_its_runner_is_given_up() -> None:
     assert shown(guard(state, runners=runners)) == [("park", "a")]
 
 
-def test_a_queue_given_up_fails_who_waits_for_it_and_nobody_waits_on() -> None:
+def parked(full: str, incarnation: int = 1, why: str = "six deaths", ago: float = 1.0) -> tuple[str, dict[str, Any]]:
+    return "park", {"full": full, "why": why, "incarnation": incarnation, "monotonic": NOW - ago, "boot_id": BOOT}
+
+
+def test_a_queue_given_up_lets_entries_wait_and_fails_the_run_when_nothing_else_moves() -> None:
     # Found by seed 938: the runner of the failed node waited for the queue, and the run for the runner, for ever.
     state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p", "parked", reason="six deaths")}
-    assert shown(guard(state, **seen)) == [("node", "a")]
-    state.apply(Entry(9, 1, "t", AT, *node("a", "failed", reason="queue")))
-    assert shown(guard(state, **seen)) == [("term", "a")]
-    seen["runners"] = {"a": life("runner", "a", "terminated", reason="stopped")}
-    assert shown(guard(state, **seen)) == [("run", "failed")]
+    assert shown(guard(state, **seen)) == [("park", "processor")]
+    state.apply(Entry(9, 1, "t", AT, *parked("processor-p@r1")))
+    over = guard(state, **seen)
+    assert shown(over) == [("run", "failed")]
+    assert "a: parked: the merge processor was given up: six deaths" in over.acts[0].why
+    assert "garrison agents unpark a, then garrison launch --resume r1" in over.acts[0].why
+    other = fold([Entry(number, 1, "t", AT, *record) for number, record in enumerate([
+        *(node(name, "active") for name in "ab"), node("a", "impl_complete"), RUNNING, parked("processor-p@r1")], 1)])
+    waits = guard(other, plan({"a": (), "b": ()}), **{**seen, "runners": {**seen["runners"], "b": life("runner", "b")}})
+    assert waits.acts == [] and waits.wake_at == NOW - 1 + 600
+    assert shown(guard(other, runners=seen["runners"] | {"b": life("runner", "b", "crashed")},
+                       processor=seen["processor"])) == [("record", "b")]
 
 
 def test_a_queue_given_up_does_not_keep_runners_from_being_replaced() -> None:
@@ -216,7 +233,7 @@ def test_an_entry_that_did_not_land_fails_its_node_when_no_runner_will_say_so(st
 
 
 def test_a_node_in_the_queue_lands_though_its_runner_was_given_up() -> None:
-    state = journal(*IN_QUEUE)
+    state = journal(*IN_QUEUE, parked("runner-a@r1"))
     seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p")}
     assert guard(state, max_agents=0, **seen).acts == []
 
@@ -387,7 +404,10 @@ def test_an_orchestrator_given_up_is_a_fact_before_it_is_parked() -> None:
     # Found by seed 277: a runner killed between the two left a successor that waited for a person for ever.
     facts = RunnerFacts(deaths=[Death(number, NOW - 1, BOOT) for number in range(1, 7)])
     view = life("orchestrator", "a", "crashed", incarnation=6)
-    assert shown(run(facts, orchestrator=view)) == [("fact", "failed"), ("park", "")]
+    assert shown(run(facts, orchestrator=view, adhoc=True)) == [("fact", "failed"), ("park", "")]
+    few = runner_policy.decide(facts, RunnerView(TASK, "executing", NOW, BOOT, tree_ready=True, orchestrator=view),
+                               replace(POLICY, total=5))
+    assert shown(few) == [("fact", "failed"), ("park", "")]
     told = replace(facts, failed="its orchestrator was given up")
     assert shown(run(told, orchestrator=view)) == [("give_up", ""), ("end", "")]
 
@@ -418,7 +438,7 @@ def test_a_runner_obeys_a_signal_once_and_none_of_another_attempt() -> None:
 
 
 @pytest.mark.parametrize(("seen", "expected"), [
-    ({"job": "setup"}, ["stop_job"]), ({"orchestrator": life("orchestrator", "a")}, ["term"]),
+    ({"job": "setup"}, ["stop_job"]), ({"orchestrator": life("orchestrator", "a")}, ["fact", "term"]),
     ({"orchestrator": life("orchestrator", "a"), "overdue": True}, ["replace"]),
     ({"orchestrator": life("orchestrator", "a", state="dead")}, ["replace"]),
     ({"orchestrator": life("orchestrator", "a", "crashed")}, ["record"]), ({}, ["end"])])

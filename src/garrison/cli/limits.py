@@ -48,7 +48,7 @@ class Used:
 
 def policy_of(launch: Launch, timing: Timing) -> Policy:
     """The restart policy of a run's agents and runners."""
-    return Policy(window=timing.restart_window, total=launch.max_respawn)
+    return Policy.of(timing, launch.max_respawn)
 
 
 def limits(launch: Launch, timing: Timing, used: Used) -> list[dict[str, Any]]:

@@ -15,9 +15,11 @@ from garrison.records.identity import Identity, ended, step
 from garrison.records.life import is_held
 from garrison.records.signals import Signal
 from garrison.supervise.replace import fence, sweep_life
+from garrison.supervise.restart import CRASH
 from garrison.supervise.start import fresh_id
 from garrison.supervise.step import LifeView
 from garrison.system import failpoint
+from garrison.system.clock import iso
 
 if TYPE_CHECKING:
     from garrison.layers.guardian_policy import Act
@@ -50,11 +52,11 @@ class Crew:
         except RecordError:
             return is_held(self.world.store.life_path(key))
 
-    def replace(self, view: LifeView, why: str) -> None:
-        """Fence and sweep a dead life; nothing happens if it has moved on since it was judged."""
+    def replace(self, view: LifeView, why: str, kind: str = CRASH) -> None:
+        """Fence and sweep a dead life, its death of class `kind`; nothing happens if it has moved on since then."""
         assert view.identity is not None
         with contextlib.suppress(Fenced):
-            fenced = fence(self.world.observer, view.identity, why)
+            fenced = fence(self.world.observer, view.identity, why, kind)
             failpoint.here(":fenced")
             self.sweep(fenced)
             failpoint.here(":swept")
@@ -73,15 +75,17 @@ class Crew:
         self.sweep(identity)  # the fencing supervisor may have died between fence and sweep
         data = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
                 "monotonic": self.world.clock.monotonic(), "boot_id": self.world.observer.where.boot_id,
-                "why": identity.reason}
+                "why": identity.reason, "class": identity.metadata.get("class", CRASH)}
         self.record("death", data, sync=True)
         failpoint.here(":death-recorded")
         return data
 
-    def park(self, view: LifeView, why: str) -> None:
-        """Give a name up until a person or a later rule says otherwise."""
+    def park(self, view: LifeView, why: str, cool_down: float, attempt: int = 1) -> dict[str, Any]:
+        """Give a name up until its probe is due in `cool_down` seconds, or a person says otherwise; returns the
+        record's data. The identity first: a successor that finds it parked and no record writes the record."""
         assert view.identity is not None
-        now = self.world.clock.utc()
+        clock = self.world.clock
+        now = clock.utc()
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
@@ -90,7 +94,21 @@ class Crew:
             return step(old, "parked", metadata={**old.metadata, "reason": why, "parked_at": now})
 
         self.world.store.update(Identity, view.identity.key, parked)
-        self.record("park", {"full": view.identity.key.full, "why": why})
+        failpoint.here(":parked")
+        data = {"full": view.identity.key.full, "why": why, "attempt": attempt, "monotonic": clock.monotonic(),
+                "boot_id": self.world.observer.where.boot_id, "incarnation": view.identity.incarnation,
+                "probe_at": iso(clock.time() + cool_down)}
+        self.record("park", data, sync=True)
+        return data
+
+    def begun(self, identity: Identity, why: str, attempt: int = 1, *, probe: bool = False) -> dict[str, Any]:
+        """What is journaled of a life that was started; a probe is timed from here."""
+        data: dict[str, Any] = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
+                                "why": why}
+        if probe:
+            data |= {"probe": True, "monotonic": self.world.clock.monotonic(),
+                     "boot_id": self.world.observer.where.boot_id}
+        return data
 
     def lift(self, key: Key) -> None:
         """Let a name that was given up begin again: a person asks for it."""

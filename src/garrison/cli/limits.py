@@ -62,7 +62,8 @@ def _nested(launch: Launch, policy: Policy, used: Used) -> Iterator[dict[str, An
     yield _row("life", policy.intensity, "deaths",
                f"deaths in {span_of(policy.window)}; the first restart at once, then {policy.base:g} s × 2ⁿ, at most "
                f"{span_of(policy.cap)}", recent, "GARRISON_RESTART_WINDOW", window_s=policy.window)
-    whole = {who: len(deaths) for who, deaths in used.deaths.items() if who.startswith(("runner-", "orchestrator-"))}
+    whole = {who: sum(one.counts for one in deaths) for who, deaths in used.deaths.items()
+             if who.startswith(("runner-", "orchestrator-"))}
     yield _row("attempt", launch.max_respawn, "deaths", "deaths of a runner or an agent in one attempt", whole,
                "--max-respawn")
     yield _row("node", launch.max_rework, "attempts", "new attempts of a node"

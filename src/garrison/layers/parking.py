@@ -7,9 +7,10 @@ or by a person's word.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from garrison.supervise.step import LifeView
+from garrison.layers.run_state import HOLDABLE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,14 +30,14 @@ def guidance(state: RunState, view: GuardianView, said: Mapping[str, Any]) -> di
     if action == "resume":
         # A run that goes on by itself is no word of a person; what was parked in one that ended is lifted with it.
         lift = state.status in ("stopped", "failed")
-        unparked = sorted({name for name in (*state.nodes, "processor") if lift and parked(state, view, name)})
+        unparked = sorted({name for name in (*state.nodes, "processor") if lift and parked(state, name)})
         lives = stopped_lives(view, set(state.nodes) - set(state.held))
         return {"resume": lives, "unparked": unparked} if unparked else {"resume": lives}
-    if who in state.nodes or who == "processor":
-        if action == "park":
-            return {"hold": who, "text": str(said.get("text", ""))}
-        if action == "unpark":
-            return {"unhold": who, "lives": stopped_lives(view, {who})}
+    known = state.nodes.get(who)
+    if action == "park" and (who == "processor" or (known and known.status in HOLDABLE)):
+        return {"hold": who, "text": str(said.get("text", ""))}
+    if action == "unpark" and (who == "processor" or known):
+        return {"unhold": who, "lives": stopped_lives(view, {who})}
     return {}
 
 
@@ -49,7 +50,7 @@ def stopped_lives(view: GuardianView, names: Collection[str]) -> dict[str, int]:
 def summary(state: RunState, view: GuardianView, names: Sequence[str]) -> str:
     """Why a run failed: each node that failed or is parked, and what a person can do about the parked ones."""
     reasons = [f"{name}: {_brief(node.reason)}" for name, node in state.nodes.items() if node.status == "failed"]
-    reasons += [f"{name}: parked: {_brief(parked(state, view, name))}" for name in names]
+    reasons += [f"{name}: parked: {_brief(one.why)}" for name in names if (one := parked(state, name))]
     if names:
         reasons.append(f"their work is kept; once that is mended: garrison agents unpark {' '.join(names[:1])}"
                        f"{' (and so on)' if names[1:] else ''}, then garrison launch --resume {view.run}")
@@ -64,26 +65,42 @@ def _brief(reason: str, limit: int = 160) -> str:
 def resting(state: RunState, view: GuardianView, name: str) -> bool:
     """Whether a node under way is parked, or waits for a queue that is: it occupies nobody, and goes on by a probe or a
     person."""
-    return state.nodes[name].status in UNFINISHED and (name in state.held or bool(parked(state, view, name)))
+    return state.nodes[name].status in UNFINISHED and (name in state.held or _rests(state, view, name) is not None)
 
 
-def parked(state: RunState, view: GuardianView, name: str) -> str:
-    """Why a node (or `processor`) is parked by the restart policy, '' if it is not."""
+def _rests(state: RunState, view: GuardianView, name: str) -> Parked | None:
+    node, merge = state.nodes[name], view.merges.get(name)
+    settled = merge is not None and merge.attempt == node.attempt and merge.status in _SETTLED
+    return None if node.status == "impl_complete" and settled else parked(state, name)
+
+
+@dataclass(frozen=True)
+class Parked:
+    """Why somebody is parked by the restart policy, and when a probe is due (UTC, '' if by a person's word)."""
+
+    why: str
+    probe_at: str = ""
+
+
+def parked(state: RunState, name: str) -> Parked | None:
+    """How a node under way (or `processor`) is parked, None if it is not, or by a person alone."""
     if name == "processor":
-        full = view.processor.identity.key.full if view.processor.identity else ""
-        return state.circuit(full).why if state.circuit(full).parked else ""
-    node = state.nodes[name]
+        return _open(state, "processor-", "the merge processor")
+    node = state.nodes.get(name)
+    if node is None or node.status not in UNFINISHED:
+        return None
     if node.status == "impl_complete":
-        merge = view.merges.get(name)
-        waits = merge is None or merge.attempt != node.attempt or merge.status not in _SETTLED
-        why = parked(state, view, "processor") or ("" if "processor" not in state.held else BY_HAND)
-        return f"the merge processor was given up: {why}" if waits and why else ""
-    identity = view.runners.get(name, LifeView()).identity
-    if node.status != "active":
-        return ""
-    if identity is not None and (circuit := state.circuit(identity.key.full)).parked:
-        return f"its runner was given up: {circuit.why}"
-    return f"its agent was given up: {state.stuck[name]['why']}" if name in state.stuck else ""
+        by_hand = Parked(f"the merge processor is {BY_HAND}") if "processor" in state.held else None
+        return by_hand or parked(state, "processor")
+    told = state.stuck.get(name)
+    stuck = Parked(f"its agent was given up: {told['why']}", told.get("probe_at", "")) if told else None
+    return _open(state, f"runner-{name}@", "its runner") or stuck
+
+
+def _open(state: RunState, begins: str, who: str) -> Parked | None:
+    """Of the circuit whose name begins so."""
+    return next((Parked(f"{who} was given up: {one.why}", one.probe_at) for full, one in state.circuits.items()
+                 if full.startswith(begins) and one.parked), None)
 
 
 _SETTLED = frozenset({"landed", "conflict", "rejected", "cancelled"})

@@ -30,6 +30,10 @@ RUN_STATUS: dict[str, frozenset[str]] = {
 """Run status → what may follow; `--resume` lifts `stopped`, and a `failed` whose nodes are parked (`RunState.over`)."""
 
 
+HOLDABLE = frozenset({"pending", "active"})
+"""Statuses of a node that a person can park; later the merge queue has it."""
+
+
 @dataclass(frozen=True)
 class NodeState:
     """Where a node is; `commit` is what landed for it."""
@@ -103,6 +107,8 @@ class RunState:
         if data["status"] != "active" or (old is not None and data.get("attempt", 1) > old.attempt):
             self.questions.pop(data["node"], None)
             self.stuck.pop(data["node"], None)
+        if data["status"] not in HOLDABLE:
+            self.held.pop(data["node"], None)
         self.nodes[data["node"]] = NodeState(data["status"], data.get("attempt", 1), data.get("reason", ""),
                                              data.get("commit", ""), at)
 

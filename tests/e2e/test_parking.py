@@ -7,9 +7,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support import Node, Place, git, wait_for
 
-QUICK = {"GARRISON_PROBE_AFTER": "1.5", "GARRISON_HEALTHY_AFTER": "1"}
+QUICK = {"GARRISON_PROBE_AFTER": "3", "GARRISON_HEALTHY_AFTER": "0.5"}
 
 
 def dies(place: Place, name: str, times: int) -> str:
@@ -34,14 +36,15 @@ def told_of(place: Place, name: str) -> dict[str, Any]:
     return dict(node)
 
 
+@pytest.mark.slow
 def test_a_probe_heals_a_parked_node_while_others_land_and_its_slot_is_free(place: Place) -> None:
     """b dies six times and is parked; with one slot, a and c get theirs; its runner is killed; the probe heals it."""
-    place.env |= QUICK | {"GARRISON_PROBE_AFTER": "4"}
-    graph = place.graph(Node("b", before=f"{dies(place, 'b', 6)}; sleep 2"), Node("a", before=place.hold("a")),
+    place.env |= QUICK
+    graph = place.graph(Node("b", before=f"{dies(place, 'b', 6)}; sleep 1"), Node("a", before=place.hold("a")),
                         Node("c", before=place.hold("c")))
     child = place.launch(graph, "r1", "--max-agents", "1")
     place.arrived("a")  # a slot was free though b is unfinished
-    assert lives(place, "b") == 6
+    assert lives(place, "b") >= 6 and place.nodes()["b"]["status"] == "active"
     place.kill("runner-b")  # its successor continues the same cool-down
     place.free("a")
     place.arrived("c")
@@ -52,7 +55,7 @@ def test_a_probe_heals_a_parked_node_while_others_land_and_its_slot_is_free(plac
     (park,) = facts(place, "park", "runner-b")
     (probe,) = [one for one in facts(place, "spawn", "runner-b") if one.get("probe")]
     assert park["incarnation"] == 6 and probe["incarnation"] == 7
-    assert 4 <= probe["monotonic"] - park["monotonic"] < 80
+    assert 3 <= probe["monotonic"] - park["monotonic"] < 60
     assert [one["incarnation"] for one in facts(place, "heal", "runner-b")] == [7]
     assert "orchestrator-b was given up: 6 deaths in 600 s, the limit is 5; the last: " in place.told()
 
@@ -98,6 +101,7 @@ def test_a_person_parks_a_node_and_lets_it_go_on_though_everybody_above_was_kill
     assert place.identity("runner-a")["incarnation"] == 2
 
 
+@pytest.mark.slow
 def test_six_orderly_stops_are_no_deaths(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")))
     for number in range(7):

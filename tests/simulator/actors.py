@@ -230,7 +230,7 @@ class Layer:
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
-            return old if old.status != "crashed" else step(old, "parked", metadata={"reason": why})
+            return old if old.status not in ("crashed", "terminated") else step(old, "parked", metadata={"reason": why})
 
         self.w.write_identity(self.me, view.identity.key, parked)
         yield None

@@ -89,7 +89,7 @@ class Crew:
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
-            if old.status != "crashed":
+            if old.status not in ("crashed", "terminated"):  # an agent that was killed lets its layer end in order
                 return old
             return step(old, "parked", metadata={**old.metadata, "reason": why, "parked_at": now})
 

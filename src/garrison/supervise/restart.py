@@ -204,5 +204,5 @@ def delay(running: int, policy: Policy, name: str, incarnation: int) -> float:
 
 def _last(deaths: Sequence[Death]) -> str:
     """What the last of them died of, for whoever is told that a name was given up."""
-    why = max(deaths, key=lambda death: death.incarnation).why
+    why = max(deaths, key=lambda death: death.incarnation).why.strip().rstrip(":")  # a tail that is empty
     return f"; the last: {why}" if why else ""

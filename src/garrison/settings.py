@@ -30,6 +30,10 @@ class Timing:
     """After so long without guardian and launcher a runner begins nothing new."""
     restart_window: float = 600.0
     """Deaths of one name that are older do not count when its restart is decided."""
+    healthy_after: float = 60.0
+    """A life that lived so long begins its name's backoff anew; a probe that did ends its parking."""
+    probe_after: float = 0.0
+    """From the parking of a name to its first probe, doubled after each that fails; 0: as long as the window."""
     damage_patience: float = 5.0
     """How long a layer waits for a damaged record to be mended before it gives up, saying which."""
     git_patience: float = 10.0

@@ -7,6 +7,7 @@ module, so that a test may break a rule). A `yield` stands wherever the real lay
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
@@ -31,7 +32,7 @@ from garrison.records.names import Key, launcher
 from garrison.records.run import Result
 from garrison.records.signals import Signal
 from garrison.settings import Timing
-from garrison.supervise import lease
+from garrison.supervise import lease, restart
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import LifeView
@@ -63,12 +64,16 @@ def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process
     return leased
 
 
-def replace_life(w: World, me: Process, judged: Identity, why: str) -> Does:
+def replace_life(w: World, me: Process, judged: Identity, why: str, kind: str = restart.CRASH) -> Does:
     """Fence, then sweep; nothing if the record has moved on."""
     def crash(old: Identity | None) -> Identity:
         if old is None or old.incarnation != judged.incarnation:
             raise Fenced("it has moved on")
-        return ended(old, "crashed", w.now, why) if old.status in ALIVE else old
+        if old.status not in ALIVE:
+            return old
+        fenced = ended(old, "crashed", w.now, why)
+        marked = restart.REBOOT if judged.boot_id != w.boot_id else kind
+        return replace(fenced, metadata={**fenced.metadata, "class": marked})
 
     try:
         fenced = w.write_identity(me, judged.key, crash)
@@ -203,10 +208,10 @@ class Layer:
             return True
         return False
 
-    def replace(self, view: LifeView, why: str) -> Does:
+    def replace(self, view: LifeView, why: str, kind: str = restart.CRASH) -> Does:
         """Fence and sweep."""
         assert view.identity is not None
-        yield from replace_life(self.w, self.me, view.identity, why)
+        yield from replace_life(self.w, self.me, view.identity, why, kind)
 
     def death(self, view: LifeView) -> Does:
         """Journal the death of a fenced life; returns the data."""
@@ -214,21 +219,29 @@ class Layer:
         identity = view.identity
         yield from sweep(self.w, self.me, identity)
         data = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": 1,
-                "monotonic": self.w.mono, "boot_id": self.w.boot_id, "why": identity.reason}
+                "monotonic": self.w.mono, "boot_id": self.w.boot_id, "why": identity.reason,
+                "class": identity.metadata.get("class", "crash")}
         yield from self.log_sync("death", data)
         return data
 
     def park(self, view: LifeView, why: str) -> Does:
-        """Give a name up."""
+        """Give a name up; returns the record's data."""
         assert view.identity is not None
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
-            return old if old.status != "crashed" else step(old, "parked", metadata={"reason": why})
+            return old if old.status not in ("crashed", "terminated") else step(old, "parked", metadata={"reason": why})
 
         self.w.write_identity(self.me, view.identity.key, parked)
         yield None
-        self.log("park", {"full": view.identity.key.full, "why": why})
+        yield from self.log_sync("park", {
+            "full": view.identity.key.full, "why": why, "attempt": 1, "monotonic": self.w.mono,
+            "boot_id": self.w.boot_id, "incarnation": view.identity.incarnation})
+
+    def begun(self, leased: Identity, act: Act) -> dict[str, Any]:
+        """What is journaled of a start."""
+        return {"full": leased.key.full, "incarnation": leased.incarnation, "attempt": 1, "why": act.why} | (
+            {"probe": True, "monotonic": self.w.mono, "boot_id": self.w.boot_id} if act.kind == "probe" else {})
 
     def term(self, view: LifeView) -> None:
         """SIGTERM through a verified pidfd."""
@@ -294,7 +307,7 @@ class Launcher(Layer):
     def fold(self, entry: Entry) -> None:
         data = entry.data
         if entry.kind == "death":
-            self.deaths.append(Death(data["incarnation"], data["monotonic"], data["boot_id"], data["why"]))
+            self.deaths.append(Death.of(data))
         elif entry.kind == "signal":
             self.applied.add(data["id"])
         elif entry.kind == "spawn":
@@ -460,8 +473,7 @@ class Guardian(Layer):
         signal = act.posted.signal
         if signal.id not in self.state.applied:
             data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt}
-            if act.data.get("effect"):
-                data["effect"] = act.data["effect"]
+            data |= {name: act.data[name] for name in ("effect", "stuck") if name in act.data}
             yield from self.log_sync("signal", data)
             if "resume" in act.data:
                 yield from self._resume(act.data["resume"])
@@ -493,13 +505,20 @@ class Guardian(Layer):
             leased = yield from start_life(self.w, self.me, wish, body)
         except (AlreadyAlive, Refused, Fenced):
             return
-        self.log("spawn", {"full": key.full, "incarnation": leased.incarnation})
+        self.log("spawn", self.begun(leased, act))
+
+    do_probe = do_start
+
+    def do_heal(self, act: Act, view: GuardianView) -> Does:
+        full = (self.processor if act.who == "processor" else self._runner(act.who)).full
+        self.log("heal", {"full": full, "incarnation": self.state.circuit(full).probe})
+        yield None
 
     def _lives(self, who: str, view: GuardianView) -> LifeView:
         return view.processor if who == "processor" else view.runners.get(who, LifeView())
 
     def do_replace(self, act: Act, view: GuardianView) -> Does:
-        yield from self.replace(self._lives(act.who, view), act.why)
+        yield from self.replace(self._lives(act.who, view), act.why, act.data.get("class", restart.CRASH))
 
     def do_record(self, act: Act, view: GuardianView) -> Does:
         yield from self.death(self._lives(act.who, view))
@@ -513,7 +532,7 @@ class Guardian(Layer):
         yield None
 
     def do_stray(self, act: Act, view: GuardianView) -> Does:
-        yield from self.replace(view.strays[act.who], act.why)
+        yield from self.replace(view.strays[act.who], act.why, restart.STOP)
 
     def do_run(self, act: Act, view: GuardianView) -> Does:
         if act.who not in RUN_STATUS[self.state.status]:
@@ -689,7 +708,16 @@ class Runner(Layer):
             leased = yield from start_life(self.w, self.me, wish, Orchestrator.body)
         except (AlreadyAlive, Refused, Fenced):
             return
-        self.log("spawn", {"full": leased.key.full, "incarnation": leased.incarnation, "attempt": 1})
+        self.log("spawn", self.begun(leased, act))
+
+    do_probe = do_start
+
+    def do_heal(self, act: Act, view: RunnerView) -> Does:
+        self.log("heal", {"full": self.orchestrator.full, "incarnation": self.facts.circuit.probe, "attempt": 1})
+        yield None
+
+    def do_keep(self, act: Act, view: RunnerView) -> Does:
+        yield None
 
     def _close_session(self) -> None:
         """The terminal's session of that name goes, with the orchestrator in it; what it started may live on."""
@@ -698,7 +726,7 @@ class Runner(Layer):
             self.w.kill(proc, f"session closed by {self.me.name}", blocked=True)
 
     def do_replace(self, act: Act, view: RunnerView) -> Does:
-        yield from self.replace(view.orchestrator, act.why)
+        yield from self.replace(view.orchestrator, act.why, act.data.get("class", restart.CRASH))
 
     def do_record(self, act: Act, view: RunnerView) -> Does:
         data = yield from self.death(view.orchestrator)
@@ -734,8 +762,9 @@ class Runner(Layer):
         yield None
 
     def do_say(self, act: Act, view: RunnerView) -> Does:
+        stem = f"{self.run.id}-{self.node}-{self.task.attempt}-{act.who}-{act.data.get('again', '')}"
         self.tell(self.guardian, act.who, {"node_id": self.node, **act.data}, node=self.node,
-                  attempt=self.task.attempt, id_=f"{self.run.id}-{self.node}-{self.task.attempt}-{act.who}")
+                  attempt=self.task.attempt, id_=stem)
         yield None
 
     def do_give_up(self, act: Act, view: RunnerView) -> Does:

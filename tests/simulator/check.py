@@ -240,8 +240,18 @@ class Check:
                 raise Violation(f"{name} was validated, although its fate was {fate}")
             if node.status == "validated" and self.landings.get((run.id, name), 0) != 1:
                 raise Violation(f"{name} was validated, and landed {self.landings.get((run.id, name), 0)} times")
+        unfinished = [name for name, node in shadow.nodes.items() if node.status in ("active", "impl_complete")]
+        if shadow.status == "failed" and not all(self._rests(run, shadow, name) for name in unfinished):
+            raise Violation(f"run {run.id} failed though one of {unfinished} was not parked")
         if shadow.status == "failed" and frontier(run.plan, shadow.statuses):
             raise Violation(f"run {run.id} failed with tasks left to start")
+
+    def _rests(self, run: Run, shadow: RunState, name: str) -> bool:
+        """Whether one of those whom a node under way needs was parked after enough deaths."""
+        waits = {"active": (f"runner-{name}", f"orchestrator-{name}"), "impl_complete": ("processor-",)}
+        stems = waits[shadow.nodes[name].status]
+        return any(key.run == run.id and key.full.startswith(stems) and count >= LIVES
+                   for key, count in self.died.items())
 
     def _deserved(self, run: Run, name: str, reason: str) -> bool:
         if run.fates[name].kind != "success" or not reason:

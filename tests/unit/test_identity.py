@@ -18,7 +18,7 @@ STEPS = {
     ("held", "active"), ("held", "crashed"), ("held", "terminated"),
     ("crashed", "starting"), ("crashed", "active"), ("crashed", "parked"), ("crashed", "terminated"),
     ("crashed", "crashed"),
-    ("terminated", "starting"), ("terminated", "active"), ("terminated", "terminated"),
+    ("terminated", "starting"), ("terminated", "active"), ("terminated", "parked"), ("terminated", "terminated"),
     ("parked", "starting"), ("parked", "active"), ("parked", "terminated"), ("parked", "crashed"),
 }
 

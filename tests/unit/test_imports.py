@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[2] / "src"
 ROOMS = [*(f"garrison.records.{name}" for name in ("names", "record", "atomic", "journal", "life", "identity", "hook",
                                                    "store",
                                                    "signals", "wisdom", "run")),
-         *(f"garrison.supervise.{name}" for name in ("verdict", "lease", "restart", "step", "explain", "observe",
-                                                     "start", "replace")),
+         *(f"garrison.supervise.{name}" for name in ("verdict", "lease", "restart", "circuit", "step", "explain",
+                                                     "observe", "start", "replace")),
          "garrison.system.clock", "garrison.system.processes", "garrison.errors"]
 HEAVY = {"typing", "dataclasses", "inspect", "datetime", "uuid", "pathlib", "subprocess", "asyncio", "logging",
          "socket", "ssl",

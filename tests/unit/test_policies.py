@@ -20,6 +20,7 @@ from garrison.records.journal import Entry
 from garrison.records.names import Key
 from garrison.records.run import Result, Task
 from garrison.records.signals import Posted, Signal
+from garrison.supervise.circuit import Circuit
 from garrison.supervise.lease import hook_for
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.start import unfenced
@@ -120,7 +121,7 @@ def test_a_node_that_waits_for_its_merge_occupies_nobody() -> None:
     (life("runner", "a", "crashed"), 0, ["record"]),
     (life("runner", "a", "crashed"), 1, ["start"]),
     (life("runner", "a", "terminated", reason="orphaned"), 0, ["start"]),
-    (life("runner", "a", "parked"), 0, ["run"]),
+    (life("runner", "a", "parked"), 0, ["park"]),  # whoever parked it died before it was journaled
     (life("runner", "a", "terminated", reason="stopped"), 0, ["run"]),
 ])
 def test_what_becomes_of_a_runner(view: LifeView, deaths: int, expected: list[str]) -> None:
@@ -140,18 +141,24 @@ def test_a_stopped_runner_starts_again_once_its_stop_is_lifted() -> None:
     assert shown(guard(state, runners=later)) == [("run", "stopped")]
 
 
-def six_deaths(status: str) -> tuple[RunState, dict[str, LifeView]]:
-    known = [death("runner-a@r1", number + 1) for number in range(6)]
+def six_deaths(status: str, lives: int = 6) -> tuple[RunState, dict[str, LifeView]]:
+    known = [death("runner-a@r1", number + 1) for number in range(lives)]
     steps = {"active": ["active"], "validated": ["active", "impl_complete", "validated"]}[status]
     state = journal(node("a", "pending"), *(node("a", step) for step in steps), node("b", "pending"), RUNNING, *known)
-    return state, {"a": life("runner", "a", "crashed", incarnation=6)}
+    return state, {"a": life("runner", "a", "crashed", incarnation=lives)}
 
 
-def test_a_runner_given_up_fails_its_node() -> None:
+def test_a_runner_whose_total_is_used_up_fails_its_node() -> None:
+    state, runners = six_deaths("active", 11)
+    policy = replace(POLICY, total=10)
+    acts = guardian_policy.decide(TWO, state, GuardianView(RUN, NOW, BOOT, runners=runners), 2, policy).acts
+    assert [(act.kind, act.who) for act in acts] == [("node", "a"), ("park", "a")]
+    assert acts[0].data["status"] == "failed" and "given up: 11 deaths" in acts[0].data["reason"]
+
+
+def test_a_runner_whose_window_is_used_up_is_parked_and_its_node_rests() -> None:
     state, runners = six_deaths("active")
-    decision = guard(state, runners=runners)
-    assert shown(decision) == [("node", "a"), ("park", "a")]
-    assert decision.acts[0].data["status"] == "failed" and "given up: 6 deaths" in decision.acts[0].data["reason"]
+    assert shown(guard(state, runners=runners)) == [("park", "a")]
 
 
 def test_a_landed_node_stays_landed_when_its_runner_is_given_up() -> None:
@@ -160,15 +167,26 @@ def test_a_landed_node_stays_landed_when_its_runner_is_given_up() -> None:
     assert shown(guard(state, runners=runners)) == [("park", "a")]
 
 
-def test_a_queue_given_up_fails_who_waits_for_it_and_nobody_waits_on() -> None:
+def parked(full: str, incarnation: int = 1, why: str = "six deaths", ago: float = 1.0) -> tuple[str, dict[str, Any]]:
+    return "park", {"full": full, "why": why, "incarnation": incarnation, "monotonic": NOW - ago, "boot_id": BOOT}
+
+
+def test_a_queue_given_up_lets_entries_wait_and_fails_the_run_when_nothing_else_moves() -> None:
     # Found by seed 938: the runner of the failed node waited for the queue, and the run for the runner, for ever.
     state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p", "parked", reason="six deaths")}
-    assert shown(guard(state, **seen)) == [("node", "a")]
-    state.apply(Entry(9, 1, "t", AT, *node("a", "failed", reason="queue")))
-    assert shown(guard(state, **seen)) == [("term", "a")]
-    seen["runners"] = {"a": life("runner", "a", "terminated", reason="stopped")}
-    assert shown(guard(state, **seen)) == [("run", "failed")]
+    assert shown(guard(state, **seen)) == [("park", "processor")]
+    state.apply(Entry(9, 1, "t", AT, *parked("processor-p@r1")))
+    over = guard(state, **seen)
+    assert shown(over) == [("run", "failed")]
+    assert "a: parked: the merge processor was given up: six deaths" in over.acts[0].why
+    assert "garrison agents unpark a, then garrison launch --resume r1" in over.acts[0].why
+    other = fold([Entry(number, 1, "t", AT, *record) for number, record in enumerate([
+        *(node(name, "active") for name in "ab"), node("a", "impl_complete"), RUNNING, parked("processor-p@r1")], 1)])
+    waits = guard(other, plan({"a": (), "b": ()}), **{**seen, "runners": {**seen["runners"], "b": life("runner", "b")}})
+    assert waits.acts == [] and waits.wake_at == NOW - 1 + 600
+    assert shown(guard(other, runners=seen["runners"] | {"b": life("runner", "b", "crashed")},
+                       processor=seen["processor"])) == [("record", "b")]
 
 
 def test_a_queue_given_up_does_not_keep_runners_from_being_replaced() -> None:
@@ -216,9 +234,132 @@ def test_an_entry_that_did_not_land_fails_its_node_when_no_runner_will_say_so(st
 
 
 def test_a_node_in_the_queue_lands_though_its_runner_was_given_up() -> None:
-    state = journal(*IN_QUEUE)
+    state = journal(*IN_QUEUE, parked("runner-a@r1"))
     seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p")}
     assert guard(state, max_agents=0, **seen).acts == []
+
+
+# ---- parked nodes, as the guardian sees them
+
+
+def stuck(parked: bool = True, attempt: int = 1) -> Posted:
+    return posted("ORCHESTRATOR_STUCK", attempt=attempt,
+                  payload={"parked": parked, "why": "6 deaths", "probe_at": AT if parked else ""})
+
+
+def applied(state: RunState, said: Posted, **seen: Any) -> RunState:
+    """The state after the guardian obeyed a signal."""
+    (act,) = guard(state, WIDE, inbox=[said], **seen).acts
+    assert said.signal is not None
+    data = {"id": said.signal.id, "type": said.signal.signal_type, "node": said.signal.node_id, **act.data}
+    return state.apply(Entry(99, 1, "t", AT, "signal", data))
+
+
+def guidance(action: str, who: str = "a", id_: str = "g1") -> Posted:
+    return posted("GUIDANCE", id_, payload={"action": action, "who": who, "text": "because"})
+
+
+def test_a_parked_node_leaves_its_slot_to_another_and_takes_it_back_with_its_probe() -> None:
+    state = journal(*(node(name, "active" if name == "a" else "pending") for name in "abc"), RUNNING)
+    runners = {"a": life("runner", "a")}
+    assert guard(state, WIDE, 1, runners=runners).acts == []
+    assert applied(state, stuck(attempt=2), runners=runners).stuck == {}
+    state.applied.clear()
+    applied(state, stuck(), runners=runners)
+    assert state.stuck == {"a": {"why": "6 deaths", "probe_at": AT}}
+    assert shown(guard(state, WIDE, 1, runners=runners)) == [("node", "b")]
+    state.applied.clear()
+    assert applied(state, stuck(parked=False), runners=runners).stuck == {}
+    assert guard(state, WIDE, 1, runners=runners).acts == []
+
+
+@pytest.mark.parametrize(("of_b", "of_c", "expected"), [
+    ("active", "pending", []),  # somebody moves
+    ("validated", "active", []),
+    ("failed", "validated", [("run", "failed")]),
+    ("validated", "validated", [("run", "failed")])])
+def test_a_run_fails_when_nothing_but_parked_nodes_is_left(of_b: str, of_c: str,
+                                                           expected: list[tuple[str, str]]) -> None:
+    path = {"pending": [], "active": ["active"], "failed": ["active", "failed"],
+            "validated": ["active", "impl_complete", "validated"]}
+    state = journal(node("a", "active"), *(node(name, one) for name, last in (("b", of_b), ("c", of_c))
+                                           for one in ["pending", *path[last]]), RUNNING)
+    state.stuck["a"] = {"why": "6 deaths", "probe_at": AT}
+    runners = {name: life("runner", name) for name, one in state.statuses.items() if one == "active"}
+    over = guard(state, WIDE, max_agents=1 if of_c == "pending" else 3, runners=runners)
+    assert shown(over) == expected
+    if expected:
+        assert "a: parked: its agent was given up: 6 deaths" in over.acts[0].why
+
+
+def test_a_run_that_failed_with_parked_nodes_is_resumed_and_they_are_lifted() -> None:
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING, parked("runner-a@r1", 6),
+                    ("run", {"status": "failed"}))
+    seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
+    assert not state.over and shown(guard(state, **seen)) == [("end", "")]
+    told = guard(state, inbox=[guidance("resume")], **seen)
+    assert told.acts[0].data == {"resume": {}, "unparked": ["a"]}
+    for kind, data in (("lift", {"lives": {}, "unparked": ["a"]}), ("run", {"status": "running"})):
+        state.apply(Entry(9, 1, "t", AT, kind, data))
+    assert shown(guard(state, **seen)) == [("start", "a")]
+    assert journal(node("a", "active"), node("a", "failed"), RUNNING, ("run", {"status": "failed"})).over
+
+
+def test_a_run_that_goes_on_by_itself_lifts_nobody() -> None:
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING, parked("runner-a@r1", 6))
+    seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
+    assert guard(state, inbox=[guidance("resume")], **seen).acts[0].data == {"resume": {}}
+
+
+def test_whom_a_person_parks_is_sent_home_and_waits_for_them_though_the_run_is_resumed() -> None:
+    state = journal(node("a", "active"), node("b", "pending"), node("c", "pending"), RUNNING)
+    runner = {"a": life("runner", "a", incarnation=2)}
+    applied(state, guidance("park"), runners=runner)
+    assert state.held == {"a": "because"}
+    assert shown(guard(state, WIDE, 1, runners=runner)) == [("term", "a"), ("node", "b")]
+    home = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=2)}
+    dead = {"a": life("runner", "a", state="dead")}
+    assert shown(guard(state, WIDE, 0, runners=dead)) == [("replace", "a")]
+    assert shown(guard(state, WIDE, 0, runners=home, strays={"a": life("orchestrator", "a")})) == [("stray", "a")]
+    assert guard(state, WIDE, 0, runners=home).acts == []
+    assert guard(state, inbox=[guidance("resume", id_="g2")], runners=home).acts[0].data == {"resume": {}}
+    applied(state, guidance("unpark", id_="g3"), runners=home)
+    assert state.held == {} and shown(guard(state, WIDE, 0, runners=home)) == [("start", "a")]
+
+
+def test_a_node_parked_before_it_began_does_not_begin_and_one_that_is_done_is_not_parked() -> None:
+    state = journal(node("a", "pending"), node("b", "active"), node("b", "impl_complete"), node("c", "pending"),
+                    RUNNING)
+    applied(state, guidance("park"))
+    assert shown(guard(state, WIDE, 9, processor=life("processor", "p"), runners={"b": life("runner", "b")})) == [
+        ("node", "c")]
+    assert applied(state, guidance("park", "b", "g2")).held == {"a": "because"}
+    assert applied(state, guidance("park", "nobody", "g3")).held == {"a": "because"}
+
+
+def test_a_queue_that_a_person_parked_is_waited_for() -> None:
+    state = journal(node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
+    seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p")}
+    applied(state, guidance("park", "processor"), **seen)
+    assert shown(guard(state, **seen)) == [("term", "processor")]
+    seen["processor"] = life("processor", "p", "terminated", reason="stopped")
+    assert guard(state, **seen).acts == []
+    applied(state, guidance("unpark", "processor", "g2"), **seen)
+    assert shown(guard(state, **seen)) == [("start", "processor")]
+
+
+def test_a_parked_runner_is_probed_and_heals() -> None:
+    known = [death("runner-a@r1", number + 1) for number in range(6)]
+    state = journal(node("a", "active"), node("b", "active"), RUNNING, *known, parked("runner-a@r1", 6, ago=600))
+    seen = {"a": life("runner", "a", "parked", incarnation=6), "b": life("runner", "b")}
+    assert shown(guard(state, runners=seen)) == [("probe", "a")]
+    for ago, expected in ((59.0, []), (60.0, [("heal", "a")])):
+        begun = {"full": "runner-a@r1", "incarnation": 7, "probe": True, "monotonic": NOW - ago, "boot_id": BOOT}
+        state.apply(Entry(9, 1, "t", AT, "spawn", begun))
+        assert shown(guard(state, runners={**seen, "a": life("runner", "a", incarnation=7)})) == expected
+    state.apply(Entry(9, 1, "t", AT, "heal", {"full": "runner-a@r1", "incarnation": 7}))
+    assert state.circuits["runner-a@r1"] == Circuit(forgiven=6)
+    assert from_snapshot(to_snapshot(state)) == state
 
 
 def exited(kind: str, attempt: int) -> Posted:
@@ -387,9 +528,74 @@ def test_an_orchestrator_given_up_is_a_fact_before_it_is_parked() -> None:
     # Found by seed 277: a runner killed between the two left a successor that waited for a person for ever.
     facts = RunnerFacts(deaths=[Death(number, NOW - 1, BOOT) for number in range(1, 7)])
     view = life("orchestrator", "a", "crashed", incarnation=6)
-    assert shown(run(facts, orchestrator=view)) == [("fact", "failed"), ("park", "")]
+    assert shown(run(facts, orchestrator=view, adhoc=True)) == [("fact", "failed"), ("park", "")]
+    few = runner_policy.decide(facts, RunnerView(TASK, "executing", NOW, BOOT, tree_ready=True, orchestrator=view),
+                               replace(POLICY, total=5))
+    assert shown(few) == [("fact", "failed"), ("park", "")]
     told = replace(facts, failed="its orchestrator was given up")
     assert shown(run(told, orchestrator=view)) == [("give_up", ""), ("end", "")]
+
+
+SIX = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
+PARKED = Circuit("parked", "6 deaths", NOW - 1, BOOT, 1, life=6)
+
+
+def test_an_orchestrator_that_dies_too_often_is_parked_and_the_guardian_is_told_first() -> None:
+    view = life("orchestrator", "a", "crashed", incarnation=6)
+    decision = run(RunnerFacts(deaths=SIX), orchestrator=view)
+    assert shown(decision) == [("say", "ORCHESTRATOR_STUCK"), ("park", "")]
+    assert decision.acts[0].data == {"parked": True, "why": decision.acts[1].why, "again": "parked-6"}
+
+
+def test_a_parked_orchestrator_waits_for_its_probe_which_is_told_before_it_begins() -> None:
+    view = life("orchestrator", "a", "parked", incarnation=6)
+    facts = RunnerFacts(deaths=SIX, circuit=PARKED)
+    waits = run(facts, orchestrator=view)
+    assert waits.acts == [] and waits.wake_at == NOW + 599
+    due = replace(facts, circuit=replace(PARKED, since=NOW - 600))
+    assert shown(run(due, orchestrator=view)) == [("say", "ORCHESTRATOR_STUCK"), ("probe", "")]
+    assert run(due, orchestrator=view).acts[0].data["parked"] is False
+    assert shown(run(due, orchestrator=view, orphaned_for=601.0)) == [("end", "")]
+    living = life("orchestrator", "a", incarnation=7)
+    probing = Circuit("probing", "6 deaths", NOW - 59, BOOT, 1, life=6, probe=7)
+    assert run(replace(facts, circuit=probing), orchestrator=living).wake_at == NOW + 1
+    assert shown(run(replace(facts, circuit=replace(probing, since=NOW - 60)), orchestrator=living)) == [("heal", "")]
+
+
+def test_a_person_lets_a_parked_orchestrator_go_on_at_once() -> None:
+    view = life("orchestrator", "a", "parked", incarnation=6)
+    facts = RunnerFacts(deaths=SIX, circuit=PARKED, incarnation=6)
+    said = posted("GUIDANCE", target={"role": "runner", "name": "a"}, payload={"action": "unpark"})
+    (act,) = run(facts, orchestrator=view, inbox=[said]).acts
+    facts.apply(Entry(9, 1, "t", AT, "signal", {"id": "s1", **act.data}), 1)
+    assert facts.circuit == Circuit(forgiven=6)
+    assert shown(run(facts, orchestrator=view)) == [("start", "")]
+
+
+def test_what_a_parked_orchestrator_left_is_kept_when_its_runner_stops() -> None:
+    view = life("orchestrator", "a", "parked", incarnation=6)
+    stopping = RunnerView(TASK, "executing", NOW, BOOT, tree_ready=True, stopping=True, orchestrator=view)
+    facts = RunnerFacts(deaths=SIX, circuit=PARKED)
+    assert shown(runner_policy.decide(facts, stopping, POLICY)) == [("keep", ""), ("end", "")]
+
+
+@pytest.mark.parametrize(("told", "expected"), [(3, "start"), (2, "record"), (0, "record")])
+def test_a_stop_that_we_asked_for_is_no_death_and_any_other_is(told: int, expected: str) -> None:
+    view = life("orchestrator", "a", "terminated", incarnation=3, reason="stopped")
+    assert shown(run(RunnerFacts(told=told), orchestrator=view)) == [(expected, "")]
+    once = RunnerFacts(told=3)
+    living = life("orchestrator", "a", incarnation=3)
+    stopping = RunnerView(TASK, "executing", NOW, BOOT, tree_ready=True, stopping=True, orchestrator=living)
+    assert shown(runner_policy.decide(once, stopping, POLICY)) == [("term", "")]
+
+
+def test_a_parking_of_another_attempt_is_passed_over() -> None:
+    facts = RunnerFacts()
+    record = {"full": "orchestrator-a@r1", "why": "", "incarnation": 6, "monotonic": NOW, "boot_id": BOOT, "attempt": 1}
+    facts.apply(Entry(1, 1, "t", AT, "park", record), 2)
+    assert facts.circuit == Circuit()
+    facts.apply(Entry(1, 1, "t", AT, "park", record), 1)
+    assert facts.circuit.parked
 
 
 @pytest.mark.parametrize(("alone", "expected"), [(None, "start"), (599.0, "start"), (601.0, "end")])
@@ -418,7 +624,7 @@ def test_a_runner_obeys_a_signal_once_and_none_of_another_attempt() -> None:
 
 
 @pytest.mark.parametrize(("seen", "expected"), [
-    ({"job": "setup"}, ["stop_job"]), ({"orchestrator": life("orchestrator", "a")}, ["term"]),
+    ({"job": "setup"}, ["stop_job"]), ({"orchestrator": life("orchestrator", "a")}, ["fact", "term"]),
     ({"orchestrator": life("orchestrator", "a"), "overdue": True}, ["replace"]),
     ({"orchestrator": life("orchestrator", "a", state="dead")}, ["replace"]),
     ({"orchestrator": life("orchestrator", "a", "crashed")}, ["record"]), ({}, ["end"])])

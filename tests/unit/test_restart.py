@@ -26,12 +26,12 @@ def deaths(*ages: float, boot: str = "b1") -> list[Death]:
     ((), 0), ((0,), 0), ((599,), 0), ((1, 0), 0.1), ((2, 1, 0), 0.2), ((3, 2, 1, 0), 0.4), ((4, 3, 2, 1, 0), 0.8)])
 def test_the_first_restart_is_at_once_then_it_backs_off(ages: tuple[float, ...], delay: float) -> None:
     decision = decide(deaths(*ages), NOW, "b1", POLICY)
-    assert decision.at == pytest.approx(NOW + delay) and not decision.park
+    assert decision.at is not None and NOW + delay <= decision.at <= NOW + delay * 1.25
 
 
 def test_the_delay_runs_from_the_last_death_in_any_order() -> None:
     at = decide(deaths(0.05, 50, 20), NOW, "b1", POLICY).at
-    assert at == pytest.approx(NOW - 0.05 + 0.2)
+    assert at is not None and NOW - 0.05 + 0.2 <= at <= NOW - 0.05 + 0.25
 
 
 def test_the_sixth_death_in_the_window_parks() -> None:
@@ -51,7 +51,8 @@ def test_a_healthy_stretch_makes_the_next_restart_immediate() -> None:
 
 def test_the_delay_is_capped() -> None:
     patient = Policy(intensity=100, total=100)
-    assert decide(deaths(*[0] * 9), NOW, "b1", patient).at == pytest.approx(NOW + 12.8)
+    at = decide(deaths(*[0] * 9), NOW, "b1", patient).at
+    assert at is not None and NOW + 12.8 <= at <= NOW + 16
     for count in (11, 40, 100):
         assert decide(deaths(*[0] * count), NOW, "b1", patient).at == pytest.approx(NOW + 30)
 
@@ -96,7 +97,7 @@ def step(identity: Identity | None, state: str = "", known: list[Death] | None =
     (LIFE, "alive", "none", "because"), (LIFE, "starting", "none", "because"), (LIFE, "elsewhere", "none", "because"),
     (LIFE, "dead", "replace", "because"), (LIFE, "lapsed", "replace", "because"),
     (replace(LIFE, status="terminated", metadata={"reason": "stopped"}), "ended", "ended", "stopped"),
-    (replace(LIFE, status="parked"), "ended", "ended", "parked"),
+    (replace(LIFE, status="parked", metadata={"reason": "6 deaths"}), "ended", "park", "6 deaths"),
     (CRASHED, "ended", "record", "process 7 is gone"),
 ])
 def test_next_step(identity: Identity | None, state: str, kind: str, why: str) -> None:
@@ -109,6 +110,6 @@ def test_a_journaled_death_leads_to_start_wait_or_park() -> None:
     assert step(CRASHED, "ended", this) == ("start", "first restart in the window: at once")
     two = [Death(2, NOW - 1, "b1"), *this]
     assert step(CRASHED, "ended", two)[0] == "wait"
-    assert step(CRASHED, "ended", two, NOW + 0.11)[0] == "start"
+    assert step(CRASHED, "ended", two, NOW + 0.126)[0] == "start"
     assert step(CRASHED, "ended", deaths(5, 4, 3, 2, 1, 0))[0] == "park"
-    assert next_step(LifeView(CRASHED, Verdict("ended", "")), two, NOW, "b1", POLICY).at == pytest.approx(NOW + 0.1)
+    assert NOW + 0.1 <= next_step(LifeView(CRASHED, Verdict("ended", "")), two, NOW, "b1", POLICY).at <= NOW + 0.125

@@ -105,7 +105,8 @@ def _no_record(patch: pytest.MonkeyPatch) -> None:
 
 def _gives_up_early(patch: pytest.MonkeyPatch) -> None:
     real = restart.decide
-    patch.setattr(restart, "decide", lambda deaths, now, boot, policy: real(deaths, now, boot, Policy(intensity=2)))
+    patch.setattr(restart, "decide", lambda deaths, now, boot, policy, *rest:
+                  real(deaths, now, boot, Policy(intensity=2), *rest))
 
 
 def _applied_forgotten(patch: pytest.MonkeyPatch) -> None:

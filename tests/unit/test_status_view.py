@@ -73,8 +73,9 @@ def test_where_colours_are(terminal: bool, environ: dict[str, str], colours: boo
     assert (here.colours, here.terminal, here.columns) == (colours, in_place, 80 if terminal else None)
 
 
-@pytest.mark.parametrize(("counts", "room"), [((5, 0, 0, 0, 0), 30), ((1, 1, 1, 1, 96), 30), ((0, 3, 2, 0, 7), 8),
-                                              ((1, 0, 0, 1, 0), 9), ((999, 1, 0, 0, 0), 8), ((1, 1, 1, 1, 1), 8)])
+@pytest.mark.parametrize(("counts", "room"), [((5, 0, 0, 0, 0, 0), 30), ((1, 1, 1, 1, 96, 0), 30),
+                                              ((0, 3, 2, 0, 7, 0), 8), ((1, 0, 0, 1, 0, 2), 9),
+                                              ((999, 1, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1), 8)])
 def test_the_bar_is_full_and_hides_nobody(counts: tuple[int, ...], room: int) -> None:
     named = dict(zip(view.BLOCKS, counts, strict=True))
     shares = view.parts(named, sum(counts), room)

@@ -54,6 +54,9 @@ WORDS = [
     (Facts("validated"), "merged before this run"),
     (Facts("failed", reason="exit code 3\ntail"), "exit code 3"),
     (Facts("failed"), "no reason was recorded"),
+    (Facts("active", held="the API is down"), "parked by you: the API is down"),
+    (Facts("pending", held=""), "parked by you"),
+    (Facts("active", parked="its agent was given up: 6 deaths"), "parked: its agent was given up: 6 deaths"),
 ]
 
 

@@ -8,12 +8,17 @@ from garrison.cli import completing, identity_door
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import show_json
+from garrison.cli.park_cmd import park, unpark
 from garrison.records.names import ROLES
 
 
 @click.group()
 def agents() -> None:
-    """Who exists: the identities of all layers."""
+    """Who exists: the identities of all layers; parking a node by hand."""
+
+
+agents.add_command(park)
+agents.add_command(unpark)
 
 
 @agents.command("list", cls=Explained, examples=(

@@ -15,6 +15,8 @@ from garrison.merge.state import Pause
 PLACES: Mapping[str, str] = {"validated": "merged", "impl_complete": "landing", "active": "working",
                              "failed": "failed", "pending": "waiting"}
 """Node status → the word for people, in the order of the progress bar."""
+PARKED = "parked"
+"""The place of a node under way that is parked."""
 HELD = "while it is held"
 """How a wait begins whose cause is a person in the session: what it asks is theirs already."""
 
@@ -34,6 +36,10 @@ class Facts:
     """Of its runner's hook."""
     over: str = ""
     """The run's status, if it is not under way."""
+    held: str | None = None
+    """Why a person parked it, None if nobody did."""
+    parked: str = ""
+    """Why the restart policy did, '' if it did not."""
     led: bool = True
     """Whether a guardian lives."""
     runner_living: bool = False
@@ -63,6 +69,10 @@ class Facts:
 
 def doing(facts: Facts) -> str:
     """One line, '' if the status says all."""
+    if facts.held is not None:
+        return f"parked by you: {first_line(facts.held)}" if facts.held else "parked by you"
+    if facts.parked:
+        return f"parked: {first_line(facts.parked)}"
     return _WORDS[facts.status](facts)
 
 

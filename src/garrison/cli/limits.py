@@ -48,7 +48,7 @@ class Used:
 
 def policy_of(launch: Launch, timing: Timing) -> Policy:
     """The restart policy of a run's agents and runners."""
-    return Policy(window=timing.restart_window, total=launch.max_respawn)
+    return Policy.of(timing, launch.max_respawn)
 
 
 def limits(launch: Launch, timing: Timing, used: Used) -> list[dict[str, Any]]:
@@ -62,7 +62,8 @@ def _nested(launch: Launch, policy: Policy, used: Used) -> Iterator[dict[str, An
     yield _row("life", policy.intensity, "deaths",
                f"deaths in {span_of(policy.window)}; the first restart at once, then {policy.base:g} s × 2ⁿ, at most "
                f"{span_of(policy.cap)}", recent, "GARRISON_RESTART_WINDOW", window_s=policy.window)
-    whole = {who: len(deaths) for who, deaths in used.deaths.items() if who.startswith(("runner-", "orchestrator-"))}
+    whole = {who: sum(one.counts for one in deaths) for who, deaths in used.deaths.items()
+             if who.startswith(("runner-", "orchestrator-"))}
     yield _row("attempt", launch.max_respawn, "deaths", "deaths of a runner or an agent in one attempt", whole,
                "--max-respawn")
     yield _row("node", launch.max_rework, "attempts", "new attempts of a node"

@@ -75,8 +75,7 @@ class RunLook:
         for entry in self._launcher.read():
             if entry.kind == "death":
                 data = entry.data
-                self._guardian.setdefault(data["full"], []).append(
-                    Death(data["incarnation"], data["monotonic"], data["boot_id"], data.get("why", "")))
+                self._guardian.setdefault(data["full"], []).append(Death.of(data))
         return self._guardian
 
     def queue(self) -> QueueState | None:

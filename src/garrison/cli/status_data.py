@@ -17,7 +17,7 @@ from garrison.cli.doing import PLACES
 from garrison.cli.limits import limits
 from garrison.cli.reading import Reading
 from garrison.cli.run_look import RunLook
-from garrison.cli.status_nodes import UNFINISHED, Nodes
+from garrison.cli.status_nodes import UNFINISHED, Nodes, place_of
 from garrison.errors import GarrisonError
 from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import RunState
@@ -60,7 +60,8 @@ class Gatherer:
             state = RunState(status="corrupt", reason=str(error))
         body = self._head(run, launch, state)
         if whole:
-            body |= self._details(Nodes(self.reading, look, body, launch or _unknown(run), state))
+            body |= self._details(Nodes(self.reading, look, body, launch or _unknown(run), state,
+                                        self.observer.clock.time()))
         return {**body, "problems": self.reading.problems}
 
     def no_run(self) -> list[dict[str, Any]]:
@@ -73,15 +74,16 @@ class Gatherer:
         layers = self._layers(run)
         status = _status_of(launch, state, layers)
         counts = dict.fromkeys(PLACES.values(), 0)
-        for node in state.nodes.values():
-            counts[PLACES[node.status]] += 1
+        for name in state.nodes:
+            place = place_of(state, name)
+            counts[place] = counts.get(place, 0) + 1
         known = launch or _unknown(run)
         return {
             "run_id": run, "status": status, "reason": state.reason,
             "merged": counts["merged"], "total": len(state.nodes), "counts": counts,
             "pipeline_id": known.pipeline_id, "repo": known.repo, "base": known.base, "adhoc": known.adhoc,
             "created_at": known.created_at, "age_s": self._age(known.created_at),
-            "hint": _hint(run, status, layers), "layers": layers,
+            "hint": _hint(run, status, layers, resumable=status == "failed" and not state.over), "layers": layers,
             "deaths": sum(len(deaths) for deaths in state.deaths.values()),
             "folder": str(RunFiles(self.home, run).root)}
 
@@ -134,10 +136,12 @@ def _status_of(launch: Launch | None, state: RunState, layers: list[dict[str, An
     return "running" if runner["living"] else str(runner["status"])
 
 
-def _hint(run: str, status: str, layers: list[dict[str, Any]]) -> str:
+def _hint(run: str, status: str, layers: list[dict[str, Any]], *, resumable: bool = False) -> str:
     """What to do about a run that nobody leads, '' if there is nothing to do."""
     if status == "stopped":
         return f"stopped; `garrison launch --resume {run}` goes on"
+    if resumable:
+        return f"what failed is parked; once that is mended `garrison launch --resume {run}` goes on where it was"
     if status not in UNFINISHED or any(layer["role"] == "launch" and layer["living"] for layer in layers):
         return ""
     if any(layer["role"] == "launch" for layer in layers) or not layers:

@@ -8,26 +8,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from garrison.cli.doing import PLACES, Facts, doing
+from garrison.cli.doing import PARKED, PLACES, Facts, doing
 from garrison.cli.limits import Used
 from garrison.cli.reading import Reading
 from garrison.cli.run_look import RunLook, place
+from garrison.layers.parking import parked
 from garrison.layers.run_state import NodeState, RunState
 from garrison.merge.state import QueueState
 from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Launch, Result, Task
 from garrison.supervise.restart import Death
+from garrison.system.clock import from_iso
 
 UNFINISHED = ("new", "running")
 """Run statuses in which somebody should be at work."""
+
+
+def place_of(state: RunState, name: str) -> str:
+    """A node's place in the run; one that is parked is not at work. Pure."""
+    return PARKED if name in state.held or parked(state, name) else PLACES[state.nodes[name].status]
 
 
 class Nodes:
     """All nodes of a run at one moment. `body` is the head that was gathered of the run."""
 
     def __init__(self, reading: Reading, look: RunLook, body: Mapping[str, Any], launch: Launch,
-                 state: RunState) -> None:
+                 state: RunState, now: float = 0.0) -> None:
+        self.now = now
         self.reading, self.look, self.body, self.launch, self.state = reading, look, body, launch, state
         self.layers = {layer["agent"]: layer for layer in body["layers"]}
         self.under_way = body["status"] in UNFINISHED
@@ -39,7 +47,14 @@ class Nodes:
 
     def all(self, age: Callable[[str], float | None]) -> list[dict[str, Any]]:
         """A body a node; `age` gives the seconds since a time."""
-        return [{**self._node(name), "since_s": age(node.since)} for name, node in self.state.nodes.items()]
+        bodies = [{**self._node(name), "since_s": age(node.since)} for name, node in self.state.nodes.items()]
+        for parking in [body["parked"] for body in bodies if body["parked"]]:
+            parking["probe_in_s"] = self._left(parking["probe_at"])
+        return bodies
+
+    def _left(self, probe_at: str | None) -> float | None:
+        """Seconds to a probe; None where none will come, for nobody is there who would."""
+        return max(0.0, from_iso(probe_at) - self.now) if probe_at and self.under_way else None
 
     def used(self, now: float, boot_id: str) -> Used:
         """What the run has used of its limits; after `all`, which gathers the agents' deaths."""
@@ -67,8 +82,9 @@ class Nodes:
         agent, runner = self._layer("orchestrator", name), self._layer("runner", name)
         facts = self._facts(name, node, runner, agent)
         never = task is not None and task.attributes.get("rework") == "none"
-        return {"node": name, **vars(node), "place": PLACES[node.status], "doing": doing(facts),
-                "question": facts.asked, "phase": facts.phase, "agent_phase": agent.get("phase", ""),
+        return {"node": name, **vars(node), "place": place_of(self.state, name), "doing": doing(facts),
+                "parked": self._parked(name), "question": facts.asked,
+                "phase": facts.phase, "agent_phase": agent.get("phase", ""),
                 "attempts": 1 if never else 1 + self.launch.max_rework, "deaths": facts.deaths,
                 "lives": {"runner": runner.get("incarnation", 0), "agent": agent.get("incarnation", 0)}}
 
@@ -80,16 +96,26 @@ class Nodes:
             self.deaths[full] = heard.facts.deaths
         entry, ahead = place(self.queue, self.look.run, name, node.attempt)
         waits_for, blocked_by = self.waiting.get(name, ((), ()))
+        rests = parked(self.state, name)
         return Facts(
             node.status, node.attempt, node.reason, node.commit, runner.get("phase", ""),
+            held=self.state.held.get(name), parked=rests.why if rests else "",
             over="" if self.under_way else self.body["status"],
             led=any(layer["role"] == "guardian" and layer["living"] for layer in self.layers.values()),
             runner_living=bool(runner.get("living")), agent_living=bool(agent.get("living")),
             agent_status=agent.get("status", ""), agent_lives=agent.get("incarnation", 0),
             asked=self.state.questions.get(name, {}).get("text", ""), waits=self._waits(name, node),
-            job=heard.job if heard and runner.get("living") else "", deaths=len(self.deaths.get(full, ())),
-            waits_for=waits_for, blocked_by=blocked_by, busy=self.body["counts"]["working"], entry=entry, ahead=ahead,
+            job=heard.job if heard and runner.get("living") else "",
+            deaths=sum(one.counts for one in self.deaths.get(full, ())), waits_for=waits_for,
+            blocked_by=blocked_by, busy=self.body["counts"]["working"], entry=entry, ahead=ahead,
             pause=self.queue.pause if self.queue else None)
+
+    def _parked(self, name: str) -> dict[str, Any] | None:
+        """By whom, why, and when a probe is due, of a node that is parked."""
+        if name in self.state.held:
+            return {"by": "person", "why": self.state.held[name], "probe_at": None}
+        rests = parked(self.state, name)
+        return {"by": "policy", "why": rests.why, "probe_at": rests.probe_at or None} if rests else None
 
     def _waits(self, name: str, node: NodeState) -> str:
         """What the node's session says it waits for; '' while it works, and of agents without a session."""

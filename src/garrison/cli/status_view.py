@@ -16,15 +16,16 @@ from garrison.cli.paint import Line, Span, fit, raw, span, table, wrapped
 from garrison.system import screen
 
 COLOURS: Mapping[str, str] = {
-    "merged": "good", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",
+    "merged": "good", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim", "parked": "due",
     "done": "good", "running": "busy", "new": "dim", "stopped": "due", "corrupt": "bad",
     "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "elsewhere": "due",
 }
 """Word → style."""
-BLOCKS: Mapping[str, str] = {"merged": "█", "landing": "▓", "working": "▒", "failed": "!", "waiting": "░"}
+BLOCKS: Mapping[str, str] = {"merged": "█", "landing": "▓", "working": "▒", "failed": "!", "waiting": "░",
+                             "parked": "p"}
 """Place of a node → its part of the bar; each can be told without colours."""
 WORDS: Mapping[str, str] = {"merged": "merged", "landing": "waiting to land", "working": "working",
-                            "failed": "failed", "waiting": "waiting"}
+                            "failed": "failed", "waiting": "waiting", "parked": "parked"}
 BAR = 30
 """Columns of a progress bar, at most."""
 RUNS = ("RUN", "STATUS", "MERGED", "PIPELINE", "BEGUN", "REPOSITORY", "REASON")
@@ -101,8 +102,16 @@ def _nodes(body: Mapping[str, Any], columns: int | None) -> list[Line]:
     longest = 48 if columns is None else max(12, columns // 4)
     rows = [(Span(screen.fit(screen.clean(node["node"]), longest)), _word(node["place"]), span(node["phase"]),
              span(f"{node['attempt']}/{node['attempts']}"), span(_lives(node["lives"])), span(age(node["since_s"])),
-             span(node["doing"], "bad" if node["place"] == "failed" else "")) for node in body["nodes"]]
+             span(_doing(node), "bad" if node["place"] == "failed" else "")) for node in body["nodes"]]
     return table(NODES, rows, columns)
+
+
+def _doing(node: Mapping[str, Any]) -> str:
+    """What a node does, and how long it is to a parked one's probe."""
+    left = (node.get("parked") or {}).get("probe_in_s")
+    if left is None:
+        return str(node["doing"])
+    return str(node["doing"]).replace("parked:", f"parked, probe {f'in {age(left)}' if left else 'due'}:", 1)
 
 
 def _lives(lives: Mapping[str, int]) -> str:

@@ -124,10 +124,11 @@ def _process(pid: int, expected: int | None, found: int | None) -> str:
 
 _ACTS = {
     "start": "a life was to be started", "replace": "what was left of it was to be ended",
-    "record": "its death was to be counted", "park": "it was to be parked",
+    "record": "its death was to be counted", "park": "it was to be parked", "probe": "a probe was to be started",
+    "heal": "its parking was to be over",
 }
 """Act → what was to be done."""
-_EFFECTS = {"start": "spawn", "replace": "fenced", "record": "death", "park": "park"}
+_EFFECTS = {"start": "spawn", "replace": "fenced", "record": "death", "park": "park", "probe": "spawn", "heal": "heal"}
 """Act → the kind of record that says it was done."""
 
 
@@ -179,6 +180,7 @@ _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "open": lambda data: f"life {data['incarnation']} begins its work (pid {data['pid']})"
                          + (f": {data['why']}" if data.get("why") else ""),
     "park": lambda data: f"parked: {first_line(data['why'])}",
+    "heal": lambda data: "it stayed healthy: no longer parked, and its deaths are forgotten",
     "job": lambda data: f"{data['name']} runs: {first_line(str(data['command']))}",
     "rescue": lambda data: f"its work is kept under {data['ref']}",
     "note": lambda data: first_line(data["text"]),

@@ -16,10 +16,12 @@ from garrison.records.life import is_held
 from garrison.records.signals import Signal
 from garrison.supervise.explain import to_plain
 from garrison.supervise.replace import fence, sweep_life
+from garrison.supervise.restart import CRASH
 from garrison.supervise.start import fresh_id
 from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import judge
 from garrison.system import failpoint
+from garrison.system.clock import iso
 
 if TYPE_CHECKING:
     from garrison.layers.guardian_policy import Act
@@ -60,11 +62,11 @@ class Crew:
         assert act.basis is not None
         self.record("decision", {"act": act.kind, "why": act.why, "basis": to_plain(act.basis)})
 
-    def replace(self, view: LifeView, why: str) -> None:
-        """Fence and sweep a dead life; nothing happens if it has moved on since it was judged."""
+    def replace(self, view: LifeView, why: str, kind: str = CRASH) -> None:
+        """Fence and sweep a dead life, its death of class `kind`; nothing happens if it has moved on since then."""
         assert view.identity is not None
         with contextlib.suppress(Fenced):
-            fenced = fence(self.world.observer, view.identity, why)
+            fenced = fence(self.world.observer, view.identity, why, kind)
             self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation, "why": why,
                                    "evidence": fenced.metadata.get("evidence", {})})
             failpoint.here(":fenced")
@@ -85,24 +87,40 @@ class Crew:
         self.sweep(identity)  # the fencing supervisor may have died between fence and sweep
         data = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
                 "monotonic": self.world.clock.monotonic(), "boot_id": self.world.observer.where.boot_id,
-                "why": identity.reason}
+                "why": identity.reason, "class": identity.metadata.get("class", CRASH)}
         self.record("death", data, sync=True)
         failpoint.here(":death-recorded")
         return data
 
-    def park(self, view: LifeView, why: str) -> None:
-        """Give a name up until a person or a later rule says otherwise."""
+    def park(self, view: LifeView, why: str, cool_down: float, attempt: int = 1) -> dict[str, Any]:
+        """Give a name up until its probe is due in `cool_down` seconds, or a person says otherwise; returns the
+        record's data. The identity first: a successor that finds it parked and no record writes the record."""
         assert view.identity is not None
-        now = self.world.clock.utc()
+        clock = self.world.clock
+        now = clock.utc()
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
-            if old.status != "crashed":
+            if old.status not in ("crashed", "terminated"):  # an agent that was killed lets its layer end in order
                 return old
             return step(old, "parked", metadata={**old.metadata, "reason": why, "parked_at": now})
 
         self.world.store.update(Identity, view.identity.key, parked)
-        self.record("park", {"full": view.identity.key.full, "why": why})
+        failpoint.here(":parked")
+        data = {"full": view.identity.key.full, "why": why, "attempt": attempt, "monotonic": clock.monotonic(),
+                "boot_id": self.world.observer.where.boot_id, "incarnation": view.identity.incarnation,
+                "probe_at": iso(clock.time() + cool_down)}
+        self.record("park", data, sync=True)
+        return data
+
+    def begun(self, identity: Identity, why: str, attempt: int = 1, *, probe: bool = False) -> dict[str, Any]:
+        """What is journaled of a life that was started; a probe is timed from here."""
+        data: dict[str, Any] = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
+                                "why": why}
+        if probe:
+            data |= {"probe": True, "monotonic": self.world.clock.monotonic(),
+                     "boot_id": self.world.observer.where.boot_id}
+        return data
 
     def lift(self, key: Key) -> None:
         """Let a name that was given up begin again: a person asks for it."""

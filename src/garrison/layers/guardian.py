@@ -25,15 +25,17 @@ from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import Key, launcher
 from garrison.records.run import Task
 from garrison.supervise.lease import Wish
-from garrison.supervise.restart import Policy
+from garrison.supervise.restart import CRASH, STOP, Policy
 from garrison.supervise.step import LifeView
 from garrison.system import failpoint
+from garrison.system.clock import iso
 from garrison.system.terminal import abandon
 
 if TYPE_CHECKING:
     from garrison.layers.world import World
     from garrison.pipeline.launch import PlannedTask, RunPlan
     from garrison.records.run import Launch
+    from garrison.records.signals import Signal
     from garrison.supervise.start import Life
     from garrison.system.waker import Waker
 
@@ -52,7 +54,7 @@ class Guardian:
         refuse_lost(world.store, launch, self.state, self.files.journal)
         self.crew = Crew(world, life, journal)
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token)
-        self.policy = Policy(window=world.timing.restart_window, total=launch.max_respawn)
+        self.policy = Policy.of(world.timing, launch.max_respawn)
         self.stopping = False
         self._stop_why = policy.BY_A_PERSON
         self._leaving_since: float | None = None
@@ -70,8 +72,10 @@ class Guardian:
         """Everything there is to see, now."""
         runners = {name: self.crew.view(self._runner(name)) for name in self.state.nodes}
         strays = {}
-        if self.stopping or self.state.status in ("done", "failed"):
+        leaving = self.stopping or self.state.status in ("done", "failed")
+        if leaving or self.state.held:
             strays = {name: view for name in self.state.nodes if not runners[name].living
+                      and (leaving or name in self.state.held)
                       and (view := self.crew.view(Key("orchestrator", name, self.run))).identity
                       and view.identity.status in ("starting", "active", "held")}
         return GuardianView(
@@ -175,20 +179,36 @@ class Guardian:
             if signal.signal_type == "ORCHESTRATOR_CRASHED":
                 data["why"] = str(signal.payload.get("why", ""))
             data |= {name: act.data[name] for name in ("effect", "question", "answer") if act.data.get(name)}
+            data |= {name: act.data[name] for name in ("stuck", "hold", "text", "unhold", "lives") if name in act.data}
+            self._tell_of_parking(signal, act.data)  # first: said twice is recognised, lost is not
             if "answer" in act.data and signal.node_id:
                 self.crew.pass_on(self._runner(signal.node_id), signal)  # first: said twice is recognised, lost is not
             self._log("signal", data, sync=True)
             if "resume" in act.data:
-                self._resume(act.data["resume"])
+                self._resume(act.data["resume"], act.data.get("unparked", []))
             if "stop" in act.data:
                 self.stop(0)
         failpoint.here(":signal-applied")
         signals.take(act.posted.path)
 
-    def _resume(self, lives: dict[str, int]) -> None:
-        self._log("lift", {"lives": lives}, sync=True)
+    def _tell_of_parking(self, signal: Signal, effect: dict[str, Any]) -> None:
+        """Tell the layer above of an agent that was parked, and the runners below that a person lifted it."""
+        if effect.get("stuck"):
+            self._escalate(f"orchestrator-{signal.node_id}", effect["stuck"]["why"], effect["stuck"]["probe_at"],
+                           signal.node_id, f"{signal.id}-up")
+        for node in [*effect.get("unparked", []), effect.get("unhold", "")]:
+            if node in self.state.nodes:
+                self.crew.tell(self._runner(node), "GUIDANCE", {"action": "unpark"}, node=node,
+                               id_=f"{signal.id}-{node}")
+
+    def _escalate(self, who: str, why: str, probe_at: str, node: str | None, id_: str) -> None:
+        self.crew.tell(launcher(self.run), "ESCALATE", {"who": who, "why": why, "probe_at": probe_at}, node=node,
+                       id_=id_)
+
+    def _resume(self, lives: dict[str, int], unparked: list[str]) -> None:
+        self._log("lift", {"lives": lives, "unparked": unparked}, sync=True)
         self.stopping, self._leaving_since, self._stop_why = False, None, policy.BY_A_PERSON
-        if self.state.status == "stopped":
+        if self.state.status == "stopped" or (self.state.status == "failed" and not self.state.over):
             self._log("run", {"status": "running", "reason": "resumed"}, sync=True)
 
     def _do_refuse(self, act: Act, view: GuardianView) -> None:
@@ -209,8 +229,16 @@ class Guardian:
             say(str(error))
             return
         attempt = self.state.nodes[act.who].attempt if act.who in self.state.nodes else 1
-        self._log("spawn", {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
-                            "why": act.why})
+        self._log("spawn", self.crew.begun(identity, act.why, attempt, probe=act.kind == "probe"))
+
+    _do_probe = _do_start
+
+    def _do_heal(self, act: Act, view: GuardianView) -> None:
+        full = self._key(act.who).full
+        self._log("heal", {"full": full, "incarnation": self.state.circuit(full).probe, "why": act.why})
+
+    def _key(self, who: str) -> Key:
+        return self._processor if who == "processor" else self._runner(who)
 
     def _start_runner(self, node: str, view: LifeView) -> Any:
         if view.identity is not None and view.identity.status == "crashed":
@@ -238,7 +266,7 @@ class Guardian:
         return view.processor if who == "processor" else view.runners[who]
 
     def _do_replace(self, act: Act, view: GuardianView) -> None:
-        self.crew.replace(self._lives(act.who, view), act.why)
+        self.crew.replace(self._lives(act.who, view), act.why, act.data.get("class", CRASH))
 
     def _do_record(self, act: Act, view: GuardianView) -> None:
         attempt = self.state.nodes[act.who].attempt if act.who in self.state.nodes else 1
@@ -246,14 +274,22 @@ class Guardian:
         self.state.add_death(data)  # the crew journaled it
 
     def _do_park(self, act: Act, view: GuardianView) -> None:
-        self.crew.park(self._lives(act.who, view), act.why)
-        self.crew.tell(launcher(self.run), "ESCALATE", {"who": act.who, "why": act.why}, node=act.who)
+        key = self._key(act.who)
+        parks = self.state.circuit(key.full).parks + 1
+        life = self._lives(act.who, view).identity
+        assert life is not None
+        cool_down, final = self.policy.cool_down(parks), act.data.get("final", False)
+        self._escalate(key.full.partition("@")[0], act.why,
+                       "" if final else iso(self.world.clock.time() + cool_down),
+                       act.who if act.who in self.state.nodes else None, f"{key.full}-parked-{life.incarnation}")
+        data = self.crew.park(self._lives(act.who, view), act.why, cool_down)
+        self.state.turn("park", data)  # the crew journaled it
 
     def _do_term(self, act: Act, view: GuardianView) -> None:
         self.crew.term(self._lives(act.who, view))
 
     def _do_stray(self, act: Act, view: GuardianView) -> None:
-        self.crew.replace(view.strays[act.who], act.why)
+        self.crew.replace(view.strays[act.who], act.why, STOP)
 
     def _do_run(self, act: Act, view: GuardianView) -> None:
         if act.who not in RUN_STATUS[self.state.status]:

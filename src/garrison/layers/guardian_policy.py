@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.layers.parking import BY_HAND, UNFINISHED, guidance, resting, summary, waits_for_a_person
 from garrison.pipeline.routing import finished, first_status, frontier
 from garrison.records.signals import objection
-from garrison.supervise.restart import Policy
+from garrison.supervise.restart import STOP, Policy
 from garrison.supervise.step import Basis, LifeView, Step, burial, next_step
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.signals import Posted, Signal
 
-UNFINISHED = frozenset({"active", "impl_complete"})
 BY_A_PERSON = "stopped by a person"
 
 
@@ -47,7 +47,8 @@ class GuardianView:
     processor: LifeView = field(default_factory=LifeView)
     merges: dict[str, Merge] = field(default_factory=dict)
     strays: dict[str, LifeView] = field(default_factory=dict)
-    """Living orchestrators whose runner is not: nobody is below us to stop them when the run stops or ends."""
+    """Living orchestrators whose runner is not: nobody is below us to stop them when the run stops or ends, or their
+    node is parked by a person."""
     stopping: bool = False
     overdue: bool = False
     """Whether those below were given their time to stop."""
@@ -58,7 +59,7 @@ class GuardianView:
 class Act:
     """One thing to do; `kind` says what, the rest what it needs.
 
-    take, refuse (posted) · node (data) · start, replace, record, park, term (who = node or 'processor') ·
+    take, refuse (posted) · node (data) · start, probe, heal, replace, record, park, term (who = node or 'processor') ·
     stray (who = node, its orchestrator) · run (who = status) · end
     """
 
@@ -99,7 +100,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
         return _stop(state, view)
     acts, wake_at = _look_after(state, view, policy)
     if not acts:
-        acts = _begin(plan, state, view, max_agents)
+        acts = [*_hold(state, view), *_begin(plan, state, view, max_agents)]
     if not acts:
         acts = _finish(plan, state, view)
     return Decision(acts, wake_at)
@@ -132,12 +133,12 @@ def _effect(state: RunState, view: GuardianView, signal: Signal, max_rework: int
     if signal.signal_type == "RUNNER_EXITED" and node and node.status in UNFINISHED \
             and signal.payload.get("status") == "failed":
         return {"effect": _after_failure(signal, node, max_rework)}
-    if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "resume":
-        stopped = {life.identity.key.full: life.identity.incarnation for life in view.runners.values()
-                   if life.identity and life.identity.status == "terminated" and life.identity.reason == "stopped"}
-        return {"resume": stopped}
-    if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "stop":
-        return {"stop": True}
+    if signal.signal_type == "GUIDANCE":
+        return guidance(state, view, signal.payload)
+    if signal.signal_type == "ORCHESTRATOR_STUCK" and node and node.status == "active" \
+            and signal.attempt == node.attempt:
+        told = {"why": str(signal.payload.get("why", "")), "probe_at": str(signal.payload.get("probe_at", ""))}
+        return {"stuck": told if signal.payload.get("parked") else {}}
     if signal.signal_type == "NEEDS_INPUT" and node:
         return {"question": {"id": signal.payload.get("question_id", ""), "text": signal.payload.get("question", "")}}
     if signal.signal_type == "INPUT_RESPONSE" and node:
@@ -208,7 +209,7 @@ def _send_home(state: RunState, view: GuardianView) -> list[Act]:
     living = [name for name, life in view.runners.items() if life.living]
     if not living and view.processor.living:
         living = ["processor"]
-    return [Act(how, name, why=why) for name in living] or [
+    return [Act(how, name, why=why, data={"class": STOP}) for name in living] or [
         Act("stray", name, why="its run stops without it") for name in view.strays]
 
 
@@ -218,20 +219,20 @@ def _leave(state: RunState, view: GuardianView) -> Decision:
 
 
 def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Act], float | None]:
-    identity = view.processor.identity
-    if identity is not None and identity.status == "parked" and (lost := _queue_given_up(state, identity.reason)):
-        return lost, None
     acts: list[Act] = []
     wakes = []
-    watched = [(name, view.runners.get(name, LifeView())) for name in state.nodes if _needs_runner(state, view, name)]
-    if any(node.status == "impl_complete" for node in state.nodes.values()):
+    watched = [(name, view.runners.get(name, LifeView())) for name in state.nodes
+               if _needs_runner(state, view, name) and name not in state.held]
+    if any(node.status == "impl_complete" for node in state.nodes.values()) and "processor" not in state.held:
         watched.append(("processor", view.processor))
     for name, life in watched:
         step = _step(state, view, name, life, policy)
-        if step.kind == "wait":
+        if step.at and step.kind in ("wait", "parked", "none"):
             wakes.append(step.at)
-        elif step.kind not in ("none", "ended"):
-            acts += _given_up(state, name, step.why) if step.kind == "park" else []
+        if step.kind == "give_up":
+            acts += [*_given_up(state, name, step.why),
+                     Act("park", name, why=step.why, data={"final": True}, basis=step.basis)]
+        elif step.kind not in ("none", "ended", "wait", "parked"):
             acts.append(Act(step.kind, name, why=step.why, basis=step.basis))
     return acts, min(wakes, default=None)
 
@@ -244,9 +245,19 @@ def _given_up(state: RunState, name: str, why: str) -> list[Act]:
     return [_node(name, "failed", node.attempt, reason=f"its runner was given up: {why}")]
 
 
-def _queue_given_up(state: RunState, why: str) -> list[Act]:
-    return [_node(name, "failed", node.attempt, reason=f"the merge processor was given up: {why}")
-            for name, node in state.nodes.items() if node.status == "impl_complete"]
+def _hold(state: RunState, view: GuardianView) -> list[Act]:
+    """Whom a person parked is sent home in order, and nobody follows it."""
+    acts = []
+    for name in state.held:
+        life = view.processor if name == "processor" else view.runners.get(name, LifeView())
+        full = life.identity.key.full if life.identity else ""
+        if step := burial(life, state.deaths.get(full, [])):
+            acts.append(Act(step.kind, name, why=step.why))
+        elif life.living:
+            acts.append(Act("term", name, why=BY_HAND))
+        elif name in view.strays:
+            acts.append(Act("stray", name, why=BY_HAND))
+    return acts
 
 
 def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
@@ -261,9 +272,10 @@ def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
 def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy: Policy) -> Step:
     full = life.identity.key.full if life.identity else ""
     limits = policy if name in state.nodes else replace(policy, total=None)  # the processor serves the whole run
-    step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, limits)
-    if step.kind == "ended" and name in state.nodes and life.precedes(state.nodes[name].attempt):
-        return replace(step, kind="start", why=f"attempt {state.nodes[name].attempt}")
+    old = name in state.nodes and life.precedes(state.nodes[name].attempt)
+    step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
+    if old and step.kind in ("ended", "park") and life.identity and life.identity.status in ("terminated", "parked"):
+        return Step("start", f"attempt {state.nodes[name].attempt}")
     if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
         return replace(step, kind="start", why=f"{step.why}, lifted")
     return step
@@ -282,43 +294,36 @@ def may_start_again(state: RunState, identity: Identity) -> bool:
 
 
 def _begin(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) -> list[Act]:
-    """New nodes, as many as agents are free; a node waiting for its merge occupies nobody."""
-    busy = sum(1 for node in state.nodes.values() if node.status == "active")
-    ready = frontier(plan, state.statuses)
+    """New nodes, as many as agents are free; a node that is parked or waits for its merge occupies nobody."""
+    busy = sum(1 for name, node in state.nodes.items() if node.status == "active" and not resting(state, view, name))
+    ready = [name for name in frontier(plan, state.statuses) if name not in state.held]
     return [_node(name, "active", state.nodes[name].attempt) for name in ready[: max(0, max_agents - busy)]]
 
 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
-    if any(_needs_runner(state, view, name) and not suspended(state, view, name) for name in state.nodes):
+    at_rest = [name for name in state.nodes if resting(state, view, name)]
+    if any(_needs_runner(state, view, name) and not suspended(state, view, name) and name not in at_rest
+           for name in state.nodes):
         return []
-    living = [name for name, life in view.runners.items() if life.living]
-    if living:  # cleaning up, but one whose node failed without it (the queue was given up) has nothing to wait for
+    living = [name for name, life in view.runners.items() if life.living and name not in at_rest]
+    if living:  # cleaning up, but one whose node failed without it has nothing to wait for
         return [Act("term", name) for name in living if state.nodes[name].status == "failed"]
-    outcome = finished(plan, state.statuses)
+    outcome = finished(plan, {**state.statuses, **dict.fromkeys(at_rest, "failed")})
     if outcome == "done":
         return [Act("run", "done")]
     if any(suspended(state, view, name) for name in state.nodes):
         return [Act("run", "stopped", why="its runners were stopped")]
-    if outcome == "failed":
-        reasons = "; ".join(f"{name}: {_brief(node.reason)}" for name, node in state.nodes.items()
-                            if node.status == "failed")
-        return [Act("run", "failed", why=reasons or "nothing left to start")]
+    if outcome == "failed" and not any(waits_for_a_person(state, name) for name in at_rest):
+        return [Act("run", "failed", why=summary(state, view, at_rest))]
     return []
 
 
-def _brief(reason: str, limit: int = 160) -> str:
-    line = reason.strip().partition("\n")[0]
-    return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
 def suspended(state: RunState, view: GuardianView, name: str) -> bool:
-    """Whether a node under way waits for a person: its runner was stopped, or is held or parked by hand."""
-    if state.nodes[name].status not in UNFINISHED:
+    """Whether a node under way waits for a person: its runner was stopped, though nobody parked it."""
+    if state.nodes[name].status not in UNFINISHED or name in state.held:
         return False
     seen = view.runners.get(name, LifeView())
     life = seen.identity
-    if life is None or life.status not in ("terminated", "parked") or seen.precedes(state.nodes[name].attempt):
+    if life is None or life.status != "terminated" or seen.precedes(state.nodes[name].attempt):
         return False
-    if life.status == "parked":
-        return state.nodes[name].status == "active"  # else the queue goes on without it
     return not may_start_again(state, life)

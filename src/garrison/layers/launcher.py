@@ -60,7 +60,7 @@ class Launcher:
             self._fold(entry.kind, entry.data)
         self.reader = Reader(self.files.journal)
         self.state = RunState()
-        self.policy = Policy(window=world.timing.restart_window)
+        self.policy = Policy.of(world.timing)
         self.teller = notices.Teller(_notify_config(world.home), self.run, world.environ,
                                      self.files.layer_log("notify"))
         self.stopping = False
@@ -74,10 +74,9 @@ class Launcher:
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume})
         self.progress.begin(self.run)
 
-    def _fold(self, kind: str, data: dict[str, object]) -> None:
+    def _fold(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "death":
-            self.deaths.append(Death(int(str(data["incarnation"])), float(str(data["monotonic"])),
-                                     str(data["boot_id"]), str(data["why"])))
+            self.deaths.append(Death.of(data))
         elif kind == "signal":
             self.applied.add(str(data["id"]))
             if data["type"] == "ESCALATE":
@@ -92,7 +91,7 @@ class Launcher:
     def _hear_escalation(self, id_: str, payload: Any) -> None:
         self.given_up.append((id_, str(payload.get("who", "")), str(payload.get("why", ""))))
 
-    def _log(self, kind: str, data: dict[str, object], *, sync: bool = False) -> None:
+    def _log(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> None:
         self.crew.record(kind, data, sync=sync)
         self._fold(kind, data)
 
@@ -111,7 +110,7 @@ class Launcher:
         return LauncherView(
             now, self.world.observer.where.boot_id, self.state.status, guardian, self.deaths,
             signals.pending(self.world.home, self.life.key), frozenset(self.applied), self.stopping, overdue,
-            self.stopping and self._others_living(), self._to_resume, self._told_to_stop)
+            self.stopping and self._others_living(), self._to_resume and not self.state.over, self._told_to_stop)
 
     def _look_for_room(self) -> None:
         """Who meets a full disk cannot write so into a log on it; a person at the terminal is told here."""
@@ -193,7 +192,7 @@ class Launcher:
         if heard.id not in self.applied:
             self._log("signal", {"id": heard.id, "type": heard.signal_type, "payload": heard.payload}, sync=True)
             if heard.signal_type == "ESCALATE":
-                say(f"{heard.payload.get('who')} was given up: {heard.payload.get('why')}")
+                say(told_of(heard.payload))
         signals.take(act.posted.path)
 
     def _do_refuse(self, act: Act, view: LauncherView) -> None:
@@ -206,7 +205,7 @@ class Launcher:
             self.crew.lift(self.guardian)
         said = f"{self.run}-resume-{self.life.incarnation}"
         self.crew.tell(self.guardian, "GUIDANCE", {"action": "resume"}, id_=said)
-        if self.state.status == "stopped":
+        if self.state.status in ("stopped", "failed"):
             self.state.status = "running"  # the guardian will write so; until then nobody may take it for over
         self._to_resume = False
 
@@ -235,10 +234,10 @@ class Launcher:
         self.progress.death(data)
 
     def _do_park(self, act: Act, view: LauncherView) -> None:
-        self.crew.park(view.guardian, act.why)
+        self.crew.park(view.guardian, act.why, 0.0)  # there is no layer above to probe it: a person resumes the run
         assert view.guardian.identity is not None
         life = f"{self.guardian.full}#{view.guardian.identity.incarnation}"
-        self.given_up.append((life, self.guardian.full, act.why))  # above a launcher there is only the person
+        self.given_up.append((life, self.guardian.full, act.why))
 
     def _do_term(self, act: Act, view: LauncherView) -> None:
         self.crew.term(view.guardian)
@@ -282,3 +281,9 @@ def _notify_config(home: Path) -> notices.Notify:
     except GarrisonError as error:
         say(f"{error}; nobody is notified")
         return notices.Notify()
+
+
+def told_of(said: dict[str, Any]) -> str:
+    """What was given up below, in a line for the terminal and the log. Pure."""
+    probe = f"; it is tried again at {said['probe_at'][11:19]} UTC" if said.get("probe_at") else ""
+    return f"{said.get('who')} was given up: {said.get('why')}{probe}"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ENDED = frozenset({"stopped", "done", "failed"})
 
+MEND = "once that is mended, --resume goes on"
+
 EXIT = {"done": 0, "failed": 1, "stopped": 130}
 """Run status → the launcher's exit code."""
 
@@ -37,7 +39,7 @@ class LauncherView:
     others_living: bool = False
     """Whether any runner, orchestrator or processor of the run lives."""
     to_resume: bool = False
-    """Whether the word to resume has yet to be said."""
+    """Whether the word to resume has yet to be said, of a run that can be."""
     told_to_stop: bool = False
 
 
@@ -46,7 +48,7 @@ def decide(view: LauncherView, policy: Policy) -> Decision:
     acts = [Act("take" if posted.signal else "refuse", why=posted.error, posted=posted) for posted in view.inbox]
     if acts:
         return Decision(acts)
-    if view.to_resume and view.run_status not in ("done", "failed"):
+    if view.to_resume:
         return Decision([Act("resume")])
     if view.stopping:
         return _stop(view)
@@ -67,15 +69,17 @@ def _leave(view: LauncherView, policy: Policy) -> Decision:
 
 
 def _guard(view: LauncherView, policy: Policy) -> Decision:
+    identity = view.guardian.identity
+    if identity is not None and identity.status == "parked":  # by this launcher's predecessor or a person
+        return Decision([Act("end", "parked", why=f"its guardian was given up: {identity.reason}; {MEND}")])
     step = next_step(_unfinished(view), view.deaths, view.now, view.boot_id, policy)
     if step.kind == "wait":
         return Decision([], step.at)
-    if step.kind == "none":
+    if step.kind in ("none", "ended"):
         return Decision([])
-    if step.kind == "ended":  # parked: by this launcher's predecessor or a person
-        return Decision([Act("end", "parked", why=step.why)])
     if step.kind == "park":
-        return Decision([Act("park", why=step.why, basis=step.basis), Act("end", "parked", why=step.why)])
+        return Decision([Act("park", why=step.why, basis=step.basis),
+                         Act("end", "parked", why=f"its guardian was given up: {step.why}; {MEND}")])
     return Decision([Act(step.kind, why=step.why, basis=step.basis)])
 
 

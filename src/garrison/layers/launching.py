@@ -265,7 +265,7 @@ def check_resume(world: World, run: str, *, onto: bool = False) -> Launch:
     state = state_of(world, run)
     refuse_lost(world.store, launch, state, world.files(run).journal)
     last = world.store.read(Identity, launcher(run))
-    if state.status in ("done", "failed"):
+    if state.over:
         if last is not None and last.status in ALIVE:
             return launch
         raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")

@@ -1,8 +1,9 @@
 """The state of a run, folded from the guardian's journal. No clock, disk or process here.
 
 Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit} · `signal` {id, type, node, …,
-effect?, question?, answer?} (applied: effect and id are one record, so that a crash between them is impossible) ·
-`death` {full, …} · `lift` {lives} · `spawn`, `park`, `note` (told, not folded) · `snapshot`.
+effect?, question?, answer?, stuck?, hold?, unhold?} (applied: effect and id are one record, so that a crash between
+them is impossible) · `death` {full, …} · `lift` {lives, unparked?} · `spawn`, `park`, `heal` {full, …} (see
+supervise.circuit) · `note` (told, not folded) · `snapshot`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.routing import step
+from garrison.records.names import Key
+from garrison.supervise import circuit
+from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death
 
 if TYPE_CHECKING:
@@ -21,9 +25,13 @@ RUN_STATUS: dict[str, frozenset[str]] = {
     "running": frozenset({"stopped", "done", "failed"}),
     "stopped": frozenset({"running"}),
     "done": frozenset(),
-    "failed": frozenset(),
+    "failed": frozenset({"running"}),
 }
-"""Run status → what may follow; `stopped` is lifted by `--resume`."""
+"""Run status → what may follow; `--resume` lifts `stopped`, and a `failed` whose nodes are parked (`RunState.over`)."""
+
+
+HOLDABLE = frozenset({"pending", "active"})
+"""Statuses of a node that a person can park; later the merge queue has it."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,22 @@ class RunState:
     lifted: dict[str, int] = field(default_factory=dict)
     questions: dict[str, dict[str, str]] = field(default_factory=dict)
     """Node → its open question, {id, text}."""
+    circuits: dict[str, Circuit] = field(default_factory=dict)
+    """Full name → its circuit, of those who were parked by the guardian in this attempt."""
+    stuck: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Node → {why, probe_at}, where its runner parked its agent."""
+    held: dict[str, str] = field(default_factory=dict)
+    """Node or `processor` → why a person parked it."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the run cannot be resumed; one that failed because its nodes are parked can."""
+        unfinished = any(node.status in ("active", "impl_complete") for node in self.nodes.values())
+        return self.status == "done" or (self.status == "failed" and not unfinished)
+
+    def circuit(self, full: str) -> Circuit:
+        """The circuit of a name."""
+        return self.circuits.get(full, CLOSED)
 
     @property
     def statuses(self) -> dict[str, str]:
@@ -78,8 +102,13 @@ class RunState:
         if old is not None and data.get("attempt", 1) > old.attempt:  # each attempt has its deaths for itself
             self.deaths = {full: deaths for full, deaths in self.deaths.items()
                            if not full.startswith(f"runner-{data['node']}@")}
+            self.circuits = {full: known for full, known in self.circuits.items()
+                             if not full.startswith(f"runner-{data['node']}@")}
         if data["status"] != "active" or (old is not None and data.get("attempt", 1) > old.attempt):
             self.questions.pop(data["node"], None)
+            self.stuck.pop(data["node"], None)
+        if data["status"] not in HOLDABLE:
+            self.held.pop(data["node"], None)
         self.nodes[data["node"]] = NodeState(data["status"], data.get("attempt", 1), data.get("reason", ""),
                                              data.get("commit", ""), at)
 
@@ -91,9 +120,41 @@ class RunState:
             self.questions[data["node"]] = data["question"]
         if data.get("answer") and self.questions.get(data["node"], {}).get("id") == data["answer"]:
             del self.questions[data["node"]]
+        if "stuck" in data:
+            self.stuck.pop(data["node"], None)
+            if data["stuck"]:
+                self.stuck[data["node"]] = data["stuck"]
+        if "hold" in data:
+            self.held[data["hold"]] = data.get("text", "")
+        if "unhold" in data:
+            self.held.pop(data["unhold"], None)
+            self._unpark([data["unhold"]], data.get("lives", {}))
+
+    def _unpark(self, names: list[str], lives: dict[str, int]) -> None:
+        """Empty the windows of these nodes' runners (or of the processor): a person lets them go on."""
+        self.lifted.update(lives)
+        for name in names:
+            self.stuck.pop(name, None)
+        for full in self.circuits:
+            key = Key.parse(full)
+            if (key.name if key.role == "runner" else key.role) in names:
+                self.circuits[full] = circuit.lifted(self.circuits[full], self.incarnations.get(full, 0))
 
     def _on_spawn(self, data: dict[str, Any], _at: str) -> None:
         self.incarnations[data["full"]] = max(self.incarnations.get(data["full"], 0), data["incarnation"])
+        self.turn("spawn", data)
+
+    def _on_park(self, data: dict[str, Any], _at: str) -> None:
+        self.turn("park", data)
+
+    def _on_heal(self, data: dict[str, Any], _at: str) -> None:
+        self.turn("heal", data)
+
+    def turn(self, kind: str, data: dict[str, Any]) -> None:
+        """Fold a record about a name's parking (see supervise.circuit) in."""
+        known = self.circuit(data["full"])
+        if (new := circuit.after(known, kind, data)) != known:
+            self.circuits[data["full"]] = new
 
     def _on_death(self, data: dict[str, Any], _at: str) -> None:
         self.add_death(data)
@@ -102,10 +163,10 @@ class RunState:
         """Remember a death, once a life."""
         known = self.deaths.setdefault(data["full"], [])
         if all(death.incarnation != data["incarnation"] for death in known):
-            known.append(Death(data["incarnation"], data["monotonic"], data["boot_id"], data.get("why", "")))
+            known.append(Death.of(data))
 
     def _on_lift(self, data: dict[str, Any], _at: str) -> None:
-        self.lifted.update(data["lives"])
+        self._unpark(data.get("unparked", []), data["lives"])
 
     def _on_snapshot(self, data: dict[str, Any], _at: str) -> None:
         restored = from_snapshot(data)
@@ -117,7 +178,9 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
     return {"status": state.status, "reason": state.reason, "applied": sorted(state.applied),
             "nodes": {name: asdict(node) for name, node in state.nodes.items()},
             "deaths": {full: [asdict(death) for death in deaths] for full, deaths in state.deaths.items()},
-            "incarnations": state.incarnations, "lifted": state.lifted, "questions": state.questions}
+            "incarnations": state.incarnations, "lifted": state.lifted, "questions": state.questions,
+            "circuits": {full: asdict(one) for full, one in state.circuits.items()}, "stuck": state.stuck,
+            "held": state.held}
 
 
 def from_snapshot(data: dict[str, Any]) -> RunState:
@@ -125,7 +188,9 @@ def from_snapshot(data: dict[str, Any]) -> RunState:
     return RunState(data["status"], data["reason"],
                     {name: NodeState(**node) for name, node in data["nodes"].items()}, set(data["applied"]),
                     {full: [Death(**death) for death in deaths] for full, deaths in data["deaths"].items()},
-                    dict(data["incarnations"]), dict(data["lifted"]), dict(data.get("questions", {})))
+                    dict(data["incarnations"]), dict(data["lifted"]), dict(data.get("questions", {})),
+                    {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
+                    dict(data.get("stuck", {})), dict(data.get("held", {})))
 
 
 def fold(entries: list[Entry]) -> RunState:

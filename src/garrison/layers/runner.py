@@ -28,8 +28,10 @@ from garrison.records.hook import Hook
 from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_of, launcher
 from garrison.records.run import Result, Task
-from garrison.supervise.restart import Policy
+from garrison.supervise import circuit
+from garrison.supervise.restart import CRASH, Policy
 from garrison.system import failpoint
+from garrison.system.clock import iso
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
 from garrison.system.leftovers import hide_untracked
@@ -68,7 +70,7 @@ class Runner:
         for entry in journal.entries:
             self.facts.apply(entry, task.attempt)
         self.crew = Crew(world, life, journal)
-        self.policy = Policy(window=world.timing.restart_window, total=launch.max_respawn)
+        self.policy = Policy.of(world.timing, launch.max_respawn)
         self.phase = world.store.get(Hook, life.key).phase
         self.terminal, note = choose_terminal(launch.terminal, world.home)
         if note:
@@ -263,7 +265,7 @@ class Runner:
         if not (self.folder / "prompt.md").exists():  # later there may be an agent's new directories too
             hide_untracked(self.git, self.tree)
 
-    def _fact(self, name: str, value: str, kind: str = "") -> None:
+    def _fact(self, name: str, value: str | int, kind: str = "") -> None:
         self._log("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt}, sync=True)
 
     def _do_fact(self, act: Act, view: RunnerView) -> None:
@@ -293,11 +295,16 @@ class Runner:
         except START_RACES as error:
             say(str(error))
             return
-        self._log("spawn", {"full": leased.key.full, "incarnation": leased.incarnation, "attempt": self.task.attempt,
-                            "why": act.why})
+        self._log("spawn", self.crew.begun(leased, act.why, self.task.attempt, probe=act.kind == "probe"))
+
+    _do_probe = _do_start
+
+    def _do_heal(self, act: Act, view: RunnerView) -> None:
+        self._log("heal", {"full": self.orchestrator.full, "incarnation": self.facts.circuit.probe, "why": act.why,
+                           "attempt": self.task.attempt})
 
     def _do_replace(self, act: Act, view: RunnerView) -> None:
-        self.crew.replace(view.orchestrator, act.why)
+        self.crew.replace(view.orchestrator, act.why, act.data.get("class", CRASH))
 
     def _do_record(self, act: Act, view: RunnerView) -> None:
         data = self.crew.death(view.orchestrator, self.task.attempt)
@@ -309,7 +316,16 @@ class Runner:
                            attempt=self.task.attempt, id_=f"{self.orchestrator.full}-{data['incarnation']}-crashed")
 
     def _do_park(self, act: Act, view: RunnerView) -> None:
-        self.crew.park(view.orchestrator, act.why)
+        data = self.crew.park(view.orchestrator, act.why, self._cool_down(), self.task.attempt)
+        self.facts.circuit = circuit.after(self.facts.circuit, "park", data)  # the crew journaled it
+
+    def _cool_down(self) -> float:
+        return self.policy.cool_down(self.facts.circuit.parks + 1)
+
+    def _do_keep(self, act: Act, view: RunnerView) -> None:
+        """What a parked agent left is kept under a rescue ref; its tree stays for whoever resumes."""
+        if self.tree.is_dir():
+            self._rescue("left when it was parked")
 
     def _do_term(self, act: Act, view: RunnerView) -> None:
         self.crew.term(view.orchestrator)
@@ -322,9 +338,13 @@ class Runner:
         parent = self.life.identity.parent
         if parent is None:
             return
+        data = {"node_id": self.task.node, "branch": self.branch, **act.data}
         stem = f"{self.launch.run_id}-{self.task.node}-{self.task.attempt}-{act.who}"
-        self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), act.who,
-                       {"node_id": self.task.node, "branch": self.branch, **act.data}, node=self.task.node,
+        if again := data.pop("again", ""):
+            stem += f"-{again}"
+        if act.data.get("parked"):
+            data["probe_at"] = iso(self.world.clock.time() + self._cool_down())
+        self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), act.who, data, node=self.task.node,
                        attempt=self.task.attempt, id_=stem)
 
     def _do_give_up(self, act: Act, view: RunnerView) -> None:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.layers.guardian_policy import Act, Decision, Merge
 from garrison.records.signals import objection
-from garrison.supervise.restart import Death, Policy
-from garrison.supervise.step import LifeView, burial, next_step
+from garrison.supervise import circuit
+from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise.restart import ORDER, STOP, Death, Policy
+from garrison.supervise.step import LifeView, Step, burial, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +49,10 @@ class RunnerFacts:
     """Whether MERGE_COMPLETE was applied."""
     kill: int = 0
     """The orchestrator's life that was ordered to be killed."""
+    told: int = 0
+    """The orchestrator's life that we told to stop: its orderly end is a stop, no death."""
+    circuit: Circuit = CLOSED
+    """Of the orchestrator."""
 
     def apply(self, entry: Entry, attempt: int) -> None:
         """Fold one journal record in; facts of other attempts are passed over."""
@@ -55,10 +61,15 @@ class RunnerFacts:
             self.applied.add(data["id"])
             self.merge_told |= data.get("type") == "MERGE_COMPLETE"
             self.kill = max(self.kill, data.get("kill", 0))
-        elif entry.kind == "spawn":
-            self.incarnation = max(self.incarnation, data["incarnation"])
-        elif data.get("attempt") != attempt:
+            if data.get("unpark"):
+                self.circuit = circuit.lifted(self.circuit, self.incarnation)
             return
+        if entry.kind == "spawn":
+            self.incarnation = max(self.incarnation, data["incarnation"])
+        if data.get("attempt") != attempt:
+            return
+        if entry.kind in ("park", "spawn", "heal"):
+            self.circuit = circuit.after(self.circuit, entry.kind, data)
         elif entry.kind == "death":
             self.add_death(data)
         elif entry.kind == "fact":
@@ -69,7 +80,7 @@ class RunnerFacts:
     def add_death(self, data: dict[str, Any]) -> None:
         """Remember a death, once a life."""
         if all(death.incarnation != data["incarnation"] for death in self.deaths):
-            self.deaths.append(Death(data["incarnation"], data["monotonic"], data["boot_id"], data["why"]))
+            self.deaths.append(Death.of(data))
 
 
 @dataclass(frozen=True)
@@ -111,7 +122,7 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
         return Decision(_fail(facts, view))
     identity = view.orchestrator.identity
     if view.orchestrator.living and identity is not None and identity.incarnation == facts.kill:
-        return Decision([Act("replace", why="killed by order")])
+        return Decision([Act("replace", why="killed by order", data={"class": ORDER})])
     if view.phase in ("impl_complete", "validating") and not _begun(facts, view):
         return Decision([Act("move", "executing")])  # rework: the phase is the earlier attempt's
     return _PHASES[view.phase](facts, view, policy)
@@ -141,15 +152,23 @@ def _effect(signal: Signal, lives: dict[str, int]) -> dict[str, Any]:
         return {"forward": "up"}
     if signal.signal_type == "INPUT_RESPONSE":
         return {"forward": "down"}
+    if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "unpark":
+        return {"unpark": True}
     return {}
 
 
 def _stop(facts: RunnerFacts, view: RunnerView) -> list[Act]:
     if view.job:
         return [Act("stop_job")]
-    if view.orchestrator.living:
-        return [Act("replace", why="did not stop in time") if view.overdue else Act("term")]
-    return _bury(facts, view) or [Act("end", why="stopped")]
+    identity = view.orchestrator.identity
+    if view.orchestrator.living and identity is not None:
+        if view.overdue:
+            return [Act("replace", why="did not stop in time", data={"class": STOP})]
+        told = [] if facts.told == identity.incarnation else [
+            Act("fact", "told", data={"value": identity.incarnation})]
+        return [*told, Act("term")]
+    keep = [Act("keep")] if facts.circuit.parked else []  # nobody knows whether it will ever be resumed
+    return _bury(facts, view) or [*keep, Act("end", why="stopped")]
 
 
 def _bury(facts: RunnerFacts, view: RunnerView) -> list[Act]:
@@ -222,22 +241,43 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
     """One step towards a living orchestrator without a result."""
     if _of_earlier_attempt(view):
         return Decision([Act("start", why=f"attempt {view.task.attempt}")])
-    step = next_step(_unfinished(view.orchestrator), facts.deaths, view.now, view.boot_id, policy)
-    if step.kind == "start" and _too_long_alone(view):
+    if _was_stopped(facts, view.orchestrator):
+        step = Step("start", "its stop is lifted")
+    else:
+        step = next_step(_unfinished(view.orchestrator), facts.deaths, view.now, view.boot_id, policy, facts.circuit)
+    if step.kind in ("start", "probe", "parked") and _too_long_alone(view):
         return Decision([Act("end", why="orphaned")])
-    if step.kind == "park":
+    if step.kind == "give_up" or (step.kind == "park" and view.adhoc):  # of an ad-hoc run nobody else will tell
         # the fact first: a successor that finds the orchestrator parked, and no fact, would wait for a person
         return Decision([_failure(f"its orchestrator was given up: {step.why}"),
                          Act("park", why=step.why, basis=step.basis)])
-    if step.kind == "wait":
-        return Decision([], step.at)
-    if step.kind in ("none", "ended"):
+    if step.kind == "park":
+        return Decision([_stuck(view, "parked", step.why), Act("park", why=step.why, basis=step.basis)])
+    if step.kind == "probe":
+        return Decision([_stuck(view, "probe", step.why), Act("probe", why=step.why, basis=step.basis)])
+    if step.kind in ("wait", "parked", "none"):
+        return Decision([], step.at or None)
+    if step.kind == "ended":
         return Decision([])
     return Decision([Act(step.kind, why=step.why, basis=step.basis)])
 
 
+def _stuck(view: RunnerView, how: str, why: str) -> Act:
+    """Telling the guardian that the agent is parked, or is tried again; once for each life that was parked."""
+    identity = view.orchestrator.identity
+    life = identity.incarnation if identity else 0
+    return Act("say", "ORCHESTRATOR_STUCK", data={"parked": how == "parked", "why": why, "again": f"{how}-{life}"})
+
+
+def _was_stopped(facts: RunnerFacts, orchestrator: LifeView) -> bool:
+    """Whether the last life ended in order because its runner had told it to: no death, whoever goes on."""
+    identity = orchestrator.identity
+    return (identity is not None and identity.status == "terminated" and identity.reason == "stopped"
+            and facts.told >= identity.incarnation)
+
+
 def _unfinished(orchestrator: LifeView) -> LifeView:
-    """An orchestrator that ended in order without a result is one that died, whoever told it to end."""
+    """An orchestrator that ended in order without a result is one that died, if nobody had told it to end."""
     identity = orchestrator.identity
     if identity is None or identity.status != "terminated":
         return orchestrator

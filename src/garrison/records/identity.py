@@ -20,7 +20,7 @@ STATUSES: dict[str, frozenset[str]] = {
     "active": frozenset({"held", "crashed", "terminated", "parked", "active"}),
     "held": frozenset({"active", "crashed", "terminated"}),
     "crashed": frozenset({"starting", "active", "parked", "terminated", "crashed"}),
-    "terminated": frozenset({"starting", "active", "terminated"}),
+    "terminated": frozenset({"starting", "active", "parked", "terminated"}),
     "parked": frozenset({"starting", "active", "terminated", "crashed"}),
 }
 """Status → what may follow. `active` after an ended status is a successor made by hand (no lease)."""

@@ -10,6 +10,7 @@ from garrison.light import dataclass
 from garrison.records.identity import Identity
 from garrison.records.record import from_dict, to_dict
 from garrison.supervise import step as steps
+from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import Basis, LifeView, Step
 from garrison.supervise.verdict import Seen, Verdict, judge
@@ -39,6 +40,7 @@ def to_plain(basis: Basis) -> dict[str, Any]:
         "rule": basis.rule, "now": basis.now, "boot_id": basis.boot_id,
         "deaths": [_bare(death) for death in basis.deaths],
         **({"policy": _bare(basis.policy)} if basis.policy is not None else {}),
+        **({"circuit": _bare(basis.circuit)} if basis.circuit != CLOSED else {}),
         **({"identity": _slim(identity)} if identity is not None else {}),
         **({"verdict": _bare(verdict)} if verdict is not None else {}),
         **({"seen": _bare(seen)} if seen is not None else {}),
@@ -54,7 +56,8 @@ def from_plain(data: dict[str, Any]) -> Basis:
     identity = from_dict(Identity, {"agent_id": "", **data["identity"]}, "a journaled decision") \
         if "identity" in data else None
     view = LifeView(identity, read(Verdict, "verdict"), read(Seen, "seen"))
-    return Basis(data["rule"], view, deaths, data.get("now", 0.0), data.get("boot_id", ""), read(Policy, "policy"))
+    return Basis(data["rule"], view, deaths, data.get("now", 0.0), data.get("boot_id", ""), read(Policy, "policy"),
+                 read(Circuit, "circuit") or CLOSED)
 
 
 def replay(basis: Basis, kind: str) -> Replay:
@@ -64,9 +67,10 @@ def replay(basis: Basis, kind: str) -> Replay:
     if basis.rule == "burial":
         step = steps.burial(view, basis.deaths)
     else:
-        step = steps.next_step(view, basis.deaths, basis.now, basis.boot_id, basis.policy or Policy())
-    # A start after an orderly end is the layer's own rule (lifted, next attempt), on top of "ended".
-    same = step is not None and (step.kind == kind or (step.kind, kind) == ("ended", "start"))
+        step = steps.next_step(view, basis.deaths, basis.now, basis.boot_id, basis.policy or Policy(),
+                               basis.circuit)
+    # What a layer adds on top: a start after an orderly end (lifted), and that it is a park when all is used up.
+    same = step is not None and (step.kind == kind or (step.kind, kind) in (("ended", "start"), ("give_up", "park")))
     # Only the verdict's state: a layer that ended in order without its work done is counted as one that died.
     return Replay(verdict, step, same and (verdict and verdict.state) == (view.verdict and view.verdict.state))
 

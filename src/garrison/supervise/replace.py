@@ -11,6 +11,7 @@ from garrison.errors import Fenced
 from garrison.light import replace
 from garrison.records.identity import ALIVE, Identity, ended
 from garrison.supervise.lease import marker
+from garrison.supervise.restart import CRASH, REBOOT
 from garrison.system.processes import ProcessId
 
 TYPE_CHECKING = False
@@ -18,10 +19,16 @@ if TYPE_CHECKING:
     from garrison.supervise.observe import Observer
 
 
-def fence(observer: Observer, judged: Identity, reason: str) -> Identity:
-    """Write `crashed` with the evidence over the life that was judged; Fenced if the record has moved on since."""
+def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH) -> Identity:
+    """Write `crashed` with the evidence and the class `kind` (restart.CLASSES) over the life that was judged.
+
+    Fenced if the record has moved on since.
+    """
     now, seen = observer.clock.utc(), observer.see(judged)
     evidence = {"verdict": reason, "pid_ticks": seen.pid_ticks, "beat_age": seen.beat_age, "seen_at": now}
+
+    if judged.host == observer.where.host and judged.boot_id != observer.where.boot_id:
+        kind = REBOOT
 
     def crash(old: Identity | None) -> Identity:
         if old is None or old.incarnation != judged.incarnation:
@@ -29,7 +36,7 @@ def fence(observer: Observer, judged: Identity, reason: str) -> Identity:
         if old.status not in ALIVE:
             return old
         fenced = ended(old, "crashed", now, reason)
-        return replace(fenced, metadata={**fenced.metadata, "evidence": evidence})
+        return replace(fenced, metadata={**fenced.metadata, "evidence": evidence, "class": kind})
 
     return observer.store.update(Identity, judged.key, crash)
 

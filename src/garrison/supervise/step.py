@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from garrison.light import dataclass, field, replace
 from garrison.supervise import restart
+from garrison.supervise.circuit import CLOSED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from garrison.records.identity import Identity
+    from garrison.supervise.circuit import Circuit
     from garrison.supervise.restart import Death, Policy
     from garrison.supervise.verdict import Seen, Verdict
 
@@ -44,12 +46,15 @@ class Basis:
     now: float = 0.0
     boot_id: str = ""
     policy: Policy | None = None
+    circuit: Circuit = CLOSED
 
 
 @dataclass(frozen=True)
 class Step:
     """`kind`: start, none (living), replace (dead), record (its death is not journaled yet), wait (until `at`,
-    monotonic), park (give up), ended (terminated or parked: not acted on here)."""
+    monotonic), park (its window is used up), give_up (its attempt's total is), parked (its probe is due `at`), probe
+    (it is due now: start one life), heal (the probe was healthy for long enough), ended (terminated: not acted on
+    here)."""
 
     kind: str
     why: str = ""
@@ -57,27 +62,50 @@ class Step:
     basis: Basis | None = field(default=None, compare=False)
 
 
-def next_step(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> Step:
-    """The step for one name; `deaths` are the journaled ones of this name in this attempt."""
-    return replace(_next(view, deaths, now, boot_id, policy),
-                   basis=Basis("next_step", view, deaths, now, boot_id, policy))
+def next_step(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
+              circuit: Circuit = CLOSED) -> Step:
+    """The step for one name; `deaths` are the journaled ones of this name in this attempt, `circuit` its own."""
+    return replace(_next(view, deaths, now, boot_id, policy, circuit),
+                   basis=Basis("next_step", view, deaths, now, boot_id, policy, circuit))
 
 
-def _next(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy) -> Step:
+def _next(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
+          circuit: Circuit) -> Step:
     identity, verdict = view.identity, view.verdict
     if identity is None or verdict is None:
         return Step("start", "no life yet")
     if verdict.living:
-        return Step("none", verdict.why)
+        return _alive(verdict, identity.incarnation, now, boot_id, policy, circuit)
     if verdict.state in ("dead", "lapsed"):
         return Step("replace", verdict.why)
+    if circuit.parked and identity.status in ("crashed", "parked"):
+        at = circuit.due(boot_id, policy)
+        why = f"half-open probe after {policy.cool_down(circuit.parks):g} s; it was parked: {circuit.why}"
+        return Step("probe", why, at) if at <= now else Step("parked", circuit.why, at)
+    if identity.status == "parked":  # its park was not journaled before its supervisor died; or it was lifted since
+        if circuit.forgiven >= identity.incarnation:
+            return Step("start", "no longer parked")
+        return Step("park", identity.reason)
     if identity.status != "crashed":
         return Step("ended", identity.reason or identity.status)
     if all(death.incarnation != identity.incarnation for death in deaths):
         return Step("record", identity.reason)
-    decision = restart.decide(deaths, now, boot_id, policy)
+    return _after_death(restart.decide(deaths, now, boot_id, policy, circuit, identity.key.full), now)
+
+
+def _alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, policy: Policy, circuit: Circuit) -> Step:
+    """Nothing is to be done about the living, but that a probe which stays healthy closes its circuit."""
+    if circuit.state != "probing" or incarnation < circuit.probe:
+        return Step("none", verdict.why)
+    at = circuit.healthy_at(policy) if circuit.boot_id == boot_id else now
+    if at <= now:
+        return Step("heal", f"its probe (life {circuit.probe}) was healthy for {policy.healthy:g} s")
+    return Step("none", verdict.why, at)
+
+
+def _after_death(decision: restart.Decision, now: float) -> Step:
     if decision.at is None:
-        return Step("park", decision.why)
+        return Step("ended" if decision.kind == "rest" else decision.kind, decision.why)
     return Step("start" if decision.at <= now else "wait", decision.why, decision.at)
 
 

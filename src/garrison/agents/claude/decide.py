@@ -70,10 +70,10 @@ TROUBLES = {
 """What passes by itself. A rate limit is waited for until its reset where that was told, and gives nobody up."""
 LONGEST = 8 * 86_400.0
 """Seconds that are waited for a reset, whatever was told: a week's limit, and a day."""
-_PASSING = frozenset(TROUBLES) - {why.RATE_LIMIT}
+_PASSING = frozenset(kind for kind in TROUBLES if why.ruling(kind).counts)
 MOST = max(TROUBLES[kind].most for kind in _PASSING)
 """Troubles running of whatever kind but rate limits, after which an attempt is given up."""
-FOR_A_PERSON = frozenset({why.AUTHENTICATION, why.BILLING, why.BUDGET})
+FOR_A_PERSON = frozenset(kind for kind in why.CLASSES if why.ruling(kind).follows == "person")
 HAND_OVERS = 5
 """Fresh sessions an attempt may need because the context was full."""
 

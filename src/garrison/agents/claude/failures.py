@@ -7,6 +7,9 @@ messages (seen with the CLI's own texts).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+
+from garrison.supervise import restart
 
 RATE_LIMIT, OVERLOADED, SERVER = "rate_limit", "overloaded", "server"
 AUTHENTICATION, BILLING, BUDGET = "authentication", "billing", "budget"
@@ -14,6 +17,17 @@ CONTEXT, UNKNOWN_SESSION, INVALID = "context", "unknown_session", "invalid"
 MAX_TURNS, CRASH, HANG, NETWORK = "max_turns", "crash", "hang", "network"
 TOO_LONG, REFUSED = "too_long", "refused"
 """An answer that hits the model's limit again and again; a model that refuses the task."""
+
+CLASSES: Mapping[str, str] = {
+    RATE_LIMIT: restart.RATE_LIMIT, AUTHENTICATION: restart.AUTHENTICATION, BILLING: restart.BILLING,
+    BUDGET: restart.BUDGET, CONTEXT: restart.CHURN, CRASH: restart.CRASH, HANG: restart.HUNG}
+"""What a stretch ended with → its class in the one table of what counts, waits and parks; any other is a crash."""
+
+
+def ruling(kind: str) -> restart.Ruling:
+    """What the table says of an ending of a stretch."""
+    return restart.ruling(CLASSES.get(kind, restart.CRASH))
+
 
 _BY_STATUS = {401: AUTHENTICATION, 402: BILLING, 403: AUTHENTICATION, 408: NETWORK, 413: CONTEXT, 429: RATE_LIMIT,
               529: OVERLOADED}

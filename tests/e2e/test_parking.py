@@ -1,0 +1,116 @@
+"""Parked names: by the restart policy with a half-open probe, and by a person. Real processes throughout."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import Node, Place, git, wait_for
+
+QUICK = {"GARRISON_PROBE_AFTER": "3", "GARRISON_HEALTHY_AFTER": "0.5"}
+
+
+def dies(place: Place, name: str, times: int) -> str:
+    """Shell that kills its agent in the first `times` lives."""
+    count = f"{place.root}/lives-{name}"
+    return f"echo x >> {count}; if test $(wc -l < {count}) -le {times}; then kill -9 $$; fi"
+
+
+def lives(place: Place, name: str) -> int:
+    path = Path(place.root) / f"lives-{name}"
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def facts(place: Place, kind: str, stem: str = "") -> list[dict[str, Any]]:
+    return [record["data"] for record in place.journal("r1", stem) if record["kind"] == kind]
+
+
+def told_of(place: Place, name: str) -> dict[str, Any]:
+    """What `garrison status --json` says of a node."""
+    body = json.loads(place.command("status", "r1", "--json").stdout)
+    (node,) = [one for one in body["nodes"] if one["node"] == name]
+    return dict(node)
+
+
+@pytest.mark.slow
+def test_a_probe_heals_a_parked_node_while_others_land_and_its_slot_is_free(place: Place) -> None:
+    """b dies six times and is parked; with one slot, a and c get theirs; its runner is killed; the probe heals it."""
+    place.env |= QUICK
+    graph = place.graph(Node("b", before=f"{dies(place, 'b', 6)}; sleep 1"), Node("a", before=place.hold("a")),
+                        Node("c", before=place.hold("c")))
+    child = place.launch(graph, "r1", "--max-agents", "1")
+    place.arrived("a")  # a slot was free though b is unfinished
+    assert lives(place, "b") >= 6 and place.nodes()["b"]["status"] == "active"
+    place.kill("runner-b")  # its successor continues the same cool-down
+    place.free("a")
+    place.arrived("c")
+    wait_for("the probe works", lambda: lives(place, "b") == 7)
+    place.free("c")
+    assert place.finish(child) == 0, place.told()
+    place.check("a", "b", "c")
+    (park,) = facts(place, "park", "runner-b")
+    (probe,) = [one for one in facts(place, "spawn", "runner-b") if one.get("probe")]
+    assert park["incarnation"] == 6 and probe["incarnation"] == 7
+    assert 3 <= probe["monotonic"] - park["monotonic"] < 60
+    assert [one["incarnation"] for one in facts(place, "heal", "runner-b")] == [7]
+    assert "orchestrator-b was given up: 6 deaths in 600 s, the limit is 5; the last: " in place.told()
+
+
+def test_a_run_whose_nodes_are_all_parked_fails_and_goes_on_where_it_was(place: Place) -> None:
+    graph = place.graph(Node("a", before=f"echo begun > half.txt; {dies(place, 'a', 6)}"), Node("b", after=("a",)))
+    child = place.launch(graph)
+    assert place.finish(child) == 1, place.told()
+    assert place.status() == "failed" and lives(place, "a") == 6
+    last = (place.root / "out").read_text().splitlines()[-1]
+    assert "run failed: 0 of 2 merged; a: parked: its agent was given up: 6 deaths in 600 s" in last
+    assert "garrison agents unpark a, then garrison launch --resume r1" in last
+    assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "begun"
+    assert place.command("up").stdout == "", "what was given up waits for a person"
+    told = told_of(place, "a")
+    assert told["parked"]["by"] == "policy" and told["doing"].startswith("parked: its agent was given up: 6 deaths")
+    assert place.command("agents", "unpark", "a").returncode == 0
+    assert place.finish(place.resume()) == 0, place.told()
+    place.check("a", "b", history=False)
+    assert [node["attempt"] for node in place.nodes().values()] == [1, 1]
+
+
+def test_a_person_parks_a_node_and_lets_it_go_on_though_everybody_above_was_killed(place: Place) -> None:
+    graph = place.graph(Node("a", before=place.hold("a")), Node("b"))
+    child = place.launch(graph)
+    place.arrived("a")
+    wrong = place.command("agents", "park", "A1")
+    assert wrong.returncode == 1 and "did you mean a?" in wrong.stderr
+    assert place.command("agents", "park", "a", "--why", "the API is down").returncode == 0
+    wait_for("a is sent home", lambda: place.identity("runner-a")["status"] == "terminated")
+    assert place.identity("orchestrator-a")["status"] == "terminated"
+    wait_for("b lands", lambda: place.nodes()["b"]["status"] == "validated")
+    assert told_of(place, "a")["doing"] == "parked by you: the API is down"
+    assert "parked by you: the API is down" in place.command("status", "r1").stdout
+    place.kill("launch", "guardian-crew")
+    child.wait()
+    child = place.resume()
+    place.pid("guardian-crew", life=2)
+    assert place.command("agents", "unpark", "orchestrator-a@r1").returncode == 0
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    place.check("a", "b", history=False)
+    assert place.identity("runner-a")["incarnation"] == 2
+
+
+@pytest.mark.slow
+def test_six_orderly_stops_are_no_deaths(place: Place) -> None:
+    graph = place.graph(Node("a", before=place.hold("a")))
+    for number in range(7):
+        child = place.resume() if number else place.launch(graph)
+        place.arrived("a")
+        if number == 6:
+            place.free("a")
+            break
+        child.send_signal(signal.SIGTERM)
+        assert place.finish(child) == 130, place.told()
+    assert place.finish(child) == 0, place.told()
+    assert place.deaths() == {} and place.identity("orchestrator-a")["incarnation"] == 7

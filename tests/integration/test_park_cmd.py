@@ -1,0 +1,112 @@
+"""`garrison agents park|unpark` on a home without living layers: whom it means, what it writes, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.cli.main import main
+from garrison.records import run as run_records
+from garrison.records import signals
+from garrison.records.identity import Identity
+from garrison.records.journal import Writer
+from garrison.records.names import Key
+from garrison.records.run import Launch, RunFiles
+from garrison.records.store import Store
+
+AT = "2026-01-31T12:00:00.000001Z"
+GUARDIAN = Key("guardian", "crew", "r1")
+
+
+def make(home: Path, run: str, nodes: dict[str, list[str]], *, adhoc: bool = False,
+         more: tuple[tuple[str, dict[str, Any]], ...] = ()) -> None:
+    """A run as its guardian left it."""
+    files = RunFiles(home, run)
+    files.root.mkdir(parents=True)
+    run_records.save(files.launch, Launch(run, "crew", "/repo", "main", AT, "/trees", adhoc=adhoc))
+    journal = Writer(files.journal, "guardian-crew#1")
+    for name, path in nodes.items():
+        for status in path:
+            journal.append("node", {"node": name, "status": status, "attempt": 1}, AT)
+    for kind, data in (("run", {"status": "running"}), *more):
+        journal.append(kind, data, AT)
+    journal.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GARRISON_HOME", str(tmp_path))
+    monkeypatch.delenv("GARRISON_RUN", raising=False)
+    monkeypatch.delenv("GARRISON_LIFE", raising=False)
+    park = ("park", {"full": "runner-d@r1", "why": "6 deaths in 600 s", "incarnation": 6, "monotonic": 1.0,
+                     "boot_id": "b", "probe_at": AT})
+    make(tmp_path, "r1", {"a": ["active"], "b": ["active", "impl_complete", "validated"],
+                          "c": ["active", "impl_complete"], "d": ["active"]}, more=(park,))
+    for role in ("processor", "guardian"):
+        key = Key(role, "crew", "r1")
+        Store(tmp_path).update(Identity, key, lambda _, key=key: Identity(  # type: ignore[misc]
+            "i", key.role, key.name, key.run, AT, status="crashed"))
+    return tmp_path
+
+
+def told(home: Path) -> list[dict[str, Any]]:
+    return [posted.signal.payload for posted in signals.pending(home, GUARDIAN) if posted.signal]
+
+
+@pytest.mark.parametrize(("name", "who"), [("a", "a"), ("runner-a", "a"), ("orchestrator-a@r1", "a"),
+                                           ("processor-crew", "processor")])
+def test_the_guardian_is_told_whoever_is_named(home: Path, capfd: pytest.CaptureFixture[str], name: str,
+                                               who: str) -> None:
+    assert main(["agents", "park", name, "--why", "the API is down"]) == 0
+    assert told(home) == [{"action": "park", "who": who, "text": "the API is down"}]
+    assert f"{who} will be parked when run r1 goes on" in capfd.readouterr().err
+    assert main(["agents", "unpark", name]) == 0  # what has not been done yet can be taken back
+    assert [one["action"] for one in told(home)] == ["park", "unpark"]
+    assert "goes on when its run does: `garrison launch --resume r1`" in capfd.readouterr().err
+
+
+def test_what_died_too_often_is_let_go_on(home: Path) -> None:
+    assert main(["agents", "unpark", "d"]) == 0
+    assert told(home) == [{"action": "unpark", "who": "d"}]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("unpark", "a"), "a of run r1 is not parked; `garrison status r1` shows what it does"),
+    (("park", "A1"), "no run in"), (("park", "dd"), "did you mean d?"),
+    (("park", "b"), "b has landed"), (("park", "c"), "`garrison merge-queue cancel` takes it out"),
+    (("park", "guardian-crew"), "`garrison stop` stops that"), (("park", "launch@r1"), "`garrison stop r1` stops that"),
+    (("park", "a", "--run", "r9"), "no run r9"), (("park", "runner-zz"), "has a node zz"),
+])
+def test_what_makes_no_sense_is_refused_in_one_line(home: Path, capfd: pytest.CaptureFixture[str],
+                                                    words: tuple[str, ...], said: str) -> None:
+    assert main(["agents", *words]) == 1
+    out, err = capfd.readouterr()
+    assert out == "" and said in err and err.count("\n") == 1 and told(home) == []
+
+
+def test_a_run_that_nobody_supervises_is_refused(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    make(home, "adhoc-x-1", {"x": ["active"]}, adhoc=True)
+    assert main(["agents", "park", "x"]) == 1
+    assert "`garrison stop adhoc-x-1` stops it" in capfd.readouterr().err
+
+
+def test_status_tells_by_whom_a_node_is_parked_and_when_it_is_tried_again(
+        home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    journal = Writer(RunFiles(home, "r1").journal, "guardian-crew#2")
+    journal.append("signal", {"id": "s", "type": "GUIDANCE", "node": "a", "hold": "a", "text": "the API is down"}, AT)
+    journal.close()
+    assert main(["status", "r1", "--json"]) == 0
+    body = json.loads(capfd.readouterr().out)
+    nodes = {node["node"]: node for node in body["nodes"]}
+    assert nodes["a"]["parked"] == {"by": "person", "why": "the API is down", "probe_at": None, "probe_in_s": None}
+    assert nodes["d"]["parked"] == {"by": "policy", "why": "its runner was given up: 6 deaths in 600 s", "probe_at": AT,
+                                    "probe_in_s": 0.0}
+    assert (nodes["a"]["place"], nodes["d"]["place"], nodes["b"]["parked"]) == ("parked", "parked", None)
+    assert body["counts"]["parked"] == 2 and body["counts"]["working"] == 0
+    assert main(["status", "r1"]) == 0
+    shown = " ".join(capfd.readouterr().out.split())
+    assert "parked by you: the API is down" in shown
+    assert "parked, probe due: its runner was given up: 6 deaths in 600 s" in shown

@@ -1,0 +1,196 @@
+"""Classes of death, the sliding window, and the way back of a parked name. Pure."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.agents.claude import decide as claude
+from garrison.agents.claude import failures
+from garrison.records.identity import Identity
+from garrison.supervise import circuit, restart
+from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise.restart import CLASSES, Death, Policy, decide, delay
+from garrison.supervise.step import LifeView, next_step
+from garrison.supervise.verdict import Verdict
+
+BOOT, NOW = "b1", 10_000.0
+POLICY = Policy()
+
+# ------------------------------------------------------------------------------------------------------------- classes
+
+
+@pytest.mark.parametrize(("kind", "kinds", "at"), [
+    ("crash", "park", None), ("hung", "park", None), ("unheard of", "park", None),
+    ("churn", "start", NOW), ("order", "start", NOW), ("reboot", "start", NOW), ("stop", "start", NOW),
+    ("rate_limit", "start", NOW + 50), ("authentication", "park", None), ("billing", "park", None),
+    ("budget", "park", None), ("clean", "rest", None)])
+def test_what_follows_a_class_however_often(kind: str, kinds: str, at: float | None) -> None:
+    many = [Death(number, NOW, BOOT, "why", kind, NOW + 50) for number in range(1, 40)]
+    decision = decide(many, NOW, BOOT, POLICY)
+    assert (decision.kind, decision.at) == (kinds, at)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, ruling in CLASSES.items() if not ruling.counts])
+def test_what_is_no_fault_counts_neither_in_the_window_nor_in_the_total(kind: str) -> None:
+    many = [Death(number, NOW, BOOT, "", kind) for number in range(1, 40)]
+    decision = decide([*many, Death(40, NOW, BOOT)], NOW, BOOT, Policy(total=1))
+    assert (decision.kind, decision.at) == ("start", NOW)
+
+
+def test_a_session_takes_its_classes_from_the_same_table() -> None:
+    assert {"authentication", "billing", "budget"} == claude.FOR_A_PERSON
+    assert {"overloaded", "server", "network", "hang", "too_long"} == claude._PASSING
+    assert failures.ruling(failures.CONTEXT).follows == "at once" and not failures.ruling(failures.CONTEXT).counts
+    assert set(failures.CLASSES.values()) <= set(CLASSES)
+
+
+def test_a_death_of_an_older_journal_is_a_crash() -> None:
+    old = Death.of({"incarnation": 2, "monotonic": 3.0, "boot_id": "b"})
+    assert old == Death(2, 3.0, "b", "", "crash") and old.counts
+
+
+# -------------------------------------------------------------------------------------------------- window and backoff
+
+policies = st.builds(Policy, window=st.floats(1, 1000), intensity=st.integers(0, 8), base=st.floats(0.01, 5),
+                     cap=st.floats(5, 60), healthy=st.floats(0.5, 100), jitter=st.floats(0, 0.5))
+
+
+@given(policies, st.lists(st.floats(0, 300), min_size=1, max_size=60), st.text(max_size=4))
+def test_no_window_ever_holds_more_restarts_than_the_limit(policy: Policy, lives: list[float], name: str) -> None:
+    """A punctual supervisor, lives of any length: parked names wait the whole window out, as an unpark of old would."""
+    now, deaths, starts = 0.0, [], []
+    for number, lived in enumerate(lives, 1):
+        now += lived
+        deaths.append(Death(number, now, BOOT))
+        decision = decide(deaths, now, BOOT, policy, CLOSED, name)
+        if decision.at is None:
+            break
+        assert now <= decision.at <= now + policy.cap
+        now = decision.at
+        assert decide(deaths, now, BOOT, policy, CLOSED, name).at is not None, "waiting does not make it worse"
+        starts.append(now)
+        assert sum(now - start < policy.window * (1 - 1e-9) for start in starts) <= policy.intensity
+
+
+@given(policies, st.text(max_size=4), st.integers(1, 10**6))
+def test_delays_grow_are_capped_and_the_first_is_none(policy: Policy, name: str, life: int) -> None:
+    delays = [delay(running, policy, name, life + running) for running in range(1, 80)]
+    assert delays[0] == 0 and delays == sorted(delays) and delays[-1] == policy.cap
+    assert delays == [delay(running, policy, name, life + running) for running in range(1, 80)], "no chance in it"
+
+
+def test_names_that_died_together_do_not_come_back_together() -> None:
+    assert len({delay(3, POLICY, f"runner-{name}@r", 4) for name in "abcdefgh"}) == 8
+
+
+@pytest.mark.parametrize(("lived", "running"), [(59.0, 4), (61.0, 1)])
+def test_a_healthy_stretch_begins_the_backoff_anew(lived: float, running: int) -> None:
+    deaths = [Death(number, NOW - lived - 3 + number, BOOT) for number in (1, 2, 3)]
+    restarted = deaths[-1].monotonic + delay(3, POLICY, "", 3)
+    at = decide([*deaths, Death(4, restarted + lived, BOOT)], restarted + lived, BOOT, POLICY).at
+    assert at == pytest.approx(restarted + lived + delay(running, POLICY, "", 4))
+
+
+@given(st.lists(st.tuples(st.floats(0, 90), st.sampled_from(["crash", *CLASSES]), st.sampled_from(["b0", "b1"])),
+                max_size=14), st.integers(0, 10**6), st.integers(0, 14))
+def test_the_order_in_which_deaths_are_told_does_not_matter(told: list[tuple[float, str, str]], seed: int,
+                                                            forgiven: int) -> None:
+    deaths = [Death(number, NOW - age, boot, "", kind) for number, (age, kind, boot) in enumerate(told, 1)]
+    mixed = deaths.copy()
+    random.Random(seed).shuffle(mixed)
+    known = Circuit(forgiven=forgiven)
+    assert decide(deaths, NOW, BOOT, POLICY, known) == decide(mixed, NOW, BOOT, POLICY, known)
+
+
+def test_the_total_counts_what_the_window_has_forgiven() -> None:
+    deaths = [Death(number, NOW, BOOT) for number in range(1, 8)]
+    assert decide(deaths, NOW, BOOT, Policy(total=6), Circuit(forgiven=6)).kind == "give_up"
+    assert decide(deaths, NOW, BOOT, Policy(total=7), Circuit(forgiven=6)).at == NOW
+
+
+# --------------------------------------------------------------------------------------------------------- the circuit
+
+LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T12:00:00.000000Z", pid=7, incarnation=6)
+SIX = [Death(number, NOW, BOOT) for number in range(1, 7)]
+
+
+def park(known: Circuit = CLOSED, at: float = NOW, life: int = 6) -> Circuit:
+    return circuit.after(known, "park", {"why": "6 deaths", "monotonic": at, "boot_id": BOOT, "incarnation": life})
+
+
+def probe(known: Circuit, at: float, life: int = 7) -> Circuit:
+    return circuit.after(known, "spawn", {"probe": True, "monotonic": at, "boot_id": BOOT, "incarnation": life})
+
+
+def seen(status: str, incarnation: int, state: str = "ended") -> LifeView:
+    from garrison.light import replace
+
+    return LifeView(replace(LIFE, status=status, incarnation=incarnation), Verdict(state, "seen"))
+
+
+def kind(view: LifeView, deaths: list[Death], now: float, known: Circuit, boot: str = BOOT) -> tuple[str, float]:
+    step = next_step(view, deaths, now, boot, POLICY, known)
+    return step.kind, step.at
+
+
+def test_a_parked_name_is_probed_after_the_cool_down_and_at_once_after_a_reboot() -> None:
+    parked = park()
+    assert kind(seen("parked", 6), SIX, NOW + 599, parked) == ("parked", NOW + 600)
+    assert kind(seen("parked", 6), SIX, NOW + 600, parked) == ("probe", NOW + 600)
+    assert kind(seen("crashed", 6), SIX, NOW + 599, parked)[0] == "parked"
+    assert kind(seen("parked", 6), SIX, 5.0, parked, "b2")[0] == "probe"
+
+
+def test_a_park_whose_record_was_lost_is_recorded_again() -> None:
+    assert kind(seen("parked", 6), SIX, NOW, CLOSED)[0] == "park"
+
+
+def test_a_probe_that_dies_parks_again_for_twice_as_long_up_to_a_cap() -> None:
+    probing = probe(park(), NOW + 600)
+    early = [*SIX, Death(7, NOW + 630, BOOT, "again")]
+    step = next_step(seen("crashed", 7), early, NOW + 630, BOOT, POLICY, probing)
+    assert (step.kind, step.why) == ("park", "its probe (life 7) failed, parked again; the last: again")
+    twice = park(probing, NOW + 630, 7)
+    assert (twice.parks, twice.due(BOOT, POLICY)) == (2, NOW + 630 + 1200)
+    assert [POLICY.cool_down(parks) for parks in (1, 2, 3, 4, 5, 100)] == [600, 1200, 2400, 4800, 7200, 7200]
+
+
+def test_a_probe_that_stays_healthy_closes_the_circuit_and_empties_the_window() -> None:
+    probing = probe(park(), NOW + 600)
+    assert kind(seen("active", 7, "alive"), SIX, NOW + 659, probing) == ("none", NOW + 660)
+    assert kind(seen("active", 7, "alive"), SIX, NOW + 660, probing)[0] == "heal"
+    healed = circuit.after(probing, "heal", {"incarnation": 7})
+    assert healed == Circuit(forgiven=6)
+    late = [*SIX, Death(7, NOW + 661, BOOT)]
+    assert kind(seen("crashed", 7), late, NOW + 661, healed)[0] == "start"
+    assert kind(seen("crashed", 7), late, NOW + 661, probing)[0] == "start", "nobody was there to say that it healed"
+
+
+def test_what_is_no_fault_of_a_probe_does_not_park_it_again() -> None:
+    probing = probe(park(), NOW + 600)
+    for reason in ("stop", "reboot", "order"):
+        assert kind(seen("crashed", 7), [*SIX, Death(7, NOW + 601, BOOT, "", reason)], NOW + 601, probing)[0] == "start"
+
+
+def test_a_person_empties_the_window_and_lets_the_name_go_on() -> None:
+    lifted = circuit.lifted(park(), 5)  # the record of life 6 was lost, the park's names it
+    assert lifted == Circuit(forgiven=6)
+    assert kind(seen("parked", 6), SIX, NOW, lifted)[0] == "start"
+
+
+def test_other_records_leave_a_circuit_as_it_is() -> None:
+    for known in (CLOSED, park()):
+        assert circuit.after(known, "spawn", {"incarnation": 9}) == known
+        assert circuit.after(known, "death", {"incarnation": 9}) == known
+
+
+def test_the_first_cool_down_is_as_long_as_the_window_unless_it_is_set() -> None:
+    from garrison.settings import Timing
+
+    assert Policy.of(Timing(restart_window=7)).cool_down(1) == 7
+    assert Policy.of(Timing(restart_window=7, probe_after=2), 3).cool_down(2) == 4
+    assert Policy.of(Timing(), 3).total == 3 and restart.Policy.of(Timing(healthy_after=9)).healthy == 9

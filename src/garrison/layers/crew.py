@@ -17,6 +17,7 @@ from garrison.records.signals import Signal
 from garrison.supervise.replace import fence, sweep_life
 from garrison.supervise.start import fresh_id
 from garrison.supervise.step import LifeView
+from garrison.supervise.watch import Watcher
 from garrison.system import failpoint
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key
     from garrison.supervise.start import Life
+    from garrison.supervise.watch import AgentSigns
     from garrison.system.waker import Waker
 
 
@@ -33,6 +35,7 @@ class Crew:
 
     def __init__(self, world: World, life: Life, journal: Writer) -> None:
         self.world, self.life, self.journal = world, life, journal
+        self._watcher = Watcher(world.observer, world.timing.beat_timeout, world.timing.rescan)
 
     def record(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> Entry:
         """Append to the own journal."""
@@ -43,6 +46,14 @@ class Crew:
         identity = self.world.store.read(Identity, key)
         return LifeView(identity, self.world.observer.judge(identity) if identity else None)
 
+    def guard(self, key: Key, agent: AgentSigns | None = None) -> LifeView:
+        """The same of a name this layer is responsible for: one that lives but does nothing is `hung`."""
+        view = self.view(key)
+        if view.identity is None or view.verdict is None:
+            return view
+        looked = self._watcher.look(view.identity, view.verdict, agent)
+        return LifeView(view.identity, looked.verdict, looked.evidence)
+
     def lives(self, key: Key) -> bool:
         """Whether a life of that name is there; where its record cannot be read, the life lock says so."""
         try:
@@ -51,10 +62,10 @@ class Crew:
             return is_held(self.world.store.life_path(key))
 
     def replace(self, view: LifeView, why: str) -> None:
-        """Fence and sweep a dead life; nothing happens if it has moved on since it was judged."""
+        """Fence and sweep a dead or hung life; nothing happens if it has moved on since it was judged."""
         assert view.identity is not None
         with contextlib.suppress(Fenced):
-            fenced = fence(self.world.observer, view.identity, why)
+            fenced = fence(self.world.observer, view.identity, why, view.evidence if view.hung else None)
             failpoint.here(":fenced")
             self.sweep(fenced)
             failpoint.here(":swept")

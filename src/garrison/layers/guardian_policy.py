@@ -222,7 +222,7 @@ def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[li
     acts: list[Act] = []
     wakes = []
     watched = [(name, view.runners.get(name, LifeView())) for name in state.nodes if _needs_runner(state, view, name)]
-    if any(node.status == "impl_complete" for node in state.nodes.values()):
+    if view.processor.hung or any(node.status == "impl_complete" for node in state.nodes.values()):
         watched.append(("processor", view.processor))
     for name, life in watched:
         step = _step(state, view, name, life, policy)

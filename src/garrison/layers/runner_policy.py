@@ -112,6 +112,8 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     identity = view.orchestrator.identity
     if view.orchestrator.living and identity is not None and identity.incarnation == facts.kill:
         return Decision([Act("replace", why="killed by order")])
+    if view.orchestrator.hung and view.orchestrator.verdict is not None:
+        return Decision([Act("replace", why=view.orchestrator.verdict.why)])
     if view.phase in ("impl_complete", "validating") and not _begun(facts, view):
         return Decision([Act("move", "executing")])  # rework: the phase is the earlier attempt's
     return _PHASES[view.phase](facts, view, policy)

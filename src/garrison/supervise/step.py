@@ -8,6 +8,7 @@ from garrison.supervise import restart
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from garrison.records.identity import Identity
     from garrison.supervise.restart import Death, Policy
@@ -20,11 +21,18 @@ class LifeView:
 
     identity: Identity | None = None
     verdict: Verdict | None = None
+    evidence: dict[str, Any] | None = None
+    """What the verdict `hung` rests on, or what spoke against it (`evidence.plain`); None where nothing was late."""
 
     @property
     def living(self) -> bool:
         """Whether a life is, or may still be, there."""
         return self.verdict is not None and self.verdict.living
+
+    @property
+    def hung(self) -> bool:
+        """Whether a life is there that does nothing."""
+        return self.verdict is not None and self.verdict.state == "hung"
 
     def precedes(self, attempt: int) -> bool:
         """Whether the life belongs to an attempt before `attempt`."""
@@ -33,7 +41,7 @@ class LifeView:
 
 @dataclass(frozen=True)
 class Step:
-    """`kind`: start, none (living), replace (dead), record (its death is not journaled yet), wait (until `at`,
+    """`kind`: start, none (living), replace (dead or hung), record (its death is not journaled yet), wait (until `at`,
     monotonic), park (give up), ended (terminated or parked: not acted on here)."""
 
     kind: str
@@ -48,7 +56,7 @@ def next_step(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str,
         return Step("start", "no life yet")
     if verdict.living:
         return Step("none", verdict.why)
-    if verdict.state in ("dead", "lapsed"):
+    if verdict.to_replace:
         return Step("replace", verdict.why)
     if identity.status != "crashed":
         return Step("ended", identity.reason or identity.status)
@@ -66,7 +74,7 @@ def burial(view: LifeView, deaths: Sequence[Death]) -> Step | None:
     identity, verdict = view.identity, view.verdict
     if identity is None or verdict is None:
         return None
-    if verdict.state in ("dead", "lapsed"):
+    if verdict.to_replace:
         return Step("replace", verdict.why)
     if identity.status == "crashed" and all(death.incarnation != identity.incarnation for death in deaths):
         return Step("record", identity.reason)

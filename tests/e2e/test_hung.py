@@ -55,7 +55,7 @@ def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_e
         with suppress(ProcessLookupError):  # the loop's `sleep` comes and goes
             stop(one.pid)
     wait_for("the guardian is replaced", lambda: quick.identity("guardian-crew")["incarnation"] > 1)
-    assert TIMEOUT <= time.monotonic() - began < 20 * (TIMEOUT + 1)
+    assert TIMEOUT - 0.5 < time.monotonic() - began < 20 * (TIMEOUT + 1)  # it had beaten a little before
     quick.arrived("a")
     quick.free("a")
     assert quick.finish(child) == 0, quick.told()
@@ -68,17 +68,19 @@ def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_e
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("terminal", ["process", "tmux"])
-@pytest.mark.parametrize("stem", ["guardian-crew", "runner-a", "orchestrator-a"])
+@pytest.mark.parametrize(("stem", "terminal"), [
+    ("guardian-crew", "process"), ("guardian-crew", "tmux"), ("runner-a", "process"), ("runner-a", "tmux"),
+    ("orchestrator-a", "process")])
 def test_each_stopped_layer_is_replaced_within_the_timeout(places: Callable[..., Place], stem: str,
                                                            terminal: str) -> None:
+    """Not the orchestrator in tmux: its server continues whatever of its own is stopped, at once."""
     place = places(terminal=terminal)
     place.env |= {"GARRISON_BEAT_TIMEOUT": "3", "GARRISON_RESCAN": "0.3"}
     child = place.launch(place.graph(Node("a", before=place.hold("a")), Node("b", after=("a",))))
     place.arrived("a")
     began = stop(place.pid(stem))
     wait_for("it is replaced", lambda: place.identity(stem)["incarnation"] > 1)
-    assert 3 <= time.monotonic() - began < 20 * 4
+    assert 3 - 0.5 < time.monotonic() - began < 20 * 4  # it had beaten a little before
     assert place.pid(stem, life=2)
     place.free("a")
     assert place.finish(child) == 0, place.told()

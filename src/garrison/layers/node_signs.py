@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.claude.in_flight import tool_in_flight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from garrison.records.run import Task
@@ -24,13 +24,11 @@ MOST = 5000
 
 
 class NodeSigns:
-    """The signs of one attempt. `git_dir` names the worktree's own git directory; it is asked when there is a tree."""
+    """The signs of one attempt, in its folder and its worktree."""
 
-    def __init__(self, folder: Path, tree: Path, git_dir: Callable[[Path], Path], task: Task | None = None) -> None:
+    def __init__(self, folder: Path, tree: Path, task: Task | None = None) -> None:
         self.folder, self.tree = folder, tree
         self.silence = task.silence_s if task is not None else None
-        self._find = git_dir
-        self._git_dir: Path | None = None
 
     def stamps(self, *, deep: bool = False) -> dict[str, Stamp]:
         """Kind of sign → (time in ns, size) of its file; None where there is none."""
@@ -44,11 +42,12 @@ class NodeSigns:
         return found
 
     def _head(self) -> Stamp:
-        if self._git_dir is None:
-            if not self.tree.is_dir():
-                return None
-            self._git_dir = self._find(self.tree)
-        return stamp(self._git_dir / "logs" / "HEAD")
+        """The reflog of the worktree's HEAD; its `.git` is a file that names the directory."""
+        try:
+            named = (self.tree / ".git").read_text().removeprefix("gitdir:").strip()
+        except OSError:
+            return None
+        return stamp(self.tree / named / "logs" / "HEAD")
 
     def tool(self) -> tuple[str, float] | None:
         """A Claude session's tool under way, and the seconds it may be silent."""

@@ -72,7 +72,7 @@ class Runner:
         self.terminal, note = choose_terminal(launch.terminal, world.home)
         if note:
             say(note)
-        self.signs = NodeSigns(self.folder, self.tree, self.git.git_dir, task)
+        self.signs = NodeSigns(self.folder, self.tree, task)
         self.jobs = RunnerJobs(world, life, launch, task, self.git, self.tree)
         self._asked = ""
         self.stopping = False

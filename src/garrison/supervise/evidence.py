@@ -67,37 +67,40 @@ def hung(evidence: Evidence, timeout: float, silence: float | None = None) -> Ha
     return Hang("agent-silent", why) if why is not None else None
 
 
-def silence_of(evidence: Evidence, kinds: Iterable[str]) -> float:
-    """Watched seconds since the last sign of any of `kinds`; 0 if none of them was ever looked for."""
-    return min((evidence.ages[kind] for kind in kinds if kind in evidence.ages), default=0.0)
+def silence_of(evidence: Evidence, kinds: Iterable[str], needed: Iterable[str]) -> float:
+    """Watched seconds since the last sign of any of `kinds`; 0 while one of the `needed` was never looked for."""
+    if any(kind not in evidence.ages for kind in needed):
+        return 0.0
+    return min(evidence.ages[kind] for kind in kinds if kind in evidence.ages)
 
 
 def _stopped(e: Evidence, timeout: float) -> str | None:
     """Whatever its children do: a stopped layer looks after nobody."""
-    if e.state != "T" or silence_of(e, ("beat", "running")) < timeout:
+    if e.state != "T" or _of_layer(e, "beat", "running") < timeout:
         return None
     return f"its process is stopped (SIGSTOP), its last beat was {_told(e.ages['beat'])} ago"
 
 
 def _silent(e: Evidence, timeout: float) -> str | None:
     """Stopped ones are judged by when they were seen running; who is blocked in the kernel, or wants the CPU, works."""
-    if e.blocked or e.state in ("D", "R", "T", "") or silence_of(e, ("beat", "cpu")) < timeout:
+    if e.blocked or e.state in ("D", "R", "T", "") or _of_layer(e, "beat", "cpu") < timeout:
         return None
     return f"no beat for {_told(e.ages['beat'])}, and its processes used no CPU meanwhile"
 
 
 def _spinning(e: Evidence, timeout: float) -> str | None:
     """It computes alone: a child at work (a long checkout) is waited for as long as it works."""
-    if e.below or e.blocked or e.state != "R" or silence_of(e, ("beat",)) < SPINNING * timeout:
+    if e.below or e.blocked or e.state != "R" or _of_layer(e, "beat") < SPINNING * timeout:
         return None
     return f"no beat for {_told(e.ages['beat'])} though it uses the CPU: an endless turn"
 
 
 def _agent_stopped(e: Evidence, timeout: float) -> str | None:
     """A tool with a deadline is waited for, unless everybody is stopped: then nobody is there to use it."""
-    if not e.stopped or (e.stopped < e.below and (e.tool_left > 0 or e.blocked)) or silence_of(e, WORK) < timeout:
+    if not e.stopped or (e.stopped < e.below and (e.tool_left > 0 or e.blocked)) or _unmoved(e) < timeout:
         return None
-    return f"{e.stopped} of its agent's {e.below} processes are stopped (SIGSTOP), nothing moved for {_work_silence(e)}"
+    which = f"{e.stopped} of its agent's {e.below} processes are stopped (SIGSTOP)"
+    return f"{which}, nothing moved for {_told(_unmoved(e))}"
 
 
 def _agent_silent(e: Evidence, silence: float) -> str | None:
@@ -108,11 +111,15 @@ def _agent_silent(e: Evidence, silence: float) -> str | None:
 
 
 def _quiet(e: Evidence) -> float:
-    return silence_of(e, [kind for kind in WORK if kind != "unstopped"])
+    return silence_of(e, [kind for kind in WORK if kind != "unstopped"], ("work",))
 
 
-def _work_silence(e: Evidence) -> str:
-    return _told(silence_of(e, WORK))
+def _unmoved(e: Evidence) -> float:
+    return silence_of(e, WORK, ("work", "unstopped"))
+
+
+def _of_layer(e: Evidence, *kinds: str) -> float:
+    return silence_of(e, kinds, kinds)
 
 
 def _told(seconds: float) -> str:

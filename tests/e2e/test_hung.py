@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +33,15 @@ def stop(pid: int) -> float:
     return time.monotonic()
 
 
+def heard(manager: socket.socket) -> list[bytes]:
+    """What came since."""
+    found = []
+    with suppress(BlockingIOError):
+        while True:
+            found.append(manager.recv(200))
+    return found
+
+
 def why(place: Place, stem: str) -> list[str]:
     """What the lives of a name died of, as their supervisors journaled it."""
     folder = place.home / "runs/r1/layers"
@@ -48,8 +58,13 @@ def agent_of(place: Place, node: str = "a") -> list[Process]:
 
 
 def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_everything(quick: Place) -> None:
-    child = quick.launch(quick.graph(Node("a", before=quick.hold("a")), Node("b", after=("a",))))
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    manager.bind(str(quick.root / "manager"))
+    child = quick.launch(quick.graph(Node("a", before=quick.hold("a")), Node("b", after=("a",))),
+                         NOTIFY_SOCKET=str(quick.root / "manager"), WATCHDOG_USEC="300000000")
     quick.arrived("a")
+    with manager:
+        wait_for("the watchdog is told", lambda: b"WATCHDOG=1" in heard(manager))
     began = stop(quick.pid("guardian-crew"))
     for one in agent_of(quick):
         with suppress(ProcessLookupError):  # the loop's `sleep` comes and goes

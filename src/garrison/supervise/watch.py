@@ -18,6 +18,7 @@ from garrison.supervise.verdict import Verdict
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
+    from pathlib import Path
     from typing import Any, Protocol
 
     from garrison.records.identity import Identity
@@ -28,8 +29,8 @@ else:
 
 LATE = 0.25
 """The part of the timeout after which a beat is late enough to look at the process tree."""
-EVERY = 5.0
-"""Seconds between two looks at an agent's tree, at most; a tenth of the timeout if that is less."""
+EVERY = 15.0
+"""Seconds between two looks at an agent's tree, at most; a twentieth of the patience with it if that is less."""
 
 
 class AgentSigns(Protocol):
@@ -62,7 +63,8 @@ class Looked:
 class _Watched:
     """One life that is watched."""
 
-    def __init__(self, incarnation: int, began: float) -> None:
+    def __init__(self, path: Path, incarnation: int, began: float) -> None:
+        self.path = path
         self.incarnation, self.began, self.seen = incarnation, began, began
         self.signs = Signs(began)
         self.looked = self.walked = -1e9
@@ -76,27 +78,30 @@ class Watcher:
     def __init__(self, observer: Observer, timeout: float, rescan: float) -> None:
         self.observer, self.timeout = observer, timeout
         self.clock = WatchClock(min(2 * rescan, timeout / 4))
-        self.every = min(EVERY, timeout / 10)
-        self._lives: dict[str, _Watched] = {}
+        self._lives: dict[tuple[str, str, str], _Watched] = {}
 
     def look(self, identity: Identity, verdict: Verdict, agent: AgentSigns | None = None) -> Looked:
         """The verdict on a life, `hung` if the evidence says so; `agent` if it is an orchestrator."""
-        full, now = identity.key.full, self.observer.clock.monotonic()
+        who, now = (identity.role, identity.name, identity.run_id), self.observer.clock.monotonic()
         at = self.clock.look(now)
         if verdict.state != "alive" or identity.status != "active" or identity.pid is None:
-            self._lives.pop(full, None)
+            self._lives.pop(who, None)
             return Looked(verdict)
-        watched = self._lives.get(full)
+        watched = self._lives.get(who)
         if watched is None or watched.incarnation != identity.incarnation:  # a predecessor's signs are not its own
-            watched = self._lives[full] = _Watched(identity.incarnation, at)
-        beat = lives.last_beat(self.observer.store.life_path(identity.key))
+            watched = _Watched(self.observer.store.life_path(identity.key), identity.incarnation, at)
+            self._lives[who] = watched
+        beat = lives.last_beat(watched.path)
         missed = now - beat[0] if beat else 0.0  # how long before this look it came; not before the last look
         watched.signs.note("beat", beat, at - min(max(0.0, missed), at - watched.seen))
         watched.seen = at
         late = at - watched.signs.times["beat"] > LATE * self.timeout
-        if not late and (agent is None or at - watched.looked < self.every):
+        if not late and (agent is None or at - watched.looked < self._every(agent)):
             return Looked(verdict, watched.evidence)
         return self._judge(identity, verdict, watched, agent, at)
+
+    def _every(self, agent: AgentSigns) -> float:
+        return min(EVERY, self.timeout / 20, (agent.silence or self.timeout) / 20)
 
     def _judge(self, identity: Identity, verdict: Verdict, watched: _Watched, agent: AgentSigns | None,
                at: float) -> Looked:

@@ -17,8 +17,8 @@ ROOMS = [*(f"garrison.records.{name}" for name in ("names", "record", "atomic", 
                                                    "store",
                                                    "signals", "wisdom", "run")),
          *(f"garrison.supervise.{name}" for name in ("verdict", "lease", "restart", "circuit", "step", "explain",
-                                                     "observe", "start", "replace")),
-         "garrison.system.clock", "garrison.system.processes", "garrison.errors"]
+                                                     "observe", "start", "replace", "evidence", "watch")),
+         "garrison.system.clock", "garrison.system.processes", "garrison.system.tree", "garrison.errors"]
 HEAVY = {"typing", "dataclasses", "inspect", "datetime", "uuid", "pathlib", "subprocess", "asyncio", "logging",
          "socket", "ssl",
          "urllib", "urllib.parse", "tempfile", "shutil", "argparse", "ctypes", "random", "click", "lark", "libtmux",

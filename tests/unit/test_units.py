@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from garrison.settings import Timing
+
 SYSTEMD = Path(__file__).resolve().parents[2] / "systemd"
 UNITS = ("garrison@.service", "garrison-up.service", "garrison-up.timer")
 SERVICES = ("garrison@.service", "garrison-up.service")
@@ -21,7 +23,7 @@ Unit = dict[str, dict[str, list[str]]]
 KNOWN = {
     "Unit": {"Description", "StartLimitIntervalSec", "StartLimitBurst"},
     "Service": {"Type", "NotifyAccess", "ExecStart", "KillMode", "TimeoutStopSec", "TimeoutStartSec", "Restart",
-                "RestartPreventExitStatus", "RestartSec", "OOMPolicy"},
+                "RestartPreventExitStatus", "RestartSec", "OOMPolicy", "WatchdogSec"},
     "Timer": {"OnBootSec", "OnUnitActiveSec", "AccuracySec", "Unit"},
     "Install": {"WantedBy"},
 }
@@ -111,3 +113,11 @@ def test_the_read_me_names_every_unit_and_lingering() -> None:
     text = (SYSTEMD / "README.md").read_text(encoding="utf-8")
     assert "loginctl enable-linger" in text
     assert [name for name in UNITS if name not in text] == []
+
+
+def test_a_silent_launcher_is_started_again() -> None:
+    """`WatchdogSec` is as patient as the layers are with each other, and its kill is a reason to start again."""
+    unit = load("garrison@.service")
+    assert seconds(unit, "Service", "WatchdogSec") >= Timing().beat_timeout
+    assert unit["Service"]["Restart"] == ["on-failure"]
+    assert not {"6", "SIGABRT"} & set(unit["Service"]["RestartPreventExitStatus"][0].split())

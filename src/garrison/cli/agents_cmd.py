@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
-from garrison.cli import completing, identity_door
+from garrison.cli import completing, identity_door, resolve
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import show_json
 from garrison.cli.park_cmd import park, unpark
+from garrison.records.identity import Identity
 from garrison.records.names import ROLES
 
 
@@ -46,5 +47,10 @@ def list_command(as_json: bool, stale_only: float | None, home: str | None) -> N
 @json_option
 @home_option
 def show_command(role: str, name: str, run: str | None, as_json: bool, home: str | None) -> None:
-    """Show one identity as JSON."""
-    show_json(identity_door.show(role, name, run, home))
+    """Show one identity as JSON. `seen` tells what this machine shows of it now: verdict, process state, beat, tree."""
+    from garrison.cli import life_signs
+
+    store = resolve.home_store(home)
+    identity = store.get(Identity, resolve.find(store, Identity, role, name, run))
+    seen = life_signs.of_layer(resolve.observer_of(store), identity)
+    show_json({**identity_door.show(role, name, run, home), "seen": seen})

@@ -44,6 +44,8 @@ class Facts:
     """Whether a guardian lives."""
     runner_living: bool = False
     agent_living: bool = False
+    stopped: bool = False
+    """Whether its agent, or its orchestrator, is stopped (SIGSTOP)."""
     agent_status: str = ""
     agent_lives: int = 0
     asked: str = ""
@@ -113,6 +115,8 @@ def _work(facts: Facts) -> str:
     if facts.job:
         return {"setup": "its tree is set up", "acceptance": "its acceptance runs",
                 "validator": "its work is validated"}.get(facts.job, f"{facts.job} runs")
+    if facts.agent_living and facts.stopped:
+        return "its agent is stopped (SIGSTOP)"
     if facts.agent_living and facts.waits:
         return f"its session waits {first_line(facts.waits)}"
     if facts.agent_living:

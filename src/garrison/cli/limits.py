@@ -19,7 +19,7 @@ TIMES = {
     "acceptance_timeout": "acceptance",
     "gate_timeout": "gate",
     "spawn_deadline": "start of a layer",
-    "beat_timeout": "silence until a life is called stale",
+    "beat_timeout": "silence until a life counts as hung and is replaced",
     "orphan_grace": "what a runner may begin without guardian and launcher",
     "stop_launcher": "orderly stop of the launcher",
     "stop_guardian": "orderly stop of the guardian",

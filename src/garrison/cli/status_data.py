@@ -60,8 +60,7 @@ class Gatherer:
             state = RunState(status="corrupt", reason=str(error))
         body = self._head(run, launch, state)
         if whole:
-            body |= self._details(Nodes(self.reading, look, body, launch or _unknown(run), state,
-                                        self.observer.clock.time()))
+            body |= self._details(Nodes(self.reading, look, body, launch or _unknown(run), state, self.observer))
         return {**body, "problems": self.reading.problems}
 
     def no_run(self) -> list[dict[str, Any]]:
@@ -110,6 +109,7 @@ class Gatherer:
         return {"agent": key.full, "role": identity.role, "name": identity.name, "status": identity.status,
                 "incarnation": identity.incarnation, "verdict": verdict.state, "living": verdict.living,
                 "phase": self._phase(key), "pid": identity.pid if own else None, "beat_age_s": seen.beat_age,
+                "stopped": own and verdict.living and seen.process_state == "T",
                 "age_s": self._age(identity.created_at), "exit": identity.exit, "why": identity.reason or verdict.why}
 
     def _phase(self, key: Key) -> str:

@@ -8,16 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from garrison.cli import life_signs
 from garrison.cli.doing import PARKED, PLACES, Facts, doing
 from garrison.cli.limits import Used
 from garrison.cli.reading import Reading
 from garrison.cli.run_look import RunLook, place
+from garrison.layers.node_signs import NodeSigns
 from garrison.layers.parking import parked
 from garrison.layers.run_state import NodeState, RunState
+from garrison.layers.runner_start import worktree_of
 from garrison.merge.state import QueueState
 from garrison.records import run as run_records
+from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, Result, Task
+from garrison.supervise.observe import Observer
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso
 
@@ -34,8 +39,8 @@ class Nodes:
     """All nodes of a run at one moment. `body` is the head that was gathered of the run."""
 
     def __init__(self, reading: Reading, look: RunLook, body: Mapping[str, Any], launch: Launch,
-                 state: RunState, now: float = 0.0) -> None:
-        self.now = now
+                 state: RunState, observer: Observer) -> None:
+        self.observer, self.now = observer, observer.clock.time()
         self.reading, self.look, self.body, self.launch, self.state = reading, look, body, launch, state
         self.layers = {layer["agent"]: layer for layer in body["layers"]}
         self.under_way = body["status"] in UNFINISHED
@@ -80,15 +85,24 @@ class Nodes:
     def _node(self, name: str) -> dict[str, Any]:
         node, task = self.state.nodes[name], self.tasks[name]
         agent, runner = self._layer("orchestrator", name), self._layer("runner", name)
-        facts = self._facts(name, node, runner, agent)
+        signs = self._signs(name, node, task) if agent.get("living") and agent.get("status") == "active" else None
+        facts = self._facts(name, node, runner, agent, signs)
         never = task is not None and task.attributes.get("rework") == "none"
         return {"node": name, **vars(node), "place": place_of(self.state, name), "doing": doing(facts),
                 "parked": self._parked(name), "question": facts.asked,
                 "phase": facts.phase, "agent_phase": agent.get("phase", ""),
-                "attempts": 1 if never else 1 + self.launch.max_rework, "deaths": facts.deaths,
+                "signs": signs, "attempts": 1 if never else 1 + self.launch.max_rework, "deaths": facts.deaths,
                 "lives": {"runner": runner.get("incarnation", 0), "agent": agent.get("incarnation", 0)}}
 
-    def _facts(self, name: str, node: NodeState, runner: Mapping[str, Any], agent: Mapping[str, Any]) -> Facts:
+    def _signs(self, name: str, node: NodeState, task: Task | None) -> dict[str, Any]:
+        key = Key("orchestrator", name, self.look.run)
+        identity = self.reading.tried(lambda: self.observer.store.read(Identity, key))
+        tree = worktree_of(self.launch, name)
+        return life_signs.of_node(self.observer, identity,
+                                  NodeSigns(self.look.files.attempt(name, node.attempt), tree, task))
+
+    def _facts(self, name: str, node: NodeState, runner: Mapping[str, Any], agent: Mapping[str, Any],
+               signs: Mapping[str, Any] | None) -> Facts:
         over = node.status in ("validated", "failed", "pending")
         heard = self.reading.tried(lambda: self.look.runner(name, node.attempt, over=over))
         full = Key("orchestrator", name, self.look.run).full
@@ -103,6 +117,7 @@ class Nodes:
             over="" if self.under_way else self.body["status"],
             led=any(layer["role"] == "guardian" and layer["living"] for layer in self.layers.values()),
             runner_living=bool(runner.get("living")), agent_living=bool(agent.get("living")),
+            stopped=bool(signs and (signs["stopped"] or signs["processes_stopped"])),
             agent_status=agent.get("status", ""), agent_lives=agent.get("incarnation", 0),
             asked=self.state.questions.get(name, {}).get("text", ""), waits=self._waits(name, node),
             job=heard.job if heard and runner.get("living") else "",

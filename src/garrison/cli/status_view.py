@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from garrison.cli.doing import first_line
+from garrison.cli.life_signs import silent
 from garrison.cli.limits import span_of
 from garrison.cli.output import age
 from garrison.cli.paint import Line, Span, fit, raw, span, table, wrapped
@@ -102,7 +103,8 @@ def _nodes(body: Mapping[str, Any], columns: int | None) -> list[Line]:
     longest = 48 if columns is None else max(12, columns // 4)
     rows = [(Span(screen.fit(screen.clean(node["node"]), longest)), _word(node["place"]), span(node["phase"]),
              span(f"{node['attempt']}/{node['attempts']}"), span(_lives(node["lives"])), span(age(node["since_s"])),
-             span(_doing(node), "bad" if node["place"] == "failed" else "")) for node in body["nodes"]]
+             span(_doing(node) + silent(node.get("signs")), "bad" if node["place"] == "failed" else ""))
+            for node in body["nodes"]]
     return table(NODES, rows, columns)
 
 
@@ -122,7 +124,8 @@ def _lives(lives: Mapping[str, int]) -> str:
 def _layers(body: Mapping[str, Any], columns: int | None) -> list[Line]:
     rows = [(span(layer["agent"]), span(layer["incarnation"]), span(layer["status"]), _word(layer["verdict"]),
              span(layer["phase"]), span(layer["pid"]), span(age(layer["beat_age_s"])),
-             span("" if layer["verdict"] == "alive" else first_line(layer["why"]))) for layer in body["layers"]]
+             span(first_line(layer["why"]) if layer["verdict"] != "alive" or layer.get("stopped") else ""))
+            for layer in body["layers"]]
     return table(LAYERS, rows, columns, least=16) if rows else []
 
 

@@ -16,10 +16,11 @@ from garrison.records.life import is_held
 from garrison.records.signals import Signal
 from garrison.supervise.explain import to_plain
 from garrison.supervise.replace import fence, sweep_life
-from garrison.supervise.restart import CRASH
+from garrison.supervise.restart import CRASH, HUNG
 from garrison.supervise.start import fresh_id
 from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import judge
+from garrison.supervise.watch import Watcher
 from garrison.system import failpoint
 from garrison.system.clock import iso
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key
     from garrison.supervise.start import Life
+    from garrison.supervise.watch import AgentSigns
     from garrison.system.waker import Waker
 
 
@@ -37,6 +39,7 @@ class Crew:
 
     def __init__(self, world: World, life: Life, journal: Writer) -> None:
         self.world, self.life, self.journal = world, life, journal
+        self._watcher = Watcher(world.observer, world.timing.beat_timeout, world.timing.rescan)
 
     def record(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> Entry:
         """Append to the own journal."""
@@ -49,6 +52,14 @@ class Crew:
             return LifeView()
         seen = self.world.observer.see(identity)
         return LifeView(identity, judge(identity, seen), seen)
+
+    def guard(self, key: Key, agent: AgentSigns | None = None) -> LifeView:
+        """The same of a name this layer is responsible for: one that lives but does nothing is `hung`."""
+        view = self.view(key)
+        if view.identity is None or view.verdict is None:
+            return view
+        looked = self._watcher.look(view.identity, view.verdict, agent)
+        return LifeView(view.identity, looked.verdict, view.seen, looked.evidence)
 
     def lives(self, key: Key) -> bool:
         """Whether a life of that name is there; where its record cannot be read, the life lock says so."""
@@ -63,10 +74,11 @@ class Crew:
         self.record("decision", {"act": act.kind, "why": act.why, "basis": to_plain(act.basis)})
 
     def replace(self, view: LifeView, why: str, kind: str = CRASH) -> None:
-        """Fence and sweep a dead life, its death of class `kind`; nothing happens if it has moved on since then."""
+        """Fence and sweep a dead or hung life, its death of class `kind`; nothing happens if it moved on meanwhile."""
         assert view.identity is not None
         with contextlib.suppress(Fenced):
-            fenced = fence(self.world.observer, view.identity, why, kind)
+            fenced = fence(self.world.observer, view.identity, why, HUNG if view.hung else kind,
+                           view.evidence if view.hung else None)
             self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation, "why": why,
                                    "evidence": fenced.metadata.get("evidence", {})})
             failpoint.here(":fenced")

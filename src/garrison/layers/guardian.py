@@ -70,7 +70,7 @@ class Guardian:
 
     def observe(self) -> GuardianView:
         """Everything there is to see, now."""
-        runners = {name: self.crew.view(self._runner(name)) for name in self.state.nodes}
+        runners = {name: self.crew.guard(self._runner(name)) for name in self.state.nodes}
         strays = {}
         leaving = self.stopping or self.state.status in ("done", "failed")
         if leaving or self.state.held:
@@ -80,7 +80,7 @@ class Guardian:
                       and view.identity.status in ("starting", "active", "held")}
         return GuardianView(
             self.run, self.world.clock.monotonic(), self.world.observer.where.boot_id,
-            signals.pending(self.world.home, self.life.key), runners, self.crew.view(self._processor),
+            signals.pending(self.world.home, self.life.key), runners, self.crew.guard(self._processor),
             self._merges(), strays, self.stopping, self._overdue(), self._stop_why)
 
     def _look_for_the_repository(self) -> None:
@@ -176,7 +176,7 @@ class Guardian:
         if signal.id not in self.state.applied:
             data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt,
                     "from": signal.sender.full, "incarnation": signal.source.get("incarnation")}
-            if signal.signal_type == "ORCHESTRATOR_CRASHED":
+            if signal.signal_type in ("ORCHESTRATOR_CRASHED", "ORCHESTRATOR_STUCK"):
                 data["why"] = str(signal.payload.get("why", ""))
             data |= {name: act.data[name] for name in ("effect", "question", "answer") if act.data.get(name)}
             data |= {name: act.data[name] for name in ("stuck", "hold", "text", "unhold", "lives") if name in act.data}
@@ -341,7 +341,8 @@ def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, attempt: int, r
     return Task(
         launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
         prompt=planned.prompt, agent=agent, command=planned.command, acceptance=planned.acceptance,
-        setup=planned.setup or launch.setup, timeout_s=planned.timeout_s, goal=plan.goal,
+        setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
+        silence_s=planned.silence_s, goal=plan.goal,
         # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.
         skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
         rework=str(planned.attrs.get("rework", "fresh")), rework_reason=reason if attempt > 1 else "",

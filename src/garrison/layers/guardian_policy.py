@@ -223,7 +223,8 @@ def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[li
     wakes = []
     watched = [(name, view.runners.get(name, LifeView())) for name in state.nodes
                if _needs_runner(state, view, name) and name not in state.held]
-    if any(node.status == "impl_complete" for node in state.nodes.values()) and "processor" not in state.held:
+    waiting = any(node.status == "impl_complete" for node in state.nodes.values())
+    if view.processor.hung or (waiting and "processor" not in state.held):
         watched.append(("processor", view.processor))
     for name, life in watched:
         step = _step(state, view, name, life, policy)

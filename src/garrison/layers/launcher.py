@@ -28,7 +28,7 @@ from garrison.records.names import Key
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
 from garrison.system import disk
-from garrison.system.notify import notify
+from garrison.system.notify import notify, watchdog
 from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Launcher:
             self.state.apply(entry)
             self.progress.show(entry)
         now = self.world.clock.monotonic()
-        guardian = self.crew.view(self.guardian)
+        guardian = self.crew.guard(self.guardian)
         if not self._ready and guardian.identity and "ready_at" in guardian.identity.metadata:
             self._ready = notify("READY=1")
         overdue = self._stopping_since is not None and now - self._stopping_since > self.world.timing.stop_guardian
@@ -136,6 +136,7 @@ class Launcher:
         for act in self._decision.acts:
             perform(self, act, self._view)
         self._tell()
+        watchdog(os.environ, os.getpid())
         return any(act.kind != "term" for act in self._decision.acts)
 
     def _tell(self, ended: str = "") -> None:

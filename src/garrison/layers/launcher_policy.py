@@ -99,7 +99,7 @@ def _stop(view: LauncherView) -> Decision:
         if view.overdue:
             return Decision([Act("replace", why="did not stop in time")])
         return Decision([Act("term")])
-    if view.guardian.verdict is not None and view.guardian.verdict.state in ("dead", "lapsed"):
+    if view.guardian.verdict is not None and view.guardian.verdict.to_replace:
         return Decision([Act("replace", why=view.guardian.verdict.why)])
     if view.run_status in ENDED:
         return Decision([Act("end", view.run_status)])

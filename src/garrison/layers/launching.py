@@ -20,6 +20,7 @@ from garrison.errors import AlreadyAlive, Fenced, GarrisonError, RecordError, Re
 from garrison.layers import notices
 from garrison.layers.loop import HELD, say
 from garrison.layers.lost_journal import refuse_lost
+from garrison.layers.one_look import judge_once
 from garrison.layers.run_state import RunState, fold
 from garrison.layers.validator import NAME as VALIDATOR
 from garrison.layers.validator import wanted
@@ -298,7 +299,8 @@ def lease_launcher(world: World, run: str) -> Identity:
     key = launcher(run)
     old = world.store.read(Identity, key)
     if old is not None:
-        verdict = world.observer.judge(old)
+        looked = judge_once(world, old)
+        verdict = looked.verdict
         if verdict.state == "elsewhere":
             raise AlreadyAlive(f"run {run} is led by a launcher that is {verdict.why}; go there to follow or stop it")
         if verdict.living:
@@ -306,11 +308,15 @@ def lease_launcher(world: World, run: str) -> Identity:
                                f"`garrison status {run}` shows it")
         if verdict.state != "ended" or old.status == "crashed":
             try:
-                replace_life(world.observer, old, verdict.why, world.timing.sweep_grace)
+                replace_life(world.observer, old, verdict.why, world.timing.sweep_grace, looked.evidence)
             except Fenced as error:
                 raise AlreadyAlive(f"another launcher of run {run} is alive by now; `garrison status {run}` shows it"
                                    ) from error
     return take_lease(world.observer, Wish(key), world.timing.spawn_deadline)
+
+
+MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+"""How a service manager that started us is told."""
 
 
 def launcher_process(world: World, launch: Launch, identity: Identity,
@@ -319,8 +325,7 @@ def launcher_process(world: World, launch: Launch, identity: Identity,
     key = launcher(launch.run_id)
     own = {"GARRISON_LIFE": marker(str(world.home), key, identity.incarnation),
            "GARRISON_INCARNATION": str(identity.incarnation)}
-    if world.environ.get("NOTIFY_SOCKET"):
-        own["NOTIFY_SOCKET"] = world.environ["NOTIFY_SOCKET"]
+    own |= {name: world.environ[name] for name in MANAGER if world.environ.get(name)}
     return layer_argv(key, world.home, identity.incarnation, options), world.environment(launch, own)
 
 
@@ -374,7 +379,7 @@ def wants_launcher(world: World, run: str) -> bool:
         return False  # an unreadable run is told by `status`; the others must not wait for it
     if identity is None:
         return True
-    return not world.observer.judge(identity).living and identity.status not in ("held", "parked")
+    return not judge_once(world, identity).verdict.living and identity.status not in ("held", "parked")
 
 
 def adhoc(world: World, node: str, prd: str, target: Path, **task: object) -> tuple[Launch, run_records.Task]:

@@ -14,6 +14,7 @@ from garrison.layers import validator
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.guardian_policy import Act, Decision, Merge
 from garrison.layers.loop import leave, say
+from garrison.layers.node_signs import NodeSigns
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator
 from garrison.layers.rescue import Keeper, keep_tree, unkept
 from garrison.layers.runner_jobs import SETUP, VALIDATOR, RunnerJobs
@@ -75,6 +76,7 @@ class Runner:
         self.terminal, note = choose_terminal(launch.terminal, world.home)
         if note:
             say(note)
+        self.signs = NodeSigns(self.folder, self.tree, task)
         self.jobs = RunnerJobs(world, life, launch, task, self.git, self.tree)
         self.keeper = Keeper(world, life, launch, task, self.tree)
         self._asked = ""
@@ -100,7 +102,7 @@ class Runner:
         inbox, merge = signals.pending(self.world.home, self.life.key), self._merge()
         return RunnerView(
             self.task, self.phase, now, self.world.observer.where.boot_id, inbox=inbox,
-            orchestrator=self.crew.view(self.orchestrator), result=self._result(), merge=merge,
+            orchestrator=self.crew.guard(self.orchestrator, self.signs), result=self._result(), merge=merge,
             merge_told=self._merge_told(merge, now), tree_ready=self._tree_ready,
             job=self.jobs.name, validator=bool(self.jobs.command(VALIDATOR)),
             stopping=self.stopping, overdue=self._overdue(now),
@@ -304,6 +306,12 @@ class Runner:
                            "attempt": self.task.attempt})
 
     def _do_replace(self, act: Act, view: RunnerView) -> None:
+        identity, parent = view.orchestrator.identity, self.life.identity.parent
+        if view.orchestrator.hung and identity is not None and parent:
+            said = {"incarnation": identity.incarnation, "why": act.why, "evidence": view.orchestrator.evidence}
+            self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), "ORCHESTRATOR_STUCK", said,
+                           node=self.task.node, attempt=self.task.attempt,
+                           id_=f"{self.orchestrator.full}-{identity.incarnation}-stuck")
         self.crew.replace(view.orchestrator, act.why, act.data.get("class", CRASH))
 
     def _do_record(self, act: Act, view: RunnerView) -> None:

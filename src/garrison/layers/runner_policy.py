@@ -123,6 +123,9 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     identity = view.orchestrator.identity
     if view.orchestrator.living and identity is not None and identity.incarnation == facts.kill:
         return Decision([Act("replace", why="killed by order", data={"class": ORDER})])
+    if view.orchestrator.hung and view.orchestrator.verdict is not None:
+        step = next_step(view.orchestrator, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
+        return Decision([Act(step.kind, why=step.why, basis=step.basis)])
     if view.phase in ("impl_complete", "validating") and not _begun(facts, view):
         return Decision([Act("move", "executing")])  # rework: the phase is the earlier attempt's
     return _PHASES[view.phase](facts, view, policy)

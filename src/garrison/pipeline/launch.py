@@ -40,7 +40,7 @@ _GOAL = re.compile(r"\$(?:goal\b|\{goal\})")
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """One task as its runner will get it; what the node leaves out is None. `timeout_s` is seconds."""
+    """One task as its runner will get it; what the node leaves out is None. `timeout_s` and `silence_s` are seconds."""
 
     node: str
     kind: str
@@ -51,6 +51,7 @@ class PlannedTask:
     acceptance: str | None = None
     setup: str | None = None
     timeout_s: float | None = None
+    silence_s: float | None = None
     attrs: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -116,6 +117,7 @@ def plan_task(node: Node, goal: str) -> PlannedTask:
         acceptance=text(attrs, "acceptance"),
         setup=text(attrs, "setup"),
         timeout_s=seconds(attrs, "timeout"),
+        silence_s=seconds(attrs, "silence"),
         attrs=attrs,
     )
 

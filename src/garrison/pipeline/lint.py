@@ -227,8 +227,8 @@ GRAPH_TYPES: Mapping[str, Callable[[Mapping[str, str], str], object]] = {
     "max_pipeline_duration": seconds,
 }
 NODE_TYPES: Mapping[str, Callable[[Mapping[str, str], str], object]] = {
-    "timeout": seconds, "max_retries": number, "max_node_visits": number, "max_parallel": number, "goal_gate": flag,
-    "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
+    "timeout": seconds, "silence": seconds, "max_retries": number, "max_node_visits": number,
+    "max_parallel": number, "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
 }
 EDGE_TYPES: Mapping[str, Callable[[Mapping[str, str], str], object]] = {"weight": number, "loop_restart": flag}
 """How the attributes that garrison reads are read; every other attribute is text."""

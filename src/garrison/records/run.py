@@ -64,6 +64,8 @@ class Task:
     acceptance: str | None = None
     setup: str | None = None
     timeout_s: float | None = None
+    silence_s: float | None = None
+    """Seconds without any sign of work after which its agent counts as hung; None: only the time-out bounds it."""
     skip_agent: bool = False
     goal: str = ""
     rework: str = "fresh"

@@ -11,6 +11,7 @@ from garrison.records.identity import Identity
 from garrison.records.record import from_dict, to_dict
 from garrison.supervise import step as steps
 from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise.evidence import again
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import Basis, LifeView, Step
 from garrison.supervise.verdict import Seen, Verdict, judge
@@ -44,6 +45,7 @@ def to_plain(basis: Basis) -> dict[str, Any]:
         **({"identity": _slim(identity)} if identity is not None else {}),
         **({"verdict": _bare(verdict)} if verdict is not None else {}),
         **({"seen": _bare(seen)} if seen is not None else {}),
+        **({"evidence": basis.view.evidence} if basis.view.hung else {}),
     }
 
 
@@ -55,7 +57,7 @@ def from_plain(data: dict[str, Any]) -> Basis:
     deaths = [from_dict(Death, one, "a journaled decision") for one in data.get("deaths", [])]
     identity = from_dict(Identity, {"agent_id": "", **data["identity"]}, "a journaled decision") \
         if "identity" in data else None
-    view = LifeView(identity, read(Verdict, "verdict"), read(Seen, "seen"))
+    view = LifeView(identity, read(Verdict, "verdict"), read(Seen, "seen"), data.get("evidence"))
     return Basis(data["rule"], view, deaths, data.get("now", 0.0), data.get("boot_id", ""), read(Policy, "policy"),
                  read(Circuit, "circuit") or CLOSED)
 
@@ -64,6 +66,8 @@ def replay(basis: Basis, kind: str) -> Replay:
     """Judge and decide again; `kind` is what was done then."""
     view = basis.view
     verdict = judge(view.identity, view.seen) if view.identity is not None and view.seen is not None else view.verdict
+    if view.evidence is not None and (hang := again(view.evidence)) is not None:
+        verdict = Verdict("hung", hang.why)
     if basis.rule == "burial":
         step = steps.burial(view, basis.deaths)
     else:

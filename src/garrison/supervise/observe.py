@@ -33,7 +33,7 @@ class Observer:
         due = starting and spawn_due(from_iso(identity.created_at), self.clock.time())
         foreign = identity.host != here.host or identity.pid_ns != here.pid_ns
         return Seen(
-            here.host, here.boot_id, here.pid_ns, pid_ticks=ticks,
+            here.host, here.boot_id, here.pid_ns, pid_ticks=ticks, process_state=probe.state if probe else "",
             life_held=foreign and life.is_held(self.store.life_path(identity.key)),
             marker_borne=starting and (due or ticks != identity.start_ticks) and self._borne(identity), spawn_due=due,
             beat_age=self.beat_age(identity, same_kernel),

@@ -2,30 +2,36 @@
 
 Fence (the record says `crashed`, with verdict and evidence) → TERM, then KILL: the process, those of its descendants
 that bear no other life's marker, all bearers of its own marker, until none is left. Only then may a successor start:
-a dead life's shell or tools may live on and write beside it.
+a dead life's shell or tools may live on and write beside it. A layer that hangs is killed without being asked.
 """
 
 from __future__ import annotations
+
+import signal
 
 from garrison.errors import Fenced
 from garrison.light import replace
 from garrison.records.identity import ALIVE, Identity, ended
 from garrison.supervise.lease import marker
-from garrison.supervise.restart import CRASH, REBOOT
+from garrison.supervise.restart import CRASH, HUNG, REBOOT
 from garrison.system.processes import ProcessId
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from garrison.supervise.observe import Observer
 
 
-def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH) -> Identity:
-    """Write `crashed` with the evidence and the class `kind` (restart.CLASSES) over the life that was judged.
+def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH,
+          signs: dict[str, Any] | None = None) -> Identity:
+    """Write `crashed` with the evidence (`signs`: of a hang) and the class `kind` (restart.CLASSES) over a life.
 
-    Fenced if the record has moved on since.
+    Fenced if the record has moved on since it was judged.
     """
     now, seen = observer.clock.utc(), observer.see(judged)
-    evidence = {"verdict": reason, "pid_ticks": seen.pid_ticks, "beat_age": seen.beat_age, "seen_at": now}
+    evidence = {"verdict": reason, "pid_ticks": seen.pid_ticks, "beat_age": seen.beat_age, "seen_at": now,
+                **(signs or {})}
 
     if judged.host == observer.where.host and judged.boot_id != observer.where.boot_id:
         kind = REBOOT
@@ -48,11 +54,15 @@ def sweep_life(observer: Observer, fenced: Identity, grace: float) -> list[Proce
     same_kernel = (fenced.host, fenced.boot_id, fenced.pid_ns) == (here.host, here.boot_id, here.pid_ns)
     if fenced.pid and fenced.start_ticks and same_kernel and fenced.spawn_deadline is None:
         root = ProcessId(fenced.pid, fenced.start_ticks)  # a lease's pid is its spawner's
+        if fenced.metadata.get("evidence", {}).get("rule"):
+            # Asked to end in order, a layer that was hung would first stop those below it, who are well.
+            observer.processes.send(root.pid, root.ticks, signal.SIGKILL)
     return observer.processes.sweep(root, marker(str(observer.store.home), fenced.key, fenced.incarnation), grace=grace)
 
 
-def replace_life(observer: Observer, judged: Identity, reason: str, grace: float) -> Identity:
+def replace_life(observer: Observer, judged: Identity, reason: str, grace: float,
+                 signs: dict[str, Any] | None = None) -> Identity:
     """Fence and sweep one life; afterwards its name is free for `start_life`."""
-    fenced = fence(observer, judged, reason)
+    fenced = fence(observer, judged, reason, HUNG if signs and signs.get("rule") else CRASH, signs)
     sweep_life(observer, fenced, grace)
     return fenced

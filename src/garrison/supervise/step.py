@@ -9,6 +9,7 @@ from garrison.supervise.circuit import CLOSED
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from garrison.records.identity import Identity
     from garrison.supervise.circuit import Circuit
@@ -24,11 +25,18 @@ class LifeView:
     verdict: Verdict | None = None
     seen: Seen | None = None
     """What the verdict was reached on."""
+    evidence: dict[str, Any] | None = None
+    """What the verdict `hung` rests on, or what spoke against it (`evidence.plain`); None where nothing was late."""
 
     @property
     def living(self) -> bool:
         """Whether a life is, or may still be, there."""
         return self.verdict is not None and self.verdict.living
+
+    @property
+    def hung(self) -> bool:
+        """Whether a life is there that does nothing."""
+        return self.verdict is not None and self.verdict.state == "hung"
 
     def precedes(self, attempt: int) -> bool:
         """Whether the life belongs to an attempt before `attempt`."""
@@ -51,7 +59,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Step:
-    """`kind`: start, none (living), replace (dead), record (its death is not journaled yet), wait (until `at`,
+    """`kind`: start, none (living), replace (dead or hung), record (its death is not journaled yet), wait (until `at`,
     monotonic), park (its window is used up), give_up (its attempt's total is), parked (its probe is due `at`), probe
     (it is due now: start one life), heal (the probe was healthy for long enough), ended (terminated: not acted on
     here)."""
@@ -76,7 +84,7 @@ def _next(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, pol
         return Step("start", "no life yet")
     if verdict.living:
         return _alive(verdict, identity.incarnation, now, boot_id, policy, circuit)
-    if verdict.state in ("dead", "lapsed"):
+    if verdict.to_replace:
         return Step("replace", verdict.why)
     if circuit.parked and identity.status in ("crashed", "parked"):
         at = circuit.due(boot_id, policy)
@@ -115,7 +123,7 @@ def burial(view: LifeView, deaths: Sequence[Death]) -> Step | None:
     identity, verdict, basis = view.identity, view.verdict, Basis("burial", view, deaths)
     if identity is None or verdict is None:
         return None
-    if verdict.state in ("dead", "lapsed"):
+    if verdict.to_replace:
         return Step("replace", verdict.why, basis=basis)
     if identity.status == "crashed" and all(death.incarnation != identity.incarnation for death in deaths):
         return Step("record", identity.reason, basis=basis)

@@ -32,11 +32,14 @@ class Seen:
     """Seconds since the last beat, by the monotonic clock when the boot is the same; None if it never beat."""
     deadline_passed: bool = False
     """Whether a start lease's deadline is over."""
+    process_state: str = ""
+    """The letter of the process that bears the pid (T: stopped); '' unknown."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`state` is alive, starting, elsewhere (alive where we cannot see it), dead, lapsed (failed start) or ended."""
+    """`state` is alive, starting, elsewhere (alive where we cannot see it), dead, lapsed (failed start), hung (lives,
+    but does nothing: only who watches it can say so, see `watch`) or ended."""
 
     state: str
     why: str
@@ -45,6 +48,11 @@ class Verdict:
     def living(self) -> bool:
         """Whether a life is, or may still be, there; nobody may begin a successor."""
         return self.state in ("alive", "starting", "elsewhere")
+
+    @property
+    def to_replace(self) -> bool:
+        """Whether the life is over, or must be, and has not been replaced yet."""
+        return self.state in ("dead", "lapsed", "hung")
 
 
 def judge(identity: Identity, seen: Seen, hand_timeout: float = 300.0) -> Verdict:
@@ -95,7 +103,8 @@ def _process(identity: Identity, seen: Seen) -> Verdict:
         return Verdict("dead", f"process {identity.pid} is gone")
     if seen.pid_ticks != identity.start_ticks:
         return Verdict("dead", f"process {identity.pid} is another one now")
-    return Verdict("alive", f"process {identity.pid} lives")
+    stopped = " but is stopped (SIGSTOP)" if seen.process_state == "T" else ""
+    return Verdict("alive", f"process {identity.pid} lives{stopped}")
 
 
 def stale_reason(identity: Identity, seen: Seen, timeout: float) -> str | None:

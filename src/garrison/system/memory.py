@@ -25,6 +25,9 @@ class MemoryProcesses:
         self._next = ours
         self._rows: dict[int, Row] = {}
         self._zombies: dict[int, tuple[Probe, int]] = {}
+        self._stopped: set[int] = set()
+        self.cpu: dict[int, int] = {}
+        """Clock ticks a process used; a test lets it work."""
         self.ours = self.add(marker=None, ppid=1, comm="python").pid
         self.on_spawn: Callable[[Child, list[str], dict[str, str]], None] | None = None
 
@@ -62,19 +65,32 @@ class MemoryProcesses:
         if pid in self._zombies:
             return self._zombies[pid][0]
         row = self._rows.get(pid)
-        return Probe(row.pid, row.ticks, False, row.ppid, row.comm) if row else None
+        if row is None:
+            return None
+        return Probe(pid, row.ticks, False, row.ppid, row.comm, state="T" if pid in self._stopped else "S",
+                     cpu=self.cpu.get(pid, 0))
 
     def bearers(self, life: str) -> list[ProcessId]:
         """Living processes that bear the marker `life`."""
         return [row.id for row in self._rows.values() if life and row.marker == life]
 
+    def below(self, pid: int, life: str) -> list[Probe]:
+        """Living processes below `pid` that bear `life` or no marker."""
+        found = [row.pid for row in self._rows.values() if row.ppid == pid and row.marker in (None, life)]
+        probes = [probe for child in found if (probe := self.probe(child)) is not None]
+        return probes + [one for child in found for one in self.below(child, life)]
+
     def send(self, pid: int, ticks: int, signal: int) -> bool:
-        """TERM and KILL end it at once, anything else is heard and ignored."""
+        """TERM and KILL end it at once, STOP and CONT do what they say, anything else is heard and ignored."""
         row = self._rows.get(pid)
         if row is None or row.ticks != ticks:
             return False
         if signal in (signals.SIGTERM, signals.SIGKILL):
             self.exit(pid, -signal)
+        elif signal == signals.SIGSTOP:
+            self._stopped.add(pid)
+        elif signal == signals.SIGCONT:
+            self._stopped.discard(pid)
         return True
 
     def sweep(self, root: ProcessId | None, life: str, *, grace: float = 5.0) -> list[ProcessId]:

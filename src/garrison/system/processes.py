@@ -46,6 +46,10 @@ class Probe:
     ppid: int
     comm: str
     session: int = 0
+    state: str = ""
+    """Its letter: R running, S and I waiting, D blocked in the kernel, T stopped, t traced; '' unknown."""
+    cpu: int = 0
+    """Clock ticks of CPU it used, with those of its children that it collected."""
 
     @property
     def id(self) -> ProcessId:
@@ -114,6 +118,10 @@ class Processes(Protocol):
         """Living processes that bear the marker `life`."""
         ...
 
+    def below(self, pid: int, life: str) -> list[Probe]:
+        """Living processes below `pid` that bear the marker `life` or none; cut at other lives."""
+        ...
+
     def send(self, pid: int, ticks: int, signal: int) -> bool:
         """Signal that very process; False if it is gone."""
         ...
@@ -168,7 +176,8 @@ def parse_stat(raw: bytes) -> Probe:
     fields = raw[closed + 2:].split()
     dead = fields[0] in (b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) <= 1)
     return Probe(pid=int(raw[:opened]), ticks=int(fields[19]), zombie=dead, ppid=int(fields[1]),
-                 comm=raw[opened + 1:closed].decode(errors="replace"), session=int(fields[3]))
+                 comm=raw[opened + 1:closed].decode(errors="replace"), session=int(fields[3]),
+                 state=fields[0].decode(), cpu=sum(map(int, fields[11:15])))
 
 
 def living(pid: int, ticks: int) -> bool:
@@ -284,9 +293,6 @@ def send(pid: int, ticks: int, signal: int) -> bool:
     return True
 
 
-# ---------------------------------------------------------------------------------------------------------- replacing
-
-
 # ---------------------------------------------------------------------------------------------------------- starting
 
 _codes: dict[int, int] = {}
@@ -378,6 +384,12 @@ class RealProcesses:
     def bearers(self, life: str) -> list[ProcessId]:
         """See `bearers`."""
         return bearers(life)
+
+    def below(self, pid: int, life: str) -> list[Probe]:
+        """See `tree.below`."""
+        from garrison.system.tree import below  # it builds on this file
+
+        return below(pid, life)
 
     def send(self, pid: int, ticks: int, signal: int) -> bool:
         """See `send`."""

@@ -1,0 +1,186 @@
+"""Is a living process at work? Evidence goes in, a hang with its rule and a sentence for people comes out. Pure.
+
+Silence is counted in watched seconds: a gap between two looks of the watcher (it was stopped, the machine suspended, a
+container paused) counts as a couple of rescans, so that a thawed machine finds nobody guilty, and a life has its whole
+time from the first look of a new watcher. All kinds of signs count together; what cannot be read is no sign.
+"""
+
+from __future__ import annotations
+
+from garrison.light import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+    from typing import Any
+
+OWN = ("beat", "cpu", "running")
+"""Signs of the layer itself: its beat, its tree's CPU time (or processes that came and went), seen not stopped."""
+WORK = ("work", "unstopped", "output", "stream", "transcript", "notes", "head", "worktree")
+"""Signs of the agent below an orchestrator: CPU and processes of its tree, seen without a stopped process in it, and
+what grows or changes: output, stream events, transcript, notes, HEAD, worktree."""
+SPINNING = 4.0
+"""A layer that computes is given so many timeouts for its beat: a long turn is no hang, an endless one is."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a watcher knows of one life at one moment; times in seconds, plain data."""
+
+    incarnation: int
+    ages: dict[str, float] = field(default_factory=dict)
+    """Kind of sign → watched seconds since it was last seen."""
+    state: str = ""
+    """The letter /proc gives the life's own process (T: stopped, D: blocked in the kernel, R: running); '' unknown."""
+    below: int = 0
+    """Processes below it that belong to this life."""
+    stopped: int = 0
+    """Those of them that are stopped (T) or held by a tracer (t)."""
+    blocked: int = 0
+    """Those of its tree that are blocked in the kernel (D): the disk is at work, and KILL would change nothing."""
+    cpu_s: float = 0.0
+    """CPU seconds its tree has used."""
+    tool: str = ""
+    """A tool under way that has a deadline of its own."""
+    tool_left: float = 0.0
+    """Seconds until that deadline."""
+    waiting: str = ""
+    """What the agent itself says it waits for (a person, the reset of a limit)."""
+    watched: float = 0.0
+    """Seconds this life was watched."""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A life that lives but does nothing: the rule that says so, and a sentence."""
+
+    rule: str
+    why: str
+
+
+def hung(evidence: Evidence, timeout: float, silence: float | None = None) -> Hang | None:
+    """Whether a life hangs: a layer by `timeout`, its agent by `timeout` if stopped, else by `silence` if set."""
+    for rule in (_stopped, _silent, _spinning, _agent_stopped):
+        if (why := rule(evidence, timeout)) is not None:
+            return Hang(rule.__name__.strip("_").replace("_", "-"), why)
+    why = _agent_silent(evidence, silence) if silence is not None else None
+    return Hang("agent-silent", why) if why is not None else None
+
+
+def silence_of(evidence: Evidence, kinds: Iterable[str], needed: Iterable[str]) -> float:
+    """Watched seconds since the last sign of any of `kinds`; 0 while one of the `needed` was never looked for."""
+    if any(kind not in evidence.ages for kind in needed):
+        return 0.0
+    return min(evidence.ages[kind] for kind in kinds if kind in evidence.ages)
+
+
+def _stopped(e: Evidence, timeout: float) -> str | None:
+    """Whatever its children do: a stopped layer looks after nobody."""
+    if e.state != "T" or _of_layer(e, "beat", "running") < timeout:
+        return None
+    return f"its process is stopped (SIGSTOP), its last beat was {_told(e.ages['beat'])} ago"
+
+
+def _silent(e: Evidence, timeout: float) -> str | None:
+    """Stopped ones are judged by when they were seen running; who is blocked in the kernel, or wants the CPU, works."""
+    if e.blocked or e.state in ("D", "R", "T", "") or _of_layer(e, "beat", "cpu") < timeout:
+        return None
+    return f"no beat for {_told(e.ages['beat'])}, and its processes used no CPU meanwhile"
+
+
+def _spinning(e: Evidence, timeout: float) -> str | None:
+    """It computes alone: a child at work (a long checkout) is waited for as long as it works."""
+    if e.below or e.blocked or e.state != "R" or _of_layer(e, "beat") < SPINNING * timeout:
+        return None
+    return f"no beat for {_told(e.ages['beat'])} though it uses the CPU: an endless turn"
+
+
+def _agent_stopped(e: Evidence, timeout: float) -> str | None:
+    """A tool with a deadline is waited for, unless everybody is stopped: then nobody is there to use it."""
+    if not e.stopped or (e.stopped < e.below and (e.tool_left > 0 or e.blocked)) or _unmoved(e) < timeout:
+        return None
+    which = f"{e.stopped} of its agent's {e.below} processes are stopped (SIGSTOP)"
+    return f"{which}, nothing moved for {_told(_unmoved(e))}"
+
+
+def _agent_silent(e: Evidence, silence: float) -> str | None:
+    """Asked for by the node (`silence=`): a program may wait for the network as long as its timeout allows."""
+    if e.tool_left > 0 or e.waiting or e.blocked or not e.below or _quiet(e) < silence:
+        return None
+    return f"its agent was silent for {_told(_quiet(e))}: no output, commit, change in its tree or CPU use"
+
+
+def _quiet(e: Evidence) -> float:
+    return silence_of(e, [kind for kind in WORK if kind != "unstopped"], ("work",))
+
+
+def _unmoved(e: Evidence) -> float:
+    return silence_of(e, WORK, ("work", "unstopped"))
+
+
+def _of_layer(e: Evidence, *kinds: str) -> float:
+    return silence_of(e, kinds, kinds)
+
+
+def _told(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else f"{seconds:.0f} s"
+
+
+def freshest(ages: dict[str, float]) -> tuple[str, float] | None:
+    """The last sign of life: (kind, seconds ago); None if there is none."""
+    return min(ages.items(), key=lambda item: item[1]) if ages else None
+
+
+def plain(evidence: Evidence, hang: Hang | None, timeout: float, silence: float | None = None) -> dict[str, Any]:
+    """The evidence as a record keeps it, with the limits it was held against and the rule that it fulfilled."""
+    body = {**evidence.__dict__, "ages": {kind: round(age, 3) for kind, age in evidence.ages.items()},
+            "watched": round(evidence.watched, 3), "tool_left": round(evidence.tool_left, 3)}
+    return {**body, "timeout": timeout, "silence": silence, "rule": hang.rule if hang else ""}
+
+
+def again(body: dict[str, Any]) -> Hang | None:
+    """What `hung` says of evidence as a record keeps it; KeyError or TypeError if it is none."""
+    known = {name: value for name, value in body.items() if name not in ("timeout", "silence", "rule")}
+    return hung(Evidence(**known), body["timeout"], body["silence"])
+
+
+class WatchClock:
+    """Counts the seconds in which somebody watched. `cap`: what a gap between two looks counts at most."""
+
+    def __init__(self, cap: float) -> None:
+        self.cap, self.watched, self.step = cap, 0.0, 0.0
+        self._last: float | None = None
+
+    def look(self, monotonic: float) -> float:
+        """A look at the monotonic time; the seconds watched so far. `step` is what it added."""
+        self.step = 0.0 if self._last is None else min(self.cap, max(0.0, monotonic - self._last))
+        self._last = monotonic
+        self.watched += self.step
+        return self.watched
+
+
+class Signs:
+    """When each kind of sign of one life was last seen, in watched seconds."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.times: dict[str, float] = {}
+        self._stamps: dict[str, Hashable] = {}
+
+    def note(self, kind: str, stamp: Hashable, at: float) -> None:
+        """`stamp` changes whenever there is a sign; the first one tells of none, so it dates from the beginning."""
+        if kind not in self._stamps:
+            self.times[kind] = self.began
+        elif self._stamps[kind] != stamp:
+            self.times[kind] = at
+        self._stamps[kind] = stamp
+
+    def hold(self, kind: str, good: Callable[[], bool] | bool, at: float, since: float) -> None:
+        """A sign that lasts while `good`; before the first look it is taken to have been there at `since`."""
+        self.times.setdefault(kind, since)
+        if good() if callable(good) else good:
+            self.times[kind] = at
+
+    def ages(self, now: float) -> dict[str, float]:
+        """Kind → seconds since, at the watched time `now`."""
+        return {kind: max(0.0, now - at) for kind, at in self.times.items()}

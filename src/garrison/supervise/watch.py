@@ -1,0 +1,197 @@
+"""A supervisor's eye on those below it: gathers the evidence of one life from look to look, `evidence` judges. Thin.
+
+It costs next to nothing while beats come: the process tree is looked at only when a beat is late, and under a working
+orchestrator every few seconds. `judge_now` is for who looks only once, such as `garrison up`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+from garrison.light import dataclass
+from garrison.records import life as lives
+from garrison.supervise.evidence import Evidence, Signs, WatchClock, hung, plain
+from garrison.supervise.lease import marker
+from garrison.supervise.verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+    from pathlib import Path
+    from typing import Any, Protocol
+
+    from garrison.records.identity import Identity
+    from garrison.supervise.observe import Observer
+    from garrison.system.processes import Probe
+else:
+    Protocol = object
+
+LATE = 0.25
+"""The part of the timeout after which a beat is late enough to look at the process tree."""
+EVERY = 15.0
+"""Seconds between two looks at an agent's tree, at most; a twentieth of the patience with it if that is less."""
+
+
+class AgentSigns(Protocol):
+    """What an orchestrator's agent leaves behind, as its supervisor sees it."""
+
+    silence: float | None
+    """Seconds of silence that are a hang; None: its own timeout bounds it."""
+
+    def stamps(self, *, deep: bool) -> Mapping[str, Hashable]:
+        """Kind of sign (`evidence.WORK`) → what changes with it; `deep`: also what is dear to look at."""
+        ...
+
+    def tool(self) -> tuple[str, float] | None:
+        """A tool under way and the seconds it may be silent; None if there is none."""
+        ...
+
+    def waiting(self) -> str:
+        """What the agent says it waits for; '' if it works."""
+        ...
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The verdict on one life, with the evidence as plain data; None where there was nothing to look into."""
+
+    verdict: Verdict
+    evidence: dict[str, Any] | None = None
+
+
+class _Watched:
+    """One life that is watched."""
+
+    def __init__(self, path: Path, incarnation: int, began: float) -> None:
+        self.path = path
+        self.incarnation, self.began, self.seen = incarnation, began, began
+        self.signs = Signs(began)
+        self.looked = self.walked = -1e9
+        self.looks = 0
+        self.evidence: dict[str, Any] | None = None
+
+
+class Watcher:
+    """Watches lives of one home. `timeout` and `rescan` in seconds."""
+
+    def __init__(self, observer: Observer, timeout: float, rescan: float) -> None:
+        self.observer, self.timeout = observer, timeout
+        self.clock = WatchClock(min(2 * rescan, timeout / 4))
+        self._lives: dict[tuple[str, str, str], _Watched] = {}
+
+    def look(self, identity: Identity, verdict: Verdict, agent: AgentSigns | None = None) -> Looked:
+        """The verdict on a life, `hung` if the evidence says so; `agent` if it is an orchestrator."""
+        who, now = (identity.role, identity.name, identity.run_id), self.observer.clock.monotonic()
+        at = self.clock.look(now)
+        if verdict.state != "alive" or identity.status != "active" or identity.pid is None:
+            self._lives.pop(who, None)
+            return Looked(verdict)
+        watched = self._lives.get(who)
+        if watched is None or watched.incarnation != identity.incarnation:  # a predecessor's signs are not its own
+            watched = _Watched(self.observer.store.life_path(identity.key), identity.incarnation, at)
+            self._lives[who] = watched
+        beat = lives.last_beat(watched.path)
+        missed = now - beat[0] if beat else 0.0  # how long before this look it came; not before the last look
+        watched.signs.note("beat", beat, at - min(max(0.0, missed), at - watched.seen))
+        watched.seen = at
+        late = at - watched.signs.times["beat"] > LATE * self.timeout
+        if not late and (agent is None or at - watched.looked < self._every(agent)):
+            return Looked(verdict, watched.evidence)
+        return self._judge(identity, verdict, watched, agent, at)
+
+    def _every(self, agent: AgentSigns) -> float:
+        return min(EVERY, self.timeout / 20, (agent.silence or self.timeout) / 20)
+
+    def _judge(self, identity: Identity, verdict: Verdict, watched: _Watched, agent: AgentSigns | None,
+               at: float) -> Looked:
+        evidence = self._gather(identity, watched, agent, at)
+        silence = agent.silence if agent is not None else None
+        hang = hung(evidence, self.timeout, silence) if watched.looks > 1 else None  # what moves, two looks tell
+        watched.evidence = plain(evidence, hang, self.timeout, silence)
+        return Looked(Verdict("hung", hang.why) if hang else verdict, watched.evidence)
+
+    def _gather(self, identity: Identity, watched: _Watched, agent: AgentSigns | None, at: float) -> Evidence:
+        signs, home = watched.signs, self.observer.store.home
+        watched.looked, watched.looks = at, watched.looks + 1
+        assert identity.pid is not None
+        own = self.observer.processes.probe(identity.pid)
+        below = self.observer.processes.below(identity.pid, marker(str(home), identity.key, identity.incarnation))
+        used = sum(one.cpu for one in below)
+        pids = tuple(sorted(one.pid for one in below))
+        stopped = sum(one.state in ("T", "t") for one in below)
+        signs.note("cpu", (own.cpu if own else 0, used, pids), at)
+        signs.hold("running", own is not None and own.state != "T", at, signs.times["beat"])
+        tool, waiting = None, ""
+        if agent is not None:
+            signs.note("work", (used, pids), at)
+            signs.hold("unstopped", not stopped, at, signs.began)
+            limit = agent.silence or (self.timeout if stopped else math.inf)
+            for kind, stamp in agent.stamps(deep=_deep(watched, limit, at)).items():
+                signs.note(kind, stamp, at)
+            if _quiet(signs.ages(at)) > limit / 2:
+                tool, waiting = agent.tool(), agent.waiting()
+        ages = signs.ages(at)
+        left = tool[1] - ages.get("stream", 0.0) if tool else 0.0
+        return Evidence(
+            identity.incarnation, ages, own.state if own else "", len(below), stopped, _blocked(own, below),
+            ((own.cpu if own else 0) + used) / _TICKS, tool[0] if tool else "", max(0.0, left), waiting,
+            at - watched.began)
+
+
+def _quiet(ages: Mapping[str, float]) -> float:
+    return min((age for kind, age in ages.items() if kind in ("work", "output", "stream", "head")), default=0.0)
+
+
+def _deep(watched: _Watched, limit: float, at: float) -> bool:
+    """A whole tree of files is walked only after half the silence that would be a hang, a few times until then."""
+    due = _quiet(watched.signs.ages(at)) > limit / 2 and at - watched.walked > limit / 8
+    if due:
+        watched.walked = at
+    return due
+
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def _blocked(own: Probe | None, below: list[Probe]) -> int:
+    return sum(one.state == "D" for one in ([own] if own else []) + below)
+
+
+def judge_now(observer: Observer, identity: Identity, timeout: float, wait: Callable[[float], None],
+              pause: float) -> Looked:
+    """The verdict of who has not watched before: a life whose beat is older than `timeout` is looked at twice.
+
+    `wait(pause)` passes the time between the looks: a life that was thawed a moment ago beats, or computes, meanwhile.
+    Ages are those of the monotonic clock, so neither suspend nor clock steps make anybody old.
+    """
+    verdict, age = observer.judge(identity), _age(observer, identity)
+    if verdict.state != "alive" or identity.status != "active" or identity.pid is None or age <= timeout:
+        return Looked(verdict)
+    first = _once(observer, identity)
+    wait(pause)
+    second = _once(observer, identity)
+    still = first[:3] == second[:3]
+    since = _age(observer, identity)
+    ages = {"beat": since, "cpu": since if still else 0.0,
+            "running": since if (first[3], second[3]) == ("T", "T") else 0.0}
+    evidence = Evidence(identity.incarnation, ages, second[3], len(second[2]), blocked=second[4],
+                        cpu_s=second[1] / _TICKS, watched=pause)
+    hang = hung(evidence, timeout)
+    return Looked(Verdict("hung", hang.why) if hang else observer.judge(identity), plain(evidence, hang, timeout))
+
+
+def _age(observer: Observer, identity: Identity) -> float:
+    """Seconds since the last beat; 0 where nothing tells."""
+    return observer.see(identity).beat_age or 0.0
+
+
+def _once(observer: Observer, identity: Identity) -> tuple[Hashable, int, tuple[int, ...], str, int]:
+    """(beat, CPU ticks of the tree, its pids, own state, how many are blocked)."""
+    assert identity.pid is not None
+    own = observer.processes.probe(identity.pid)
+    life = marker(str(observer.store.home), identity.key, identity.incarnation)
+    below = observer.processes.below(identity.pid, life)
+    used = sum(one.cpu for one in below) + (own.cpu if own else 0)
+    return (lives.last_beat(observer.store.life_path(identity.key)), used, tuple(sorted(one.pid for one in below)),
+            own.state if own else "", _blocked(own, below))

@@ -1,0 +1,50 @@
+"""The tree of a life: what runs below its process, without a scan of all of /proc where the kernel allows. Light."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+
+from garrison.system.processes import Probe, marker, probe, probes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def below(pid: int, life: str) -> list[Probe]:
+    """Living processes below `pid` that bear the marker `life` or none, parents first; cut at other lives and at tmux.
+
+    A child that the kernel shows only for a moment may be missed: whoever compares two looks sees that as a change.
+    """
+    children = _from_kernel if os.access(f"/proc/{os.getpid()}/task/{os.getpid()}/children", os.R_OK) else _scan()
+    found: list[Probe] = []
+    queue = deque(children(pid))
+    while queue:
+        one = probe(queue.popleft())
+        if one is None or one.zombie or one.comm == "tmux" or one.comm.startswith("tmux:"):
+            continue
+        if marker(one.pid) in (None, life):
+            found.append(one)
+            queue.extend(children(one.pid))
+    return found
+
+
+def _from_kernel(pid: int) -> list[int]:
+    """The children of all threads of `pid` (needs CONFIG_PROC_CHILDREN)."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  # light
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123
+                found += map(int, file.read().split())
+    except OSError:  # it ended meanwhile
+        pass
+    return found
+
+
+def _scan() -> Callable[[int], list[int]]:
+    """The same from one scan of all processes."""
+    table: dict[int, list[int]] = {}
+    for one in probes():
+        table.setdefault(one.ppid, []).append(one.pid)
+    return lambda pid: table.get(pid, [])

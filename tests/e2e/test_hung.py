@@ -1,0 +1,191 @@
+"""Layers and agents that live but do nothing: stopped ones are replaced in time, and nobody who works or thaws is.
+
+Real runs with a short timeout; a stopped process is SIGSTOPped, which neither it nor its parent can refuse.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from support import Node, Place, Process, processes, wait_for
+
+TIMEOUT = 2.0
+"""Seconds of silence in these runs."""
+
+
+@pytest.fixture
+def quick(place: Place) -> Place:
+    """A place whose layers are soon thought hung."""
+    place.env |= {"GARRISON_BEAT_TIMEOUT": str(TIMEOUT), "GARRISON_RESCAN": "0.2", "GARRISON_SWEEP_GRACE": "0.3"}
+    return place
+
+
+def stop(pid: int) -> float:
+    """SIGSTOP; when."""
+    os.kill(pid, signal.SIGSTOP)
+    return time.monotonic()
+
+
+def heard(manager: socket.socket) -> list[bytes]:
+    """What came since."""
+    found = []
+    with suppress(BlockingIOError):
+        while True:
+            found.append(manager.recv(200))
+    return found
+
+
+def why(place: Place, stem: str) -> list[str]:
+    """What the lives of a name died of, as their supervisors journaled it."""
+    folder = place.home / "runs/r1/layers"
+    stems = ["", *(path.stem for path in folder.glob("*.jsonl"))]
+    return [record["data"]["why"] for name in stems for record in place.journal("r1", name)
+            if record["kind"] == "death" and record["data"]["full"] == f"{stem}@r1"]
+
+
+def agent_of(place: Place, node: str = "a") -> list[Process]:
+    """The processes of a node's agent: what bears its orchestrator's marker and is not the orchestrator."""
+    layer = place.identity(f"orchestrator-{node}")["pid"]
+    return [one for one in processes() if f"orchestrator-{node}#" in one.environ.get("GARRISON_LIFE", "")
+            and str(place.root) in one.environ["GARRISON_LIFE"] and one.pid != layer]
+
+
+def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_everything(quick: Place) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    manager.bind(str(quick.root / "manager"))
+    child = quick.launch(quick.graph(Node("a", before=quick.hold("a")), Node("b", after=("a",))),
+                         NOTIFY_SOCKET=str(quick.root / "manager"), WATCHDOG_USEC="300000000")
+    quick.arrived("a")
+    with manager:
+        wait_for("the watchdog is told", lambda: b"WATCHDOG=1" in heard(manager))
+    began = stop(quick.pid("guardian-crew"))
+    for one in agent_of(quick):
+        with suppress(ProcessLookupError):  # the loop's `sleep` comes and goes
+            stop(one.pid)
+    wait_for("the guardian is replaced", lambda: quick.identity("guardian-crew")["incarnation"] > 1)
+    assert TIMEOUT - 0.5 < time.monotonic() - began < 20 * (TIMEOUT + 1)  # it had beaten a little before
+    quick.arrived("a")
+    quick.free("a")
+    assert quick.finish(child) == 0, quick.told()
+    quick.check("a", "b")
+    assert "is stopped (SIGSTOP)" in why(quick, "guardian-crew")[0]
+    assert "processes are stopped (SIGSTOP)" in why(quick, "orchestrator-a")[0]
+    stuck = [record["data"] for record in quick.journal() if record["data"].get("type") == "ORCHESTRATOR_STUCK"]
+    assert len(stuck) == 1
+    assert stuck[0]["why"] == why(quick, "orchestrator-a")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stem", "terminal"), [
+    ("guardian-crew", "process"), ("guardian-crew", "tmux"), ("runner-a", "process"), ("runner-a", "tmux"),
+    ("orchestrator-a", "process")])
+def test_each_stopped_layer_is_replaced_within_the_timeout(places: Callable[..., Place], stem: str,
+                                                           terminal: str) -> None:
+    """Not the orchestrator in tmux: its server continues whatever of its own is stopped, at once."""
+    place = places(terminal=terminal)
+    place.env |= {"GARRISON_BEAT_TIMEOUT": "3", "GARRISON_RESCAN": "0.3"}
+    child = place.launch(place.graph(Node("a", before=place.hold("a")), Node("b", after=("a",))))
+    place.arrived("a")
+    began = stop(place.pid(stem))
+    wait_for("it is replaced", lambda: place.identity(stem)["incarnation"] > 1)
+    assert 3 - 0.5 < time.monotonic() - began < 20 * 4  # it had beaten a little before
+    assert place.pid(stem, life=2)
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    place.check("a", "b")
+    others = {"guardian-crew", "runner-a", "orchestrator-a", "processor-crew"} - {stem}
+    assert not [name for name in others if why(place, name)], "only the stopped one"
+    assert "is stopped (SIGSTOP)" in why(place, stem)[0]
+
+
+@pytest.mark.slow
+def test_a_stopped_processor_is_replaced_and_the_queue_goes_on(quick: Place) -> None:
+    """It holds the queue's lock, and is stopped while a gate runs: its verdict is adopted, or the gate runs again."""
+    gate = f'git rev-parse "HEAD^{{tree}}" >> "$WITNESS"; {quick.hold("gate")}'
+    child = quick.launch(quick.graph(Node("a"), Node("b")), gate=gate)
+    quick.arrived("gate")  # at the pre-flight
+    quick.free("gate")
+    wait_for("the run has begun", lambda: quick.status() == "running")
+    (quick.root / "go-gate").unlink()
+    quick.arrived("gate")
+    stop(quick.pid("processor-crew"))
+    wait_for("it is replaced", lambda: quick.identity("processor-crew")["incarnation"] > 1)
+    quick.free("gate")
+    assert quick.finish(child) == 0, quick.told()
+    quick.check("a", "b")
+    assert "is stopped (SIGSTOP)" in why(quick, "processor-crew")[0]
+
+
+@pytest.mark.slow
+def test_a_stopped_launcher_is_replaced_by_up_and_a_working_one_is_not(quick: Place) -> None:
+    child = quick.launch(quick.graph(Node("a", before=quick.hold("a"))), "r1")
+    quick.arrived("a")
+    assert quick.command("up").stdout == ""
+    stopped = quick.pid("launch")
+    began = stop(stopped)
+    wait_for("its beat is old", lambda: time.monotonic() - began > TIMEOUT + 0.5)
+    up = quick.command("up")
+    assert up.returncode == 0, up.stderr
+    assert quick.pid("launch", life=2) != stopped
+    assert child.wait(100) == -signal.SIGKILL
+    found = quick.identity("launch")
+    assert found["incarnation"] == 2
+    assert quick.command("up").stdout == "", "harmless twice"
+    quick.free("a")
+    wait_for("the run is done", lambda: quick.status() == "done")
+    wait_for("its launcher has left", lambda: quick.identity("launch")["status"] == "terminated")
+    quick.check("a")
+    assert not why(quick, "guardian-crew"), "adopted"
+
+
+@pytest.mark.slow
+def test_a_run_that_is_frozen_whole_and_thawed_loses_nobody(quick: Place) -> None:
+    """As a suspended machine, or a container that is paused: seen to lose guardian and agent without the gap's rule."""
+    child = quick.launch(quick.graph(Node("a", before=quick.hold("a")), Node("b", after=("a",))))
+    quick.arrived("a")
+    frozen = quick.mine()
+    for one in frozen:
+        with suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGSTOP)
+    time.sleep(3 * TIMEOUT)
+    for one in frozen:
+        with suppress(ProcessLookupError):
+            os.kill(one.pid, signal.SIGCONT)
+    time.sleep(TIMEOUT / 2)
+    quick.free("a")
+    assert quick.finish(child) == 0, quick.told()
+    quick.check("a", "b")
+    assert quick.deaths() == {}
+
+
+@pytest.mark.slow
+def test_who_is_silent_or_busy_is_not_hung(quick: Place) -> None:
+    """A program that waits, one that computes without a word, and a set-up that does: nobody dies."""
+    silent, busy = Node("silent", before="sleep 7"), Node("busy", before="i=0; while test $i -lt 2000000; do "
+                                                          "i=$((i+1)); done")
+    child = quick.launch(quick.graph(silent, busy, Node("slow", attributes='setup="sleep 6"'),
+                                     Node("proof", attributes='acceptance="sleep 6"')), "r1", "--max-agents", 4)
+    assert quick.finish(child) == 0, quick.told()
+    quick.check("silent", "busy", "slow", "proof")
+    assert quick.deaths() == {}
+
+
+@pytest.mark.slow
+def test_a_node_may_ask_that_its_agents_silence_be_a_hang(quick: Place) -> None:
+    """`silence=2s`: who sleeps is replaced, who speaks, computes or writes meanwhile is not."""
+    once = f'test -e {quick.root}/again || {{ touch {quick.root}/again; sleep 100; }}'
+    speaks = "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.7; done"
+    quiet = 'silence="2500ms"'
+    child = quick.launch(quick.graph(Node("sleeps", before=once, attributes=quiet),
+                                     Node("speaks", before=speaks, attributes=quiet)), "r1", "--max-agents", 2)
+    assert quick.finish(child) == 0, quick.told()
+    quick.check("sleeps", "speaks")
+    assert quick.deaths() == {"orchestrator-sleeps": [1]}
+    assert "its agent was silent for" in why(quick, "orchestrator-sleeps")[0]

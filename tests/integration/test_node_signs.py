@@ -1,0 +1,114 @@
+"""The signs an agent leaves: files that a test writes as an agent would; how status tells of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from garrison.agents.claude.in_flight import SILENT, tool_in_flight
+from garrison.agents.claude.stretch import _TOOL_LIMIT
+from garrison.cli import life_signs
+from garrison.layers import node_signs
+from garrison.layers.node_signs import NodeSigns, newest
+from garrison.records.run import Task
+from garrison.records.store import Store
+from garrison.supervise.observe import Observer
+from garrison.system.clock import FakeClock
+from garrison.system.memory import MemoryProcesses
+from garrison.system.notify import watchdog
+from support import git
+
+
+@pytest.fixture
+def signs(tmp_path: Path, template: Path) -> NodeSigns:
+    tree = tmp_path / "tree"
+    git(template, "worktree", "add", "-q", "--detach", str(tree))
+    folder = tmp_path / "attempt"
+    (folder / "claude" / "transcripts").mkdir(parents=True)
+    return NodeSigns(folder, tree, Task("r1", "a", 1, silence_s=90.0))
+
+
+ACTIONS: list[tuple[str, Callable[[NodeSigns], object]]] = [
+    ("output", lambda signs: (signs.folder / "output.log").write_text("hello\n")),
+    ("notes", lambda signs: (signs.folder / "notes.txt").write_text("done: half")),
+    ("stream", lambda signs: (signs.folder / "claude/stream.jsonl").write_text("{}\n")),
+    ("transcript", lambda signs: (signs.folder / "claude/transcripts/one.jsonl").write_text("{}\n")),
+    ("head", lambda signs: git(signs.tree, "-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty",
+                               "-m", "More")),
+    ("worktree", lambda signs: (signs.tree / "calc.py").write_text("x = 1\n")),
+]
+
+
+@pytest.mark.parametrize(("kind", "act"), ACTIONS, ids=[kind for kind, _ in ACTIONS])
+def test_each_kind_of_work_changes_its_sign(signs: NodeSigns, kind: str, act: Callable[[NodeSigns], object]) -> None:
+    before = signs.stamps(deep=True)
+    assert before == signs.stamps(deep=True)
+    time.sleep(0.01)  # a file system may count in jiffies
+    act(signs)
+    after = signs.stamps(deep=True)
+    assert [name for name in after if after[name] != before[name]] == [kind]
+    assert "worktree" not in signs.stamps()
+
+
+def test_there_may_be_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signs = NodeSigns(tmp_path / "none", tmp_path / "tree")
+    assert set(signs.stamps(deep=True).values()) == {None}
+    assert (signs.silence, signs.tool(), signs.waiting()) == (None, None, "")
+    for name in "abc":
+        (tmp_path / name).touch()
+    monkeypatch.setattr(node_signs, "MOST", 2)
+    found = newest(tmp_path)
+    assert found is not None
+    assert found[1] == 2, "a tree of any size costs no more"
+
+
+def test_a_tool_under_way_is_read_from_the_stream(signs: NodeSigns) -> None:
+    stream = signs.folder / "claude/stream.jsonl"
+
+    def tell(*events: dict[str, str]) -> None:
+        with stream.open("a") as file:
+            file.writelines(json.dumps(event) + "\n" for event in events)
+
+    tell({"kind": "begin"}, {"kind": "tool", "id": "1", "name": "Read"}, {"kind": "tool", "id": "2", "name": "Bash"})
+    assert signs.tool() == ("Bash", SILENT)
+    tell({"kind": "tool_result", "id": "2"})
+    assert signs.tool() == ("Read", SILENT)
+    with stream.open("a") as file:
+        file.write('{"kind": "tool", "id": "3", "na')
+    assert signs.tool() == ("Read", SILENT)
+    tell({"kind": "text"}, {"kind": "begin"})
+    assert tool_in_flight(signs.folder) is None
+    assert SILENT >= _TOOL_LIMIT + 240, "what the session itself allows is no hang"
+
+
+def test_how_status_tells_of_silence(signs: NodeSigns, tmp_path: Path) -> None:
+    clock = FakeClock(start=time.time())
+    observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
+    (signs.folder / "output.log").write_text("x")
+    clock.advance(30)
+    found = life_signs.of_node(observer, None, signs)
+    assert found["last"]["kind"] in ("output", "head")
+    assert (found["stopped"], found["silence_s"], life_signs.silent(found)) == (False, 90.0, "")
+    clock.advance(200)
+    os.utime(signs.folder / "output.log", (clock.time() - 125, clock.time() - 125))
+    assert life_signs.silent(life_signs.of_node(observer, None, signs)) == ", silent for 2m (last: output)"
+    assert life_signs.silent(None) == ""
+
+
+def test_a_service_managers_watchdog_is_told_if_it_asked_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "s"))
+        manager.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "s"))
+        assert watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "7"}, 7)
+        assert manager.recv(100) == b"WATCHDOG=1"
+        assert not watchdog({}, 7)
+        assert not watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "8"}, 7), "it was somebody else's"
+        assert watchdog({"WATCHDOG_USEC": "1"}, 7)
+        assert manager.recv(100) == b"WATCHDOG=1"

@@ -8,6 +8,7 @@ from garrison.cli import completing, identity_door
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import show_json
+from garrison.cli.respawn_cmd import respawn
 from garrison.records.names import ROLES
 
 
@@ -43,3 +44,6 @@ def list_command(as_json: bool, stale_only: float | None, home: str | None) -> N
 def show_command(role: str, name: str, run: str | None, as_json: bool, home: str | None) -> None:
     """Show one identity as JSON."""
     show_json(identity_door.show(role, name, run, home))
+
+
+agents.add_command(respawn)

@@ -25,6 +25,7 @@ COMMANDS = {
     "up": ("launch_cmd", "up", "Start a launcher for every unfinished run that has none."),
     "stop": ("launch_cmd", "stop", "Stop a run in order; it can be resumed."),
     "status": ("status_cmd", "status", "Show runs, their nodes and layers, what failed; `--watch` redraws."),
+    "top": ("top_cmd", "top", "Watch layers, queue, costs and deaths live, and act on them with a key."),
     "logs": ("logs_cmd", "logs", "Show what a node's agent, or a layer, printed."),
     "attach": ("attach_cmd", "attach", "Watch a node's session, or type into it."),
     "answer": ("answer_cmd", "answer", "Answer what an agent asked."),

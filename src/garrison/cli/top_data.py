@@ -38,6 +38,7 @@ class Looker:
         self.meter = usage.Meter(lambda marker: read_marker(marker)[0] == str(home))
         self._costs = Costs(home)
         self._finished: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._whole: set[str] = set()
 
     def look(self) -> dict[str, Any]:
         """Everything there is to show now."""
@@ -51,8 +52,11 @@ class Looker:
         """The run asked for, or those that `status` shows in full."""
         if self.run is not None:
             return [self.gather.run(self.run)]
-        heads = [self._head(run) for run in self.gather.runs()]
-        return [self.gather.run(run) for run in (head["run_id"] for head in heads) if run in shown(heads)]
+        bodies = [self._head(run) for run in self.gather.runs()]
+        chosen = shown(bodies)
+        self._whole = chosen
+        return [body if "nodes" in body else self.gather.run(body["run_id"]) for body in bodies
+                if body["run_id"] in chosen]
 
     def _head(self, run: str) -> dict[str, Any]:
         try:
@@ -62,8 +66,8 @@ class Looker:
         known = self._finished.get(run)
         if known is not None and known[0] == stamp:
             return known[1]
-        head = self.gather.run(run, whole=False)
-        if head["status"] in FINAL:
+        head = self.gather.run(run, whole=run in self._whole)  # one that was shown will be again: looked at once
+        if head["status"] in FINAL and "nodes" not in head:
             self._finished[run] = (stamp, head)
         return head
 
@@ -268,7 +272,7 @@ def size(number: int) -> str:
     if not number:
         return ""
     for unit, each in (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20)):
-        if number >= each * 0.9995:
+        if number >= each * 0.975:
             value = number / each
             return f"{value:.1f}{unit}" if value < 9.95 and unit != "M" else f"{value:.0f}{unit}"
     return f"{number / 1024:.0f}K"

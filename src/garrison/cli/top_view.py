@@ -143,7 +143,7 @@ def picture(frame: Mapping[str, Any] | None, chosen: Chosen, columns: int, rows:
     if not shown:
         body = [raw("  nothing matches the filter" if chosen.filter else "  no run yet; `garrison launch` starts one",
                     "dim")]
-    lines = [*top, head, *_filled(body, room), *below, *bottom][:rows]
+    lines = [fit(line, columns) for line in [*top, head, *_filled(body, room), *below, *bottom][:rows]]
     return Picture(lines, len(top) + 1 + place - first if shown else None, first, len(top) + 1)
 
 

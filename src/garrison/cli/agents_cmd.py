@@ -9,6 +9,7 @@ from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import show_json
 from garrison.cli.park_cmd import park, unpark
+from garrison.cli.respawn_cmd import respawn
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES
 
@@ -54,3 +55,6 @@ def show_command(role: str, name: str, run: str | None, as_json: bool, home: str
     identity = store.get(Identity, resolve.find(store, Identity, role, name, run))
     seen = life_signs.of_layer(resolve.observer_of(store), identity)
     show_json({**identity_door.show(role, name, run, home), "seen": seen})
+
+
+agents.add_command(respawn)

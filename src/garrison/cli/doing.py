@@ -110,7 +110,7 @@ def _working(facts: Facts) -> str:
 def _work(facts: Facts) -> str:
     if facts.over == "stopped":
         return "stopped; goes on when the run is resumed"
-    if facts.asked and _unsettled(facts):
+    if asks(facts):
         return f"asks you: {first_line(facts.asked)} (answer: garrison answer NODE 'TEXT')"
     if facts.job:
         return {"setup": "its tree is set up", "acceptance": "its acceptance runs",
@@ -130,9 +130,10 @@ def _work(facts: Facts) -> str:
     return "its agent is done, its work is checked" if facts.agent_lives else "its agent is started"
 
 
-def _unsettled(facts: Facts) -> bool:
+def asks(facts: Facts) -> bool:
     """Whether what was asked still waits for a word: it may have been settled in another way."""
-    return facts.job == "validator" or (bool(facts.waits) and not facts.waits.startswith(HELD))
+    unsettled = facts.job == "validator" or (bool(facts.waits) and not facts.waits.startswith(HELD))
+    return facts.status == "active" and facts.over != "stopped" and bool(facts.asked) and unsettled
 
 
 def _landing(facts: Facts) -> str:

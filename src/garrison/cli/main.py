@@ -25,6 +25,7 @@ COMMANDS = {
     "up": ("launch_cmd", "up", "Start a launcher for every unfinished run that has none."),
     "stop": ("launch_cmd", "stop", "Stop a run in order; it can be resumed."),
     "status": ("status_cmd", "status", "Show runs, their nodes and layers, what failed; `--watch` redraws."),
+    "top": ("top_cmd", "top", "Watch layers, queue, costs and deaths live, and act on them with a key."),
     "why": ("why_cmd", "why", "Explain what was done about a node or an agent, from what was observed."),
     "events": ("events_cmd", "events", "Print what happens, as lines or JSON; `-f` goes on."),
     "metrics": ("metrics_cmd", "metrics", "Print the home's numbers for Prometheus."),

@@ -79,7 +79,7 @@ def of_runs(bodies: Iterable[Mapping[str, Any]]) -> list[Metric]:
             nodes.add_metric([run, place], count)
         for node in body.get("nodes", ()):
             attempts.add_metric([run, node["node"]], node["attempt"])
-        waits.add_metric([run], sum(1 for node in body.get("nodes", ()) if node.get("question")))
+        waits.add_metric([run], sum(1 for node in body.get("nodes", ()) if node.get("asks")))
         deaths.add_metric([run], body["deaths"])
         problems.add_metric([run], len(body["problems"]))
         for one in body["layers"]:

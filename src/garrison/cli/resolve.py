@@ -77,10 +77,15 @@ def own_incarnation(store: Store, key: Key, given: int | None, environ: Mapping[
 
 
 def _life(environ: Mapping[str, str]) -> tuple[str, str, str]:
-    """(home, run, role-name) of the life marker `<home>:<run>:<role>-<name>#<incarnation>`."""
-    home, _, rest = environ.get("GARRISON_LIFE", "").rpartition("#")[0].rpartition(":")
+    """(home, run, role-name) of this process's life marker."""
+    return read_marker(environ.get("GARRISON_LIFE", ""))
+
+
+def read_marker(marker: str) -> tuple[str, str, str]:
+    """(home, run, role-name) of a life marker, empty where it is none."""
+    home, _, stem = marker.rpartition("#")[0].rpartition(":")
     home, _, run = home.rpartition(":")
-    return home, run, rest
+    return home, run, stem
 
 
 def find(store: Store, kind: type[R], role: str, name: str, run: str | None) -> Key:

@@ -6,9 +6,9 @@ RecordCorrupt each time it is asked for. The graph is parsed once, and only when
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from garrison.layers.run_state import RunState
 from garrison.layers.runner_policy import RunnerFacts
@@ -16,6 +16,7 @@ from garrison.merge.entry import Entry
 from garrison.merge.queue import Follower
 from garrison.merge.state import QueueState
 from garrison.pipeline.routing import blocked_by
+from garrison.records.journal import Entry as JournalEntry
 from garrison.records.journal import Reader
 from garrison.records.run import RunFiles
 from garrison.supervise.restart import Death
@@ -24,10 +25,17 @@ if TYPE_CHECKING:
     from garrison.pipeline.launch import RunPlan
 
 
+EVENTS = 50
+"""Deaths, respawns and parkings of a run that are remembered."""
+KINDS: Mapping[str, str] = {"death": "died", "spawn": "respawned", "park": "parked"}
+"""Kind of a journal record → what happened."""
+
+
 class RunnerLook:
     """A runner's journal as to one attempt."""
 
-    def __init__(self, path: Path, attempt: int) -> None:
+    def __init__(self, path: Path, attempt: int, hear: Callable[[JournalEntry], None]) -> None:
+        self.hear = hear
         self.attempt, self.facts, self.job, self.over = attempt, RunnerFacts(), "", False
         self._reader = Reader(path)
 
@@ -35,6 +43,7 @@ class RunnerLook:
         """Read on."""
         for entry in self._reader.read():
             self.facts.apply(entry, self.attempt)
+            self.hear(entry)
             mine = entry.data.get("attempt") == self.attempt
             if entry.kind == "job" and mine:
                 self.job = entry.data["name"]
@@ -53,11 +62,13 @@ class RunLook:
         self._guardian: dict[str, list[Death]] = {}
         self._queues: dict[Path, Follower] = {}
         self._plan: RunPlan | None = None
+        self._events: dict[tuple[str, str, int], dict[str, Any]] = {}
 
     def state(self) -> RunState:
         """The run as its guardian's journal tells it."""
         for entry in self._journal.read():
             self._state.apply(entry)
+            self._hear(entry)
         return self._state
 
     def runner(self, node: str, attempt: int, *, over: bool) -> RunnerLook:
@@ -65,7 +76,8 @@ class RunLook:
         look = self._runners.get(node)
         if look is None or look.attempt != attempt or not (over and look.over):
             if look is None or look.attempt != attempt:
-                look = self._runners[node] = RunnerLook(self.files.layer_journal(f"runner-{node}"), attempt)
+                look = self._runners[node] = RunnerLook(
+                    self.files.layer_journal(f"runner-{node}"), attempt, self._hear)
             look.refresh()
             look.over = over
         return look
@@ -73,10 +85,23 @@ class RunLook:
     def guardian_deaths(self) -> dict[str, list[Death]]:
         """The guardian's deaths, as the launcher journaled them, by full name."""
         for entry in self._launcher.read():
+            self._hear(entry)
             if entry.kind == "death":
                 data = entry.data
                 self._guardian.setdefault(data["full"], []).append(Death.of(data))
         return self._guardian
+
+    def events(self) -> list[dict[str, Any]]:
+        """The latest deaths, respawns and parkings that the journals read so far tell of, youngest first: at, kind,
+        agent (full name), life, why."""
+        latest = sorted(self._events.items(), key=lambda item: str(item[1]["at"]), reverse=True)[:EVENTS]
+        self._events = dict(latest)
+        return list(self._events.values())
+
+    def _hear(self, entry: JournalEntry) -> None:
+        told = event_of(entry)
+        if told is not None:
+            self._events[told["kind"], told["agent"], told["life"]] = told
 
     def queue(self) -> QueueState | None:
         """The merge queue that holds entries of this run; None before the first."""
@@ -98,6 +123,15 @@ class RunLook:
         return {name: ([one for one in plan.predecessors.get(name, ()) if one in plan.tasks
                         and statuses.get(one) != "validated"], blocked.get(name, ()))
                 for name, status in statuses.items() if status == "pending"}
+
+
+def event_of(entry: JournalEntry) -> dict[str, Any] | None:
+    """What a journal record tells of a death, a respawn or a parking; None for all others, and first lives. Pure."""
+    kind, data = KINDS.get(entry.kind, ""), entry.data
+    life = int(data.get("incarnation", 0))
+    if not kind or "full" not in data or (kind == "respawned" and life < 2):
+        return None
+    return {"at": entry.at, "kind": kind, "agent": data["full"], "life": life, "why": data.get("why", "")}
 
 
 def place(queue: QueueState | None, run: str, node: str, attempt: int) -> tuple[Entry | None, int]:

@@ -19,8 +19,7 @@ from garrison.cli.home_cmd import home_option, json_option, name_other_homes
 from garrison.cli.output import say, show_json
 from garrison.cli.paint import Line, text
 from garrison.cli.stage import Stage, show, stage
-from garrison.cli.status_data import Gatherer
-from garrison.cli.status_nodes import UNFINISHED
+from garrison.cli.status_data import Gatherer, shown
 from garrison.cli.which import known_run
 from garrison.errors import NotFound, UsageError
 from garrison.layers.launcher_policy import EXIT
@@ -97,9 +96,8 @@ class _Asked:
         bodies = [self.gather.run(name, whole=full) for name in self.gather.runs()]
         if full:
             return bodies
-        shown = {body["run_id"] for body in bodies if body["status"] in UNFINISHED or body["run_id"] in self.watched}
-        shown = shown or {body["run_id"] for body in bodies[-1:]}
-        return [self.gather.run(body["run_id"]) if body["run_id"] in shown else body for body in bodies]
+        chosen = shown(bodies, self.watched)
+        return [self.gather.run(body["run_id"]) if body["run_id"] in chosen else body for body in bodies]
 
     def picture(self, bodies: Sequence[dict[str, Any]], columns: int | None) -> list[Line]:
         """What a person sees."""

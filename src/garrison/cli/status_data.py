@@ -8,7 +8,7 @@ passed over. The bodies are JSON's shapes: `--json` prints them as they are, the
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ class Gatherer:
         pause = nodes.queue.pause if nodes.queue else None
         return {"nodes": bodies, "failed": [nodes.failed(node) for node in bodies if node["status"] == "failed"],
                 "queue": {"paused": pause.reason, "detail": pause.detail} if pause else None,
+                "landing": nodes.landing(self._age), "events": nodes.look.events(),
                 "limits": limits(nodes.launch, self.timing, used)}
 
     def _layers(self, run: str) -> list[dict[str, Any]]:
@@ -119,6 +120,12 @@ class Gatherer:
 
     def _age(self, since: str) -> float | None:
         return max(0.0, self.observer.clock.time() - from_iso(since)) if since else None
+
+
+def shown(bodies: Sequence[Mapping[str, Any]], also: Container[str] = ()) -> set[str]:
+    """Which runs are worth showing in full when none was named: those under way and `also`, else the last. Pure."""
+    found = {body["run_id"] for body in bodies if body["status"] in UNFINISHED or body["run_id"] in also}
+    return found or {body["run_id"] for body in bodies[-1:]}
 
 
 def _unknown(run: str) -> Launch:

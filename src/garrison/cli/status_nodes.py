@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from garrison.cli import life_signs
-from garrison.cli.doing import PARKED, PLACES, Facts, doing
+from garrison.cli.doing import PARKED, PLACES, Facts, asks, doing
 from garrison.cli.limits import Used
 from garrison.cli.reading import Reading
 from garrison.cli.run_look import RunLook, place
@@ -78,6 +78,15 @@ class Nodes:
         return {"node": node["node"], "attempt": node["attempt"], "reason": node["reason"],
                 "tail": result.tail if result else "", "folder": str(folder)}
 
+    def landing(self, age: Callable[[str], float | None]) -> list[dict[str, Any]]:
+        """The run's unfinished entries in the merge queue; `position` counts those of other runs too, from 1."""
+        waiting = self.queue.unfinished() if self.queue else []
+        pause = self.queue.pause if self.queue else None
+        return [{"position": ahead + 1, "node": entry.node, "attempt": entry.attempt, "status": entry.status,
+                 "age_s": age(entry.enqueued_at),
+                 "doing": doing(Facts("impl_complete", entry=entry, ahead=ahead, pause=pause))}
+                for ahead, entry in enumerate(waiting) if entry.run == self.look.run]
+
     def _task(self, name: str, node: NodeState) -> Task | None:
         path = self.look.files.attempt(name, node.attempt) / "task.json"
         return self.reading.file(path, lambda: run_records.load(Task, path))
@@ -89,7 +98,7 @@ class Nodes:
         facts = self._facts(name, node, runner, agent, signs)
         never = task is not None and task.attributes.get("rework") == "none"
         return {"node": name, **vars(node), "place": place_of(self.state, name), "doing": doing(facts),
-                "parked": self._parked(name), "question": facts.asked,
+                "parked": self._parked(name), "asks": asks(facts),
                 "phase": facts.phase, "agent_phase": agent.get("phase", ""),
                 "signs": signs, "attempts": 1 if never else 1 + self.launch.max_rework, "deaths": facts.deaths,
                 "lives": {"runner": runner.get("incarnation", 0), "agent": agent.get("incarnation", 0)}}

@@ -145,12 +145,27 @@ def reached(limits: Limits, node: float, run: float, day: float) -> str:
     return ""
 
 
+class Books:
+    """Usage files, each read again only where it has grown."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[int, list[Call]]] = {}
+
+    def read(self, path: Path) -> list[Call]:
+        """The lines of one file."""
+        size = path.stat().st_size
+        known = self._seen.get(path)
+        if known is None or known[0] != size:
+            self._seen[path] = known = (size, read(path))
+        return known[1]
+
+
 class Meter:
     """What node, run and day have cost, read again only where a file has grown."""
 
     def __init__(self, home: Path, run: str, node: str, limits: Limits) -> None:
         self.home, self.run, self.node, self.limits = home, run, node, limits
-        self._seen: dict[Path, tuple[int, list[Call]]] = {}
+        self._books = Books()
 
     def over(self, day: str) -> str:
         """Which limit is reached (`day` as 2026-01-31, UTC); ''."""
@@ -158,17 +173,10 @@ class Meter:
             return ""
         by_node, by_run, by_day = 0.0, 0.0, 0.0
         for run, node, path in files_of(self.home, None if self.limits.day is not None else self.run):
-            calls = self._read(path)
+            calls = self._books.read(path)
             by_day += spent_on(calls, day)
             if run == self.run:
                 used = spent(calls).usd
                 by_run += used
                 by_node += used if node == self.node else 0.0
         return reached(self.limits, by_node, by_run, by_day)
-
-    def _read(self, path: Path) -> list[Call]:
-        size = path.stat().st_size
-        known = self._seen.get(path)
-        if known is None or known[0] != size:
-            self._seen[path] = known = (size, read(path))
-        return known[1]

@@ -1,0 +1,93 @@
+"""The meter against real children: a busy one, one that clears its environment, many short ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from garrison.system import usage
+from garrison.system.usage import Meter, Used
+
+LIFE = f"/nowhere:r1:orchestrator-test{os.getpid()}#1"
+
+
+@contextmanager
+def child(code: str, life: str = LIFE) -> Iterator[subprocess.Popen[bytes]]:
+    started = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE,
+                               env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
+    try:
+        assert started.stdout is not None
+        started.stdout.readline()  # it is where it should be
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def until(look: Callable[[], Used], good: Callable[[Used], bool]) -> Used:
+    end = time.monotonic() + 20
+    while not good(found := look()):
+        assert time.monotonic() < end, found
+        time.sleep(0.05)
+    return found
+
+
+def meter() -> Meter:
+    return Meter(lambda life: life == LIFE)
+
+
+def test_a_busy_child_is_seen_to_work_and_to_hold_its_memory() -> None:
+    with child("kept = bytearray(40 << 20)\nprint(flush=True)\nwhile True: pass") as busy:
+        looking = meter()
+        first = looking.look()[LIFE]
+        assert (first.cpu, first.processes) == (None, 1)
+        assert 40 << 20 <= first.memory < 80 << 20
+        before, spent = time.monotonic(), _cpu(busy.pid)
+        looking.look()
+        time.sleep(0.5)
+        found = looking.look()[LIFE]
+        really = 100 * (_cpu(busy.pid) - spent) / (time.monotonic() - before)
+        assert found.cpu is not None
+        assert 0.5 * really - 10 <= found.cpu <= 2 * really + 10
+
+
+def _cpu(pid: int) -> float:
+    one = next(one for one in usage.everybody() if one.pid == pid)
+    return one.cpu / usage.TICK
+
+
+def test_a_grandchild_that_bears_no_marker_belongs_to_the_life_above_it() -> None:
+    code = """import subprocess, sys
+subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True)\\nwhile True: pass"], env={}).wait()"""
+    with child(code) as top:
+        looking = meter()
+        try:
+            until(lambda: looking.look().get(LIFE, usage.NOTHING), lambda found: found.processes == 2)
+            assert until(lambda: looking.look()[LIFE], lambda found: (found.cpu or 0) > 5)
+        finally:
+            for one in usage.everybody():
+                if one.ppid == top.pid:
+                    os.kill(one.pid, 9)
+
+
+def test_children_too_short_to_be_seen_are_counted() -> None:
+    code = """import subprocess
+print(flush=True)
+while True: subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"])"""
+    with child(code):
+        looking = meter()
+        looking.look()
+        assert until(lambda: looking.look()[LIFE], lambda found: (found.cpu or 0) > 5)
+
+
+def test_others_lives_are_not_summed_and_the_machine_is_known() -> None:
+    with child("print(flush=True); import time; time.sleep(60)", life="/elsewhere:r1:runner-x#1"):
+        assert meter().look() == {}
+    found = usage.machine()
+    assert found.cores >= 1
+    assert 0 < found.available <= found.total
+    assert usage.private_memory(0) is None

@@ -1,0 +1,227 @@
+"""`garrison top` on a home made of real records: the frame, the commands, and the app driven without a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.cli import top_app
+from garrison.cli.main import main
+from garrison.cli.top_app import Top
+from garrison.cli.top_data import Looker
+from garrison.errors import RecordError
+from top_support import Town, busy_town, town
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Town]:
+    with town(tmp_path / "home") as made:
+        yield made
+
+
+def row(frame: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(one for one in frame["rows"] if one["name"] == name)
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def command(home: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.setenv("GARRISON_HOME", str(home.home))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home.home))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = main([*arguments])
+        said = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, said.out, said.err)
+
+    return run
+
+
+def test_a_frame_says_of_every_row_what_the_records_and_proc_say(home: Town) -> None:
+    busy_town(home)
+    spinning = home.run("other", "spin")
+    home.life("guardian", "crew", "other")
+    home.working(spinning, "other", "spin", command="while :; do :; done")
+    looker = Looker(home.home)
+    looker.look()
+    time.sleep(0.2)
+    frame = looker.look()
+    states = {one["name"]: one["state"] for one in frame["rows"] if one["run"] == "crew-1"}
+    assert states == {"crew-1": "running", "launch": "alive", "guardian-crew": "alive", "processor-crew": "alive",
+                      "format_all": "merged", "add_tests": "working", "docs": "landing", "search_index": "died",
+                      "release_notes": "waiting"}
+    tests, spin = row(frame, "add_tests"), row(frame, "spin")
+    assert (tests["lives"], tests["attempt"], tests["usd"], tests["processes"]) == ("1+3", 1, 0.4321, 2)
+    assert tests["beat_s"] < 20
+    assert tests["memory"] > 50_000
+    assert spin["cpu"] > 5 > tests["cpu"]
+    assert row(frame, "crew-1")["processes"] == 7
+    assert frame["used"]["processes"] == 10
+    assert frame["usd_today"] == 0.4321
+    assert frame["agents"] == {"running": 3, "max": 8}
+    assert [(one["position"], one["node"], one["status"]) for one in frame["landing"]] == [(1, "docs", "queued")]
+    assert [(one["kind"], one["agent"], one["life"], one["why"]) for one in frame["events"]] == [
+        ("respawned", "runner-add_tests@crew-1", 2, "first restart in the window: at once"),
+        ("died", "runner-add_tests@crew-1", 1, "process 4711 is gone")]
+
+
+def test_what_happens_between_two_looks_is_in_the_second(home: Town) -> None:
+    told = home.run("r1", "a", "b")
+    home.life("guardian", "crew", "r1")
+    looker = Looker(home.home)
+    assert row(looker.look(), "a")["state"] == "waiting"
+    home.working(told, "r1", "a")
+    assert row(looker.look(), "a")["state"] == "working"
+    home.sleepers[-1].kill()
+    home.sleepers[-1].wait()
+    assert row(looker.look(), "a")["state"] == "died"
+    told.append("run", {"status": "failed", "reason": "a failed"}, home.now())
+    assert row(looker.look(), "r1")["state"] == "failed"
+    told.append("run", {"status": "failed", "reason": "another word"}, home.now())
+    assert "another word" in row(looker.look(), "r1")["doing"]
+
+
+def test_text_json_and_refusals(home: Town, command: Command) -> None:
+    empty = command("top")
+    assert (empty.returncode, "no run yet" in empty.stdout, "no runs in" in empty.stderr) == (0, True, True)
+    busy_town(home)
+    once = command("top", "--once")
+    assert (once.returncode, once.stderr, "\x1b" in once.stdout) == (0, "", False)
+    for words in ("add_tests", "merge queue  1", "waits for search_index", "process 4711 is gone", "$0.43"):
+        assert words in once.stdout
+    asked = command("top", "--json", "--run", "crew-1")
+    assert row(json.loads(asked.stdout), "docs")["state"] == "landing"
+    missing = command("top", "--run", "crew-2")
+    assert (missing.returncode, missing.stderr.count("\n"), "did you mean crew-1?" in missing.stderr) == (1, 1, True)
+    assert command("top", "--interval", "0").returncode == 2
+
+
+def test_respawn_tells_the_runner_once_and_refuses_what_is_not_alive(home: Town, command: Command) -> None:
+    busy_town(home)
+    for _ in range(2):
+        done = command("agents", "respawn", "add_tests")
+        assert (done.returncode, done.stderr) == (
+            0, "life 3 of orchestrator-add_tests@crew-1 is ended and the next begins\n")
+    orders = [json.loads(path.read_text()) for path in (home.home / "signals/runner-add_tests@crew-1").glob("*.json")]
+    assert {(one["id"], one["signal_type"], one["payload"]["incarnation"]) for one in orders} == {
+        ("orchestrator-add_tests@crew-1-3-kill", "KILL_ORCHESTRATOR", 3)}
+    refused = command("agents", "respawn", "release_notes")
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "is not alive" in refused.stderr
+
+
+# ---------------------------------------------------------------------------------------------------------- the app
+
+
+async def until(pilot: Any, good: Callable[[], Any]) -> None:
+    end = time.monotonic() + 40
+    while not good():
+        assert time.monotonic() < end, screen(pilot.app)
+        await pilot.pause(0.02)
+
+
+def screen(app: Top) -> str:
+    """What stands on the screen, as Textual drew it."""
+    widget = app.query_one(top_app.Screenful)
+    return "\n".join("".join(part.text for part in widget.render_line(y)) for y in range(app.size.height))
+
+
+def drive(home: Town, play: Callable[[Any, Top], Any], size: tuple[int, int] = (80, 24), **options: Any) -> None:
+    async def work() -> None:
+        app = Top(Looker(home.home), **{"interval": 0.2, **options})
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: app.frame is not None)
+            await play(pilot, app)
+
+    asyncio.run(work())
+
+
+def test_keys_choose_filter_show_details_and_resize(home: Town) -> None:
+    busy_town(home)
+
+    async def play(pilot: Any, app: Top) -> None:
+        await pilot.press("j", "j")
+        assert "docs: is next in the merge queue" in screen(app)
+        await pilot.press("enter")
+        assert "docs of run crew-1" in screen(app)
+        assert "phase      validating" in screen(app)
+        await pilot.press("q", "slash", *"tests", "enter")
+        shown = screen(app)
+        assert "add_tests" in shown
+        assert "search_index" not in shown
+        assert "filter: tests" in shown
+        await pilot.press("escape")
+        assert "search_index" in screen(app)
+        await pilot.resize_terminal(140, 40)
+        await until(pilot, lambda: "PHASE" in screen(app))
+        assert all(len(line) == 140 for line in screen(app).splitlines())
+        await pilot.press("home")
+        assert "crew-1: 1 of 5 merged" in screen(app)
+        await pilot.click(offset=(5, 8))
+        assert app.chosen.row == "crew-1/node/add_tests"
+        await pilot.press("q")
+
+    drive(home, play)
+
+
+def test_actions_are_our_own_commands_and_what_they_say_is_shown(home: Town, monkeypatch: pytest.MonkeyPatch,
+                                                                 tmp_path: Path) -> None:
+    busy_town(home)
+    fake = tmp_path / "fake"
+    fake.write_text('#!/bin/sh\necho "$GARRISON_HOME $*" >> "' + str(tmp_path / "said") + '"\n'
+                    'case "$1" in why) printf "because of\\n  this\\n"; exit;; esac\n'
+                    'echo "garrison: cannot $2" >&2; exit 1\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr(top_app, "PROGRAM", (str(fake),))
+
+    async def play(pilot: Any, app: Top) -> None:
+        await pilot.press("home", "a")
+        assert "choose a node first" in screen(app)
+        await pilot.press("j", "j", "j", "j", "j", "p")
+        assert "Park add_tests (run crew-1)" in screen(app)
+        await pilot.press("n")
+        assert "Park" not in screen(app)
+        await pilot.press("p", "y")
+        await until(pilot, lambda: "garrison: cannot park" in screen(app))
+        await pilot.press("u", "y")
+        await until(pilot, lambda: "garrison: cannot unpark" in screen(app))
+        await pilot.press("r", "y")
+        await until(pilot, lambda: "garrison: cannot respawn" in screen(app))
+        await pilot.press("w")
+        await until(pilot, lambda: "because of" in screen(app) and "\n  this" in screen(app))
+        await pilot.press("escape", "l")
+        assert "logs needs a terminal" in screen(app)
+
+    drive(home, play)
+    rest = "add_tests --run crew-1"
+    assert (tmp_path / "said").read_text().splitlines() == [f"{home.home} {words} {rest}" for words in (
+        "agents park", "agents unpark", "agents respawn", "why")]
+
+
+def test_a_look_that_fails_is_said_and_the_next_one_made(home: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy_town(home)
+
+    async def play(pilot: Any, app: Top) -> None:
+        real = app.looker.look
+
+        def broken() -> dict[str, Any]:
+            raise RecordError("the disk is gone")
+
+        monkeypatch.setattr(app.looker, "look", broken)
+        await until(pilot, lambda: "cannot look at" in screen(app))
+        assert "add_tests" in screen(app)
+        monkeypatch.setattr(app.looker, "look", real)
+        before = app.frame
+        await until(pilot, lambda: app.frame is not before)
+        assert "cannot look at" not in screen(app)
+
+    drive(home, play)

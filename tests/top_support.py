@@ -1,0 +1,139 @@
+"""A home made of real records, for tests and figures of `garrison top`: a run whose lives are `sleep` processes."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from garrison.agents.claude import budget
+from garrison.cli.resolve import observer_of
+from garrison.merge.state import Config
+from garrison.records import journal
+from garrison.records import run as run_records
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity
+from garrison.records.journal import Writer
+from garrison.records.names import Key
+from garrison.records.run import Launch, RunFiles
+from garrison.records.store import Store
+from garrison.supervise.lease import marker
+
+
+@dataclass
+class Town:
+    """One home; what is begun in it ends with it."""
+
+    home: Path
+    sleepers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.store = Store(self.home)
+        self.observer = observer_of(self.store)
+        self._count = itertools.count(1)
+
+    def now(self) -> str:
+        return self.observer.clock.utc()
+
+    def run(self, run: str, *nodes: str, max_agents: int = 4) -> Writer:
+        """A run under way, each node after the one before it; its guardian's journal, all nodes pending."""
+        files = RunFiles(self.home, run)
+        run_records.save(files.launch, Launch(run, "crew", "/repo", "main", self.now(), "/trees",
+                                              max_agents=max_agents))
+        chain = " -> ".join(["start", *nodes, "exit"])
+        boxes = "; ".join(f'{node} [shape=box, command="true"]' for node in nodes)
+        files.graph.write_text("digraph crew { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]; "
+                               f"{boxes}; {chain} }}")
+        told = Writer(files.journal, "guardian-crew#1")
+        told.append("run", {"status": "running"}, self.now())
+        for node in nodes:
+            told.append("node", {"node": node, "status": "pending", "attempt": 1}, self.now())
+        return told
+
+    def life(self, role: str, name: str, run: str, *, life: int = 1, phase: str = "executing", status: str = "active",
+             command: str = "exec sleep 600", reason: str = "") -> int | None:
+        """A life of a layer: its records, and while it is `active` a process that bears its marker."""
+        key, process = Key(role, name, run), None
+        if status == "active":
+            process = subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, env={
+                "PATH": "/usr/bin:/bin", "GARRISON_LIFE": marker(str(self.home), key, life)})
+            self.sleepers.append(process)
+        me = self.observer.me(process.pid if process else 1)
+        self.store.update(Identity, key, lambda _: Identity(
+            f"id{next(self._count)}", role, name, run, self.now(), incarnation=life, status=status,
+            pid=process.pid if process else 1, start_ticks=me.start_ticks if process else 1, pid_ns=me.pid_ns,
+            boot_id=me.boot_id, host=me.host, last_heartbeat=self.now(),
+            metadata={"reason": reason} if reason else {}))
+        self.store.update(Hook, key, lambda _: Hook(f"h{next(self._count)}", role, name, run, self.now(), self.now(),
+                                                    phase=phase, incarnation=life))
+        return process.pid if process else None
+
+    def cost(self, run: str, node: str, usd: float) -> None:
+        """A session of a node has cost that, today."""
+        folder = RunFiles(self.home, run).attempt(node, 1) / "claude"
+        folder.mkdir(parents=True, exist_ok=True)
+        budget.append(folder / "usage.jsonl", budget.Call("result", f"s-{node}", self.now(), usd, "opus"))
+
+    def enqueue(self, run: str, node: str) -> None:
+        """A node's branch waits in the merge queue of the only repository."""
+        path = self.home / "merge-queue" / "repo-1" / "main" / "journal.jsonl"
+        if not path.exists():
+            body = Config(gate="true")
+            journal.append_shared(path, "hand", "config", {
+                "gate": body.gate, "setup": None, "no_gate": False, "timeout": 10.0, "lock_files": []}, self.now())
+        journal.append_shared(path, "hand", "enq", {
+            "entry": f"{node}-1-0123abcd", "run": run, "node": node, "attempt": 1, "branch": f"garrison/{run}/{node}",
+            "oid": "0" * 40, "target": "main", "repo": "/repo", "recipient": "", "supersedes": []}, self.now())
+
+    def working(self, told: Writer, run: str, node: str, *, life: int = 1, command: str = "exec sleep 600") -> None:
+        """A node with a runner and an agent at work."""
+        told.append("node", {"node": node, "status": "active", "attempt": 1}, self.now())
+        self.life("runner", node, run)
+        self.life("orchestrator", node, run, life=life, command=command)
+
+    def died(self, told: Writer, full: str, life: int, why: str) -> None:
+        """A death, and the respawn that followed."""
+        told.append("death", {"full": full, "incarnation": life, "attempt": 1, "monotonic": 1.0, "boot_id": "b",
+                              "why": why}, self.now())
+        told.append("spawn", {"full": full, "incarnation": life + 1, "attempt": 1,
+                              "why": "first restart in the window: at once"}, self.now())
+
+
+@contextmanager
+def town(home: Path) -> Iterator[Town]:
+    made = Town(home)
+    try:
+        yield made
+    finally:
+        for sleeper in made.sleepers:
+            sleeper.kill()
+        for sleeper in made.sleepers:
+            sleeper.wait()
+
+
+def busy_town(made: Town, run: str = "crew-1") -> None:
+    """One run in which there is one of everything."""
+    told = made.run(run, "format_all", "add_tests", "docs", "search_index", "release_notes")
+    made.life("launch", "launch", run)
+    made.life("guardian", "crew", run, life=2)
+    made.life("processor", "crew", run)
+    told.append("node", {"node": "format_all", "status": "active", "attempt": 1}, made.now())
+    told.append("node", {"node": "format_all", "status": "impl_complete", "attempt": 1}, made.now())
+    told.append("node", {"node": "format_all", "status": "validated", "attempt": 1, "commit": "25c25555dfab"},
+                made.now())
+    made.died(told, f"runner-add_tests@{run}", 1, "process 4711 is gone")
+    made.working(told, run, "add_tests", life=3)
+    told.append("node", {"node": "docs", "status": "active", "attempt": 1}, made.now())
+    told.append("node", {"node": "docs", "status": "impl_complete", "attempt": 1}, made.now())
+    made.life("runner", "docs", run, phase="validating")
+    made.life("orchestrator", "docs", run, status="terminated", reason="done")
+    made.enqueue(run, "docs")
+    told.append("node", {"node": "search_index", "status": "active", "attempt": 2, "reason": "the gate was red"},
+                made.now())
+    made.life("runner", "search_index", run)
+    made.life("orchestrator", "search_index", run, status="crashed", reason="killed by signal 9")
+    made.cost(run, "add_tests", 0.4321)
+    told.close()

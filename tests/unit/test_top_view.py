@@ -1,0 +1,120 @@
+"""The screen of `garrison top` and what keys do to a choice. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from garrison.cli import top_data, top_keys, top_view
+from garrison.cli.paint import text, width
+from garrison.cli.top_view import SIGNS, Chosen, picture
+from garrison.system.usage import Used
+
+EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
+
+
+def row(name: str, kind: str = "node", state: str = "working", **more: Any) -> dict[str, Any]:
+    return top_data._row("r1", kind, name, state, Used(12.3, 30 << 20, 2), attempt=1, attempts=3, lives="1+2",
+                         age_s=75.0, beat_s=0.4, phase="executing", usd=0.5, doing=f"does {EVIL}", **more)
+
+
+def frame(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
+    event = {"run": "r1", "at": "2026-01-31T12:00:00.000000Z", "kind": "died", "agent": "runner-a@r1", "life": 2,
+             "why": EVIL}
+    return {"home": f"/somewhere/that/is/long/{EVIL}", "at": "2026-01-31T12:00:00.000000Z", "usd_today": 1.5,
+            "machine": {"load": [9.0, 1, 1], "cores": 2, "memory_available": 1 << 33, "memory_total": 1 << 34},
+            "used": {"cpu": 12.0, "memory": 1 << 30, "processes": 9}, "agents": {"running": 1, "max": 2},
+            "runs_not_shown": 1, "rows": [row("r1", "run", "running"), row("guardian-crew", "layer", "alive"), *rows],
+            "landing": [{"run": "r1", "position": 1, "node": EVIL, "attempt": 1, "status": "testing", "age_s": 3.0,
+                         "doing": EVIL}], "paused": [f"r1: tests: {EVIL}"], "events": [event] * 30, "problems": [EVIL],
+            **more}
+
+
+FULL = frame(*(row(f"{name}{number}") for number in range(12) for name in ("名前", EVIL, "n" * 48)))
+
+
+@settings(max_examples=50)
+@given(st.integers(20, 220), st.integers(5, 70), st.integers(0, 130), st.sampled_from(
+    [{}, {"ask": EVIL}, {"note": EVIL * 9, "bad": True}, {"filter": "n", "typing": True}, {"filter": "nothing like it"},
+     {"title": EVIL, "text": (f"    {EVIL * 20}", "", "plain"), "scrolled": 7}]))
+def test_a_picture_fills_the_screen_exactly_and_shows_the_chosen_row(columns: int, rows: int, place: int,
+                                                                     more: dict[str, Any]) -> None:
+    place = min(place, len(FULL["rows"]) - 1)
+    shown = picture(FULL, Chosen(row=FULL["rows"][place]["id"], **more), columns, rows)
+    assert len(shown.lines) == rows
+    assert all(width(line) <= columns for line in shown.lines)
+    said = text(shown.lines, colours=False)
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    if not more and rows >= 8:
+        assert shown.marked is not None
+        line = text([shown.lines[shown.marked]], colours=False)
+        assert line.startswith(SIGNS[FULL["rows"][place]["state"]])
+    if rows >= 8:
+        assert "q" in text(shown.lines[-1:], colours=False) or "Esc" in text(shown.lines[-1:], colours=False)
+
+
+def test_columns_stand_below_each_other_with_wide_characters_and_all_keys_fit_80() -> None:
+    lines = picture(FULL, Chosen(), 80, 24).lines
+    head = text([lines[2]], colours=False)
+    begin = head.index("DOING")
+    for line in lines[3:8]:
+        assert width(line[:-1]) == begin
+    assert all(word in text(lines[-1:], colours=False) for _, word in top_view.KEYS)
+
+
+@pytest.mark.parametrize(("node", "runner", "agent", "state"), [
+    ({"place": "working", "asks": False}, {}, {}, "starting"),
+    ({"place": "working", "asks": False}, {"living": True, "status": "active"}, {}, "starting"),
+    ({"place": "working", "asks": False}, {"living": True, "status": "active"}, {"living": True}, "working"),
+    ({"place": "working", "asks": True}, {"living": True, "status": "active"}, {"living": True}, "asks"),
+    ({"place": "working", "asks": False}, {"living": True, "status": "active"},
+     {"living": False, "status": "terminated"}, "working"),
+    ({"place": "working", "asks": False}, {"living": True, "status": "active"},
+     {"living": False, "status": "crashed"}, "died"),
+    ({"place": "working", "asks": False}, {"living": False, "status": "active"}, {}, "died"),
+    ({"place": "working", "asks": False}, {"living": False, "status": "terminated"},
+     {"living": False, "status": "terminated"}, "stopped"),
+    ({"place": "working", "asks": False}, {"living": True, "status": "active"},
+     {"living": False, "status": "parked"}, "parked"),
+    ({"place": "merged", "asks": False}, {"living": False, "status": "parked"}, {}, "merged"),
+    ({"place": "landing", "asks": False}, {}, {}, "landing")])
+def test_the_state_of_a_node(node: dict[str, Any], runner: dict[str, Any], agent: dict[str, Any], state: str) -> None:
+    assert top_data.state_of_node(node, runner, agent) == state
+    assert state in SIGNS
+
+
+@given(st.integers(0, 200), st.integers(0, 200), st.integers(1, 50), st.integers(1, 200))
+def test_scrolling_shows_the_place_and_wastes_no_room(first: int, place: int, room: int, count: int) -> None:
+    place = min(place, count - 1)
+    found = top_view.scrolled_to(first, place, room, count)
+    assert found <= place < found + room
+    assert found == 0 or found + room <= count
+
+
+def test_keys_move_within_the_rows_and_a_filter_is_typed() -> None:
+    chosen = Chosen(row=FULL["rows"][0]["id"])
+    last = FULL["rows"][-1]["name"]
+    for key, name in (("k", "r1"), ("j", "guardian-crew"), ("G", last), ("down", last), ("g", "r1")):
+        chosen = top_keys.moved(FULL, chosen, key, 24)
+        found = top_view.selected(FULL, chosen)
+        assert found is not None
+        assert found["name"] == name, key
+    for key in ("a", "é", "x", "backspace", "enter"):
+        chosen = top_keys.typed(chosen, key, key if len(key) == 1 else None)
+    assert (chosen.filter, chosen.typing) == ("aé", False)
+
+
+@pytest.mark.parametrize(("number", "said"), [
+    (0, ""), (1000, "1K"), (640 << 10, "640K"), (12 << 20, "12M"), (1023 << 20, "1.0G"), (1 << 30, "1.0G"),
+    (25 << 30, "25G"), (1 << 41, "2.0T")])
+def test_sizes(number: int, said: str) -> None:
+    assert top_data.size(number) == said
+
+
+def test_dear_looks_are_made_less_often() -> None:
+    assert top_data.pause_after(1.0, 0.01) == 0.99
+    assert top_data.pause_after(1.0, 0.1) == pytest.approx(3.2)

@@ -29,7 +29,7 @@ from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.supervise.start import unfenced
-from garrison.system import failpoint
+from garrison.system import failpoint, keeper
 from garrison.system.git import Git
 from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import tail
@@ -197,6 +197,7 @@ class Orchestrator:
 
     def _end(self, reason: str) -> None:
         self._show()
+        keeper.bury()
         leave(self.life, reason, 0 if reason != "failed" else 1)
         self.exit_code = 0
         if self.launch.adhoc and self.life.identity.parent is None:

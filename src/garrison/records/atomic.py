@@ -141,7 +141,7 @@ def clear_temporaries(folder: Path, before: float) -> list[str]:
         for name in filter(_TEMPORARY.fullmatch, files):
             path = os.path.join(parent, name)  # noqa: PTH118  # light
             with suppress(FileNotFoundError):
-                found = os.lstat(path)  # noqa: PTH116
+                found = os.lstat(path)
                 if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
                     os.unlink(path)  # noqa: PTH108
                     removed.append(path)

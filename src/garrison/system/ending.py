@@ -83,7 +83,9 @@ def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float
     kill_from = time.monotonic() + grace
     give_up = kill_from + limit
     asked: set[ProcessId] = set()
-    while left := left_of(root, life, asked, only_below=only_below):
+    # Twice: whoever forks and goes all the time may pass by one scan of /proc.
+    while left := (left_of(root, life, asked, only_below=only_below)
+                   or left_of(root, life, asked, only_below=only_below)):
         now = time.monotonic()
         if now >= give_up:
             pids = ", ".join(str(one.pid) for one in left)

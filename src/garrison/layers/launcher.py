@@ -20,7 +20,7 @@ from garrison.layers.launcher_policy import EXIT, LauncherView
 from garrison.layers.loop import leave, say
 from garrison.layers.run_state import RunState
 from garrison.merge.queue import MergeQueue
-from garrison.records import signals
+from garrison.records import atomic, signals
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader, Writer
 from garrison.records.life import LifeLock
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch
     from garrison.supervise.start import Life
     from garrison.system.waker import Waker
+
+LEFT_BY_THE_KILLED = 3600.0
+"""Seconds after which a temporary file nobody touches is one that a killed writer left."""
 
 
 class Launcher:
@@ -72,6 +75,8 @@ class Launcher:
         self._decision = Decision([])
         self._ready = self._full = False
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume})
+        with contextlib.suppress(OSError):  # they only take room
+            atomic.clear_temporaries(world.home, world.clock.time() - LEFT_BY_THE_KILLED)
         self.progress.begin(self.run)
 
     def _fold(self, kind: str, data: dict[str, Any]) -> None:

@@ -109,8 +109,9 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
 
     A damaged record that nobody mends in time is raised: it would keep the layer from ending, too.
     """
-    life.beat()
     now = world.clock.monotonic()
+    if not _beat(life, world, complaints, now):
+        return False
     try:
         again = layer.turn()
     except (Fenced, LockLost):
@@ -130,8 +131,20 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
         return False
     complaints.clear()
     if layer.exit_code is None:
-        life.beat()
+        _beat(life, world, complaints, now)
     return again
+
+
+def _beat(life: Life, world: World, complaints: Complaints, now: float) -> bool:
+    """Whether a life sign could be given; LockLost if the home will take none any more (read-only, unmounted)."""
+    try:
+        life.beat()
+    except OSError as error:
+        if error.errno not in PASSING:
+            raise LockLost(f"{world.home} takes no life sign any more ({error.strerror}); stopping in order") from error
+        complaints.hear(f"{error.strerror}: {world.home}", now)
+        return False
+    return True
 
 
 def _hear(layer: Layer, number: int) -> None:

@@ -22,7 +22,7 @@ from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Task
 from garrison.supervise.start import Life, register
-from garrison.system import failpoint
+from garrison.system import failpoint, keeper
 from garrison.system.processes import become_subreaper
 from garrison.system.waker import Waker
 
@@ -53,7 +53,6 @@ def build(world: World, life: Life, options: argparse.Namespace) -> Layer:
         from garrison.layers.launcher import Launcher
         from garrison.layers.progress import Progress
 
-        become_subreaper()
         return Launcher(world, life, launch, Progress(as_json=options.json, quiet=options.quiet), resume=options.resume)
     if options.role == "guardian":
         from garrison.layers.guardian import Guardian
@@ -81,6 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Become the life the lease was for and live it; returns the exit code."""
     options = arguments(sys.argv[1:] if argv is None else argv)
     failpoint.role = options.role
+    if options.role == "orchestrator":
+        keeper.divide()
+    # What a launcher's shell had started before it became one is not ours, whoever's child it is.
+    become_subreaper(adopting=options.role != "launch")
     waker = Waker((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
     key = Key(options.role, options.name, options.run)

@@ -29,7 +29,7 @@ from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.supervise.start import unfenced
-from garrison.system import failpoint
+from garrison.system import failpoint, keeper
 from garrison.system.git import Git
 from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import tail
@@ -62,6 +62,7 @@ class Orchestrator:
         self.mail = OrchestratorMail(world, life, launch)
         self.work: Work | None = None
         self.stopping = False
+        self._gone = False
         self.exit_code: int | None = None
         self._reflog = self.git.git_dir(self.tree) / "logs" / "HEAD"
         self._stamp: tuple[object, object] | None = None
@@ -80,14 +81,22 @@ class Orchestrator:
         self.mail.ask(self.work, self.task)
         self._show()
         if outcome is None:
-            return answered
+            return self._let_go(now) or answered
         if self.stopping:
             self._end("stopped")
-        elif outcome.killed:
+        elif outcome.killed and not self._gone:
             # Without a result: the runner counts a death and starts a successor with wisdom.
             self._end(outcome.reason or "killed")
         else:
             self._finish(outcome)
+        return True
+
+    def _let_go(self, now: float) -> bool:
+        """Stop an agent whose tree was removed under it: whatever it still does is for nothing, and costs."""
+        if self._gone or self.tree.is_dir() or self.work is None:
+            return False
+        self._gone = True
+        self.work.stop(now)
         return True
 
     def _begin(self, now: float) -> bool:
@@ -197,6 +206,7 @@ class Orchestrator:
 
     def _end(self, reason: str) -> None:
         self._show()
+        keeper.bury()
         leave(self.life, reason, 0 if reason != "failed" else 1)
         self.exit_code = 0
         if self.launch.adhoc and self.life.identity.parent is None:

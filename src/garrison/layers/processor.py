@@ -129,8 +129,8 @@ class Processor:
         self.stopping = True
 
     def abandon(self, why: str) -> None:
-        """Fenced: let go; a running gate is adopted by the successor."""
-        self.worker.close()
+        """Fenced: let go; a running gate is adopted by the successor, unless the home and with it all of them went."""
+        self.worker.close(end_gate=not (self.world.home / "identities").is_dir())
 
     def trouble(self, why: str) -> None:
         """Said by the loop, and tried again: nobody is given up for a passing trouble."""

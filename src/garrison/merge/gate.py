@@ -188,8 +188,7 @@ class GateRun:
     def _sweep(self) -> None:
         """End what the stage left running, and forget it."""
         self._drop_child()
-        if processes.bearers(self.marker):
-            ending.sweep(None, self.marker, grace=0.2)
+        ending.sweep(None, self.marker, grace=0.2)
 
     def abandon(self) -> None:
         """End the run; its verdict is not wanted any more."""

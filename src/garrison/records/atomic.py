@@ -10,7 +10,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import contextmanager
+import re
+import stat
+from contextlib import contextmanager, suppress
 from itertools import count
 
 from garrison.errors import RecordUnreadable
@@ -58,8 +60,20 @@ def make_directory(path: Path) -> Path:
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103  # Path.mkdir gives parents the umask's mode
     except OSError as error:
+        if _is_directory(path, error):
+            return path
         raise misplaced(path, error) from error
     return path
+
+
+def _is_directory(path: Path, error: OSError) -> bool:
+    """Whether `path` is one after all: makedirs takes any failed look at it for something else that bears its name."""
+    if error.errno != errno.EEXIST:
+        return False
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except FileNotFoundError:
+        return False
 
 
 def sync_directory(path: Path) -> None:
@@ -73,32 +87,65 @@ def sync_directory(path: Path) -> None:
 
 def write(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace `path` with `data` (mode 0600): unique temporary beside it, fsync, rename, fsync of the directory."""
-    temporary, descriptor = _temporary(path)
-    try:
+    with replacing(path) as descriptor:
         try:
             write_all(descriptor, data)
             if durable:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        os.replace(temporary, path)  # noqa: PTH105
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise misplaced(path, error) from error
-        raise
     if durable:
         sync_directory(path.parent)
 
 
-def _temporary(path: Path) -> tuple[Path, int]:
+@contextmanager
+def replacing(path: Path, flags: int = 0) -> Iterator[int]:
+    """A new file, open for writing, that becomes `path` at the end of the block; at an error it is removed and closed.
+
+    The block writes, and syncs or closes; the name is durable only after `sync_directory`.
+    """
+    temporary, descriptor = _temporary(path, flags)
+    try:
+        yield descriptor
+        os.replace(temporary, path)  # noqa: PTH105
+    except BaseException as error:
+        with suppress(OSError):
+            os.close(descriptor)
+        with suppress(OSError):  # what is left then is cleared later; the first error is the one to tell
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise misplaced(path, error) from error
+        raise
+
+
+def _temporary(path: Path, flags: int) -> tuple[Path, int]:
     """A new file beside `path`. A killed writer of the same pid may have left one of that name: it is passed over."""
     while True:
         temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_serial)}.tmp")
         try:
-            return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags, 0o600)
         except FileExistsError:
             continue
+
+
+_TEMPORARY = re.compile(r"\..+\.\d+(-\d+)?\.tmp")
+
+
+def clear_temporaries(folder: Path, before: float) -> list[str]:
+    """Remove what killed writers left in `folder` and below and did not touch since `before` (epoch s); their paths.
+
+    A writer needs its file for milliseconds. One that was suspended for longer than that fails, and writes nothing.
+    """
+    removed = []
+    for parent, _, files in os.walk(folder):
+        for name in filter(_TEMPORARY.fullmatch, files):
+            path = os.path.join(parent, name)  # noqa: PTH118  # light
+            with suppress(FileNotFoundError):
+                found = os.lstat(path)
+                if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                    os.unlink(path)  # noqa: PTH108
+                    removed.append(path)
+    return removed
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -87,7 +87,7 @@ class Reader:
     def read(self) -> list[Entry]:
         """New whole records in order ([] if the file is absent); RecordCorrupt for damage before the tail."""
         try:
-            file = self.path.open("rb")
+            file = self.path.open("rb", buffering=0)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -134,13 +134,12 @@ class Writer:
     def __init__(self, path: Path, token: str) -> None:
         atomic.make_directory(path.parent)
         self.path, self.token = path, token
-        created = not path.exists()
         self._descriptor = atomic.open_made(path, os.O_APPEND)
         try:
             cut_torn_tail(self._descriptor, path)
-            if created:
-                atomic.sync_directory(path.parent)
             self._end = os.fstat(self._descriptor).st_size
+            if not self._end:  # new, or its maker died or failed before its name was durable
+                atomic.sync_directory(path.parent)
             os.fdatasync(self._descriptor)  # what a killed predecessor had not synced will be acted on from here
             self.entries = read_all(path)
         except BaseException:
@@ -171,10 +170,15 @@ class Writer:
         line = encode_line(Entry(self.seq, self.epoch, self.token, at, "snapshot", stored))
         if not kept.exists():
             os.link(self.path, kept)
-        atomic.write(self.path, line)
-        os.close(self._descriptor)
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        self._end = len(line)
+        with atomic.replacing(self.path, os.O_APPEND) as descriptor:
+            atomic.write_all(descriptor, line)
+            os.fsync(descriptor)
+        # Held from before it got its name: there is no moment after which a full disk would leave us without a file.
+        old, self._descriptor, self._end = self._descriptor, descriptor, len(line)
+        try:
+            atomic.sync_directory(self.path.parent)
+        finally:
+            os.close(old)
 
     def close(self) -> None:
         """Close the file; again is no matter."""
@@ -191,18 +195,17 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: s
     journal's current epoch is stamped; with `take` it grows by one (the record's `epoch` is the taker's from now on).
     """
     atomic.make_directory(path.parent)
-    created = not path.exists()
     descriptor = atomic.open_made(path, os.O_APPEND)
     try:
         cut_torn_tail(descriptor, path)
+        if not os.fstat(descriptor).st_size:  # before the record: what is refused afterwards would be in doubt
+            atomic.sync_directory(path.parent)
         last_seq, last_epoch = _last(descriptor, path)
         if epoch is not None and last_epoch != epoch:
             raise Fenced(f"{path} was taken over or replaced (its epoch is {last_epoch}, ours {epoch}); stopping")
         stamped = last_epoch + 1 if take else last_epoch
         stored = Entry(last_seq + 1, stamped, token, at, kind, store_blobs(path.parent, data))
         write_line(descriptor, encode_line(stored), sync=sync)
-        if created:
-            atomic.sync_directory(path.parent)
     finally:
         os.close(descriptor)
     return Entry(last_seq + 1, stamped, token, at, kind, data)

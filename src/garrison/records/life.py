@@ -31,13 +31,15 @@ class LifeLock:
         descriptor = atomic.open_made(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if atomic.same_file(descriptor, path):  # else replaced between open and flock: it guards nothing
+                return cls(path, descriptor)
         except BlockingIOError:
-            os.close(descriptor)
-            return None
-        if not atomic.same_file(descriptor, path):  # replaced between open and flock: it guards nothing
-            os.close(descriptor)
-            return None
-        return cls(path, descriptor)
+            pass
+        except BaseException:
+            os.close(descriptor)  # a lock that nobody knows of would keep its name from everybody
+            raise
+        os.close(descriptor)
+        return None
 
     def beat(self, monotonic_ns: int, time_ns: int) -> None:
         """Record a life sign; LockLost if the file was removed or replaced.

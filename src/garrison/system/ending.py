@@ -9,7 +9,7 @@ import time
 from collections import deque
 
 from garrison.errors import GarrisonError
-from garrison.system.processes import ProcessId, Row, open_verified, table
+from garrison.system.processes import ProcessId, Row, adopted, open_verified, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,9 @@ def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float
     kill_from = time.monotonic() + grace
     give_up = kill_from + limit
     asked: set[ProcessId] = set()
-    while left := doomed(root, life, table(), caller=os.getpid(), known=asked, only_below=only_below):
+    # Twice: whoever forks and goes all the time may pass by one scan of /proc.
+    while left := (left_of(root, life, asked, only_below=only_below)
+                   or left_of(root, life, asked, only_below=only_below)):
         now = time.monotonic()
         if now >= give_up:
             pids = ", ".join(str(one.pid) for one in left)
@@ -95,6 +97,13 @@ def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float
         wake = min(now + _ROUND, give_up if deadly else kill_from)
         _wait_all(pidfds, wake)
     return sorted(asked)
+
+
+def left_of(root: ProcessId | None, life: str, known: Iterable[ProcessId], *,
+            only_below: bool = False) -> list[ProcessId]:
+    """`doomed`, now, with those that escaped by leaving parent, session and marker and became our own children."""
+    rows = table()
+    return doomed(root, life, rows, caller=os.getpid(), known={*known, *adopted(rows)}, only_below=only_below)
 
 
 def _end(one: ProcessId, deadly: bool, asked: bool) -> int | None:

@@ -157,10 +157,11 @@ class Job:
         return members
 
     def _members(self) -> list[ProcessId]:
-        """Who is left of it: by descent, by session, and by a marker of its own. Never us or those above us."""
+        """Who is left of it: by descent, by session, by a marker of its own; and who escaped all these and was
+        left to us. Never us or those above us."""
         mine = self._child.id
-        return ending.doomed(mine, self._marker, processes.table(), caller=os.getpid(),
-                                known={mine, *self._heard}, only_below=self._marker == os.environ.get(processes.MARKER))
+        return ending.left_of(mine, self._marker, {mine, *self._heard},
+                              only_below=self._marker == os.environ.get(processes.MARKER))
 
     def _finish(self) -> JobResult:
         self._child.close()

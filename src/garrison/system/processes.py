@@ -17,7 +17,7 @@ from garrison.light import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Protocol
 else:
@@ -361,9 +361,29 @@ def exit_code(pid: int) -> int | None:
     return _codes.get(pid)
 
 
-def become_subreaper() -> None:
-    """Make orphans below us our children, so that `reap` collects them."""
+def adopted(rows: Iterable[Row]) -> list[ProcessId]:
+    """Children of ours that bear no marker and that we did not start: what a program of ours left behind as it ended.
+
+    Empty in a process that is no adopting subreaper; its children may be anybody's.
+    """
+    me = os.getpid()
+    return [row.id for row in rows
+            if _adopting and row.ppid == me and row.marker is None and row.pid not in _spawned]
+
+
+_adopting = False
+"""Whether every orphan that becomes our child comes from what we started."""
+
+
+def become_subreaper(*, adopting: bool = False) -> None:
+    """Make orphans below us our children, so that `reap` collects them.
+
+    With `adopting` they are ours to end, too (`adopted`): only for a process that had no children when it began.
+    """
     import ctypes
+
+    global _adopting  # noqa: PLW0603  # a process is a subreaper as a whole
+    _adopting = adopting
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:

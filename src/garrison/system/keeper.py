@@ -1,0 +1,64 @@
+"""The keeper: a process that stays above an orchestrator, so that nothing an agent starts can outlive its life.
+
+An agent's programs may leave their session, their parent and their life marker (`env -i setsid … &`); an orphan then
+belongs to the nearest subreaper above. The orchestrator is one; when it dies by SIGKILL its orphans come to the keeper,
+who ends them and then goes as the orchestrator went. `divide` makes one process two, before anything is locked.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from garrison.errors import GarrisonError
+from garrison.system import ending, processes
+
+_HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+GRACE = 0.5
+"""Seconds between TERM and KILL for what a life leaves: shorter than a supervisor's, who ends the keeper, too."""
+
+
+def divide() -> None:
+    """Return in a child that is a subreaper; the caller stays above it as its keeper, and ends after it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    processes.become_subreaper()
+    pid = os.fork()
+    if pid:
+        _keep(pid)
+    processes.become_subreaper()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _keep(pid: int) -> NoReturn:
+    """Wait for the end of `pid`, end what is left below, and go with its exit code or by its signal."""
+    found = processes.probe(pid)
+    code = None
+    while code is None:
+        heard = signal.sigwait(_HEARD)
+        code = processes.reap().get(pid)
+        if code is None and heard == signal.SIGTERM and found is not None:  # the others its own terminal sends it
+            processes.send(found.pid, found.ticks, heard)
+    left = bury()
+    if left:
+        print(f"ended what its agent had left running: {left}", file=sys.stderr, flush=True)
+    if code < 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def bury() -> str:
+    """End whatever lives below this process and bears no other life's marker; who they were, for a log."""
+    me = processes.probe(os.getpid())
+    assert me is not None
+    try:
+        ended = ending.sweep(me.id, processes.marker(os.getpid()) or "", grace=GRACE, only_below=True)
+    except GarrisonError as error:
+        return str(error)
+    finally:
+        processes.reap()
+    return ", ".join(str(one.pid) for one in ended)

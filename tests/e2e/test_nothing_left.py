@@ -1,0 +1,210 @@
+"""Whatever an agent starts goes with it, and whatever loses its home, its tree or all above it stops by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support import PROGRAM, Node, Place, wait_for
+
+
+def fork(place: Place, number: int = 1) -> str:
+    """Shell that forks programs which leave parent, session, name and marker, `number` times each way."""
+    nap = place.root / "nap"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", nap)
+    quiet = "</dev/null >/dev/null 2>&1"
+    ways = [f"env -i PATH=$PATH setsid -f {nap} 1000 {quiet}", f"(setsid {nap} 1001 {quiet} &)",
+            f"(env -i {nap} 1002 {quiet} &)", f"env -i setsid sh -c '({nap} 1003 &) ; {nap} 1004' {quiet} &"]
+    return f"for n in $(seq {number}); do {'; '.join(ways[:3])}; {ways[3]} done; "
+
+
+def naps(place: Place) -> list[int]:
+    return [one.pid for one in place.mine() if one.argv.startswith(str(place.root / "nap"))]
+
+
+def held(place: Place, number: int = 1, gate: str = "") -> subprocess.Popen[bytes]:
+    place.env |= {"GARRISON_RESCAN": "0.3"}
+    child = place.launch(place.graph(Node("a", before=fork(place, number) + place.hold("a"))), gate=gate)
+    place.arrived("a")
+    wait_for("all have forked", lambda: len(naps(place)) >= 5 * number)
+    return child
+
+
+@pytest.mark.parametrize("terminal", ["process", pytest.param("tmux", marks=pytest.mark.slow)])
+def test_what_an_agent_forked_away_ends_with_its_life_and_with_its_work(
+        places: Callable[..., Place], terminal: str) -> None:
+    """Seen to outlive the run, as children of init, before orchestrators were subreapers below a keeper."""
+    if terminal == "tmux" and shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    place = places(terminal=terminal)
+    decoy = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    child = held(place)
+    first = naps(place)
+    place.kill("orchestrator-a")
+    assert place.pid("orchestrator-a", life=2)
+    place.arrived("a")
+    assert not set(first) & set(naps(place)), "the dead life's live on beside its successor"
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    assert not naps(place)
+    place.check("a")
+    assert decoy.poll() is None
+    decoy.kill()
+    decoy.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stop", "kill all", "home"])
+def test_a_fork_bomb_leaves_nobody(place: Place, how: str) -> None:
+    child = held(place, 40)
+    assert len(naps(place)) >= 200
+    if how == "stop":
+        assert place.command("stop", "r1").returncode == 0
+    elif how == "home":
+        wait_for("the home is removed", lambda: shutil.rmtree(place.home, ignore_errors=True)
+                 or not place.home.exists())
+    else:
+        place.kill("launch", "guardian-crew", "runner-a", "orchestrator-a")
+    child.wait(60)
+    wait_for("nobody is left", lambda: not naps(place))
+
+
+@pytest.mark.parametrize("what", ["home moved", "trees", pytest.param("gate", marks=pytest.mark.slow)])
+def test_who_loses_home_or_tree_stops_by_itself(place: Place, what: str) -> None:
+    """Seen: with its tree gone an agent went on, and a gate whose home was gone ran to its end, for nothing."""
+    if what == "gate":
+        place.env |= {"GARRISON_RESCAN": "0.3"}
+        slow = f"test ! -e a-r1.txt || {{ touch {place.root}/at-gate; sleep 1000; }}"
+        child = place.launch(place.graph(Node("a")), gate=slow)
+        place.arrived("gate")
+    else:
+        child = held(place)
+    if what == "trees":
+        shutil.rmtree(next(place.trees.glob("*/r1/a")))
+        assert place.finish(child) == 1, place.told()
+        assert "was removed under it" in place.nodes()["a"]["reason"]
+    else:
+        place.home.rename(place.root / "moved")
+        assert child.wait(60) == 1, place.told()
+    wait_for("nobody is left", lambda: not place.mine())
+    assert what == "trees" or not place.home.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["read-only", "unmounted"])
+def test_a_home_that_becomes_read_only_or_is_unmounted_stops_all(place: Place, how: str) -> None:
+    place.env |= {"GARRISON_RESCAN": "0.3"}
+    place.home.mkdir()
+    script = f"mount -t tmpfs tmpfs {place.home} && touch {place.root}/mounted && exec sleep 1000"
+    keeper = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stderr=subprocess.DEVNULL, cwd="/")
+    wait_for("a mount or none", lambda: (place.root / "mounted").exists() or keeper.poll() is not None)
+    if keeper.poll() is not None:
+        pytest.skip("a disk of one's own needs root and mounts")
+    enter = ["nsenter", "-t", str(keeper.pid), "-m", f"--wd={place.root}"]
+    try:
+        with (place.root / "out").open("ab") as output:
+            child = subprocess.Popen([*enter, *PROGRAM, *place.launch_arguments(
+                place.graph(Node("a", before=fork(place) + place.hold("a"))), "r1")], env=place.env,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+        place.started.append(child)
+        place.arrived("a")
+        change = ["mount", "-o", "remount,ro", place.home] if how == "read-only" else ["umount", "-l", place.home]
+        # A file that is open for writing keeps a mount from becoming read-only; the superblock's own way does not.
+        done = subprocess.run([*enter, *map(str, change)], check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"cannot {change}: {done.stderr.strip()}")
+        wait_for("nobody is left", lambda: not place.mine())
+        assert child.wait(60) == 1, place.told()
+        assert "Traceback" not in place.told()
+    finally:
+        keeper.kill()
+        keeper.wait()
+
+
+@pytest.mark.slow
+def test_a_guardian_in_another_pid_namespace_is_left_alone_by_a_new_launcher(place: Place) -> None:
+    """The launcher dies, `up` in another container on the same home brings one there; nobody is doubled or ended."""
+    unshare = ["unshare", "-pf", "--mount-proc"]
+    if os.geteuid() != 0 or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("a pid namespace of one's own needs root")
+    child = held(place)
+    pids = {stem: place.pid(stem) for stem in ("guardian-crew", "runner-a", "orchestrator-a")}
+    place.kill("launch")
+    child.wait()
+    there = subprocess.Popen([*unshare, "sh", "-c", '"$@"; sleep 1000', "sh", *PROGRAM, "up"], env=place.env,
+                             cwd=place.root, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_for("a launcher there", lambda: place.identity("launch")["incarnation"] == 2
+                 and place.identity("launch")["status"] == "active")
+        assert place.command("status", "r1").returncode == 0
+        assert "another pid namespace" in place.command("stop", "r1").stderr
+        assert place.command("up").stdout == ""
+        assert {stem: place.pid(stem) for stem in pids} == pids
+        place.free("a")
+        wait_for("the run is over", lambda: place.identity("launch")["status"] == "terminated")
+        assert {stem: place.identity(stem)["incarnation"] for stem in pids} == dict.fromkeys(pids, 1)
+        place.check("a", history=False)
+    finally:
+        for one in subprocess.run(["ps", "-o", "pid=", "--ppid", str(there.pid)], capture_output=True, text=True,
+                                  check=False).stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(one), signal.SIGKILL)
+        there.wait()
+
+
+REUSE = """
+import os, signal, sys, time
+from pathlib import Path
+from garrison.records.identity import Identity
+from garrison.records.names import Key
+from garrison.records.store import Store
+from garrison.supervise.lease import activate
+from garrison.supervise.observe import Observer
+from garrison.supervise.replace import replace_life
+from garrison.system import processes
+from garrison.system.clock import SystemClock
+last = Path("/proc/sys/kernel/ns_last_pid")
+observer = Observer(Store(Path(sys.argv[1])), processes.RealProcesses(), SystemClock())
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    return pid
+pid = fork()
+me = observer.me(pid)
+key = Key("runner", "a", "r1")
+lease = Identity("i", key.role, key.name, key.run, observer.clock.utc(), status="starting")
+identity = observer.store.update(Identity, key, lambda old: activate(lease, me, observer.clock.utc()))
+assert observer.judge(identity).state == "alive"
+pidfd = os.pidfd_open(pid)
+os.kill(pid, signal.SIGKILL)
+os.waitpid(pid, 0)
+time.sleep(0.05)
+last.write_text(str(pid - 1))
+assert fork() == pid, "the pid was not given again"
+verdict = observer.judge(identity)
+assert (verdict.state, verdict.why) == ("dead", f"process {pid} is another one now"), verdict
+assert observer.stale_reason(identity, 300) == "process_gone"
+assert not processes.send(pid, me.start_ticks, signal.SIGKILL)
+assert processes.open_verified(pid, me.start_ticks) is None
+assert replace_life(observer, identity, verdict.why, 0.2).status == "crashed"
+assert processes.probe(pid) and not processes.probe(pid).zombie, "a foreign process was ended"
+print("spared", pid)
+"""
+
+
+def test_a_foreign_process_with_a_dead_lifes_pid_is_never_touched(tmp_path: Path) -> None:
+    unshare = ["unshare", "-pf", "--mount-proc"]
+    if os.geteuid() != 0 or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("a pid namespace of one's own needs root")
+    done = subprocess.run([*unshare, PROGRAM[0], "-c", REUSE, str(tmp_path / "home")], capture_output=True, text=True,
+                          check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("spared")

@@ -1,0 +1,59 @@
+"""Only what is ours is touched: whoever signals a process does it through `processes.send` or a sweep.
+
+Both verify by pidfd and start ticks that the process is still the one that was meant. Any other way to signal must
+stand in the list below, with the reason why it can reach nobody else.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import garrison
+
+ROOT = Path(garrison.__file__).parent
+SIGNALS = frozenset({"kill", "killpg", "tgkill", "terminate", "send_signal", "pidfd_send_signal", "pthread_kill",
+                     "raise_signal"})
+PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", "killall")
+ALLOWED = {
+    "system/processes.py:pidfd_send_signal": (1, "`send` itself, through a verified pidfd"),
+    "system/ending.py:pidfd_send_signal": (3, "the sweep, through verified pidfds"),
+    "system/keeper.py:kill": (1, "itself: it ends by the signal that ended its orchestrator"),
+    "system/failpoint.py:kill": (1, "itself, for tests"),
+    "cli/watch.py:kill": (1, "itself: Ctrl-Z of a person who watches"),
+    "agents/claude/stretch.py:kill": (1, "itself: its starter is gone"),
+    "agents/scripted.py:kill": (1, "itself or its parent, told so by a test's script"),
+    "cli/demo_claude.py:terminate": (1, "a child of its own that is not reaped: the demo's model server"),
+    "cli/demo_claude_stage.py:terminate": (1, "a child of its own that is not reaped: the demo's model server"),
+    "cli/demo_stage.py:send_signal": (2, "a child of its own that is not reaped: the demo's launcher"),
+    "testing/isolation.py:send_signal": (1, "a child of its own that is not reaped: what it isolates"),
+    "agents/claude/work.py:kill": (2, "`Job.kill`"),
+    "agents/command.py:kill": (1, "`Job.kill`"),
+    "layers/runner.py:kill": (1, "`Job.kill` of its jobs"),
+    "layers/runner_jobs.py:kill": (1, "`Job.kill`"),
+    "system/tmux.py:kill-server": (1, "by our own socket, when no session is left on it"),
+    "system/tmux.py:kill-session": (1, "by our own socket, by id, only on the very server that made it"),
+}
+"""file:way → (how often it stands there, why it touches nothing foreign)."""
+
+
+def found() -> Counter[str]:
+    """Every place in the product that could signal a process."""
+    places: Counter[str] = Counter()
+    for path in sorted(ROOT.rglob("*.py")):
+        where = path.relative_to(ROOT).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+                if name in SIGNALS:
+                    places[f"{where}:{name}"] += 1
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for program in PROGRAMS:
+                    if node.value.startswith(program) or f" {program} " in node.value:
+                        places[f"{where}:{program}"] += 1
+    return places
+
+
+def test_nobody_else_signals_a_process() -> None:
+    assert found() == {place: number for place, (number, _) in ALLOWED.items()}

@@ -90,7 +90,7 @@ def benches(kind: str, tmp_path: Path) -> Iterator[Bench]:
     home.mkdir()
     work.mkdir()
     terminal, _ = choose_terminal(kind, home)
-    server = lambda: {int(one.server.split(":")[0]) for one in terminal.sessions() if one.server}  # noqa: E731
+    server = lambda: {int(one.server.split(":")[0]) for one in terminal.sessions() if one.kind == "tmux"}  # noqa: E731
     yield Bench(terminal, work)
     servers = server()
     for session in terminal.sessions():

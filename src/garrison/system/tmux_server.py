@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.system import processes
+from garrison.system import processes, tmux_client
 
 CONFIGURATION = """\
 set -s exit-empty off
@@ -58,17 +58,8 @@ def available() -> str | None:
 
 def end_lost_server(home: Path) -> None:
     """End our server of a home that was removed: its socket went too, so that nobody could reach it again."""
-    ours = os.fsencode(home / "run" / "tmux.conf")
-    for one in processes.probes():
-        if one.comm.startswith("tmux") and ours in _argv(one.pid):
-            processes.send(one.pid, one.ticks, signal.SIGTERM)
-
-
-def _argv(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    for one in tmux_client.servers(home / "run"):
+        processes.send(one.pid, one.ticks, signal.SIGTERM)
 
 
 def start_server(socket: Path, configuration: Path) -> None:
@@ -126,6 +117,8 @@ def socket_path(run: Path) -> Path:
         if noted.parent.is_dir():
             _check_private(noted.parent)
             return noted
+        if (living := tmux_client.revive(run)) is not None:
+            return living  # the runtime directory was emptied under a server that lives on
     folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
     temporary = note.with_name(f".{note.name}.{os.getpid()}.tmp")
     temporary.write_text(f"{folder / 'tmux.sock'}\n")

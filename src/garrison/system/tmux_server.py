@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.system import processes, tmux_client
+from garrison.system import processes, tmux_client, user_manager
 
 CONFIGURATION = """\
 set -s exit-empty off
@@ -72,7 +72,7 @@ def start_server(socket: Path, configuration: Path) -> None:
     temporary.replace(configuration)
     command = [shutil.which("tmux") or "tmux", "-u", "-S", str(socket), "-f", str(configuration), "start-server"]
     errors = ""
-    for prefix in (_scope(os.environ), []):
+    for prefix in (_scope(), []):
         try:
             answer = subprocess.run([*prefix, *_empty(os.environ), *command], cwd="/", stdin=subprocess.DEVNULL,
                                     capture_output=True, text=True, timeout=30, check=False, start_new_session=True)
@@ -92,13 +92,12 @@ def _empty(source: Mapping[str, str]) -> list[str]:
     return [shutil.which("env") or "/usr/bin/env", "-i", *kept]
 
 
-def _scope(source: Mapping[str, str]) -> list[str]:
-    """The prefix that puts the server in a scope of its own, where there is a user manager."""
-    runtime = source.get("XDG_RUNTIME_DIR")
-    program = shutil.which("systemd-run")
-    if not runtime or not program or not (Path(runtime) / "systemd" / "private").exists():
-        return []
-    return [program, "--user", "--scope", "--quiet", "--collect", "--"]
+def _scope() -> list[str]:
+    """The prefix that puts the server in a scope of its own, where that keeps it alive."""
+    manager = user_manager.find(os.environ)
+    chosen = user_manager.way(in_unit=False, unit=False, manager=manager is not None,
+                              lingering=user_manager.lingering(manager))
+    return user_manager.scope(manager) if chosen == "scope" else []
 
 
 def socket_path(run: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -32,10 +33,8 @@ def power_off(place: Place) -> None:
     """Every process of the place at once, tmux servers included, with no time to say anything."""
     while found := place.mine():
         for one in found:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(one.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         for child in place.started:
             child.poll()
 
@@ -83,7 +82,8 @@ def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> N
         reuse(path, decoy.pid)
 
     bare = {"PATH": "/usr/bin:/bin", "HOME": place.env["HOME"], "GARRISON_HOME": place.env["GARRISON_HOME"],
-            "GARRISON_BOOT_ID": "boot-2", "XDG_STATE_HOME": place.env["XDG_STATE_HOME"]}
+            "GARRISON_BOOT_ID": "boot-2", "XDG_STATE_HOME": place.env["XDG_STATE_HOME"],
+            "LEDGER": place.env["LEDGER"], "WITNESS": place.env["WITNESS"]}  # named with --env at the launch
     cron = subprocess.run([str(REGISTRY), "find-stale", "--respawn"], env=bare, cwd="/", capture_output=True, text=True,
                           check=False, stdin=subprocess.DEVNULL, timeout=100)
     assert cron.returncode == 0, cron.stderr
@@ -95,9 +95,8 @@ def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> N
     place.arrived("b")
     assert decoy.poll() is None, "a foreign process that has the pid of one of ours was killed"
     assert deaths(place, "orchestrator-b") == deaths(place, "guardian-crew") == ["the machine was booted since"]
-    lives = {stem: identity["incarnation"] for stem, identity in place.identities().items()
-             if stem.endswith(("-b", "launch", "crew"))}
-    assert set(lives.values()) == {2}, lives
+    lives = [place.identity(stem)["incarnation"] for stem in ("launch", "guardian-crew", "runner-b", "orchestrator-b")]
+    assert lives == [2, 2, 2, 2]
     prompt = (place.home / "runs/r1/nodes/b/1/prompt.md").read_text()
     assert "RESUMPTION CONTEXT" in prompt
     assert "half is there, seen by life 1" in prompt
@@ -186,6 +185,7 @@ def test_a_stopped_tmux_server_keeps_no_layer(places: Callable[..., Place]) -> N
     assert stat(server) is None or stat(server)[0] == "Z", "it outlived its last session"  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_a_stop_goes_on_when_the_one_who_heard_it_dies(place: Place) -> None:
     child = place.launch(place.graph(holding(place, "a")))
     place.arrived("a")
@@ -212,6 +212,7 @@ def pending(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("ShdPnd:")).split()[1], 16)
 
 
+@pytest.mark.slow
 def test_up_says_what_it_cannot_bring_up(place: Place) -> None:
     child = place.launch(place.graph(holding(place, "a")))
     place.arrived("a")
@@ -244,7 +245,6 @@ def test_an_agent_that_eats_the_memory_is_named(place: Place) -> None:
         assert place.finish(child) == 0, place.told()
         (why,) = deaths(place, "orchestrator-a")
         assert "killed, probably out of memory" in why
-        assert "life 1 died: killed, probably out of memory" in (place.root / "out").read_text()
         place.check("a", history=False)
     finally:
         wait_for("the cgroup is empty", lambda: not (group / "cgroup.procs").read_text())

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from garrison.cli import launch_cmd
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.layers import bringing_up, launching
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
+from garrison.system import user_manager
 
 
 @pytest.fixture
@@ -37,6 +41,26 @@ def test_a_run_that_cannot_go_on_is_told_and_the_next_one_started(
     assert words[0].line.startswith("run r1 is not resumed: ")
     assert "has no branch gone any more" in words[0].line
     assert started == ["r2"]
+
+
+def test_the_command_says_both_and_fails_for_the_one(
+        home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bringing_up, "start_detached", lambda *_: 7)
+    done = CliRunner().invoke(launch_cmd.up, ["--home", str(home)])
+    assert (done.exit_code, done.stdout) == (1, "r2\n")
+    assert done.stderr.startswith("run r1 is not resumed: ")
+    told = CliRunner().invoke(launch_cmd.up, ["--home", str(home), "--json"])
+    assert [(word["run"], word["state"]) for word in json.loads(told.stdout)] == [("r1", "refused"), ("r2", "started")]
+
+
+def test_a_unit_of_this_home_is_started_instead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    manager = user_manager.Manager("/rt", "systemd-run", "systemctl")
+    monkeypatch.setattr(user_manager, "find", lambda _environ: manager)
+    monkeypatch.setattr(user_manager, "has_unit", lambda *_: True)
+    monkeypatch.setattr(user_manager, "start_unit", lambda _manager, run: not begun.append(run))
+    assert [word.why for word in bringing_up.bring_up(home)][1] == "as garrison@r2.service"
+    assert begun == ["r2"]
 
 
 @pytest.mark.parametrize("lost", [AlreadyAlive("it lives"), Fenced("it moved on"), Refused("replace it first")])

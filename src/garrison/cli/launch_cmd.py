@@ -219,7 +219,8 @@ class _Stopping:
         """Whether nobody lives any more."""
         living = _living(self.world, self.launch.run_id)
         if living and self.asked not in {one.agent_id for one in living}:
-            self.asked = self._ask()
+            with contextlib.suppress(AlreadyAlive):  # one is just beginning, and is asked when it has begun
+                self.asked = self._ask()
         return not living
 
     def _ask(self) -> str:
@@ -233,10 +234,8 @@ class _Stopping:
         status = launching.state_of(world, run).status
         if status in ("done", "failed", "stopped") and not _living(world, run):
             raise Refused(f"run {run} is {status} already")
-        with contextlib.suppress(AlreadyAlive):  # it is just beginning, and is asked when it has begun
-            launching.start_detached(world, self.launch, ["--stop"])
-            return world.store.get(Identity, launcher(run)).agent_id
-        return ""
+        launching.start_detached(world, self.launch, ["--stop"])
+        return world.store.get(Identity, launcher(run)).agent_id
 
 
 def _only_running(world: World) -> str:

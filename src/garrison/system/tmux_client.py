@@ -100,7 +100,7 @@ def end_deaf(run: Path) -> None:
 
 def revive(run: Path) -> Path | None:
     """Let our living server make the socket anew that was removed from under it; where that is, None without one."""
-    for one in servers(run):
+    for one in servers(run) if run.is_dir() else ():  # a home that was removed is not made anew
         words = argv(one.pid)
         at = words.index(b"-S") + 1 if b"-S" in words else len(words)
         if at >= len(words):

@@ -24,7 +24,7 @@ from garrison.system import ending, processes
 from garrison.system.plain import PlainTerminal
 from garrison.system.terminal import Session, Terminal, choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape
-from garrison.system.tmux_server import _scope, available, socket_path
+from garrison.system.tmux_server import available, socket_path
 
 T = TypeVar("T")
 needs_tmux = pytest.mark.skipif(not available(), reason="there is no tmux >= 3.2 on PATH")
@@ -90,7 +90,7 @@ def benches(kind: str, tmp_path: Path) -> Iterator[Bench]:
     home.mkdir()
     work.mkdir()
     terminal, _ = choose_terminal(kind, home)
-    server = lambda: {int(one.server.split(":")[0]) for one in terminal.sessions() if one.server}  # noqa: E731
+    server = lambda: {int(one.server.split(":")[0]) for one in terminal.sessions() if one.kind == "tmux"}  # noqa: E731
     yield Bench(terminal, work)
     servers = server()
     for session in terminal.sessions():
@@ -524,17 +524,6 @@ def test_a_socket_directory_of_somebody_else_is_refused(tmp_path: Path, short: P
     folder.symlink_to(tmp_path)
     with pytest.raises(GarrisonError, match="0700"):
         socket_path(run)
-
-
-def test_a_scope_is_used_only_where_there_is_a_user_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "systemd-run"
-    program.touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert _scope({"XDG_RUNTIME_DIR": str(tmp_path)}) == []
-    assert _scope({}) == []
-    (tmp_path / "systemd").mkdir()
-    (tmp_path / "systemd" / "private").touch()
-    assert _scope({"XDG_RUNTIME_DIR": str(tmp_path)})[:3] == [str(program), "--user", "--scope"]
 
 
 @pytest.mark.parametrize("name", ["", "a b", "-a", "=a", "a\n", "a#{pid}", "$1"])

@@ -1180,7 +1180,7 @@ def up(*, resume: bool) -> Callable[[World, Process], Steps]:
 
 
 def successor_needed(w: World, run: str) -> bool:
-    """Whether `garrison up` would start a launcher (`launching.wants_launcher`)."""
+    """Whether `garrison up` would start a launcher (`bringing_up.wants_launcher`)."""
     if w.ended(run) in ("done", "failed", "stopped"):
         return False
     view = w.view(launcher(run))

@@ -224,11 +224,12 @@ def _find_stale(options: argparse.Namespace) -> None:
 
 
 def _respawn(home: str | None) -> None:
-    from garrison.layers.launching import respawn
+    from garrison.layers.bringing_up import QUIET, bring_up
     from garrison.settings import find_home
 
-    for run in respawn(find_home(home)):
-        say(f"run {run}: a launcher was started")
+    for word in bring_up(find_home(home)):
+        if word.state not in QUIET:
+            say(word.line)
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -14,8 +15,9 @@ import click
 
 from garrison.cli import completing
 from garrison.cli.helping import Explained
-from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.layers import launching
+from garrison.layers.bringing_up import QUIET, bring_up
 from garrison.layers.launching import Request
 from garrison.layers.queue_notes import waiting_of_others
 from garrison.layers.world import World
@@ -95,6 +97,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     if dry_run:
         _describe(prepared, as_json=as_json)
         return
+    if note := launching.note_on_logout(world):
+        _say(note)
     created = launching.create(world, prepared)
     _say(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}")
     _go(world, created, flags, detach=detach)
@@ -163,10 +167,23 @@ def _describe(prepared: launching.Prepared, *, as_json: bool) -> None:
 
 @click.command(cls=Explained, examples=(("garrison up", "each run that goes on is printed"),))
 @HOME
-def up(home: str | None) -> None:
-    """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat."""
-    for run in launching.respawn(find_home(home)):
-        click.echo(run)
+@click.option("--json", "as_json", is_flag=True, help="A word on every run, as JSON.")
+def up(home: str | None, as_json: bool) -> None:
+    """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat.
+
+    Runs that a person stopped, that were given up or that run elsewhere are left alone, and it says so. Exit 1 if a run
+    should go on and cannot (its repository is gone, say); the others are brought up all the same.
+    """
+    words = bring_up(find_home(home))
+    if as_json:
+        click.echo(json.dumps([vars(word) for word in words], indent=2))
+    for word in words:
+        if word.state == "started" and not as_json:
+            click.echo(word.run)
+        elif word.state not in (*QUIET, "started"):
+            _say(word.line)
+    if any(word.state == "refused" for word in words):
+        raise SystemExit(1)
 
 
 @click.command(cls=Explained, examples=(
@@ -183,13 +200,42 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
     launch_ = world.launch(run)
     if launch_.adhoc:
         _stop_adhoc(world, run)
-    else:
-        _ask_to_stop(world, launch_)
-    if not _await(lambda: not _living(world, run), timeout):
+    over = (lambda: not _living(world, run)) if launch_.adhoc else _Stopping(world, launch_).over
+    if not _await(over, timeout):
         raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, "
                             "and say `garrison stop` again to hurry")
     state = launching.state_of(world, run)
     click.echo(f"run {run}: {'stopped' if launch_.adhoc else state.status}")
+
+
+class _Stopping:
+    """A run that was asked to stop; where the one who heard it dies before all is over, the next one is asked."""
+
+    def __init__(self, world: World, launch_: run_records.Launch) -> None:
+        self.world, self.launch = world, launch_
+        self.asked = self._ask()
+
+    def over(self) -> bool:
+        """Whether nobody lives any more."""
+        living = _living(self.world, self.launch.run_id)
+        if living and self.asked not in {one.agent_id for one in living}:
+            with contextlib.suppress(AlreadyAlive):  # one is just beginning, and is asked when it has begun
+                self.asked = self._ask()
+        return not living
+
+    def _ask(self) -> str:
+        """TERM to the highest living layer; if neither launcher nor guardian lives, a launcher that only stops."""
+        world, run = self.world, self.launch.run_id
+        for key in (launcher(run), Key("guardian", self.launch.pipeline_id, run)):
+            identity = world.store.read(Identity, key)
+            if identity and world.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
+                world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
+                return identity.agent_id
+        status = launching.state_of(world, run).status
+        if status in ("done", "failed", "stopped") and not _living(world, run):
+            raise Refused(f"run {run} is {status} already")
+        launching.start_detached(world, self.launch, ["--stop"])
+        return world.store.get(Identity, launcher(run)).agent_id
 
 
 def _only_running(world: World) -> str:
@@ -202,19 +248,6 @@ def _only_running(world: World) -> str:
 def _living(world: World, run: str) -> list[Identity]:
     records, _ = world.store.list(Identity)
     return [one for one in records if one.run_id == run and world.observer.judge(one).living]
-
-
-def _ask_to_stop(world: World, launch_: run_records.Launch) -> None:
-    """TERM to the highest living layer; if neither launcher nor guardian lives, a launcher that only stops."""
-    for key in (launcher(launch_.run_id), Key("guardian", launch_.pipeline_id, launch_.run_id)):
-        identity = world.store.read(Identity, key)
-        if identity and world.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
-            world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
-            return
-    status = launching.state_of(world, launch_.run_id).status
-    if status in ("done", "failed", "stopped") and not _living(world, launch_.run_id):
-        raise Refused(f"run {launch_.run_id} is {status} already")
-    launching.start_detached(world, launch_, ["--stop"])
 
 
 def _stop_adhoc(world: World, run: str) -> None:

@@ -15,6 +15,7 @@ from garrison.records.identity import Identity, ended, step
 from garrison.records.life import is_held
 from garrison.records.signals import Signal
 from garrison.supervise.explain import to_plain
+from garrison.supervise.postmortem import cause, hung_up
 from garrison.supervise.replace import fence, sweep_life
 from garrison.supervise.restart import CRASH, HUNG
 from garrison.supervise.start import fresh_id
@@ -22,6 +23,7 @@ from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import judge
 from garrison.supervise.watch import Watcher
 from garrison.system import failpoint
+from garrison.system.autopsy import Autopsy, tmux_server_died
 from garrison.system.clock import iso
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Crew:
     def __init__(self, world: World, life: Life, journal: Writer) -> None:
         self.world, self.life, self.journal = world, life, journal
         self._watcher = Watcher(world.observer, world.timing.beat_timeout, world.timing.rescan)
+        self.autopsy = Autopsy()
 
     def record(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> Entry:
         """Append to the own journal."""
@@ -77,13 +80,30 @@ class Crew:
         """Fence and sweep a dead or hung life, its death of class `kind`; nothing happens if it moved on meanwhile."""
         assert view.identity is not None
         with contextlib.suppress(Fenced):
-            fenced = fence(self.world.observer, view.identity, why, HUNG if view.hung else kind,
-                           view.evidence if view.hung else None)
-            self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation, "why": why,
+            fenced = fence(self.world.observer, view.identity, self._died_of(view, why),
+                           HUNG if view.hung else kind, view.evidence if view.hung else None)
+            self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation, "why": fenced.reason,
                                    "evidence": fenced.metadata.get("evidence", {})})
             failpoint.here(":fenced")
             self.sweep(fenced)
             failpoint.here(":swept")
+
+    def _died_of(self, view: LifeView, why: str) -> str:
+        """Why a process that was found dead died, as far as the kernel and its terminal tell."""
+        identity = view.identity
+        if view.verdict is None or view.verdict.state != "dead" or identity is None:
+            return why
+        if not identity.pid or not identity.start_ticks or not self._seen_here(identity):
+            return why
+        one = identity.pid, identity.start_ticks
+        told = cause(why, code=self.autopsy.exit_code(*one), memory=self.autopsy.out_of_memory(*one),
+                     server_died=_lost_server(identity))
+        self.autopsy.forget(*one)
+        return told
+
+    def _seen_here(self, identity: Identity) -> bool:
+        here = self.world.observer.where
+        return (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
 
     def sweep(self, identity: Identity) -> None:
         """Kill what is left of a fenced life, and journal whom."""
@@ -99,7 +119,8 @@ class Crew:
         self.sweep(identity)  # the fencing supervisor may have died between fence and sweep
         data = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
                 "monotonic": self.world.clock.monotonic(), "boot_id": self.world.observer.where.boot_id,
-                "why": identity.reason, "class": identity.metadata.get("class", CRASH)}
+                "why": hung_up(identity.reason, server_died=_lost_server(identity)),
+                "class": identity.metadata.get("class", CRASH)}
         self.record("death", data, sync=True)
         failpoint.here(":death-recorded")
         return data
@@ -171,9 +192,16 @@ class Crew:
             identity = view.identity
             if view.living and identity and identity.status == "active" and identity.pid and identity.start_ticks:
                 waker.watch_process(identity.pid, identity.start_ticks)
+                self.autopsy.watch(identity.pid, identity.start_ticks)
         folder = signals.inbox(self.world.home, self.life.key)
         if folder.is_dir():
             waker.watch_directory(folder)
+
+
+def _lost_server(identity: Identity) -> bool:
+    """Whether the life ran in a tmux session whose server is gone."""
+    session = identity.tmux or {}
+    return session.get("kind") == "tmux" and tmux_server_died(str(session.get("server", "")))
 
 
 def name_of(act: Act) -> str:

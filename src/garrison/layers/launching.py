@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
-from garrison.errors import AlreadyAlive, Fenced, GarrisonError, RecordError, Refused, UsageError
+from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused, UsageError
 from garrison.layers import notices
 from garrison.layers.loop import HELD, say
 from garrison.layers.lost_journal import refuse_lost
@@ -35,12 +35,13 @@ from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
-from garrison.records.names import Key, check_name, check_node, check_run, fit_name, fit_run, launcher, quoted
+from garrison.records.names import check_name, check_node, check_run, fit_name, fit_run, launcher, quoted
 from garrison.records.run import Launch
 from garrison.settings import homes_list, trees_root
 from garrison.supervise.lease import Wish, marker
 from garrison.supervise.replace import replace_life
 from garrison.supervise.start import take_lease
+from garrison.system import capacity, user_manager
 from garrison.system.environment import held_back
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import detached, underway
@@ -102,7 +103,7 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
         setup=request.setup or plan.setup, lock_files=request.setup_key or list(plan.setup_key),
         no_gate=request.no_gate, env=_environment_names(world, request, plan),
         held_back=held_back(world.environ, request.env), agent=request.agent,
-        max_agents=request.max_agents or max(2, os.cpu_count() or 1), max_respawn=request.max_respawn,
+        max_agents=request.max_agents or _agents_at_once(say), max_respawn=request.max_respawn,
         max_rework=request.max_rework,
         terminal=request.terminal, path=world.environ.get("PATH", os.defpath),
         locale={name: world.environ[name] for name in LOCALE if name in world.environ},
@@ -124,6 +125,15 @@ def _read(path: Path) -> str:
 def _pipeline_id(request: Request, plan: RunPlan) -> str:
     asked = request.pipeline_id
     return check_name(asked) if asked is not None else fit_name(plan.id or request.pipeline.stem)
+
+
+def _agents_at_once(say: Callable[[str], None]) -> int:
+    """The default of --max-agents; said where memory makes it less than the cores would."""
+    cores, memory = capacity.cores(), capacity.available_memory()
+    number = capacity.default_agents(cores, memory)
+    if number < capacity.default_agents(cores, None) and memory is not None:
+        say(f"note: {number} at once, for {memory >> 20} MiB of memory are left; --max-agents says otherwise")
+    return number
 
 
 def _base(request: Request, plan: RunPlan, git: Git) -> str:
@@ -326,60 +336,46 @@ def launcher_process(world: World, launch: Launch, identity: Identity,
     own = {"GARRISON_LIFE": marker(str(world.home), key, identity.incarnation),
            "GARRISON_INCARNATION": str(identity.incarnation)}
     own |= {name: world.environ[name] for name in MANAGER if world.environ.get(name)}
+    if manager := user_manager.find(world.environ):
+        own["XDG_RUNTIME_DIR"] = manager.runtime  # cron names none, and tmux's server wants a scope too
     return layer_argv(key, world.home, identity.incarnation, options), world.environment(launch, own)
+
+
+def scope_for(world: World) -> list[str]:
+    """The prefix that puts a launcher into a scope of its own, where that keeps it alive; empty elsewhere."""
+    manager = user_manager.find(world.environ)
+    in_unit = bool(world.environ.get("NOTIFY_SOCKET"))
+    chosen = user_manager.way(in_unit=in_unit, unit=False, manager=manager is not None,
+                              lingering=user_manager.lingering(manager))
+    return user_manager.scope(manager) if chosen == "scope" and user_manager.answers(manager) else []
+
+
+def note_on_logout(world: World) -> str:
+    """One line for who launches where systemd would end the run at logout; empty elsewhere."""
+    if user_manager.lingering(user_manager.find(world.environ)) is not False:
+        return ""
+    return "note: systemd may end this run when you log out; `loginctl enable-linger` lets it go on"
 
 
 def become_launcher(world: World, launch: Launch, options: list[str]) -> None:
     """Lease the launcher's life and re-execute this process as it; does not return."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    prefix = scope_for(world)
     argv, env = launcher_process(world, launch, lease_launcher(world, launch.run_id), options)
+    argv = [*prefix, *argv]
     os.execve(argv[0], argv, env)
 
 
 def start_detached(world: World, launch: Launch, options: list[str]) -> int:
     """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid."""
+    prefix = scope_for(world)
     identity = lease_launcher(world, launch.run_id)
     argv, env = launcher_process(world, launch, identity, [*options, "--quiet"])
     log = world.files(launch.run_id).layer_log("launch")
     atomic.make_directory(log.parent)
-    child = world.processes.spawn(argv, env=env, cwd=str(world.home), log=log)
+    child = world.processes.spawn([*prefix, *argv], env=env, cwd=str(world.home), log=log)
     child.close()
     return child.pid
-
-
-def respawn(home: Path) -> list[str]:
-    """`garrison up`: a launcher for each run that is unfinished, not stopped, and has none. Harmless twice at once."""
-    world = World.real(home)
-    started = []
-    for run in run_records.runs(home):
-        if not wants_launcher(world, run):
-            continue
-        try:
-            launch = check_resume(world, run)
-        except GarrisonError as error:
-            say(f"run {run} is not resumed: {error}")  # the other runs must not wait for it
-            continue
-        with contextlib.suppress(AlreadyAlive, Fenced, Refused):  # somebody was faster, and is starting it
-            start_detached(world, launch, ["--resume"])
-            started.append(run)
-    return started
-
-
-def wants_launcher(world: World, run: str) -> bool:
-    """Whether a run is unfinished, not stopped, and has no living launcher."""
-    try:
-        launch = world.launch(run)
-        if launch.adhoc or state_of(world, run).status in ("done", "failed", "stopped"):
-            return False
-        identity = world.store.read(Identity, launcher(run))
-        guardian = world.store.read(Identity, Key("guardian", launch.pipeline_id, run))
-        if guardian is not None and guardian.status == "parked":
-            return False  # given up; a person who has mended what it died of says --resume
-    except GarrisonError:
-        return False  # an unreadable run is told by `status`; the others must not wait for it
-    if identity is None:
-        return True
-    return not judge_once(world, identity).verdict.living and identity.status not in ("held", "parked")
 
 
 def adhoc(world: World, node: str, prd: str, target: Path, **task: object) -> tuple[Launch, run_records.Task]:

@@ -7,6 +7,8 @@ output.log is the truth. Its result is stamped with run, node, attempt and incar
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +30,10 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.wisdom import build_wisdom_prompt_block
+from garrison.supervise.postmortem import TERMINAL_GONE, ending
 from garrison.supervise.start import unfenced
 from garrison.system import failpoint, keeper
+from garrison.system.autopsy import oom_counter, oom_kills
 from garrison.system.git import Git
 from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import tail
@@ -63,6 +67,9 @@ class Orchestrator:
         self.work: Work | None = None
         self.stopping = False
         self._gone = False
+        self._stopped = "stopped"
+        self._oom_counter = oom_counter(os.getpid())
+        self._oom_kills = oom_kills(self._oom_counter) or 0
         self.exit_code: int | None = None
         self._reflog = self.git.git_dir(self.tree) / "logs" / "HEAD"
         self._stamp: tuple[object, object] | None = None
@@ -83,10 +90,12 @@ class Orchestrator:
         if outcome is None:
             return self._let_go(now) or answered
         if self.stopping:
-            self._end("stopped")
+            self._end(self._stopped)
         elif outcome.killed and not self._gone:
             # Without a result: the runner counts a death and starts a successor with wisdom.
-            self._end(outcome.reason or "killed")
+            grew = (oom_kills(self._oom_counter) or 0) > self._oom_kills
+            memory = ending(outcome.exit_code, memory=True) if grew else ""
+            self._end("; ".join(word for word in (memory, outcome.reason or "killed") if word))
         else:
             self._finish(outcome)
         return True
@@ -105,7 +114,7 @@ class Orchestrator:
             self._end("done")
             return True
         if self.stopping:
-            self._end("stopped")
+            self._end(self._stopped)
             return True
         self._note_progress()  # a predecessor may have died between its commit and its note of it
         again = self.assignment.prompt_file.exists()  # an earlier life of this very attempt wrote it
@@ -232,8 +241,10 @@ class Orchestrator:
         due = [] if at is None else [at - self.world.clock.monotonic()]
         return min([*due, 0.25]) if self._busy else min(due, default=None)
 
-    def stop(self, _signum: int) -> None:
+    def stop(self, signum: int) -> None:
         """End the agent in order, without a result: the attempt goes on later."""
+        if not self.stopping:
+            self._stopped = TERMINAL_GONE if signum == signal.SIGHUP else "stopped"
         self.stopping = True
         if self.work is not None:
             self.work.stop(self.world.clock.monotonic())

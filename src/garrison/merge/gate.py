@@ -1,8 +1,8 @@
 """Running set-up and gate in a slot: detached, adopted after a crash, never waited for.
 
-A run is a folder: `pid` (pid and start ticks, written by the wrapper itself) and `verdict` (exit code, 1 if its time
-was up; renamed into place). Whoever polls next finds there what the last one started. The wrapper is sh and coreutils'
-timeout, so that it outlives us. After the verdict all that bears the run's marker is ended.
+A run is a folder: `pid` (pid, start ticks and boot id, written by the wrapper itself) and `verdict` (exit code, 1 if
+its time was up; renamed into place). Whoever polls next finds there what the last one started. The wrapper is sh and
+coreutils' timeout, so that it outlives us. After the verdict all that bears the run's marker is ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 WRAPPER = r"""
 folder=$1 limit=$2 command=$3
 stat=$(cat "/proc/$$/stat"); set -- ${stat##*) }
-printf '%s %s\n' "$$" "${20}" > "$folder/pid.new" && mv "$folder/pid.new" "$folder/pid" || exit 1
+boot=${GARRISON_BOOT_ID:-$(cat /proc/sys/kernel/random/boot_id)}
+printf '%s %s %s\n' "$$" "${20}" "$boot" > "$folder/pid.new" && mv "$folder/pid.new" "$folder/pid" || exit 1
 begun=$(cut -d. -f1 /proc/uptime)
 timeout -k 5 "$limit" /bin/sh -c "$command" < /dev/null
 code=$?

@@ -22,7 +22,7 @@ from garrison.records.life import LifeLock
 from garrison.system import setup_key
 from garrison.system.furnish import furnish
 from garrison.system.git import Git, GitError
-from garrison.system.processes import living
+from garrison.system.processes import living, same_boot
 
 MAX_SLOTS = 64
 """Beyond that something is wrong with the locks."""
@@ -159,10 +159,11 @@ def job_lives(job: str) -> bool:
 
 
 def read_pid(job: Path) -> tuple[int, int] | None:
-    """(pid, start ticks) that a job's wrapper wrote into its folder; None before it did."""
+    """(pid, start ticks) that a job's wrapper wrote into its folder; None before it did, zeros if it was of
+    another boot."""
     try:
-        pid, ticks = (job / "pid").read_text().split()
-        return int(pid), int(ticks)
+        pid, ticks, *boot = (job / "pid").read_text().split()
+        return (int(pid), int(ticks)) if same_boot("".join(boot)) else (0, 0)
     except (FileNotFoundError, ValueError):
         return None
 

@@ -36,7 +36,7 @@ class PlainTerminal:
             child = processes.spawn(argv, env=env, cwd=cwd, log=log)
             child.close()
             session = Session("process", "", f"{child.pid}:{child.ticks}", "", child.pid, name, child.ticks,
-                              log=str(log))
+                              processes.boot_id(), str(log))
             self._write(session, env.get(MARKER, ""))
         return session
 
@@ -47,7 +47,7 @@ class PlainTerminal:
 
     def alive(self, session: Session) -> bool:
         """Whether that very process runs."""
-        return processes.living(session.pid, session.ticks)
+        return processes.same_boot(session.server) and processes.living(session.pid, session.ticks)
 
     def exit_code(self, session: Session) -> int | None:
         """How it ended, if this process started it."""
@@ -55,15 +55,15 @@ class PlainTerminal:
 
     def close(self, session: Session, *, grace: float = 2.0) -> None:
         """End the process and what it started; forget the session."""
-        one = ProcessId(session.pid, session.ticks)
+        one = ProcessId(session.pid, session.ticks) if processes.same_boot(session.server) else ProcessId(0, 0)
         recorded, life = self._read(session.name)
-        if recorded is None or recorded.session_id != session.session_id:
+        if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
             life = processes.marker(one.pid) or "" if processes.living(one.pid, one.ticks) else ""
         ending.sweep(one, life, grace=grace, only_below=life == os.environ.get(MARKER))
         processes.exit_code(one.pid)  # if it was our own child, it need not stay a zombie
         with self._locked():
             found = self.find(session.name)
-            if found is not None and found.session_id == session.session_id:
+            if found is not None and (found.session_id, found.server) == (session.session_id, session.server):
                 self._path(session.name).unlink(missing_ok=True)
 
     def capture(self, session: Session, lines: int = 50) -> str:

@@ -148,8 +148,16 @@ def host() -> str:
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot."""
-    return _read("/proc/sys/kernel/random/boot_id").decode().strip()
+    """The kernel's id of this boot; GARRISON_BOOT_ID in its stead is how a test plays a reboot."""
+    return os.environ.get("GARRISON_BOOT_ID") or _read("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def same_boot(recorded: str) -> bool:
+    """Whether a pid that was recorded under that boot id means anything now: pids and ticks begin anew with each boot.
+
+    A record that names no boot is taken at its word.
+    """
+    return recorded in ("", boot_id())
 
 
 def pid_namespace() -> str:

@@ -22,7 +22,7 @@ class Session:
     """One open session, to be kept in a record (`dataclasses.asdict` ↔ `Session(**…)`).
 
     `pid` is a hint for tmux (the program registers its own). `ticks` is that process's start, `server` the tmux
-    server's pid and start time: ids are counted anew by each server.
+    server's pid and start time: ids are counted anew by each server; of a plain process, the boot its pid is of.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The tmux terminal, through libtmux (imported only here), on a server of our own.
+"""The tmux terminal, on a server of our own.
 
 The rules of this file:
 
@@ -9,6 +9,7 @@ The rules of this file:
 * tmux matches names by prefix and rewrites dots and colons, so after `open` everything goes by id ($3, %7), checked
   against the server's pid and start time: a new server counts from zero again.
 * A pane's pid is a hint.
+* No command lasts for ever, and a server that was stopped or lost its socket is helped: see `tmux_client`.
 * tmux may lose the last bytes of a program that writes and exits at once (seen in 2 of 100 under load): what must not
   be lost goes to a file that the program writes itself.
 """
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import re
 import shutil
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.system import ending, processes
+from garrison.system import ending, processes, tmux_client
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 from garrison.system.tmux_attach import attach_argv
@@ -50,8 +50,6 @@ _GONE = ("no server running", "error connecting", "lost server", "server exited"
 _EMPTY = ("no current target", "no sessions")
 _READ_AND_EXECUTE = ("import json,os,sys; p=sys.argv[1]; a,e=json.load(open(p)); os.unlink(p); "
                      "os.execvpe(a[0],a,e)")
-
-logging.getLogger("libtmux").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,8 @@ class TmuxTerminal:
         _check_startable(argv[0], env, Path(cwd))
         life = env.get(MARKER, "")
         with self._locked():
-            old = self.find(name)
-            if old is not None:
+            for pane in self._named(name, replace=True):
+                old = self._session(pane)
                 if self.alive(old):
                     raise Refused(f"session {name} still runs on {self._socket()}; close it first")
                 self._remove(old)
@@ -104,11 +102,7 @@ class TmuxTerminal:
 
     def find(self, name: str, marker: str = "") -> Session | None:
         """The session of exactly that name, and of that life if given."""
-        title = encode_name(name)
-        for pane in self._panes():
-            if pane.name == title and marker in ("", pane.life):
-                return self._session(pane)
-        return None
+        return next((self._session(pane) for pane in self._named(name) if marker in ("", pane.life)), None)
 
     def alive(self, session: Session) -> bool:
         """Whether the pane's program still runs."""
@@ -184,22 +178,34 @@ class TmuxTerminal:
 
     # ------------------------------------------------------------------------------------------------- asking tmux
 
-    def _ask(self, *words: str, start: bool = False, gone: Sequence[str] | None = None) -> list[str]:
+    def _ask(self, *words: str, start: bool = False, gone: Sequence[str] | None = None,
+             replace: bool = False) -> list[str]:
         """One tmux command, its output lines. Without a server: start it (`start`), else answer `gone` or raise.
 
-        A server that goes while we connect looks like none; then the command is tried again.
+        A server that goes while we connect looks like none; then the command is tried again. One that does not answer
+        is replaced where a session is to be opened (`start`, `replace`); everywhere else it raises.
         """
-        from libtmux.common import tmux_cmd
-
+        replace = replace or start
+        patience = tmux_client.OPENING if replace else tmux_client.PATIENCE
         for attempt in range(_TRIES):
-            answer = tmux_cmd("-u", "-N", "-S", str(self._socket()), "-f", os.devnull, *words)
-            error = "; ".join(answer.stderr)
-            if answer.returncode == 0:
-                return list(answer.stdout)
+            answer = tmux_client.ask(self._run, ["-u", "-N", "-S", str(self._socket()), "-f", os.devnull, *words],
+                                     patience)
+            error = answer.error
+            if answer.code == 0:
+                return answer.lines
+            if answer.deaf:
+                if not replace:
+                    raise GarrisonError(f"the tmux server at {self._socket()} does not answer within {patience:.0f} s; "
+                                        "agents go on, the next one to start replaces it")
+                tmux_client.end_deaf(self._run)
+                continue
             if gone is not None and error in _EMPTY:
                 return list(gone)
             if not any(text in error.lower() for text in _GONE):
-                raise GarrisonError(f"tmux {words[0]} failed: {error or answer.returncode}")
+                raise GarrisonError(f"tmux {words[0]} failed: {error or answer.code}")
+            if not self._socket().exists() and tmux_client.revive(self._run) is not None:
+                self._where = None
+                continue
             if start:
                 start_server(self._socket(), self._run / "tmux.conf")
                 time.sleep(0.01 * attempt)
@@ -209,12 +215,16 @@ class TmuxTerminal:
                 break
         raise GarrisonError(f"the tmux server at {self._socket()} cannot be reached: {error}")
 
-    def _panes(self) -> list[_Pane]:
+    def _named(self, name: str, *, replace: bool = False) -> list[_Pane]:
+        """The panes of the session of exactly that name: one, or none."""
+        return [pane for pane in self._panes(replace=replace) if pane.name == encode_name(name)]
+
+    def _panes(self, *, replace: bool = False) -> list[_Pane]:
         """The first pane of every session of ours; none if there is no server."""
-        if not self._socket().exists():
+        if not self._socket().exists() and tmux_client.revive(self._run) is None:
             return []
         found: dict[str, _Pane] = {}
-        for line in self._ask("list-panes", "-a", "-F", _FORMAT, gone=()):
+        for line in self._ask("list-panes", "-a", "-F", _FORMAT, gone=(), replace=replace):
             fields = line.split(" ", 7)
             if len(fields) == 8 and fields[5]:
                 pane = _Pane(fields[0], fields[1], fields[2] == "1", int(fields[3]), fields[4],

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.system import processes
+from garrison.system import processes, tmux_client, user_manager
 
 CONFIGURATION = """\
 set -s exit-empty off
@@ -58,17 +58,8 @@ def available() -> str | None:
 
 def end_lost_server(home: Path) -> None:
     """End our server of a home that was removed: its socket went too, so that nobody could reach it again."""
-    ours = os.fsencode(home / "run" / "tmux.conf")
-    for one in processes.probes():
-        if one.comm.startswith("tmux") and ours in _argv(one.pid):
-            processes.send(one.pid, one.ticks, signal.SIGTERM)
-
-
-def _argv(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
+    for one in tmux_client.servers(home / "run"):
+        processes.send(one.pid, one.ticks, signal.SIGTERM)
 
 
 def start_server(socket: Path, configuration: Path) -> None:
@@ -81,7 +72,7 @@ def start_server(socket: Path, configuration: Path) -> None:
     temporary.replace(configuration)
     command = [shutil.which("tmux") or "tmux", "-u", "-S", str(socket), "-f", str(configuration), "start-server"]
     errors = ""
-    for prefix in (_scope(os.environ), []):
+    for prefix in (_scope(), []):
         try:
             answer = subprocess.run([*prefix, *_empty(os.environ), *command], cwd="/", stdin=subprocess.DEVNULL,
                                     capture_output=True, text=True, timeout=30, check=False, start_new_session=True)
@@ -101,13 +92,12 @@ def _empty(source: Mapping[str, str]) -> list[str]:
     return [shutil.which("env") or "/usr/bin/env", "-i", *kept]
 
 
-def _scope(source: Mapping[str, str]) -> list[str]:
-    """The prefix that puts the server in a scope of its own, where there is a user manager."""
-    runtime = source.get("XDG_RUNTIME_DIR")
-    program = shutil.which("systemd-run")
-    if not runtime or not program or not (Path(runtime) / "systemd" / "private").exists():
-        return []
-    return [program, "--user", "--scope", "--quiet", "--collect", "--"]
+def _scope() -> list[str]:
+    """The prefix that puts the server in a scope of its own, where that keeps it alive."""
+    manager = user_manager.find(os.environ)
+    chosen = user_manager.way(in_unit=False, unit=False, manager=manager is not None,
+                              lingering=user_manager.lingering(manager))
+    return user_manager.scope(manager) if chosen == "scope" else []
 
 
 def socket_path(run: Path) -> Path:
@@ -126,6 +116,8 @@ def socket_path(run: Path) -> Path:
         if noted.parent.is_dir():
             _check_private(noted.parent)
             return noted
+        if (living := tmux_client.revive(run)) is not None:
+            return living  # the runtime directory was emptied under a server that lives on
     folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
     temporary = note.with_name(f".{note.name}.{os.getpid()}.tmp")
     temporary.write_text(f"{folder / 'tmux.sock'}\n")

@@ -21,7 +21,7 @@ def note(files: ClaudeFiles, pid: int, life: int) -> None:
     """Record the CLI that runs now; `life` 0: a person's."""
     found = processes.probe(pid)
     if found is not None:
-        write_json(files.process, {"pid": pid, "ticks": found.ticks, "life": life})
+        write_json(files.process, {"pid": pid, "ticks": found.ticks, "boot": processes.boot_id(), "life": life})
 
 
 def end(files: ClaudeFiles) -> None:
@@ -29,7 +29,7 @@ def end(files: ClaudeFiles) -> None:
     old = read_json(files.process)
     if old is None:
         return
-    for number, seconds in _STEPS:
+    for number, seconds in _STEPS if processes.same_boot(str(old.get("boot", ""))) else ():
         if not processes.send(old["pid"], old["ticks"], number):
             break
         until = time.monotonic() + seconds

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordError, UsageError
+from garrison.layers.bringing_up import wants_launcher
 from garrison.layers.doctor.findings import BearerFact, LifeFact, RunFact, SessionFact, split_marker
-from garrison.layers.launching import wants_launcher
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher
 from garrison.system import processes

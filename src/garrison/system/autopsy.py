@@ -1,0 +1,126 @@
+"""What the kernel can tell of an ended process: its exit status, and whether the out-of-memory killer was at work.
+
+The rule of this file: whoever wants to know must have looked before the end. A pidfd opened in life gives the status of
+any process from Linux 6.15 on (PIDFD_GET_INFO); before that only of our own children. The kernel counts its
+out-of-memory kills by cgroup (v2 `memory.events`, v1 `memory.oom_control`) and for the machine (/proc/vmstat): a
+count that grew since is no proof, and is told as what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import struct
+from pathlib import Path
+
+from garrison.system import processes
+
+CGROUPS = Path("/sys/fs/cgroup")
+VMSTAT = Path("/proc/vmstat")
+_REAPED_MS = 50
+"""How long the parent of an ended process is given to collect it; before that its status is not told."""
+_MANY = 128
+"""Beyond so many, those that ended in order are let go."""
+_GET_INFO = 0xC040FF0B
+"""_IOWR(0xFF, 11, struct pidfd_info) of 64 bytes."""
+_WANT_EXIT = 1 << 3
+_INFO = struct.Struct("=QQ11Ii")
+
+
+class Autopsy:
+    """Watches processes in life, to tell how they ended."""
+
+    def __init__(self, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> None:
+        self._cgroups, self._vmstat = cgroups, vmstat
+        self._pidfds: dict[tuple[int, int], int] = {}
+        self._counts: dict[tuple[int, int], tuple[Path | None, int | None]] = {}
+
+    def watch(self, pid: int, ticks: int) -> None:
+        """Look at a living process, once; nothing happens if it has ended."""
+        one = (pid, ticks)
+        if one in self._counts:
+            return
+        if len(self._pidfds) >= _MANY:
+            for other in [other for other, pidfd in self._pidfds.items() if processes.ended(pidfd)]:
+                self.forget(*other)
+        pidfd = processes.open_verified(pid, ticks)
+        if pidfd is None:
+            return
+        self._pidfds[one] = pidfd
+        counter = oom_counter(pid, self._cgroups, self._vmstat)
+        self._counts[one] = (counter, oom_kills(counter))
+
+    def exit_code(self, pid: int, ticks: int) -> int | None:
+        """How it ended: exit code, negative for a signal; None if nobody can know."""
+        code = processes.exit_code(pid)
+        pidfd = self._pidfds.get((pid, ticks))
+        return exit_of(pidfd) if code is None and pidfd is not None else code
+
+    def out_of_memory(self, pid: int, ticks: int) -> bool:
+        """Whether the kernel's count of out-of-memory kills grew since that process was first looked at."""
+        counter, before = self._counts.get((pid, ticks), (None, None))
+        after = oom_kills(counter)
+        return before is not None and after is not None and after > before
+
+    def forget(self, pid: int, ticks: int) -> None:
+        """Let go of an ended process."""
+        self._counts.pop((pid, ticks), None)
+        pidfd = self._pidfds.pop((pid, ticks), None)
+        if pidfd is not None:
+            os.close(pidfd)
+
+
+def exit_of(pidfd: int) -> int | None:
+    """The status of an ended process behind a pidfd, whoever was its parent; None where the kernel does not tell."""
+    poller = select.poll()
+    poller.register(pidfd, 0)  # POLLHUP is always told: the process was collected
+    poller.poll(_REAPED_MS)
+    buffer = bytearray(_INFO.pack(_WANT_EXIT, *[0] * 13))
+    try:
+        fcntl.ioctl(pidfd, _GET_INFO, buffer)
+    except OSError:  # before Linux 6.13 there is no such call; of one that is not collected it tells nothing
+        return None
+    mask, *_, status = _INFO.unpack(buffer)
+    return os.waitstatus_to_exitcode(status) if mask & _WANT_EXIT else None
+
+
+def oom_counter(pid: int, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> Path | None:
+    """The file that counts out-of-memory kills nearest to `pid`: its cgroup's, else the machine's."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                places = [cgroups / path.strip("/") / "memory.events"]
+            elif "memory" in controllers.split(","):
+                places = [cgroups / "memory" / path.strip("/") / "memory.oom_control"]
+            else:
+                continue
+            for place in places:
+                if oom_kills(place) is not None:
+                    return place
+    return vmstat if oom_kills(vmstat) is not None else None
+
+
+def oom_kills(counter: Path | None) -> int | None:
+    """The count of `oom_kill` in such a file; None if it is not there or counts no such thing."""
+    if counter is None:
+        return None
+    try:
+        for line in counter.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def tmux_server_died(server: str) -> bool:
+    """Whether the tmux server of a recorded session (`pid:start time`) is gone; False if none is recorded."""
+    pid = server.partition(":")[0]
+    if not pid.isdigit():
+        return False
+    found = processes.probe(int(pid))
+    return found is None or found.zombie or not found.comm.startswith("tmux")

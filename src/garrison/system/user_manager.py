@@ -1,0 +1,127 @@
+"""systemd's user manager, where there is one: a scope of one's own, a unit that keeps a launcher, lingering.
+
+What decides is pure (`way`, `serves`, `lingering_of`); what asks bears a time limit and takes no answer for a no.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Way = Literal["here", "unit", "scope", "detached"]
+"""How a launcher begins: as the unit that runs us already, through its unit, in a scope of its own, or detached."""
+
+SECONDS = 10.0
+"""How long the user manager may take for an answer."""
+STARTING = 100.0
+"""How long it may take to start a unit, which waits until the launcher is ready."""
+
+
+@dataclass(frozen=True)
+class Manager:
+    """A user manager that can be asked: its runtime directory and the programs that ask it."""
+
+    runtime: str
+    systemd_run: str
+    systemctl: str = ""
+    loginctl: str = ""
+
+
+def way(*, in_unit: bool, unit: bool, manager: bool, lingering: bool | None) -> Way:
+    """How to begin a launcher. Pure.
+
+    `in_unit`: a service manager runs us as its main process and waits for our word; `unit`: the run's unit is there
+    and serves this home; `lingering`: None if unknown. A scope of a manager that goes at logout would take us with it,
+    where a session's left-over processes may stay: so only a lingering one is worth having.
+    """
+    if in_unit:
+        return "here"
+    if unit:
+        return "unit"
+    return "scope" if manager and lingering is not False else "detached"
+
+
+def find(environ: Mapping[str, str]) -> Manager | None:
+    """The user manager of whoever `environ` is of; cron and ssh name no runtime directory, so the usual one counts."""
+    path = environ.get("PATH", os.defpath)
+    program = shutil.which("systemd-run", path=path)
+    if program is None:
+        return None
+    runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    if not (Path(runtime) / "systemd" / "private").exists():
+        return None
+    return Manager(runtime, program, *(shutil.which(name, path=path) or "" for name in ("systemctl", "loginctl")))
+
+
+def scope(manager: Manager | None) -> list[str]:
+    """The prefix that makes a command a scope of its own (it executes the command: the pid stays); none without."""
+    return [manager.systemd_run, "--user", "--scope", "--quiet", "--collect", "--"] if manager else []
+
+
+def environment(manager: Manager, environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ` with the runtime directory by which the manager is found."""
+    return {**environ, "XDG_RUNTIME_DIR": manager.runtime}
+
+
+def answers(manager: Manager | None) -> bool:
+    """Whether a scope can be had right now: one is made, for `true`."""
+    return manager is not None and _ask(manager, [*scope(manager), "true"]) is not None
+
+
+def lingering(manager: Manager | None) -> bool | None:
+    """Whether the manager stays after the last logout; None if nobody tells."""
+    if manager is None or not manager.loginctl:
+        return None
+    return lingering_of(_ask(manager, [manager.loginctl, "show-user", str(os.getuid()), "-p", "Linger"]) or "")
+
+
+def lingering_of(said: str) -> bool | None:
+    """What `loginctl show-user -p Linger` said. Pure."""
+    return {"Linger=yes": True, "Linger=no": False}.get(said.strip())
+
+
+def unit_of(run: str) -> str:
+    """The unit that keeps a run's launcher."""
+    return f"garrison@{run}.service"
+
+
+def has_unit(manager: Manager | None, run: str, home: str, default_home: str) -> bool:
+    """Whether the run's unit is installed and looks into this home."""
+    if manager is None or not manager.systemctl:
+        return False
+    words = [manager.systemctl, "--user", "show", unit_of(run), "-p", "LoadState", "-p", "Environment"]
+    return serves(_ask(manager, words) or "", home, default_home)
+
+
+def serves(said: str, home: str, default_home: str) -> bool:
+    """Whether a unit, as `systemctl show` tells it, is loaded and has this home. Pure."""
+    told = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    try:
+        words = shlex.split(told.get("Environment", ""))
+    except ValueError:
+        return False
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    return told.get("LoadState") == "loaded" and given.get("GARRISON_HOME", default_home) == home
+
+
+def start_unit(manager: Manager, run: str) -> bool:
+    """Start the run's unit; True once its launcher is ready."""
+    return _ask(manager, [manager.systemctl, "--user", "start", unit_of(run)], STARTING) is not None
+
+
+def _ask(manager: Manager, words: list[str], seconds: float = SECONDS) -> str | None:
+    """What a command printed; None if it failed, is not there or took too long."""
+    try:
+        done = subprocess.run(words, env=environment(manager, os.environ), stdin=subprocess.DEVNULL, text=True,
+                              capture_output=True, timeout=seconds, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

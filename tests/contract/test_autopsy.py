@@ -1,0 +1,212 @@
+"""How processes ended, told by the kernel that runs these tests; what it cannot be asked for is played with files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from garrison.supervise.postmortem import TERMINAL_GONE, cause, ending, hung_up
+from garrison.system import autopsy, processes
+from garrison.system.autopsy import Autopsy, oom_counter, oom_kills, tmux_server_died
+from support import wait_for
+
+MEMORY = "killed, probably out of memory (the kernel's count of such kills grew meanwhile)"
+
+
+@pytest.fixture
+def grandchild() -> Iterator[tuple[int, int]]:
+    """A process that is not our child: (pid, start ticks). It ends with 3 at a TERM."""
+    script = ("import signal,sys,time; signal.signal(15, lambda *_: sys.exit(3)); print('up', flush=True); "
+              "time.sleep(99)")
+    shell = 'printf "%s\\n" "$$"; "$0" -c "$1" & echo $!; wait; wait'
+    parent = subprocess.Popen(["/bin/sh", "-c", shell, sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    lines = {parent.stdout.readline().strip(), parent.stdout.readline().strip()}
+    (pid,) = [int(line) for line in lines if line.isdigit()]
+    assert "up" in lines
+    found = processes.probe(pid)
+    assert found is not None
+    yield found.id.pid, found.id.ticks
+    processes.send(*(found.id.pid, found.id.ticks), signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+
+
+def told_here() -> bool:
+    """Whether this kernel tells the status of others' children (Linux 6.15)."""
+    release = os.uname().release.split(".")
+    return (int(release[0]), int(release[1].partition("-")[0])) >= (6, 15)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 3)])
+def test_the_status_of_somebody_elses_child(grandchild: tuple[int, int], number: int, code: int) -> None:
+    looked = Autopsy()
+    looked.watch(*grandchild)
+    assert looked.exit_code(*grandchild) is None, "it lives"
+    processes.send(*grandchild, number)
+    wait_for("it is gone", lambda: processes.probe(grandchild[0]) is None)
+    assert looked.exit_code(*grandchild) == (code if told_here() else None)
+    looked.forget(*grandchild)
+    assert looked.exit_code(*grandchild) is None
+
+
+def test_a_kernel_that_tells_nothing(grandchild: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(25, "Inappropriate ioctl for device")
+
+    monkeypatch.setattr(autopsy.fcntl, "ioctl", refuse)
+    looked = Autopsy()
+    looked.watch(*grandchild)
+    processes.send(*grandchild, signal.SIGKILL)
+    wait_for("it is gone", lambda: processes.probe(grandchild[0]) is None)
+    assert looked.exit_code(*grandchild) is None
+
+
+def test_our_own_childs_status_is_known_to_any_kernel(tmp_path: Path) -> None:
+    child = processes.spawn(["/bin/sh", "-c", "exit 4"], env={}, cwd=tmp_path, log=tmp_path / "log")
+    assert wait_for("it ended", lambda: Autopsy().exit_code(child.pid, child.ticks)) == 4
+    child.close()
+
+
+def test_no_descriptor_is_kept_for_those_who_ended_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(autopsy, "_MANY", 3)
+    looked = Autopsy()
+    for _ in range(12):
+        child = processes.spawn(["/bin/sleep", "60"], env={}, cwd=tmp_path, log=tmp_path / "log")
+        looked.watch(child.pid, child.ticks)
+        looked.watch(child.pid, child.ticks)
+        os.kill(child.pid, signal.SIGKILL)
+        wait_for("it ended", lambda one=child: processes.exit_code(one.pid) is not None)
+        child.close()
+    assert len(looked._pidfds) <= 4
+
+
+# ------------------------------------------------------------------------------------------------------- out of memory
+
+
+@pytest.mark.parametrize(("line", "place", "text"), [
+    ("0::/user.slice/one.scope", "user.slice/one.scope/memory.events", "low 0\noom 9\noom_kill {}\n"),
+    ("4:memory:/one", "memory/one/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+])
+def test_the_count_of_the_nearest_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, place: str,
+                                         text: str) -> None:
+    """Played with files: both versions of cgroups are never at hand on one machine."""
+    counter = tmp_path / place
+    counter.parent.mkdir(parents=True)
+    counter.write_text(text.format(2))
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text("nr_free_pages 1\noom_kill 40\n")
+    real = Path.read_text
+    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: f"9:cpu:/\n{line}\n"
+                        if path.name == "cgroup" else real(path, *a, **k))
+    assert oom_counter(os.getpid(), tmp_path, vmstat) == counter
+    looked = Autopsy(tmp_path, vmstat)
+    me = processes.probe(os.getpid())
+    assert me is not None
+    looked.watch(me.pid, me.ticks)
+    assert not looked.out_of_memory(me.pid, me.ticks)
+    vmstat.write_text("oom_kill 41\n")
+    assert not looked.out_of_memory(me.pid, me.ticks), "somebody else's"
+    counter.write_text(text.format(3))
+    assert looked.out_of_memory(me.pid, me.ticks)
+    looked.forget(me.pid, me.ticks)
+    assert not looked.out_of_memory(me.pid, me.ticks)
+    counter.unlink()
+    assert oom_counter(os.getpid(), tmp_path, vmstat) == vmstat
+
+
+def test_a_machine_that_counts_nothing(tmp_path: Path) -> None:
+    assert oom_counter(os.getpid(), tmp_path, tmp_path / "vmstat") is None
+    assert oom_kills(None) is None
+    (tmp_path / "odd").write_text("oom_kill many\n")
+    assert oom_kills(tmp_path / "odd") is None
+    assert not Autopsy(tmp_path, tmp_path / "vmstat").out_of_memory(1, 1)
+
+
+def test_a_real_out_of_memory_kill_is_seen(tmp_path: Path) -> None:
+    """In a cgroup of our own with a limit of 48 MiB, where one can be made (root)."""
+    with own_cgroup(48 << 20) as cgroup:
+        script = "import sys; print('up', flush=True); sys.stdin.readline(); print(len(bytearray(300 << 20)))"
+        child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()
+        (cgroup / "cgroup.procs").write_text(str(child.pid))
+        found = processes.probe(child.pid)
+        assert found is not None
+        looked = Autopsy()
+        looked.watch(found.pid, found.ticks)
+        assert not looked.out_of_memory(found.pid, found.ticks)
+        child.communicate(b"\n")
+        assert child.returncode == -signal.SIGKILL
+        assert looked.out_of_memory(found.pid, found.ticks)
+        assert "probably out of memory" in ending(child.returncode, memory=True)
+
+
+class own_cgroup:
+    """A cgroup with a memory limit, as a context; skips where none can be made."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def __enter__(self) -> Path:
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        for _, controllers, path in lines:
+            version1 = "memory" in controllers.split(",")
+            base = Path("/sys/fs/cgroup") / ("memory" if version1 else "") / path.strip("/")
+            limit = "memory.limit_in_bytes" if version1 else "memory.max"
+            if not version1 and (controllers or not (base / "cgroup.controllers").exists()):
+                continue
+            self.path = base / f"garrison-test-{os.getpid()}"
+            try:
+                self.path.mkdir()
+            except OSError:
+                continue
+            try:
+                (self.path / limit).write_text(str(self.limit))
+            except OSError:
+                self.path.rmdir()
+            else:
+                return self.path
+        pytest.skip("no cgroup with a memory limit can be made here")
+
+    def __exit__(self, *_: object) -> None:
+        wait_for("the cgroup is empty", lambda: not (self.path / "cgroup.procs").read_text())
+        self.path.rmdir()
+
+
+# ------------------------------------------------------------------------------------------------------------ in words
+
+
+@pytest.mark.parametrize(("known", "said"), [
+    ({}, "process 7 is gone"),
+    ({"code": -9}, "process 7 is gone: killed by SIGKILL"),
+    ({"code": 3}, "process 7 is gone: exit code 3"),
+    ({"code": 0}, "process 7 is gone: exit code 0"),
+    ({"code": -40}, "process 7 is gone: killed by signal 40"),
+    ({"code": -9, "memory": True}, f"process 7 is gone: {MEMORY}"),
+    ({"code": 137, "memory": True}, f"process 7 is gone: {MEMORY}"),
+    ({"memory": True}, f"process 7 is gone: {MEMORY}"),
+    ({"code": 3, "memory": True}, "process 7 is gone: exit code 3"),
+    ({"code": -1, "server_died": True}, "the tmux server died; process 7 is gone"),
+])
+def test_the_cause_in_words(known: dict[str, object], said: str) -> None:
+    assert cause("process 7 is gone", **known) == said  # type: ignore[arg-type]
+
+
+def test_who_heard_sighup_is_told_apart_from_who_was_asked_to_end() -> None:
+    assert hung_up("stopped", server_died=True) == "stopped"
+    assert hung_up(TERMINAL_GONE, server_died=True) == "the tmux server died"
+    assert hung_up(TERMINAL_GONE, server_died=False) == "its tmux session was closed"
+
+
+def test_a_recorded_server_is_told_from_a_pid_that_came_back() -> None:
+    assert not tmux_server_died("")
+    assert tmux_server_died(f"{os.getpid()}:1"), "that is no tmux"
+    assert tmux_server_died("0:1")

@@ -1,0 +1,91 @@
+"""A pid that was recorded before a boot is nobody's: every place that keeps one asks which boot it is of."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from garrison.agents.claude import leftover
+from garrison.agents.claude.files import ClaudeFiles
+from garrison.merge.gate import WRAPPER
+from garrison.merge.slot import job_lives, read_pid
+from garrison.system import processes
+from garrison.system.plain import PlainTerminal
+from support import wait_for
+
+
+@pytest.fixture
+def other() -> Iterator[processes.Probe]:
+    """A process that bears no life's marker."""
+    with subprocess.Popen(["sleep", "1000"]) as one:
+        found = processes.probe(one.pid)
+        assert found is not None
+        yield found
+        one.kill()
+
+
+@pytest.fixture
+def rebooted(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    monkeypatch.setenv("GARRISON_BOOT_ID", "boot-1")
+    yield monkeypatch
+
+
+def test_which_boot_a_pid_is_of(rebooted: pytest.MonkeyPatch) -> None:
+    assert processes.boot_id() == "boot-1"
+    assert processes.same_boot("boot-1")
+    assert processes.same_boot(""), "a record of before boots were noted"
+    assert not processes.same_boot("boot-2")
+    rebooted.delenv("GARRISON_BOOT_ID")
+    assert processes.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@pytest.mark.parametrize("given", ["boot-1", ""])
+def test_a_gates_wrapper_names_its_boot(tmp_path: Path, rebooted: pytest.MonkeyPatch, given: str) -> None:
+    """The wrapper is a shell: with the variable that plays a boot, and without."""
+    rebooted.setenv("GARRISON_BOOT_ID", given)
+    with subprocess.Popen(["/bin/sh", "-c", WRAPPER, "garrison-gate", str(tmp_path), "60", "sleep 1000"],
+                          start_new_session=True) as gate:
+        wait_for("it said who it is", (tmp_path / "pid").exists)
+        found = processes.probe(gate.pid)
+        assert found is not None
+        assert read_pid(tmp_path) == (found.pid, found.ticks)
+        assert job_lives(str(tmp_path))
+        rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
+        assert read_pid(tmp_path) == (0, 0)
+        assert not job_lives(str(tmp_path))
+        os.killpg(gate.pid, signal.SIGKILL)
+    assert not job_lives("")
+
+
+def test_a_plain_session_of_another_boot_is_over_and_its_pid_nobodys(
+        tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.Probe) -> None:
+    terminal = PlainTerminal(tmp_path)
+    session = terminal.open("a@r1", ["/bin/true"], env={}, cwd=tmp_path, log=tmp_path / "log")
+    reused = replace(session, pid=other.pid, ticks=other.ticks)
+    assert terminal.alive(reused)
+    rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
+    assert not terminal.alive(reused)
+    terminal.close(reused, grace=0)
+    assert processes.living(other.pid, other.ticks)
+    assert terminal.sessions() == []
+
+
+def test_a_cli_of_another_boot_is_forgotten_and_not_ended(
+        tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.Probe) -> None:
+    files = ClaudeFiles(tmp_path)
+    files.process.parent.mkdir(parents=True, exist_ok=True)
+    leftover.note(files, other.pid, 1)
+    rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
+    leftover.end(files)
+    assert processes.living(other.pid, other.ticks)
+    assert not files.process.exists()
+    rebooted.setenv("GARRISON_BOOT_ID", "boot-1")
+    leftover.note(files, other.pid, 1)
+    leftover.end(files)
+    wait_for("it was ended", lambda: not processes.living(other.pid, other.ticks))

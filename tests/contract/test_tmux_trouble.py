@@ -1,0 +1,119 @@
+"""A tmux server that was stopped, lost its socket, its runtime directory or its mind; real servers of our own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from garrison.errors import GarrisonError
+from garrison.system import processes, tmux_client
+from garrison.system.terminal import Session
+from garrison.system.tmux import TmuxTerminal
+from garrison.system.tmux_server import available, socket_path
+from support import wait_for
+
+pytestmark = pytest.mark.skipif(not available(), reason="there is no tmux >= 3.2 on PATH")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    for one in tmux_client.servers(tmp_path / "run"):
+        os.kill(one.pid, signal.SIGKILL)
+    wait_for("our servers are gone", lambda: not tmux_client.servers(tmp_path / "run"))
+
+
+def opened(home: Path, name: str = "a@r1") -> Session:
+    return TmuxTerminal(home).open(name, ["/bin/sh", "-c", "sleep 1000"], env={"PATH": os.environ["PATH"]}, cwd=home,
+                                   log=home / "log")
+
+
+def server_of(session: Session) -> int:
+    return int(session.server.partition(":")[0])
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_stopped_server_is_continued_and_nothing_is_asked_twice(home: Path) -> None:
+    first = opened(home)
+    os.kill(server_of(first), signal.SIGSTOP)
+    wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
+    second = opened(home, "b@r1")
+    assert server_of(second) == server_of(first)
+    assert [one.name for one in TmuxTerminal(home).sessions()] == ["a@r1", "b@r1"]
+
+
+def test_no_command_waits_for_ever_for_a_deaf_server_and_an_open_replaces_it(home: Path,
+                                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deaf: stopped, and nothing continues it (a server in an endless loop cannot be had)."""
+    monkeypatch.setattr(tmux_client, "wake", lambda _run: None)
+    monkeypatch.setattr(tmux_client, "PATIENCE", 0.3)
+    monkeypatch.setattr(tmux_client, "OPENING", 0.5)
+    first = opened(home)
+    os.kill(server_of(first), signal.SIGSTOP)
+    wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
+    with pytest.raises(GarrisonError, match="does not answer"):
+        TmuxTerminal(home).sessions()
+    assert processes.probe(server_of(first)), "only who needs a session replaces it"
+    second = opened(home, "b@r1")
+    assert server_of(second) != server_of(first)
+    assert [one.name for one in TmuxTerminal(home).sessions()] == ["b@r1"]
+    assert not processes.living(first.pid, first.ticks) or state_of(first.pid) == "Z"
+
+
+def test_a_server_whose_socket_was_removed_makes_it_anew(home: Path) -> None:
+    first = opened(home)
+    Path(first.socket).unlink()
+    second = opened(home, "b@r1")
+    assert server_of(second) == server_of(first)
+    Path(first.socket).unlink()
+    terminal = TmuxTerminal(home)
+    assert terminal.alive(first)
+    for session in terminal.sessions():
+        terminal.close(session, grace=0)
+    Path(first.socket).unlink()
+    terminal.shutdown()
+    wait_for("it does not outlive its last session", lambda: not tmux_client.servers(home / "run"))
+
+
+def test_an_emptied_runtime_directory_does_not_lose_the_server(tmp_path: Path,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a logout does it: the server's directory goes with it, and cron then knows no runtime directory at all."""
+    home = tmp_path / ("long" * 30)
+    runtime = Path(os.environ.get("TMPDIR", "/tmp")) / f"g{os.getpid()}"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    home.mkdir()
+    try:
+        first = opened(home)
+        assert Path(first.socket).is_relative_to(runtime)
+        shutil.rmtree(runtime)
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        assert TmuxTerminal(home).alive(first)
+        assert server_of(opened(home, "b@r1")) == server_of(first)
+        assert socket_path(home / "run") == Path(first.socket)
+    finally:
+        for one in tmux_client.servers(home / "run"):
+            os.kill(one.pid, signal.SIGKILL)
+        wait_for("our servers are gone", lambda: not tmux_client.servers(home / "run"))
+        shutil.rmtree(runtime, ignore_errors=True)
+
+
+def test_a_stale_socket_and_a_foreign_server_do_no_harm(home: Path) -> None:
+    """What a boot leaves: the socket's file, and nobody behind it."""
+    first = opened(home)
+    os.kill(server_of(first), signal.SIGKILL)
+    wait_for("it is gone", lambda: not tmux_client.servers(home / "run"))
+    assert Path(first.socket).exists()
+    before = time.monotonic()
+    assert not TmuxTerminal(home).alive(first)
+    assert server_of(opened(home)) != server_of(first)
+    assert time.monotonic() - before < 20

@@ -1,0 +1,270 @@
+"""What happens to the machine under a run: a reboot, the tmux server's end, memory running out, a stop in bad luck."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support import PROGRAM, Node, Place, alive, load, stat, wait_for
+
+REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
+needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+LATER = ["unshare", "--time", "--monotonic", "1000000", "--boottime", "1000000"]
+"""A machine that has been up for days, as the one before the reboot: the next one's clocks are far behind."""
+
+
+def holding(place: Place, name: str, **more: str) -> Node:
+    """A node that commits half of its work and leaves a note before it holds."""
+    half = f"test -e half-{name} || {{ echo half > half-{name}; git add -A; git commit -qm 'Half of {name}'; }}"
+    note = 'echo "half is there, seen by life $GARRISON_INCARNATION" > "$GARRISON_NOTES_FILE"'
+    return Node(name, before=f"{half}; {note}; {place.hold(name)}", **more)
+
+
+def power_off(place: Place) -> None:
+    """Every process of the place at once, tmux servers included, with no time to say anything."""
+    while found := place.mine():
+        for one in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one.pid, signal.SIGKILL)
+        for child in place.started:
+            child.poll()
+
+
+def deaths(place: Place, stem: str) -> list[str]:
+    """Why the lives of a layer died, as its supervisor journaled it."""
+    stems = ["", *(path.stem for path in (place.home / "runs/r1/layers").glob("*.jsonl"))]
+    return [record["data"]["why"] for one in stems for record in place.journal("r1", one)
+            if record["kind"] == "death" and record["data"]["full"] == f"{stem}@r1"]
+
+
+def reuse(path: Path, pid: int) -> None:
+    """Let a record's pid and start ticks be those of a process that began after the boot."""
+    found = stat(pid)
+    assert found is not None
+    body = load(path)
+    body["pid"] = pid
+    body["start_ticks" if "start_ticks" in body else "ticks"] = found[1]
+    if body.get("tmux"):
+        body["tmux"] |= {"pid": pid, "ticks": found[1]}
+    path.write_text(json.dumps(body))
+
+
+@pytest.fixture
+def decoy() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of somebody else."""
+    with subprocess.Popen(["sleep", "1000"]) as one:
+        yield one
+        one.kill()
+
+
+def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> None:
+    place.env["GARRISON_BOOT_ID"] = "boot-1"
+    arguments = place.launch_arguments(place.graph(holding(place, "a"), holding(place, "b", after=("a",))), "r1")
+    with (place.root / "out").open("ab") as output:
+        place.started.append(subprocess.Popen([*before, *PROGRAM, *arguments], env=place.env, cwd=place.root,
+                                              stdin=subprocess.DEVNULL, stdout=output, stderr=output))
+    place.free("a")
+    place.arrived("b")
+    power_off(place)
+    place.env["GARRISON_BOOT_ID"] = "boot-2"
+    shutil.rmtree(place.root / "rt")
+    (place.root / "rt").mkdir(mode=0o700)
+    for path in (*(place.home / "identities").glob("*@r1.json"), *(place.home / "run/plain").glob("*.json")):
+        reuse(path, decoy.pid)
+
+    bare = {"PATH": "/usr/bin:/bin", "HOME": place.env["HOME"], "GARRISON_HOME": place.env["GARRISON_HOME"],
+            "GARRISON_BOOT_ID": "boot-2", "XDG_STATE_HOME": place.env["XDG_STATE_HOME"],
+            "LEDGER": place.env["LEDGER"], "WITNESS": place.env["WITNESS"]}  # named with --env at the launch
+    cron = subprocess.run([str(REGISTRY), "find-stale", "--respawn"], env=bare, cwd="/", capture_output=True, text=True,
+                          check=False, stdin=subprocess.DEVNULL, timeout=100)
+    assert cron.returncode == 0, cron.stderr
+    assert {one["name"] for one in json.loads(cron.stdout)} >= {"crew", "b"}
+    assert "run r1 is brought up: launcher " in cron.stderr
+    for _ in range(3):
+        again = place.command("up")
+        assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    place.arrived("b")
+    assert decoy.poll() is None, "a foreign process that has the pid of one of ours was killed"
+    assert deaths(place, "orchestrator-b") == deaths(place, "guardian-crew") == ["the machine was booted since"]
+    lives = [place.identity(stem)["incarnation"] for stem in ("launch", "guardian-crew", "runner-b", "orchestrator-b")]
+    assert lives == [2, 2, 2, 2]
+    prompt = (place.home / "runs/r1/nodes/b/1/prompt.md").read_text()
+    assert "RESUMPTION CONTEXT" in prompt
+    assert "half is there, seen by life 1" in prompt
+    place.free("b")
+    wait_for(f"the run ends\n{place.told()}", lambda: place.identity("launch")["status"] == "terminated")
+    place.check("a", "b")
+    assert {node["attempt"] for node in place.nodes().values()} == {1}
+    assert decoy.poll() is None
+
+
+def test_a_reboot_loses_nothing_and_touches_nobody(place: Place, decoy: subprocess.Popen[bytes]) -> None:
+    reboot(place, decoy, [])
+
+
+@needs_tmux
+@pytest.mark.slow
+def test_a_reboot_with_clocks_that_begin_anew(places: Callable[..., Place], decoy: subprocess.Popen[bytes]) -> None:
+    """The monotonic times of the boot before are far in the future; the tmux socket is stale."""
+    if os.geteuid() != 0 or subprocess.run([*LATER, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("a time namespace of one's own needs root and Linux 5.6")
+    reboot(places(terminal="tmux"), decoy, LATER)
+
+
+def tmux(place: Place, *words: str) -> str:
+    """A command of a person who found our socket."""
+    return subprocess.run(["tmux", "-S", place.identity("orchestrator-a")["tmux"]["socket"], *words], check=True,
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+
+
+@needs_tmux
+def test_whoever_ends_a_terminal_is_named(places: Callable[..., Place]) -> None:
+    """A server that a person ends, one that is killed, one session, one process: each why says which."""
+    place = places(terminal="tmux")
+    graph = place.graph(holding(place, "a"), holding(place, "b"))
+    child = place.launch(graph, "r1", "--max-agents", "2")
+    for name in "ab":
+        place.arrived(name)
+    tmux(place, "kill-server")
+    for name in "ab":
+        place.pid(f"orchestrator-{name}", life=2)
+        place.arrived(name)
+    tmux(place, "kill-session", "-t", place.identity("orchestrator-a")["tmux"]["session_id"])
+    place.pid("orchestrator-a", life=3)
+    place.arrived("a")
+    place.kill("orchestrator-a", "runner-b", life=1)
+    place.pid("orchestrator-a", life=4)
+    place.arrived("a")
+    place.pid("runner-b", life=2)
+    server = int(place.identity("orchestrator-b")["tmux"]["server"].partition(":")[0])
+    os.kill(server, signal.SIGKILL)
+    for name, life in (("a", 5), ("b", 3)):
+        place.pid(f"orchestrator-{name}", life=life)
+        place.arrived(name)
+    place.free("a", "b")
+    assert place.finish(child) == 0, place.told()
+    place.check("a", "b", history=False)
+    whys = deaths(place, "orchestrator-a")
+    assert whys[0].startswith("the tmux server died")
+    assert whys[1].startswith("its tmux session was closed")
+    assert whys[2].startswith("process ")
+    assert "the tmux server died" not in whys[2]
+    assert whys[3].startswith("the tmux server died")
+    assert [why.startswith("the tmux server died") for why in deaths(place, "orchestrator-b")] == [True, True]
+    assert deaths(place, "runner-b") == [f"{deaths(place, 'runner-b')[0].partition(':')[0]}: killed by SIGKILL"]
+
+
+@needs_tmux
+@pytest.mark.slow
+def test_a_stopped_tmux_server_keeps_no_layer(places: Callable[..., Place]) -> None:
+    place = places(terminal="tmux")
+    child = place.launch(place.graph(holding(place, "a")))
+    place.arrived("a")
+    server = int(place.identity("orchestrator-a")["tmux"]["server"].partition(":")[0])
+    os.kill(server, signal.SIGSTOP)
+    place.kill("orchestrator-a", "runner-a")
+    place.pid("orchestrator-a", life=2)
+    place.arrived("a")
+    Path(place.identity("orchestrator-a")["tmux"]["socket"]).unlink()
+    place.kill("orchestrator-a", life=2)
+    place.pid("orchestrator-a", life=3)
+    place.arrived("a")
+    assert int(place.identity("orchestrator-a")["tmux"]["server"].partition(":")[0]) == server
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    place.check("a")
+    assert stat(server) is None or stat(server)[0] == "Z", "it outlived its last session"  # type: ignore[index]
+
+
+@pytest.mark.slow
+def test_a_stop_goes_on_when_the_one_who_heard_it_dies(place: Place) -> None:
+    child = place.launch(place.graph(holding(place, "a")))
+    place.arrived("a")
+    launcher = place.pid("launch")
+    os.kill(launcher, signal.SIGSTOP)
+    stopping = place.begin("stop", "r1", log="stop")
+    wait_for("the launcher was asked", lambda: pending(launcher) & 1 << (signal.SIGTERM - 1))
+    os.kill(launcher, signal.SIGKILL)
+    child.wait()
+    assert stopping.wait(100) == 0, (place.root / "stop").read_text()
+    assert place.status() == "stopped"
+    assert not [one for one in place.identities().values() if one["status"] == "active" and alive(one)]
+    up = place.command("up")
+    assert (up.returncode, up.stdout) == (0, "")
+    assert "run r1 is left alone: it was stopped" in up.stderr
+    place.free("a")
+    assert place.finish(place.resume()) == 0, place.told()
+    place.check("a", history=False)
+
+
+def pending(pid: int) -> int:
+    """The signals that a process has not taken yet."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("ShdPnd:")).split()[1], 16)
+
+
+@pytest.mark.slow
+def test_up_says_what_it_cannot_bring_up(place: Place) -> None:
+    child = place.launch(place.graph(holding(place, "a")))
+    place.arrived("a")
+    power_off(place)
+    child.wait()
+    place.repo.rename(place.root / "away")
+    up = place.command("up", "--json")
+    assert up.returncode == 1
+    (word,) = json.loads(up.stdout)
+    assert (word["run"], word["state"]) == ("r1", "refused")
+    assert f"run r1 is not resumed: the repository {place.repo} of run r1 is gone" in up.stderr
+    (place.root / "away").rename(place.repo)
+
+
+@pytest.mark.slow
+def test_an_agent_that_eats_the_memory_is_named(place: Place) -> None:
+    """The whole run in a cgroup of its own with 512 MiB; the kernel kills the agent, its successor does the work."""
+    group = memory_cgroup(512 << 20)
+    try:
+        hog = f"{sys.executable} -c 'bytearray(2 << 30)'"
+        eats = f'test "$GARRISON_INCARNATION" != 1 || exec {hog}; '
+        node = Node("a", command=eats + "echo a > a-$GARRISON_RUN.txt; git add -A; git commit -qm 'Add a'; "
+                                        'echo "$GARRISON_RUN a 1 $GARRISON_INCARNATION" >> "$LEDGER"')
+        arguments = place.launch_arguments(place.graph(node), "r1")
+        script = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+        with (place.root / "out").open("ab") as output:
+            child = subprocess.Popen(["/bin/sh", "-c", script, "sh", *PROGRAM, *arguments], env=place.env,
+                                     cwd=place.root, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        place.started.append(child)
+        assert place.finish(child) == 0, place.told()
+        (why,) = deaths(place, "orchestrator-a")
+        assert "killed, probably out of memory" in why
+        place.check("a", history=False)
+    finally:
+        wait_for("the cgroup is empty", lambda: not (group / "cgroup.procs").read_text())
+        group.rmdir()
+
+
+def memory_cgroup(limit: int) -> Path:
+    """A cgroup with a memory limit; skips where none can be made."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        name = {"memory": "memory.limit_in_bytes", "": "memory.max"}.get(controllers)
+        group = Path("/sys/fs/cgroup", controllers, path.strip("/"), f"garrison-e2e-{os.getpid()}")
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            (group / str(name)).write_text(str(limit))
+        except OSError:
+            group.rmdir()
+            continue
+        return group
+    pytest.skip("no cgroup with a memory limit can be made here")

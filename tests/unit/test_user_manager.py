@@ -1,0 +1,139 @@
+"""How a launcher and a tmux server begin where systemd's user manager is, and where it is not.
+
+There is no systemd on the machines that run these tests: `systemd-run`, `systemctl` and `loginctl` are programs of the
+test's own, which note their words and, as systemd-run does, execute the command in the same process.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from garrison.layers import launching
+from garrison.layers.world import World
+from garrison.system import user_manager
+from garrison.system.tmux_server import _scope
+from garrison.system.user_manager import Way, lingering_of, serves, way
+
+
+@pytest.mark.parametrize(("in_unit", "unit", "manager", "lingering", "wanted"), [
+    (False, False, False, None, "detached"),
+    (False, False, True, None, "scope"),
+    (False, False, True, True, "scope"),
+    (False, False, True, False, "detached"),
+    (False, True, True, False, "unit"),
+    (False, True, True, True, "unit"),
+    (True, True, True, True, "here"),
+    (True, False, False, None, "here"),
+])
+def test_the_way(in_unit: bool, unit: bool, manager: bool, lingering: bool | None, wanted: Way) -> None:
+    assert way(in_unit=in_unit, unit=unit, manager=manager, lingering=lingering) == wanted
+
+
+@pytest.mark.parametrize(("said", "wanted"), [
+    ("LoadState=loaded\nEnvironment=\n", True),
+    ("LoadState=loaded\nEnvironment=A=b GARRISON_HOME=/default\n", True),
+    ("LoadState=loaded\nEnvironment=GARRISON_HOME=/other\n", False),
+    ("LoadState=not-found\nEnvironment=\n", False),
+    ('LoadState=loaded\nEnvironment="A=b c\n', False),
+    ("", False),
+])
+def test_a_unit_serves_only_its_own_home(said: str, wanted: bool) -> None:
+    assert serves(said, "/default", "/default") is wanted
+
+
+def test_a_unit_with_another_home_serves_that_one() -> None:
+    assert serves('LoadState=loaded\nEnvironment="GARRISON_HOME=/a home"\n', "/a home", "/default")
+
+
+@pytest.mark.parametrize(("said", "wanted"), [("Linger=yes\n", True), ("Linger=no\n", False), ("", None)])
+def test_lingering(said: str, wanted: bool | None) -> None:
+    assert lingering_of(said) is wanted
+
+
+@dataclass
+class Systemd:
+    """Programs that play systemd, in a folder that stands first on PATH; what they were asked stands in `asked`."""
+
+    root: Path
+
+    def __post_init__(self) -> None:
+        self.runtime, self.programs = self.root / "rt", self.root / "bin"
+        (self.runtime / "systemd").mkdir(parents=True)
+        (self.runtime / "systemd" / "private").touch()
+        self.programs.mkdir()
+        self.program("systemd-run", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
+        self.program("systemctl", "cat \"$0.says\"; test ! -e \"$0.fails\"")
+        self.program("loginctl", 'cat "$0.says"')
+        self.say("loginctl", "Linger=yes\n")
+        self.say("systemctl", "")
+
+    def program(self, name: str, body: str) -> None:
+        path = self.programs / name
+        path.write_text(f'#!/bin/sh\nprintf "%s\\n" "{name} $*" >> {self.root}/asked\n{body}\n')
+        path.chmod(0o755)
+
+    def say(self, name: str, text: str) -> None:
+        (self.programs / f"{name}.says").write_text(text)
+
+    @property
+    def asked(self) -> list[str]:
+        path = self.root / "asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"PATH": f"{self.programs}:{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(self.runtime)}
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Systemd:
+    return Systemd(tmp_path)
+
+
+def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World.real(systemd.root, systemd.environ)
+    assert launching.scope_for(world)[1:] == ["--user", "--scope", "--quiet", "--collect", "--"]
+    assert systemd.asked[-1] == "systemd-run --user --scope --quiet --collect -- true", "tried before it is relied upon"
+    assert launching.note_on_logout(world) == ""
+    assert launching.scope_for(World.real(systemd.root, {**systemd.environ, "NOTIFY_SOCKET": "/s"})) == [], "a unit"
+    monkeypatch.setenv("PATH", systemd.environ["PATH"])
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(systemd.runtime))
+    assert _scope()[1:3] == ["--user", "--scope"]
+
+    systemd.say("loginctl", "Linger=no\n")
+    assert launching.scope_for(world) == [], "the manager would take the scope with it at logout"
+    assert _scope() == []
+    assert "loginctl enable-linger" in launching.note_on_logout(world)
+
+    systemd.say("loginctl", "Linger=yes\n")
+    systemd.program("systemd-run", "echo 'Failed to connect to bus' >&2; exit 1")
+    assert launching.scope_for(world) == []
+    (systemd.runtime / "systemd" / "private").unlink()
+    assert user_manager.find(world.environ) is None
+    assert launching.note_on_logout(world) == ""
+    assert user_manager.find({"PATH": "/nonexistent"}) is None
+
+
+def test_a_manager_that_hangs_is_none(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = user_manager.find(systemd.environ)
+    monkeypatch.setattr(user_manager._ask, "__defaults__", (0.2,))
+    systemd.program("systemd-run", "exec sleep 60")
+    assert manager is not None
+    assert not user_manager.answers(manager)
+
+
+def test_a_unit_is_started_where_it_is_loaded(systemd: Systemd) -> None:
+    manager = user_manager.find(systemd.environ)
+    assert manager is not None
+    systemd.say("systemctl", "LoadState=loaded\nEnvironment=\n")
+    assert user_manager.has_unit(manager, "r1", "/home", "/home")
+    assert not user_manager.has_unit(manager, "r1", "/home", "/default")
+    assert user_manager.start_unit(manager, "r1")
+    assert systemd.asked[-1] == "systemctl --user start garrison@r1.service"
+    (systemd.programs / "systemctl.fails").touch()
+    assert not user_manager.start_unit(manager, "r1")
+    assert not user_manager.has_unit(None, "r1", "/home", "/home")

@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
-from garrison.records import signals
+from garrison.records import atomic, signals
 from garrison.records.identity import Identity, ended, step
 from garrison.records.life import is_held
 from garrison.records.signals import Signal
@@ -33,6 +33,7 @@ class Crew:
 
     def __init__(self, world: World, life: Life, journal: Writer) -> None:
         self.world, self.life, self.journal = world, life, journal
+        atomic.make_directory(signals.inbox(world.home, life.key))  # what is absent cannot be watched
 
     def record(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> Entry:
         """Append to the own journal."""
@@ -123,12 +124,14 @@ class Crew:
         self.tell(recipient, signal.signal_type, signal.payload, node=signal.node_id, attempt=signal.attempt,
                   id_=signal.id)
 
-    def watch(self, waker: Waker, views: list[LifeView]) -> None:
-        """Wake at the end of any of these processes and at any signal to us."""
+    def watch(self, waker: Waker, views: list[LifeView], *, records: bool = False) -> None:
+        """Wake at the end of any of these processes and at any signal to us; `records`: if theirs are changed, too."""
         for view in views:
             identity = view.identity
             if view.living and identity and identity.status == "active" and identity.pid and identity.start_ticks:
                 waker.watch_process(identity.pid, identity.start_ticks)
+            if identity is not None and records:
+                waker.watch_file(self.world.store.path(Identity, identity.key))
         folder = signals.inbox(self.world.home, self.life.key)
         if folder.is_dir():
             waker.watch_directory(folder)

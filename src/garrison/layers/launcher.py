@@ -31,6 +31,7 @@ from garrison.system.notify import notify
 from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
+    from garrison.layers.glance import Glance
     from garrison.layers.progress import Progress
     from garrison.layers.world import World
     from garrison.records.run import Launch
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 class Launcher:
     """One life of a run's launcher."""
+
+    naps = False
 
     def __init__(self, world: World, life: Life, launch: Launch, progress: Progress, *, resume: bool) -> None:
         self.world, self.life, self.launch, self.progress = world, life, launch, progress
@@ -64,6 +67,7 @@ class Launcher:
         self._view: LauncherView | None = None
         self._decision = Decision([])
         self._ready = self._full = False
+        self._news_at = world.clock.monotonic()
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume})
         self.progress.begin(self.run)
 
@@ -86,10 +90,11 @@ class Launcher:
 
     def observe(self) -> LauncherView:
         """Everything there is to see, now."""
+        now = self.world.clock.monotonic()
         for entry in self.reader.read():
             self.state.apply(entry)
             self.progress.show(entry)
-        now = self.world.clock.monotonic()
+            self._news_at = now
         guardian = self.crew.view(self.guardian)
         if not self._ready and guardian.identity and "ready_at" in guardian.identity.metadata:
             self._ready = notify("READY=1")
@@ -124,14 +129,23 @@ class Launcher:
             perform(self, act, self._view)
         return any(act.kind != "term" for act in self._decision.acts)
 
+    def glance(self) -> Glance | None:
+        """There is only one: it always looks whole."""
+
     def watch(self, waker: Waker) -> None:
         """Wake at the guardian's end, at any signal, at any journal record of a new file."""
         if self._view is not None:
             self.crew.watch(waker, [self._view.guardian])
+        if not self._following:
+            waker.watch_file(self.files.journal)
+
+    @property
+    def _following(self) -> bool:
+        return self.progress.watched and self.world.clock.monotonic() - self._news_at < 2.0
 
     def next_wake(self) -> float | None:
-        """Soon while somebody watches the progress; else when a restart is due."""
-        due = [0.2] if self.progress.watched else []
+        """Soon while somebody watches the progress and there is some; else when a restart is due."""
+        due = [0.2] if self._following else []
         if self._decision.wake_at is not None:
             due.append(self._decision.wake_at - self.world.clock.monotonic())
         return min(due, default=None)

@@ -33,6 +33,7 @@ class Crew:
 
     def __init__(self, world: World, life: Life, journal: Writer) -> None:
         self.world, self.life, self.journal = world, life, journal
+        self._swept: set[tuple[Key, int]] = set()
         atomic.make_directory(signals.inbox(world.home, life.key))  # what is absent cannot be watched
 
     def record(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> Entry:
@@ -61,11 +62,14 @@ class Crew:
             failpoint.here(":swept")
 
     def sweep(self, identity: Identity) -> None:
-        """Kill what is left of a fenced life, and journal whom."""
+        """Kill what is left of a fenced life, and journal whom. Once is enough: nobody of it was left then."""
+        if (identity.key, identity.incarnation) in self._swept:
+            return
         killed = sweep_life(self.world.observer, identity, self.world.timing.sweep_grace)
         if killed:
             self.record("swept", {"full": identity.key.full, "incarnation": identity.incarnation,
                                   "pids": [process.pid for process in killed]})
+        self._swept.add((identity.key, identity.incarnation))
 
     def death(self, view: LifeView, attempt: int = 1) -> dict[str, Any]:
         """Journal the death of a fenced life; returns the record's data."""

@@ -229,15 +229,18 @@ def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[li
         if step.kind == "wait":
             wakes.append(step.at)
         elif step.kind not in ("none", "ended"):
-            acts += _given_up(state, name, step.why) if step.kind == "park" else []
+            acts += _given_up(state, view, name, step.why) if step.kind == "park" else []
             acts.append(Act(step.kind, name, why=step.why))
     return acts, min(wakes, default=None)
 
 
-def _given_up(state: RunState, name: str, why: str) -> list[Act]:
-    """An active node fails with its runner; one that waits for the queue or has landed needs none any more."""
+def _given_up(state: RunState, view: GuardianView, name: str, why: str) -> list[Act]:
+    """An active node fails with its runner, and a finished one whose branch nobody has enqueued; one that waits in the
+    queue or has landed needs none any more."""
     node = state.nodes.get(name)
-    if node is None or node.status != "active":
+    merge = view.merges.get(name)
+    enqueued = node is not None and merge is not None and merge.attempt == node.attempt
+    if node is None or node.status not in UNFINISHED or (node.status == "impl_complete" and enqueued):
         return []
     return [_node(name, "failed", node.attempt, reason=f"its runner was given up: {why}")]
 

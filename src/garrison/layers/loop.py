@@ -12,6 +12,7 @@ import contextlib
 import errno
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
@@ -19,6 +20,8 @@ from garrison.layers.glance import nap, trust
 from garrison.system.waker import Waker
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from garrison.layers.glance import Glance
     from garrison.layers.world import World
     from garrison.supervise.start import Life
@@ -27,6 +30,9 @@ PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.
 """Errors of the machine, not of ours: said, and tried again at the next timer."""
 
 FENCED_EXIT = 75
+
+VANISHING = 1.0
+"""Seconds within which a home whose life files are gone is gone itself."""
 
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Held back by a command that becomes a layer, until that layer's waker hears them: a Ctrl-C meanwhile stops it."""
@@ -88,10 +94,19 @@ def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> i
                 _hear(layer, number)
     except (Fenced, LockLost) as error:
         say(str(error))
+        if isinstance(error, LockLost):
+            _let_vanish(world.home)
         layer.abandon(str(error))
         return FENCED_EXIT
     finally:
         waker.close()
+
+
+def _let_vanish(home: Path) -> None:
+    """A home is removed file by file: who is woken by the first must not take it for one that stays."""
+    end = time.monotonic() + VANISHING
+    while (home / "identities").is_dir() and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def _pause(layer: Layer, world: World) -> float:

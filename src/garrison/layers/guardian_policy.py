@@ -251,12 +251,14 @@ def _queue_given_up(state: RunState, why: str) -> list[Act]:
 
 
 def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
-    """A node under way needs one (which also says why it did not land); a landed one until it has cleaned up."""
+    """A node under way needs one (which also says why it did not land); a landed one until it has cleaned up, which
+    one that went home while nobody was above it has not."""
     status = state.nodes[name].status
     life = view.runners.get(name, LifeView()).identity
     if status in UNFINISHED:
         return True
-    return status == "validated" and life is not None and life.status not in ("terminated", "parked")
+    ended = life is not None and life.status in ("terminated", "parked")
+    return status == "validated" and life is not None and (not ended or life.reason == "orphaned")
 
 
 def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy: Policy) -> Step:

@@ -71,7 +71,8 @@ def main() -> int:
                 print(f"seed {seed}: {why}\n  again: python -m tests.simulator --seed {seed} --trace", flush=True)
     spent = time.monotonic() - began
     runs = ", ".join(f"{count} {status}" for status, count in sorted(ends.items()))
-    print(f"{len(options.seeds)} seeds in {spent:.1f} s ({len(options.seeds) / spent:.0f}/s), {steps} steps; runs: {runs}; "
+    many = len(options.seeds)
+    print(f"{many} seeds in {spent:.1f} s ({many / spent:.0f}/s), {steps} steps; runs: {runs}; "
           f"{len(failures)} failed")
     return 1 if failures else 0
 

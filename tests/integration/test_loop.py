@@ -32,6 +32,9 @@ class Failing:
             raise self.error
         return False
 
+    naps = False
+
+    def glance(self) -> None: ...
     def watch(self, waker: Any) -> None: ...
     def next_wake(self) -> float | None: ...
     def abandon(self, why: str) -> None: ...
@@ -45,7 +48,8 @@ class Failing:
 def drive(layer: Any, rescan: float, **patience: float) -> int:
     """The layer to its end; its clock goes on a second a turn."""
     seconds = itertools.count()
-    timing = SimpleNamespace(rescan=rescan, **{"git_patience": 100.0, "damage_patience": 100.0, **patience})
+    timing = SimpleNamespace(
+        rescan=rescan, **{"beat_timeout": 300.0, "git_patience": 100.0, "damage_patience": 100.0, **patience})
     world: Any = SimpleNamespace(timing=timing, processes=SimpleNamespace(reap=lambda: None),
                                  clock=SimpleNamespace(monotonic=lambda: float(next(seconds))))
     life: Any = SimpleNamespace(beat=lambda: None)
@@ -71,3 +75,53 @@ def test_a_damaged_record_is_the_end_of_the_life_and_no_trouble_of_its_node() ->
     with pytest.raises(RecordError, match="torn"):
         drive(layer, 0.001, git_patience=0.1, damage_patience=1.5)
     assert layer.troubles == []
+
+
+class Quiet:
+    """A layer with nothing to do, whose glances are counted; at the glance `until` it sees a change."""
+
+    exit_code: int | None = None
+    naps = False
+
+    def __init__(self, until: int, *, blind: bool = False) -> None:
+        self.until, self.blind, self.glances, self.turns = until, blind, 0, 0
+
+    def turn(self) -> bool:
+        self.turns += 1
+        self.exit_code = 0 if self.glances >= self.until else None
+        return False
+
+    def glance(self) -> tuple[None, ...] | None:
+        self.glances += 1
+        if self.blind:
+            return None
+        return (None,) * (1 if self.glances < self.until else 2)
+
+    def watch(self, waker: Any) -> None: ...
+    def next_wake(self) -> float | None: ...
+    def stop(self, signum: int) -> None: ...
+
+
+def test_a_turn_is_spared_while_a_glance_finds_nothing_new() -> None:
+    layer = Quiet(8)
+    assert drive(layer, 0.001) == 0
+    assert layer.turns == 2, "the first, and the one that the change asked for"
+
+
+def test_glances_are_not_trusted_for_ever() -> None:
+    """The clock goes on a second with each look at it: a minute of glances, then a whole turn."""
+    layer = Quiet(90)
+    drive(layer, 0.001)
+    assert layer.turns == 3
+
+
+def test_a_layer_that_cannot_glance_has_a_turn_at_each_timer() -> None:
+    layer = Quiet(5, blind=True)
+    drive(layer, 0.001)
+    assert layer.turns == 5
+
+
+def test_a_short_beat_timeout_spares_no_turn() -> None:
+    layer = Quiet(20)
+    drive(layer, 0.001, beat_timeout=2.0)
+    assert layer.turns >= 10

@@ -164,6 +164,25 @@ def test_a_directory_that_was_replaced_is_watched_again(made: Waker, tmp_path: P
     assert not made.wait(0.01)
 
 
+def test_a_file_that_is_written_or_replaced_wakes_once_each_time_it_is_asked_for(made: Waker, tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    assert not made.watch_file(path), "it is not there yet"
+    path.write_text("a")
+    assert made.watch_file(path)
+    path.write_text("b")
+    path.write_text("c")
+    assert made.wait(20).directories == {path}
+    path.write_text("d")
+    assert not made.wait(0.01), "nobody asked again"
+    assert made.watch_file(path)
+    (tmp_path / "new").write_text("e")
+    (tmp_path / "new").rename(path)
+    assert made.wait(20).directories == {path}
+    assert made.watch_file(path), "the new one"
+    path.write_text("f")
+    assert made.wait(20).directories == {path}
+
+
 def test_signals_come_in_order_and_repeated(made: Waker) -> None:
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.raise_signal(number)

@@ -56,7 +56,7 @@ class Scene:
     def __init__(self, home: Path, agent: Agent | None = None, timeout: float = 40.0) -> None:
         self.processes, self.clock = MemoryProcesses(), FakeClock()
         self.observer = Observer(Store(home), self.processes, self.clock)
-        self.watcher = Watcher(self.observer, timeout, 1.0)
+        self.watcher = Watcher(self.observer, timeout, 2.0)
         self.agent = agent
         self.layer = self.add(1)
         self.tool = self.add(self.layer.pid)
@@ -172,7 +172,7 @@ def test_a_new_life_has_its_whole_time(scene: Scene) -> None:
 
 def test_a_new_watcher_has_to_watch_first(scene: Scene) -> None:
     scene.clock.advance(1e4)
-    scene.watcher = Watcher(scene.observer, 40.0, 1.0)
+    scene.watcher = Watcher(scene.observer, 40.0, 2.0)
     assert hangs(scene.pass_(39, beats=False)) == []
 
 

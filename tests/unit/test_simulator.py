@@ -37,6 +37,12 @@ def test_a_seed_replays_exactly() -> None:
     assert simulate(7) == simulate(7)
 
 
+@pytest.mark.parametrize("seed", [687])
+def test_what_once_failed_does_not_again(seed: int) -> None:
+    """687: a runner said its node complete, and was given up before it had enqueued the branch: the run hung."""
+    simulate(seed)
+
+
 # ---- each rule broken on purpose
 
 

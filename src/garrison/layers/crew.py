@@ -10,7 +10,8 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
-from garrison.records import signals
+from garrison.layers.glance import nap
+from garrison.records import atomic, signals
 from garrison.records.identity import Identity, ended, step
 from garrison.records.life import is_held
 from garrison.records.signals import Signal
@@ -41,8 +42,11 @@ class Crew:
 
     def __init__(self, world: World, life: Life, journal: Writer) -> None:
         self.world, self.life, self.journal = world, life, journal
-        self._watcher = Watcher(world.observer, world.timing.beat_timeout, world.timing.rescan)
+        gap = nap(world.timing) + 2 * world.timing.rescan  # longer than any sleep of the loop: then we were held up
+        self._watcher = Watcher(world.observer, world.timing.beat_timeout, gap)
         self.autopsy = Autopsy()
+        self._swept: set[tuple[Key, int]] = set()
+        atomic.make_directory(signals.inbox(world.home, life.key))  # what is absent cannot be watched
 
     def record(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> Entry:
         """Append to the own journal."""
@@ -63,6 +67,10 @@ class Crew:
             return view
         looked = self._watcher.look(view.identity, view.verdict, agent)
         return LifeView(view.identity, looked.verdict, view.seen, looked.evidence)
+
+    def awake(self) -> None:
+        """A glance was taken: the time since the last one was watched, too."""
+        self._watcher.clock.look(self.world.clock.monotonic())
 
     def lives(self, key: Key) -> bool:
         """Whether a life of that name is there; where its record cannot be read, the life lock says so."""
@@ -106,11 +114,14 @@ class Crew:
         return (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
 
     def sweep(self, identity: Identity) -> None:
-        """Kill what is left of a fenced life, and journal whom."""
+        """Kill what is left of a fenced life, and journal whom. Once is enough: nobody of it was left then."""
+        if (identity.key, identity.incarnation) in self._swept:
+            return
         killed = sweep_life(self.world.observer, identity, self.world.timing.sweep_grace)
         if killed:
             self.record("swept", {"full": identity.key.full, "incarnation": identity.incarnation,
                                   "pids": [process.pid for process in killed]})
+        self._swept.add((identity.key, identity.incarnation))
 
     def death(self, view: LifeView, attempt: int = 1) -> dict[str, Any]:
         """Journal the death of a fenced life; returns the record's data."""
@@ -186,13 +197,15 @@ class Crew:
         self.tell(recipient, signal.signal_type, signal.payload, node=signal.node_id, attempt=signal.attempt,
                   id_=signal.id)
 
-    def watch(self, waker: Waker, views: list[LifeView]) -> None:
-        """Wake at the end of any of these processes and at any signal to us."""
+    def watch(self, waker: Waker, views: list[LifeView], *, records: bool = False) -> None:
+        """Wake at the end of any of these processes and at any signal to us; `records`: if theirs are changed, too."""
         for view in views:
             identity = view.identity
             if view.living and identity and identity.status == "active" and identity.pid and identity.start_ticks:
                 waker.watch_process(identity.pid, identity.start_ticks)
                 self.autopsy.watch(identity.pid, identity.start_ticks)
+            if identity is not None and records:
+                waker.watch_file(self.world.store.path(Identity, identity.key))
         folder = signals.inbox(self.world.home, self.life.key)
         if folder.is_dir():
             waker.watch_directory(folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import ForbiddenTransition
 from garrison.layers import guardian_policy as policy
 from garrison.layers.crew import START_RACES, Crew, perform
+from garrison.layers.glance import all_beat, silent, stamps
 from garrison.layers.guardian_policy import Act, GuardianView, Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.lost_journal import refuse_lost
@@ -21,6 +22,7 @@ from garrison.merge.queue import MergeQueue
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals
+from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import Key, launcher
 from garrison.records.run import Task
@@ -32,6 +34,7 @@ from garrison.system.clock import iso
 from garrison.system.terminal import abandon
 
 if TYPE_CHECKING:
+    from garrison.layers.glance import Glance
     from garrison.layers.world import World
     from garrison.pipeline.launch import PlannedTask, RunPlan
     from garrison.records.run import Launch
@@ -44,6 +47,8 @@ _PHASES = ("planning", "executing", "impl_complete", "validating", "merged")
 
 class Guardian:
     """One life of a run's guardian."""
+
+    naps = False
 
     def __init__(self, world: World, life: Life, launch: Launch, plan: RunPlan) -> None:
         self.world, self.life, self.launch, self.plan = world, life, launch, plan
@@ -64,6 +69,7 @@ class Guardian:
         self._decision = policy.Decision([])
         self._phase = "planning"
         self._since_snapshot = len(journal.entries)
+        self._inbox = signals.inbox(world.home, life.key)
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid})
 
     # observe
@@ -138,6 +144,19 @@ class Guardian:
             self.crew.journal.compact(to_snapshot(self.state), self.world.clock.utc())
             self._since_snapshot = 0
         return bool(self._decision.acts) and any(act.kind != "term" for act in self._decision.acts)
+
+    def glance(self) -> Glance | None:
+        """The records of the lives below, the inbox, the queue and the repository, while all below beat."""
+        self.crew.awake()
+        if self.stopping or self.state.status != "running" or self._view is None:
+            return None
+        store, now = self.world.store, self.world.clock.monotonic()
+        below = [view.identity.key for view in (*self._view.runners.values(), self._view.processor)
+                 if view.living and view.identity is not None]
+        if not all_beat((str(store.life_path(key)) for key in below), now, silent(self.world.timing)):
+            return None
+        return stamps([str(store.path(Identity, self.life.key).parent), str(self._inbox), str(self.queue.path),
+                       self.launch.repo])
 
     def watch(self, waker: Waker) -> None:
         """Wake at the end of any process below, at any signal, at any merge."""

@@ -231,17 +231,20 @@ def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[li
         if step.at and step.kind in ("wait", "parked", "none"):
             wakes.append(step.at)
         if step.kind == "give_up":
-            acts += [*_given_up(state, name, step.why),
+            acts += [*_given_up(state, view, name, step.why),
                      Act("park", name, why=step.why, data={"final": True}, basis=step.basis)]
         elif step.kind not in ("none", "ended", "wait", "parked"):
             acts.append(Act(step.kind, name, why=step.why, basis=step.basis))
     return acts, min(wakes, default=None)
 
 
-def _given_up(state: RunState, name: str, why: str) -> list[Act]:
-    """An active node fails with its runner; one that waits for the queue or has landed needs none any more."""
+def _given_up(state: RunState, view: GuardianView, name: str, why: str) -> list[Act]:
+    """An active node fails with its runner, and a finished one whose branch nobody has enqueued; one that waits in the
+    queue or has landed needs none any more."""
     node = state.nodes.get(name)
-    if node is None or node.status != "active":
+    merge = view.merges.get(name)
+    enqueued = node is not None and merge is not None and merge.attempt == node.attempt
+    if node is None or node.status not in UNFINISHED or (node.status == "impl_complete" and enqueued):
         return []
     return [_node(name, "failed", node.attempt, reason=f"its runner was given up: {why}")]
 
@@ -262,12 +265,14 @@ def _hold(state: RunState, view: GuardianView) -> list[Act]:
 
 
 def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
-    """A node under way needs one (which also says why it did not land); a landed one until it has cleaned up."""
+    """A node under way needs one (which also says why it did not land); a landed one until it has cleaned up, which
+    one that went home while nobody was above it has not."""
     status = state.nodes[name].status
     life = view.runners.get(name, LifeView()).identity
     if status in UNFINISHED:
         return True
-    return status == "validated" and life is not None and life.status not in ("terminated", "parked")
+    ended = life is not None and life.status in ("terminated", "parked")
+    return status == "validated" and life is not None and (not ended or life.reason == "orphaned")
 
 
 def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy: Policy) -> Step:

@@ -32,6 +32,7 @@ from garrison.system.notify import notify, watchdog
 from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
+    from garrison.layers.glance import Glance
     from garrison.layers.progress import Progress
     from garrison.layers.world import World
     from garrison.records.run import Launch
@@ -44,6 +45,8 @@ LEFT_BY_THE_KILLED = 3600.0
 
 class Launcher:
     """One life of a run's launcher."""
+
+    naps = False
 
     def __init__(self, world: World, life: Life, launch: Launch, progress: Progress, *, resume: bool) -> None:
         self.world, self.life, self.launch, self.progress = world, life, launch, progress
@@ -74,6 +77,7 @@ class Launcher:
         self._view: LauncherView | None = None
         self._decision = Decision([])
         self._ready = self._full = False
+        self._news_at = world.clock.monotonic()
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume})
         with contextlib.suppress(OSError):  # they only take room
             atomic.clear_temporaries(world.home, world.clock.time() - LEFT_BY_THE_KILLED)
@@ -104,10 +108,11 @@ class Launcher:
 
     def observe(self) -> LauncherView:
         """Everything there is to see, now."""
+        now = self.world.clock.monotonic()
         for entry in self.reader.read():
             self.state.apply(entry)
             self.progress.show(entry)
-        now = self.world.clock.monotonic()
+            self._news_at = now
         guardian = self.crew.guard(self.guardian)
         if not self._ready and guardian.identity and "ready_at" in guardian.identity.metadata:
             self._ready = notify("READY=1")
@@ -150,15 +155,23 @@ class Launcher:
             self._log("told", {"key": notice.key, "event": notice.event, "text": notice.text})
             self.teller.tell(notice)
         self.teller.poll(self.world.clock.monotonic())
+    def glance(self) -> Glance | None:
+        """There is only one: it always looks whole."""
 
     def watch(self, waker: Waker) -> None:
         """Wake at the guardian's end, at any signal, at any journal record of a new file."""
         if self._view is not None:
             self.crew.watch(waker, [self._view.guardian])
+        if not self._following:
+            waker.watch_file(self.files.journal)
+
+    @property
+    def _following(self) -> bool:
+        return self.progress.watched and self.world.clock.monotonic() - self._news_at < 2.0
 
     def next_wake(self) -> float | None:
-        """Soon while somebody watches the progress; else when a restart is due."""
-        due = [0.2] if self.progress.watched or self.teller.busy else []
+        """Soon while somebody watches the progress and there is some; else when a restart is due."""
+        due = [0.2] if self._following or self.teller.busy else []
         if self._decision.wake_at is not None:
             due.append(self._decision.wake_at - self.world.clock.monotonic())
         return min(due, default=None)

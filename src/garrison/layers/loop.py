@@ -1,7 +1,9 @@
 """The one loop of all layers: turn (observe, decide, act) → beat → wait. Short enough to read at once.
 
 A turn that did something is followed by another at once; a quiet one waits for a process exit, a file, a signal or the
-slow timer. Beats come only from here, after a finished turn: a thread would beat for a dead loop.
+slow timer. When only the timer woke it, a layer may first glance at what the turn would read; while that is unchanged
+(and for a few seconds at most) the turn is spared. Beats come only from here, after a finished look: a thread would
+beat for a dead loop.
 """
 
 from __future__ import annotations
@@ -10,12 +12,17 @@ import contextlib
 import errno
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
+from garrison.layers.glance import nap, trust
 from garrison.system.waker import Waker
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.layers.glance import Glance
     from garrison.layers.world import World
     from garrison.supervise.start import Life
 
@@ -23,6 +30,9 @@ PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.
 """Errors of the machine, not of ours: said, and tried again at the next timer."""
 
 FENCED_EXIT = 75
+
+VANISHING = 1.0
+"""Seconds within which a home whose life files are gone is gone itself."""
 
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Held back by a command that becomes a layer, until that layer's waker hears them: a Ctrl-C meanwhile stops it."""
@@ -33,6 +43,13 @@ class Layer(Protocol):
 
     def turn(self) -> bool:
         """Observe, decide, act once; True if anything was done (another turn follows at once)."""
+
+    naps: bool
+    """Whether everything that matters to it wakes it; else it glances at each rescan."""
+
+    def glance(self) -> Glance | None:
+        """What would look different if a turn had anything to do, time apart (`next_wake` tells that) and the ends of
+        watched processes; None if only a whole turn can tell."""
 
     def watch(self, waker: Waker) -> None:
         """Register what should wake the loop early."""
@@ -61,23 +78,58 @@ def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> i
     complaints = Complaints()
     try:
         while True:
+            seen = layer.glance()  # before the turn: what changes while it looks must differ afterwards
             again = _guarded_turn(layer, life, world, complaints)
             if layer.exit_code is not None:
                 return layer.exit_code
             world.processes.reap()
             layer.watch(waker)
-            due = layer.next_wake()
-            timeout = world.timing.rescan if due is None else max(0.0, min(due, world.timing.rescan))
-            # After a turn that failed, the end of its own git must not wake us: it would be tried without a pause.
-            waits = [0.0] if again else [0.0, timeout] if complaints.last else [timeout]
-            for number in [number for wait in waits for number in waker.wait(wait).signals]:
+            if again:
+                heard = waker.wait(0.0).signals
+            elif complaints.last:  # the end of its own git must not wake us: it would be tried without a pause
+                heard = (*waker.wait(0.0).signals, *waker.wait(_pause(layer, world)).signals)
+            else:
+                heard = _rest(layer, life, world, waker, seen)
+            for number in heard:
                 _hear(layer, number)
     except (Fenced, LockLost) as error:
         say(str(error))
+        if isinstance(error, LockLost):
+            _let_vanish(world.home)
         layer.abandon(str(error))
         return FENCED_EXIT
     finally:
         waker.close()
+
+
+def _let_vanish(home: Path) -> None:
+    """A home is removed file by file: who is woken by the first must not take it for one that stays."""
+    end = time.monotonic() + VANISHING
+    while (home / "identities").is_dir() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def _pause(layer: Layer, world: World) -> float:
+    due = layer.next_wake()
+    return world.timing.rescan if due is None else max(0.0, min(due, world.timing.rescan))
+
+
+def _rest(layer: Layer, life: Life, world: World, waker: Waker, seen: Glance | None) -> tuple[int, ...]:
+    """Sleep until an event, or until the timer finds that something may be to do; returns the signals heard.
+
+    The first sleep is a rescan's, so that an event lost while the watches were set costs no more; later ones are naps,
+    unless files cannot be watched.
+    """
+    due, pause = layer.next_wake(), _pause(layer, world)
+    end = world.clock.monotonic() + (trust(world.timing) if due is None else min(due, trust(world.timing)))
+    while True:
+        wake = waker.wait(pause)
+        now = world.clock.monotonic()
+        if wake or seen is None or now >= end or layer.glance() != seen:
+            return wake.signals
+        life.beat()
+        if waker.has_inotify and layer.naps:
+            pause = min(nap(world.timing), end - now)
 
 
 class Complaints:

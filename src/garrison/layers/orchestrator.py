@@ -18,11 +18,12 @@ from garrison.agents import prompt
 from garrison.agents.registry import agent
 from garrison.agents.seam import Assignment, Outcome
 from garrison.errors import GarrisonError
+from garrison.layers.glance import stamps
 from garrison.layers.loop import leave
 from garrison.layers.orchestrator_mail import OrchestratorMail
 from garrison.layers.orchestrator_start import close_sessions
 from garrison.layers.own_branch import bring_home
-from garrison.records import atomic, record
+from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -41,6 +42,7 @@ from garrison.system.terminal import choose_terminal
 
 if TYPE_CHECKING:
     from garrison.agents.seam import Work
+    from garrison.layers.glance import Glance
     from garrison.layers.world import World
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life
@@ -52,6 +54,8 @@ SUBJECT = 72
 
 class Orchestrator:
     """One life of a node's orchestrator."""
+
+    naps = True
 
     def __init__(self, world: World, life: Life, launch: Launch, task: Task) -> None:
         self.world, self.life, self.launch, self.task = world, life, launch, task
@@ -74,6 +78,9 @@ class Orchestrator:
         self._reflog = self.git.git_dir(self.tree) / "logs" / "HEAD"
         self._stamp: tuple[object, object] | None = None
         self._busy = True
+        self._seen = [str(path) for path in (
+            world.store.path(Identity, life.key), signals.inbox(world.home, life.key), folder, self.assignment.output,
+            self.assignment.notes, self._reflog)]
         self._shown = self.assignment.output.stat().st_size if self.assignment.output.exists() else 0
 
     def turn(self) -> bool:
@@ -227,12 +234,21 @@ class Orchestrator:
         close_sessions(terminal, self.world.store.get(Identity, self.life.key))
         terminal.shutdown()
 
+    def glance(self) -> Glance | None:
+        """While a program works whose end wakes the loop: its output, notes and commits, the inbox."""
+        if self.stopping or self._busy or self.work is None or self.work.process() is None:
+            return None
+        return stamps(self._seen)
+
     def watch(self, waker: Waker) -> None:
         """Wake when the agent's process ends, or leaves notes."""
         process = self.work.process() if self.work else None
         if process is not None:
             waker.watch_process(*process)
         waker.watch_directory(self.assignment.folder)
+        if not self._busy:
+            for path in (self.assignment.output, self._reflog):
+                waker.watch_file(path)
         self.mail.watch(waker)
 
     def next_wake(self) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.records import signals
+from garrison.records import atomic, signals
 from garrison.records.names import Key
 from garrison.records.signals import Signal, objection
 
@@ -26,6 +26,7 @@ class OrchestratorMail:
     def __init__(self, world: World, life: Life, launch: Launch) -> None:
         self.world, self.life, self.launch = world, life, launch
         self._asked = ""
+        atomic.make_directory(signals.inbox(world.home, life.key))  # what is absent cannot be watched
 
     def ask(self, work: Work, task: Task) -> None:
         """Tell the runner the open question, once."""

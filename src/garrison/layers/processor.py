@@ -21,6 +21,7 @@ from garrison.records.names import Key, launcher
 from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
+    from garrison.layers.glance import Glance
     from garrison.layers.world import World
     from garrison.merge.state import Outcome
     from garrison.records.run import Launch
@@ -33,6 +34,8 @@ STEPS = 50
 
 class Processor:
     """One life of a run's merge processor."""
+
+    naps = False
 
     def __init__(self, world: World, life: Life, launch: Launch) -> None:
         self.world, self.life, self.launch = world, life, launch
@@ -109,6 +112,9 @@ class Processor:
         signal = signal_of(outcome, self.life.key.name, self.life.incarnation)
         if signal is not None:
             signals.post(self.world.home, signal, outcome.seq)
+
+    def glance(self) -> Glance | None:
+        """There is only one: it always looks whole."""
 
     def watch(self, waker: Waker) -> None:
         """Wake when the queue's journal or a gate's verdict changes."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.layers import runner_policy as policy
 from garrison.layers import validator
 from garrison.layers.crew import START_RACES, Crew, perform
+from garrison.layers.glance import all_beat, silent, stamps
 from garrison.layers.guardian_policy import Act, Decision, Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.node_signs import NodeSigns
@@ -26,6 +27,7 @@ from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.hook import Hook
+from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_of, launcher
 from garrison.records.run import Result, Task
@@ -39,6 +41,7 @@ from garrison.system.leftovers import hide_untracked
 from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
+    from garrison.layers.glance import Glance
     from garrison.layers.world import World
     from garrison.records.run import Launch
     from garrison.records.signals import Signal
@@ -55,6 +58,8 @@ _OURS = "validator-"
 
 class Runner:
     """One life of a node's runner."""
+
+    naps = True
 
     def __init__(self, world: World, life: Life, launch: Launch, task: Task) -> None:
         self.world, self.life, self.launch, self.task = world, life, launch, task
@@ -89,6 +94,10 @@ class Runner:
         self._wrong_result = ""
         self._unkept = ""
         self._view: RunnerView | None = None
+        self._beats = str(world.store.life_path(self.orchestrator))
+        self._seen = [str(path) for path in (
+            world.store.path(Identity, self.orchestrator), *self._above(), signals.inbox(world.home, life.key),
+            self.folder, self.tree, launch.repo)]
         self._decision = Decision([])
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "phase": self.phase})
         write_state(world, launch, life.key, "active", life.identity.pid)
@@ -138,6 +147,12 @@ class Runner:
             self._landed_since = now
         return now - self._landed_since > SIGNAL_GRACE
 
+    def _above(self) -> list[Path]:
+        """The parent's record, if somebody started us."""
+        parent = self.life.identity.parent
+        return [self.world.store.path(Identity, Key(parent["role"], parent["name"], self.launch.run_id))] \
+            if parent else []
+
     def _alone(self, now: float) -> float | None:
         """Seconds since nobody above is alive; by name, never by incarnation."""
         parent = self.life.identity.parent
@@ -165,10 +180,25 @@ class Runner:
                 break
         return any(act.kind not in ("term", "stop_job") for act in self._decision.acts)
 
+    def glance(self) -> Glance | None:
+        """While the orchestrator works and beats: its record, the parent's, the inbox, the result, the repository.
+
+        An agent whose silence may be a hang is looked at whole each second.
+        """
+        self.crew.awake()
+        view = self._view
+        if self.stopping or view is None or not view.orchestrator.living or self._orphaned_since is not None:
+            return None
+        if self.task.silence_s is not None or (view.orchestrator.evidence or {}).get("stopped"):
+            return None
+        if not all_beat([self._beats], self.world.clock.monotonic(), silent(self.world.timing)):
+            return None
+        return stamps(self._seen)
+
     def watch(self, waker: Waker) -> None:
         """Wake at the end of the orchestrator or a job, at any signal, result or merge."""
         if self._view is not None:
-            self.crew.watch(waker, [self._view.orchestrator])
+            self.crew.watch(waker, [self._view.orchestrator], records=True)
         self.jobs.watch(waker)
         self.keeper.watch(waker)
         for folder in (self.folder, self.queue.path.parent):

@@ -73,11 +73,11 @@ class _Watched:
 
 
 class Watcher:
-    """Watches lives of one home. `timeout` and `rescan` in seconds."""
+    """Watches lives of one home. `timeout` in seconds; `gap`: what is longer was not watched, seconds."""
 
-    def __init__(self, observer: Observer, timeout: float, rescan: float) -> None:
+    def __init__(self, observer: Observer, timeout: float, gap: float) -> None:
         self.observer, self.timeout = observer, timeout
-        self.clock = WatchClock(min(2 * rescan, timeout / 4))
+        self.clock = WatchClock(min(gap, timeout / 4))
         self._lives: dict[tuple[str, str, str], _Watched] = {}
 
     def look(self, identity: Identity, verdict: Verdict, agent: AgentSigns | None = None) -> Looked:

@@ -26,6 +26,8 @@ else:
 MARKER = "GARRISON_LIFE"
 """The environment variable that says whose life a process belongs to."""
 _PR_SET_CHILD_SUBREAPER = 36
+_CHUNK = 4096
+"""Bytes read at once from /proc; a page, so that most files are read whole."""
 
 
 @dataclass(frozen=True, order=True)
@@ -253,8 +255,10 @@ def _read(path: str) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         chunks = []
-        while chunk := os.read(descriptor, 65536):
+        while chunk := os.read(descriptor, _CHUNK):
             chunks.append(chunk)
+            if len(chunk) < _CHUNK:  # of these files a short read is the last; a scan reads hundreds
+                break
         return b"".join(chunks)
     finally:
         os.close(descriptor)

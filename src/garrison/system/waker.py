@@ -25,6 +25,8 @@ from garrison.system.processes import ProcessId
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
 """What a layer's loop hears by default."""
 _MASK = (flags.MOVED_TO | flags.CREATE | flags.CLOSE_WRITE | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR)
+_FILE_MASK = flags.MODIFY | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONESHOT
+"""A file replaced by renaming another over it shows as ATTRIB (it loses its last link)."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,20 @@ class Waker:
             return False
         for other in [number for number, known in self._watches.items() if known == path and number != watch]:
             self._unwatch(other)
+        self._watches[watch] = path
+        return True
+
+    def watch_file(self, path: Path) -> bool:
+        """Wake once when the file `path` is written, replaced or removed; call again to hear of the next time.
+
+        False if it cannot be watched (absent, no watches left): the timer serves.
+        """
+        if self._inotify is None:
+            return False
+        try:
+            watch = self._inotify.add_watch(path, _FILE_MASK)
+        except OSError:
+            return False
         self._watches[watch] = path
         return True
 

@@ -1,0 +1,106 @@
+"""garrison's supervision of one trivial child, without a layer: `mechanism.py HOME PROGRAM`. Used by supervision.py.
+
+What a supervising layer does to those below it, done by the same functions to a program that knows nothing of garrison:
+the end comes through a verified pidfd → fence (the identity says crashed, with evidence; synced) → sweep by life marker
+→ the death into the journal, synced → restart policy → lease and hook, synced → the program is started with its marker.
+Since it cannot register, its supervisor writes `active` for it, synced. A killed supervisor's successor replays its
+journal and adopts the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from garrison.errors import Fenced
+from garrison.layers.crew import Crew
+from garrison.layers.world import World
+from garrison.records.identity import Identity
+from garrison.records.journal import Writer
+from garrison.records.names import Key
+from garrison.supervise.lease import Wish, activate
+from garrison.supervise.replace import replace_life
+from garrison.supervise.restart import Death, Policy
+from garrison.supervise.start import register, start_life, take_lease
+from garrison.supervise.step import next_step
+from garrison.system.waker import Waker
+
+ME = Key("guardian", "bench", "bench")
+CHILD = Key("runner", "child", "bench")
+GRACE = 2.0
+
+
+def become(world: World) -> Crew:
+    """This process as the supervisor's next life, its journal replayed."""
+    observer = world.observer
+    old = world.store.read(Identity, ME)
+    if old is not None and observer.judge(old).state != "ended":
+        replace_life(observer, old, "found dead", GRACE)
+    leased = take_lease(observer, Wish(ME), 30.0)
+    life = register(observer, ME, leased.incarnation, time.sleep)
+    return Crew(world, life, Writer(world.home / "journal.jsonl", life.token))
+
+
+class Supervisor:
+    """The loop of one name."""
+
+    def __init__(self, world: World, crew: Crew, program: str) -> None:
+        self.world, self.crew, self.program = world, crew, program
+        self.deaths = [Death(entry.data["incarnation"], entry.data["monotonic"], entry.data["boot_id"])
+                       for entry in crew.journal.entries if entry.kind == "death"]
+        self.policy = Policy(window=1e-9)  # a benchmark kills more often than anybody would bear
+
+    def turn(self) -> bool:
+        """Look, decide, act; whether anything was done."""
+        view = self.crew.view(CHILD)
+        step = next_step(view, self.deaths, self.world.clock.monotonic(), self.world.observer.where.boot_id,
+                         self.policy)
+        if step.kind == "replace":
+            self.crew.replace(view, step.why)
+        elif step.kind == "record":
+            data = self.crew.death(view)
+            self.deaths = [Death(data["incarnation"], data["monotonic"], data["boot_id"])]
+        elif step.kind == "start":
+            self.start()
+        return step.kind in ("replace", "record", "start")
+
+    def start(self) -> None:
+        """The next life of the program."""
+        started = []
+
+        def spawn(identity: Identity, life: str) -> None:
+            env = {"PATH": os.environ.get("PATH", os.defpath), "GARRISON_LIFE": life}
+            child = self.world.processes.spawn([self.program], env=env, cwd=str(self.world.home),
+                                               log=self.world.home / "log")
+            child.close()
+            started.append(child.pid)
+
+        start_life(self.world.observer, Wish(CHILD, ME), 30.0, spawn)
+        if started:
+            me, now = self.world.observer.me(started[0]), self.world.clock.utc()
+            with contextlib.suppress(Fenced):
+                self.world.store.update(Identity, CHILD, lambda old: activate(old, me, now))  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """Supervise for ever."""
+    home = Path(sys.argv[1])
+    home.mkdir(parents=True, exist_ok=True)
+    world = World.real(home)
+    supervisor = Supervisor(world, become(world), sys.argv[2])
+    with Waker((signal.SIGCHLD,)) as waker:
+        while True:
+            supervisor.crew.life.beat()
+            while supervisor.turn():
+                pass
+            world.processes.reap()
+            supervisor.crew.watch(waker, [supervisor.crew.view(CHILD)])
+            waker.wait(1.0)
+
+
+if __name__ == "__main__":
+    main()

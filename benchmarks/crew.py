@@ -18,10 +18,10 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from tests import support
-from tests.support import Node, Place
+import support
+from support import Node, Place
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 LAYERS = ("launch", "guardian", "processor", "runner", "orchestrator")

@@ -24,7 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from crew import Crew, crew_of, kill, until
-from tests.support import processes
+
+from support import processes
 
 
 class Watch(threading.Thread):
@@ -107,7 +108,8 @@ def main() -> int:
     chosen = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory(prefix="garrison-kills-", ignore_cleanup_errors=True) as folder, \
-            crew_of(Path(folder) / "crew", chosen.agents, GARRISON_RESTART_WINDOW="0.01") as crew:
+            crew_of(Path(folder) / "crew", chosen.agents, GARRISON_RESTART_WINDOW="0.01",
+                    GARRISON_HEALTHY_AFTER="0.01") as crew:
         began = time.monotonic()
         crew.launch()
         crew.wait_begun(chosen.agents, 60.0 + 5.0 * chosen.agents)

@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from crew import TICK, Crew, connections, crew_of, idle, kill, until
 from peers import PARENT, STARTS, TRIVIAL, Missing, Peer, Tools, reap
-from tests.support import processes, stat
+
+from support import processes, stat
 
 ROWS = ("mechanism", "faults", "felt", "crew", "stale")
 PATIENCE = 30.0
@@ -264,7 +265,7 @@ def stopped_orchestrator(root: Path, table: Table) -> None:
 
 def felt(root: Path, rounds: int, table: Table) -> None:
     """kill -9 in a real run → the agent's command begins again."""
-    with crew_of(root, 1, GARRISON_RESTART_WINDOW="0.01") as crew:
+    with crew_of(root, 1, GARRISON_RESTART_WINDOW="0.01", GARRISON_HEALTHY_AFTER="0.01") as crew:
         began = time.time_ns()
         crew.launch()
         cold = (crew.wait_begun(1)[0] - began) / 1e6
@@ -302,7 +303,7 @@ def victims(crew: Crew, what: str) -> list[int]:
 
 def many(root: Path, agents: int, seconds: float, rounds: int, table: Table) -> None:
     """Real layers with agents that wait: what they cost, and how soon a new guardian has adopted them."""
-    with crew_of(root, agents, GARRISON_RESTART_WINDOW="0.01") as crew:
+    with crew_of(root, agents, GARRISON_RESTART_WINDOW="0.01", GARRISON_HEALTHY_AFTER="0.01") as crew:
         began = time.monotonic()
         crew.launch()
         crew.wait_begun(agents, 60.0 + 5.0 * agents)

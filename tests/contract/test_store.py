@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import stat
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.errors import Fenced, NewerSchema, NotFound, RecordCorrupt
+from garrison.errors import Fenced, LockLost, NewerSchema, NotFound, RecordCorrupt, RecordUnreadable
 from garrison.records import atomic, record
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity, beat
@@ -29,6 +30,24 @@ AT = "2026-01-31T12:00:00.000000Z"
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "home")
+
+
+def test_a_layer_never_makes_its_home_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a layer was about to write when its home was removed must not bring the home back as a ruin."""
+    monkeypatch.setattr(atomic, "_within", [])
+    home = tmp_path / "home"
+    home.mkdir()
+    atomic.stay_within(home)
+    assert atomic.make_directory(home / "signals" / "a").is_dir()
+    assert atomic.make_directory(home / "signals" / "a").is_dir()
+    assert atomic.make_directory(tmp_path / "else" / "where").is_dir()
+    (home / "file").touch()
+    with pytest.raises(RecordUnreadable):
+        atomic.make_directory(home / "file" / "below")
+    shutil.rmtree(home)
+    with pytest.raises(LockLost, match="was removed; stopping in order"):
+        atomic.make_directory(home / "signals" / "a")
+    assert not home.exists()
 
 
 @pytest.fixture

@@ -49,13 +49,13 @@ def test_a_damaged_record_ends_its_run_with_the_reason_and_is_kept(place: Place,
     place.check("a", "b", history=False)
 
 
-def test_a_directory_in_a_results_place_fails_its_node_with_that_reason(place: Place) -> None:
+def test_a_directory_in_a_results_place_fails_its_run_with_that_reason(place: Place) -> None:
     child = held(place)
     path = place.home / "runs/r1/nodes/a/1/result.json"
     path.mkdir()
     place.free("a")
     assert place.finish(child) == 1, place.told()
-    assert f"cannot use {path}: is a directory" in place.nodes()["a"]["reason"]
+    assert f"cannot use {path}: is a directory" in place.told().rpartition("run failed")[2]
     assert path.is_dir()
     no_traceback(place)
 

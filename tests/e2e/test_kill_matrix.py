@@ -65,7 +65,7 @@ SLOW = {"guardian:life-locked", "processor:life-locked"}
 TRIGGER = {"launch": "guardian:active", "guardian": "runner:active", "runner": "orchestrator:working"}
 """Layer → the death below it that makes it recover somebody."""
 
-KEEP_GOING = {"GARRISON_RESTART_WINDOW": "0.001"}
+KEEP_GOING = {"GARRISON_RESTART_WINDOW": "0.001", "GARRISON_HEALTHY_AFTER": "0.001"}
 """No death counts for the next restart: more of them than any policy allows are wanted here."""
 
 

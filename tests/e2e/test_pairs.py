@@ -35,7 +35,8 @@ def holding(place: Place) -> Node:
 
 def walk(place: Place, kills: list[tuple[str, Pair]]) -> None:
     """One run through all phases; in each the given pairs are killed, one after the other, and must have successors."""
-    place.env["GARRISON_RESTART_WINDOW"] = "0.001"  # more deaths than a policy allows are wanted here
+    # More deaths than a policy allows are wanted here.
+    place.env |= {"GARRISON_RESTART_WINDOW": "0.001", "GARRISON_HEALTHY_AFTER": "0.001"}
     gate = f"git rev-parse 'HEAD^{{tree}}' >> $WITNESS; test ! -e a-r1.txt || {{ {place.hold('validating')}; }}"
     child = place.launch(place.graph(holding(place)), "r1", "--max-respawn", 1000, gate=gate)
     lives = dict.fromkeys({stem for living in PHASES.values() for stem in living}, 1)

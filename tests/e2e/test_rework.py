@@ -51,7 +51,7 @@ def test_a_rework_is_resumed_wherever_its_runner_dies(place, how):
               "runner:told-RUNNER_EXITED", "runner:fact-begun.before", "runner:fact-begun.after", "runner:tree.before",
               "runner:tree.after", "orchestrator:prompted"]
     place.env |= {"GARRISON_FAILPOINT": ",".join(points), "GARRISON_FAILPOINT_TIMES": "2",
-                  "GARRISON_RESTART_WINDOW": "0.001"}
+                  "GARRISON_RESTART_WINDOW": "0.001", "GARRISON_HEALTHY_AFTER": "0.001"}
     node = Node("a", command='echo "attempt $GARRISON_ATTEMPT" > a.txt',
                 attributes=f'rework={how}, acceptance="grep -q \'attempt 2\' a.txt"')
     assert place.finish(place.launch(place.graph(node), "r1", "--max-respawn", 1000)) == 0, place.told()

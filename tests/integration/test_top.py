@@ -84,6 +84,7 @@ def test_what_happens_between_two_looks_is_in_the_second(home: Town) -> None:
     home.sleepers[-1].kill()
     home.sleepers[-1].wait()
     assert row(looker.look(), "a")["state"] == "died"
+    told.append("node", {"node": "a", "status": "failed", "attempt": 1, "reason": "exit code 1"}, home.now())
     told.append("run", {"status": "failed", "reason": "a failed"}, home.now())
     assert row(looker.look(), "r1")["state"] == "failed"
     told.append("run", {"status": "failed", "reason": "another word"}, home.now())

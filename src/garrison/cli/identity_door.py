@@ -224,11 +224,11 @@ def _find_stale(options: argparse.Namespace) -> None:
 
 
 def _respawn(home: str | None) -> None:
-    from garrison.layers.bringing_up import QUIET, bring_up
+    from garrison.layers.bringing_up import TOLD_TO_CRON, bring_up
     from garrison.settings import find_home
 
     for word in bring_up(find_home(home)):
-        if word.state not in QUIET:
+        if word.state in TOLD_TO_CRON:
             say(word.line)
 
 

@@ -6,6 +6,7 @@ The rule of this room: one object a look; what it says of a node it takes from `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from garrison.cli import life_signs
@@ -16,7 +17,6 @@ from garrison.cli.run_look import RunLook, place
 from garrison.layers.node_signs import NodeSigns
 from garrison.layers.parking import parked
 from garrison.layers.run_state import NodeState, RunState
-from garrison.layers.runner_start import worktree_of
 from garrison.merge.state import QueueState
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -103,12 +103,13 @@ class Nodes:
                 "signs": signs, "attempts": 1 if never else 1 + self.launch.max_rework, "deaths": facts.deaths,
                 "lives": {"runner": runner.get("incarnation", 0), "agent": agent.get("incarnation", 0)}}
 
-    def _signs(self, name: str, node: NodeState, task: Task | None) -> dict[str, Any]:
+    def _signs(self, name: str, node: NodeState, task: Task | None) -> dict[str, Any] | None:
         key = Key("orchestrator", name, self.look.run)
         identity = self.reading.tried(lambda: self.observer.store.read(Identity, key))
-        tree = worktree_of(self.launch, name)
-        return life_signs.of_node(self.observer, identity,
-                                  NodeSigns(self.look.files.attempt(name, node.attempt), tree, task))
+        if identity is None or identity.worktree is None:
+            return None
+        signs = NodeSigns(self.look.files.attempt(name, node.attempt), Path(identity.worktree), task)
+        return life_signs.of_node(self.observer, identity, signs)
 
     def _facts(self, name: str, node: NodeState, runner: Mapping[str, Any], agent: Mapping[str, Any],
                signs: Mapping[str, Any] | None) -> Facts:

@@ -51,23 +51,23 @@ def story(events: Sequence[Event], names: frozenset[str], node: str = "") -> lis
 
 
 def _joined(events: Sequence[Event]) -> list[Told]:
-    told: list[Told] = []
-    decided: dict[str, Told] = {}
-    """Who decided, with its life → the decision that nothing has come of yet."""
+    told: list[Told | None] = []
+    decided: dict[str, int] = {}
+    """Who decided, with its life → where the decision stands that nothing has come of yet."""
     for event in events:
         line = tell(event)
         if line is None:
             continue
-        before = decided.pop(event.by, None)
-        if before is not None and _EFFECTS[before.data["act"]] == event.kind:
-            line = replace(line, observed=before.observed, rule=before.rule, same=before.same, data=before.data)
-        elif before is not None:
-            told.append(before)
+        at = decided.get(event.by)
+        before = told[at] if at is not None else None
         if event.kind == "decision":
-            decided[event.by] = line
-        else:
-            told.append(line)
-    return [*told, *decided.values()]
+            decided[event.by] = len(told)
+        elif at is not None and before is not None and _EFFECTS[before.data["act"]] == event.kind:
+            line = replace(line, observed=before.observed, rule=before.rule, same=before.same, data=before.data)
+            told[at] = None
+            del decided[event.by]
+        told.append(line)
+    return [line for line in told if line is not None]
 
 
 def tell(event: Event) -> Told | None:

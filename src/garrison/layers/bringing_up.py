@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 QUIET = frozenset({"over", "tended"})
 """States that are as they should be: told only with `--json`."""
+TOLD_TO_CRON = frozenset({"started", "refused"})
+"""What the door that cron calls says each minute: what it did, and what it could not do."""
 
 
 @dataclass(frozen=True)

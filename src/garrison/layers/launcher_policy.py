@@ -72,7 +72,11 @@ def _guard(view: LauncherView, policy: Policy) -> Decision:
     identity = view.guardian.identity
     if identity is not None and identity.status == "parked":  # by this launcher's predecessor or a person
         return Decision([Act("end", "parked", why=f"its guardian was given up: {identity.reason}; {MEND}")])
-    step = next_step(_unfinished(view), view.deaths, view.now, view.boot_id, policy)
+    goes_on = identity is not None and identity.status == "terminated" and identity.reason in ENDED
+    seen = view.guardian if goes_on else _unfinished(view.guardian)
+    step = next_step(seen, view.deaths, view.now, view.boot_id, policy)
+    if goes_on:  # else its launcher would not be here: what was stopped or failed has been lifted
+        step = replace(step, kind="start", why=f"it had ended in order ({step.why}); the run goes on")
     if step.kind == "wait":
         return Decision([], step.at)
     if step.kind in ("none", "ended"):
@@ -83,14 +87,12 @@ def _guard(view: LauncherView, policy: Policy) -> Decision:
     return Decision([Act(step.kind, why=step.why, basis=step.basis)])
 
 
-def _unfinished(view: LauncherView) -> LifeView:
-    """A guardian that ended in order while its run goes on counts as one that died; stopped runs were lifted."""
-    identity = view.guardian.identity
+def _unfinished(guardian: LifeView) -> LifeView:
+    """A guardian that ended in order, though neither it nor its run was to, counts as one that died."""
+    identity = guardian.identity
     if identity is None or identity.status != "terminated":
-        return view.guardian
-    if identity.reason in ENDED:
-        return LifeView()
-    return replace(view.guardian, identity=replace(identity, status="crashed"))
+        return guardian
+    return replace(guardian, identity=replace(identity, status="crashed"))
 
 
 def _stop(view: LauncherView) -> Decision:

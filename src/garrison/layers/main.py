@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError, NotFound
 from garrison.layers.loop import FENCED_EXIT, HELD, Layer, run, say
 from garrison.layers.world import World
+from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Task
@@ -90,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     life = None
     try:
         world = World.real(Path(options.home))
+        atomic.stay_within(world.home)
         life = register(world.observer, key, options.incarnation, time.sleep)
         layer = build(world, life, options)
         if options.stop:

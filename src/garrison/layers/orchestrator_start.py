@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import Fenced
 from garrison.layers.world import layer_argv
 from garrison.merge import numbers
+from garrison.records import atomic
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_of
 from garrison.supervise.lease import Wish
@@ -41,7 +42,7 @@ def start_orchestrator(world: World, launch: Launch, task: Task, tree: Path, ter
         argv = layer_argv(key, world.home, leased.incarnation, ["--attempt", str(task.attempt)])
         env = {**tree_environment(world, launch, task, tree, life), "GARRISON_INCARNATION": str(leased.incarnation)}
         log = world.files(launch.run_id).layer_log(f"orchestrator-{task.node}")
-        log.parent.mkdir(parents=True, exist_ok=True)
+        atomic.make_directory(log.parent)
         _remember(world, leased, terminal.open(key.full, argv, env=env, cwd=tree, log=log))
 
     return start_life(world.observer, wish, world.timing.spawn_deadline, open_session)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
+from garrison.records import atomic
 from garrison.system import ending, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
@@ -66,7 +67,7 @@ class Keeper:
         return told
 
     def _start(self, now: float) -> None:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        atomic.make_directory(self._log.parent)
         self._log.unlink(missing_ok=True)
         limit = self.world.timing.rescue_limit
         argv = [sys.executable, "-P", "-m", "garrison.layers.rescue", "--repo", self.launch.repo, "--tree",

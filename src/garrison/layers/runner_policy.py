@@ -15,7 +15,7 @@ from garrison.records.signals import objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import ORDER, STOP, Death, Policy
-from garrison.supervise.step import LifeView, Step, burial, next_step
+from garrison.supervise.step import LifeView, burial, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,10 +223,10 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
         return preparing
     if view.result is None and not view.task.skip_agent:
         return _orchestrate(facts, view, policy)
-    if view.result is not None and view.result.status != "success":
-        return Decision([_failure(view.result.reason or "the agent reported failure")])
     if view.orchestrator.living:
         return Decision([], view.now + 0.2)  # it has said its result and is on its way out
+    if view.result is not None and view.result.status != "success":
+        return Decision([_failure(view.result.reason or "the agent reported failure")])
     if buried := _bury(facts, view):
         return Decision(buried)
     if view.task.acceptance and not facts.acceptance:
@@ -244,10 +244,11 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
     """One step towards a living orchestrator without a result."""
     if _of_earlier_attempt(view):
         return Decision([Act("start", why=f"attempt {view.task.attempt}")])
-    if _was_stopped(facts, view.orchestrator):
-        step = Step("start", "its stop is lifted")
-    else:
-        step = next_step(_unfinished(view.orchestrator), facts.deaths, view.now, view.boot_id, policy, facts.circuit)
+    stopped = _was_stopped(facts, view.orchestrator)
+    seen = view.orchestrator if stopped else _unfinished(view.orchestrator)
+    step = next_step(seen, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
+    if stopped:
+        step = replace(step, kind="start", why="its stop is lifted")
     if step.kind in ("start", "probe", "parked") and _too_long_alone(view):
         return Decision([Act("end", why="orphaned")])
     if step.kind == "give_up" or (step.kind == "park" and view.adhoc):  # of an ad-hoc run nobody else will tell

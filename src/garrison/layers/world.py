@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from garrison.errors import NotFound
+from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
@@ -80,7 +81,7 @@ class World:
         def spawn(identity: Identity, life: str) -> None:
             argv = layer_argv(key, self.home, identity.incarnation, extra)
             log = self.files(key.run).layer_log(f"{key.role}-{key.name}")
-            log.parent.mkdir(parents=True, exist_ok=True)
+            atomic.make_directory(log.parent)
             env = self.environment(launch, {"GARRISON_LIFE": life, "GARRISON_INCARNATION": str(identity.incarnation)})
             child = self.processes.spawn(argv, env=env, cwd=str(self.home), log=log)
             child.close()

@@ -15,7 +15,7 @@ import stat
 from contextlib import contextmanager, suppress
 from itertools import count
 
-from garrison.errors import RecordUnreadable
+from garrison.errors import LockLost, RecordUnreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,15 +55,43 @@ def misplaced(path: Path, error: OSError) -> Exception:
     return RecordUnreadable(path, os.strerror(error.errno).lower())
 
 
+_within: list[str] = []
+"""A directory that this process never makes again, with its final slash; none for a command."""
+
+
+def stay_within(home: Path) -> None:
+    """From now on this process makes nothing in `home` if that is gone: a layer must not bring it back as a ruin."""
+    _within[:] = [os.path.join(home, "")]  # noqa: PTH118  # light
+
+
 def make_directory(path: Path) -> Path:
-    """Create `path` and its parents with mode 0700, if absent; return it."""
+    """Create `path` and its parents with mode 0700, if absent; return it. LockLost as `stay_within` says."""
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103  # Path.mkdir gives parents the umask's mode
+        if _within and str(path).startswith(_within[0]):
+            _make_within(_within[0], str(path))
+        else:
+            os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103  # Path.mkdir gives parents the umask's mode
     except OSError as error:
         if _is_directory(path, error):
             return path
         raise misplaced(path, error) from error
     return path
+
+
+def _make_within(home: str, path: str) -> None:
+    """Make one directory after the other, `home` itself never."""
+    if os.path.isdir(path):  # noqa: PTH112  # light
+        return
+    at = home.rstrip("/")
+    for part in path[len(home):].split("/"):
+        at = f"{at}/{part}"
+        try:
+            os.mkdir(at, 0o700)  # noqa: PTH102  # light
+        except FileExistsError:
+            if not os.path.isdir(at):  # noqa: PTH112  # light
+                raise
+        except FileNotFoundError:
+            raise LockLost(f"{home.rstrip('/')} was removed; stopping in order") from None
 
 
 def _is_directory(path: Path, error: OSError) -> bool:
@@ -72,7 +100,7 @@ def _is_directory(path: Path, error: OSError) -> bool:
         return False
     try:
         return stat.S_ISDIR(path.stat().st_mode)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

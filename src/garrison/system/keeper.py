@@ -38,7 +38,8 @@ def _keep(pid: int) -> NoReturn:
     while code is None:
         heard = signal.sigwait(_HEARD)
         code = processes.reap().get(pid)
-        if code is None and heard == signal.SIGTERM and found is not None:  # the others its own terminal sends it
+        # A Ctrl-C its terminal sends it by itself; but of a terminal that closes, only the session's leader hears.
+        if code is None and heard in (signal.SIGTERM, signal.SIGHUP) and found is not None:
             processes.send(found.pid, found.ticks, heard)
     left = bury()
     if left:

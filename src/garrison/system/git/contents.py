@@ -46,18 +46,20 @@ class Contents(Worktrees):
                 "GIT_COMMITTER_EMAIL": EMAIL}
 
     def freeze(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
-               timeout: float | None = None) -> str:
+               timeout: float | None = None, when: str = "") -> str:
         """Everything not ignored at `path` as a commit on its HEAD, touching neither index nor worktree; no ref yet.
 
         A clean worktree is its own HEAD. `links`: the commits that stand for submodules, by path. `timeout`: seconds
-        that taking the files in may last; beyond that GitError.
+        that taking the files in may last; beyond that GitError. `when`: the commit's date, as git reads it; with one,
+        the same work gives the same commit.
         """
         own = self.git_dir(path)
         index = own / f"{_INDEX}{os.getpid()}"
         self._forget_indexes(own)
         if (own / "index").exists():
             shutil.copy2(own / "index", index)
-        return self._commit_files(path, self.head(path), index, {}, message, links, timeout)
+        dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}
+        return self._commit_files(path, self.head(path), index, {}, message, links, timeout, dates)
 
     def freeze_directory(self, path: Path, parent: str | None, message: str, *, timeout: float | None = None) -> str:
         """The same of a directory that is no worktree (any more): its files as a commit on `parent`."""
@@ -69,7 +71,8 @@ class Contents(Worktrees):
         return self._commit_files(path, parent, index, extra, message, None, timeout)
 
     def _commit_files(self, path: Path, head: str | None, index: Path, where: Mapping[str, str], message: str,
-                      links: Mapping[str, str] | None, timeout: float | None) -> str:
+                      links: Mapping[str, str] | None, timeout: float | None,
+                      dates: Mapping[str, str] | None = None) -> str:
         extra = {**where, "GIT_INDEX_FILE": str(index)}
         # git would refuse a repository without a commit, and with it all the rest
         add = [*_ADD, *(f":(exclude,top,literal){name}" for name in links or {})]
@@ -87,7 +90,8 @@ class Contents(Worktrees):
             return head
         parent = [] if head is None else ["-p", head]
         return self.run("commit-tree", tree, *parent, "-F", "-", cwd=path, text=message,
-                        extra={**where, **self.author(None if where else path)}, durable=True).out.strip()
+                        extra={**where, **self.author(None if where else path), **(dates or {})},
+                        durable=True).out.strip()
 
     def _forget_indexes(self, own: Path) -> None:
         """Remove the indexes of those that were killed while they kept work; a living one's stays."""

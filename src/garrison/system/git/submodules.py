@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 KEPT = "refs/garrison/submodules"
 PARTS = "refs/garrison/parts"
+_EPOCH = "1970-01-01T00:00:00+0000"
 _LIKE_GIT = {"GIT_PROTOCOL_FROM_USER": "0"}
 """An address that stands in the repository is used only as git itself would for a submodule."""
 
@@ -126,18 +127,20 @@ class Submodules(Contents):
             self._store({f"{KEPT}/{head}": head})
 
     def freeze(self, path: Path, message: str, *, links: Mapping[str, str] | None = None,
-               timeout: float | None = None) -> str:
+               timeout: float | None = None, when: str = "") -> str:
         """As for the worktree itself; a submodule with work in it is told as the commit that holds this work.
 
         So is a repository that somebody began inside the tree. A clone of another is told as its commit only.
         """
         changed = {}
+        # What the outer commit names must not change with the hour, or unchanged work would be kept again and again.
         for name, inner in self._parts(path):
-            kept = inner.freeze(inner.root, message, timeout=timeout)
+            kept = inner.freeze(inner.root, message, timeout=timeout, when=_EPOCH)
             if kept != inner.rev("HEAD"):
                 changed[name] = kept
-        begun = {name: inner.freeze(inner.root, message, timeout=timeout) for name, inner in self._begun(path)}
-        return super().freeze(path, message, links={**(links or {}), **changed, **begun}, timeout=timeout)
+        begun = {name: inner.freeze(inner.root, message, timeout=timeout, when=_EPOCH)
+                 for name, inner in self._begun(path)}
+        return super().freeze(path, message, links={**(links or {}), **changed, **begun}, timeout=timeout, when=when)
 
     def hold_parts(self, path: Path, frozen: str, ref: str) -> None:
         """Keep what `frozen` says of the submodules at `path` under the same ref, where their objects outlive the tree.

@@ -22,7 +22,7 @@ ROOMS = [*(f"garrison.records.{name}" for name in ("names", "record", "atomic", 
          "garrison.system.clock", "garrison.system.processes", "garrison.system.tree", "garrison.errors"]
 HEAVY = {"typing", "dataclasses", "inspect", "datetime", "uuid", "pathlib", "subprocess", "asyncio", "logging",
          "socket", "ssl",
-         "urllib", "urllib.parse", "tempfile", "shutil", "argparse", "ctypes", "random", "click", "lark", "libtmux",
+         "urllib", "urllib.parse", "tempfile", "shutil", "argparse", "ctypes", "random", "click", "lark",
          "rich", "yaml",
          "platformdirs", "inotify_simple", "importlib.metadata"}
 

@@ -1,6 +1,6 @@
 """`garrison`: the group of all commands, and the one place where an error becomes a line and an exit code.
 
-Commands are loaded when they are called: `garrison agents list` loads neither lark nor libtmux. The table names each
+Commands are loaded when they are called: `garrison agents list` loads neither lark nor rich. The table names each
 command's module, attribute and help line.
 """
 

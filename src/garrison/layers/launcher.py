@@ -78,7 +78,8 @@ class Launcher:
         self._decision = Decision([])
         self._ready = self._full = False
         self._news_at = world.clock.monotonic()
-        self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume})
+        why = {"why": life.identity.metadata["succeeds"]} if "succeeds" in life.identity.metadata else {}
+        self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume, **why})
         with contextlib.suppress(OSError):  # they only take room
             atomic.clear_temporaries(world.home, world.clock.time() - LEFT_BY_THE_KILLED)
         self.progress.begin(self.run)

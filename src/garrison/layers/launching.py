@@ -49,6 +49,8 @@ from garrison.system.git.repository import detached, underway
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from garrison.supervise.verdict import Verdict
+
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
 
 
@@ -306,7 +308,7 @@ def _keep_gate(world: World, launch: Launch, git: Git) -> None:
 
 def lease_launcher(world: World, run: str) -> Identity:
     """The launcher's lease, by itself; a dead predecessor is replaced first. AlreadyAlive if one lives."""
-    key = launcher(run)
+    key, why = launcher(run), {}
     old = world.store.read(Identity, key)
     if old is not None:
         looked = judge_once(world, old)
@@ -316,13 +318,20 @@ def lease_launcher(world: World, run: str) -> Identity:
         if verdict.living:
             raise AlreadyAlive(f"run {run} is looked after by its launcher already (pid {old.pid}); "
                                f"`garrison status {run}` shows it")
+        why = {"succeeds": _succession(old, verdict)}
         if verdict.state != "ended" or old.status == "crashed":
             try:
                 replace_life(world.observer, old, verdict.why, world.timing.sweep_grace, looked.evidence)
             except Fenced as error:
                 raise AlreadyAlive(f"another launcher of run {run} is alive by now; `garrison status {run}` shows it"
                                    ) from error
-    return take_lease(world.observer, Wish(key), world.timing.spawn_deadline)
+    return take_lease(world.observer, Wish(key, metadata=why), world.timing.spawn_deadline)
+
+
+def _succession(old: Identity, verdict: Verdict) -> str:
+    """What became of the launcher before, for whoever asks why there is another."""
+    ended = f"had ended ({old.reason or old.status})"
+    return f"life {old.incarnation} {ended if verdict.state == 'ended' else f'was {verdict.state}: {verdict.why}'}"
 
 
 MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
-from garrison.layers.launching import check_resume, start_detached, state_of
+from garrison.layers.launching import start_detached
 from garrison.layers.one_look import judge_once
+from garrison.layers.preparing import check_resume, state_of
 from garrison.layers.world import World
 from garrison.records import run as run_records
 from garrison.records.identity import Identity

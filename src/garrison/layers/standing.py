@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordError
-from garrison.layers.launching import state_of
+from garrison.layers.preparing import state_of
 from garrison.merge.queue import Follower
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all

@@ -99,7 +99,8 @@ def judged(result: JobResult, said: str) -> Outcome:
         return Outcome("success", exit_code=0)
     if result.timed_out:
         return Outcome("fail", f"timed out after {result.seconds:.0f} s: {said}", result.exit_code)
-    return Outcome("fail", f"exit code {result.exit_code}: {said}", result.exit_code, killed=result.struck)
+    code = f"exit code {result.exit_code}"
+    return Outcome("fail", f"{code}: {said}" if said.strip() else code, result.exit_code, killed=result.struck)
 
 
 def claimed(path: Path, result: JobResult) -> Outcome:

@@ -27,6 +27,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher
 from garrison.records.store import Store
 from garrison.settings import find_home
+from garrison.system.screen import clean
 
 _INDENT = " " * 10
 
@@ -130,7 +131,9 @@ def _now(home: Path, run: str, node: str) -> None:
     body = Gatherer(home, os.environ).run(run)
     found = next((one for one in body["nodes"] if one["node"] == node), None)
     if found is not None:
-        click.echo(f"now: {node} is {found['place']}" + (f": {found['doing']}" if found["doing"] else ""))
+        place, doing = found["place"], found["doing"]
+        told = doing if doing.startswith(place) else f"{place}: {doing}" if doing else place
+        click.echo(clean(f"now: {node} is {told}"))
     else:
         click.echo(f"now: run {run} is {body['status']}, {body['merged']} of {body['total']} merged")
     for problem in body["problems"]:

@@ -49,7 +49,7 @@ class RecordCorrupt(RecordError):
     """A record cannot be read as what it should be. Only its owner or `doctor --fix` moves it away."""
 
     def __init__(self, path: object, why: str) -> None:
-        super().__init__(f"corrupt record {path}: {why}; it was left in place, move it to quarantine/ to go on")
+        super().__init__(f"corrupt record {path}: {why}; it was left in place; `garrison doctor` says what mends it")
         self.path = str(path)
         self.why = why
 

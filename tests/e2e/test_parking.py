@@ -67,7 +67,7 @@ def test_a_run_whose_nodes_are_all_parked_fails_and_goes_on_where_it_was(place: 
     assert place.status() == "failed" and lives(place, "a") == 6
     last = (place.root / "out").read_text().splitlines()[-1]
     assert "run failed: 0 of 2 merged; a: parked: its agent was given up: 6 deaths in 600 s" in last
-    assert "garrison agents unpark a, then garrison launch --resume r1" in last
+    assert "mend that, then: garrison launch --resume r1" in last
     assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "begun"
     assert place.command("up").stdout == "", "what was given up waits for a person"
     told = told_of(place, "a")

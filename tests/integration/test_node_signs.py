@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,11 @@ from garrison.agents.claude.stretch import _TOOL_LIMIT
 from garrison.cli import life_signs
 from garrison.layers import node_signs
 from garrison.layers.node_signs import NodeSigns, newest
+from garrison.records.identity import Identity
 from garrison.records.run import Task
 from garrison.records.store import Store
 from garrison.supervise.observe import Observer
-from garrison.system.clock import FakeClock
+from garrison.system.clock import FakeClock, iso
 from garrison.system.memory import MemoryProcesses
 from garrison.system.notify import watchdog
 from support import git
@@ -27,8 +30,9 @@ from support import git
 
 @pytest.fixture
 def signs(tmp_path: Path, template: Path) -> NodeSigns:
-    tree = tmp_path / "tree"
-    git(template, "worktree", "add", "-q", "--detach", str(tree))
+    tree, repo = tmp_path / "tree", tmp_path / "repo"
+    shutil.copytree(template, repo)  # others copy the template, too, and want it as it was
+    git(repo, "worktree", "add", "-q", "--detach", str(tree))
     folder = tmp_path / "attempt"
     (folder / "claude" / "transcripts").mkdir(parents=True)
     return NodeSigns(folder, tree, Task("r1", "a", 1, silence_s=90.0))
@@ -99,6 +103,21 @@ def test_how_status_tells_of_silence(signs: NodeSigns, tmp_path: Path) -> None:
     os.utime(signs.folder / "output.log", (clock.time() - 125, clock.time() - 125))
     assert life_signs.silent(life_signs.of_node(observer, None, signs)) == ", silent for 2m (last: output)"
     assert life_signs.silent(None) == ""
+
+
+def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: NodeSigns, tmp_path: Path) -> None:
+    clock = FakeClock(start=time.time() + 200)
+    observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
+    born = Identity(role="orchestrator", name="a", run_id="r1", agent_id="a", incarnation=2, status="active",
+                    created_at=iso(clock.time() - 5))
+    assert life_signs.silent(life_signs.of_node(observer, born, signs)) == "", "its predecessor's silence"
+    old = replace(born, created_at=iso(clock.time() - 190))
+    for path in [signs.tree, *signs.tree.rglob("*")]:
+        os.utime(path, (clock.time() - 300, clock.time() - 300))
+    assert ", silent for 3m" in life_signs.silent(life_signs.of_node(observer, old, signs))
+    (signs.tree / "calc.py").write_text("x = 1\n")
+    os.utime(signs.tree / "calc.py", (clock.time() - 3, clock.time() - 3))
+    assert life_signs.silent(life_signs.of_node(observer, old, signs)) == "", "it writes files"
 
 
 def test_a_service_managers_watchdog_is_told_if_it_asked_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

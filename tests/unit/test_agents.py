@@ -42,9 +42,9 @@ def test_templates(assignment: Assignment, word: str, filled: str) -> None:
 @pytest.mark.parametrize(("result", "outcome"), [
     (JobResult(0, False, 1.0), Outcome("success", "", 0)),
     (JobResult(3, False, 1.0), Outcome("fail", "exit code 3: said", 3)),
-    (JobResult(-9, False, 1.0), Outcome("fail", "exit code -9: said", -9, killed=True)),
+    (JobResult(-9, False, 1.0), Outcome("fail", "killed by SIGKILL: said", -9, killed=True)),
     (JobResult(137, False, 1.0), Outcome("fail", "exit code 137: said", 137, killed=True)),
-    (JobResult(-11, False, 1.0), Outcome("fail", "exit code -11: said", -11, killed=True)),
+    (JobResult(-11, False, 1.0), Outcome("fail", "killed by SIGSEGV: said", -11, killed=True)),
     (JobResult(143, False, 1.0), Outcome("fail", "exit code 143: said", 143, killed=True)),
     (JobResult(130, False, 1.0), Outcome("fail", "exit code 130: said", 130)),
     (JobResult(129 + 31, False, 1.0), Outcome("fail", "exit code 160: said", 160)),
@@ -53,6 +53,10 @@ def test_templates(assignment: Assignment, word: str, filled: str) -> None:
     (JobResult(0, True, 60.0), Outcome("fail", "timed out after 60 s: said", 0))])
 def test_exit_zero(result: JobResult, outcome: Outcome) -> None:
     assert judged(result, "said") == outcome
+
+
+def test_who_said_nothing_leaves_no_colon() -> None:
+    assert judged(JobResult(-9, False, 1.0), "").reason == "killed by SIGKILL"
 
 
 @pytest.mark.parametrize(("body", "code", "status", "reason"), [

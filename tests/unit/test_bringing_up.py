@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from garrison.layers.bringing_up import QUIET, Word, assess
-from garrison.layers.run_state import RunState
+from garrison.layers.run_state import NodeState, RunState
 from garrison.records.identity import Identity
 from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import Verdict
@@ -49,6 +49,14 @@ def test_who_is_brought_up(status: str, launched: LifeView, guardian: str, wante
     word = assess("r1", state(status), launched, replace(GUARDIAN, status=guardian) if guardian else None)
     assert (word.state if word else "") == wanted
     assert said in (word.line if word else "")
+
+
+def test_a_run_that_failed_with_parked_nodes_waits_for_a_person() -> None:
+    parked = state("failed")
+    parked.nodes["a"] = NodeState("active", 1)
+    word = assess("r1", parked, LifeView(), None)
+    assert word is not None
+    assert (word.state, "--resume r1" in word.line, "parked" in word.line) == ("parked", True, True)
 
 
 def test_a_word_to_a_person() -> None:

@@ -139,6 +139,7 @@ LAUNCH = Launch("r", "p", "/repo", "main", "2026-01-01T00:00:00.000000Z", "/tree
 @pytest.mark.parametrize(("standing", "over", "says"), [
     (Standing("r", "done", LAUNCH), True, ""), (Standing("r", "failed", LAUNCH), True, ""),
     (Standing("r", "stopped", LAUNCH), False, "--resume"), (Standing("r", "running", LAUNCH), False, "--resume"),
+    (Standing("r", "failed", LAUNCH, resumable=True), False, "parked nodes and can go on"),
     (Standing("r", "unreadable"), False, "doctor"), (Standing("r", "done", LAUNCH, ("runner-a@r",)), False, "stop"),
     (Standing("r", "failed", LAUNCH, waiting=("a-1",)), False, "merge-queue"),
     (Standing("r", "new", replace(LAUNCH, adhoc=True)), True, ""),

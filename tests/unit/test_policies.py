@@ -180,7 +180,7 @@ def test_a_queue_given_up_lets_entries_wait_and_fails_the_run_when_nothing_else_
     over = guard(state, **seen)
     assert shown(over) == [("run", "failed")]
     assert "a: parked: the merge processor was given up: six deaths" in over.acts[0].why
-    assert "garrison agents unpark a, then garrison launch --resume r1" in over.acts[0].why
+    assert "mend that, then: garrison launch --resume r1" in over.acts[0].why
     other = fold([Entry(number, 1, "t", AT, *record) for number, record in enumerate([
         *(node(name, "active") for name in "ab"), node("a", "impl_complete"), RUNNING, parked("processor-p@r1")], 1)])
     waits = guard(other, plan({"a": (), "b": ()}), **{**seen, "runners": {**seen["runners"], "b": life("runner", "b")}})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.seam import Outcome, Profile, Work
 from garrison.errors import Refused
+from garrison.supervise.postmortem import ending
 from garrison.system.jobs import Job, JobResult, tail
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def judged(result: JobResult, said: str) -> Outcome:
         return Outcome("success", exit_code=0)
     if result.timed_out:
         return Outcome("fail", f"timed out after {result.seconds:.0f} s: {said}", result.exit_code)
-    code = f"exit code {result.exit_code}"
-    return Outcome("fail", f"{code}: {said}" if said.strip() else code, result.exit_code, killed=result.struck)
+    how = ending(result.exit_code) or "it ended"
+    return Outcome("fail", f"{how}: {said}" if said.strip() else how, result.exit_code, killed=result.struck)
 
 
 def claimed(path: Path, result: JobResult) -> Outcome:
@@ -108,7 +109,7 @@ def claimed(path: Path, result: JobResult) -> Outcome:
     try:
         body = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        return Outcome("fail", f"it wrote no result ({error}); exit code {result.exit_code}", result.exit_code,
+        return Outcome("fail", f"it wrote no result ({error}); {ending(result.exit_code)}", result.exit_code,
                        killed=result.struck)
     if isinstance(body, dict) and body.get("status") == "success" and result.ok:
         return Outcome("success", exit_code=0)

@@ -10,6 +10,7 @@ from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import show_json
 from garrison.cli.park_cmd import park, unpark
 from garrison.cli.respawn_cmd import respawn
+from garrison.errors import UsageError
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES
 
@@ -41,20 +42,37 @@ def list_command(as_json: bool, stale_only: float | None, home: str | None) -> N
 
 @agents.command("show", cls=Explained, examples=(
     ("garrison agents show runner add_tests --run crew-1", "one identity as it stands on disk"),
+    ("garrison agents show orchestrator-add_tests@crew-1", "as the list names it"),
 ))
-@click.argument("role", type=click.Choice(ROLES))
-@click.argument("name", shell_complete=completing.names)
+@click.argument("role", metavar="ROLE")
+@click.argument("name", required=False, shell_complete=completing.names)
 @run_option
 @json_option
 @home_option
-def show_command(role: str, name: str, run: str | None, as_json: bool, home: str | None) -> None:
-    """Show one identity as JSON. `seen` tells what this machine shows of it now: verdict, process state, beat, tree."""
+def show_command(role: str, name: str | None, run: str | None, as_json: bool, home: str | None) -> None:
+    """Show one identity as JSON: ROLE and NAME, or one word as `agents list` shows it (role-name@run).
+
+    `seen` tells what this machine shows of it now: verdict, process state, beat, tree.
+    """
     from garrison.cli import life_signs
 
+    role, name, run = _who(role, name, run)
     store = resolve.home_store(home)
     identity = store.get(Identity, resolve.find(store, Identity, role, name, run))
     seen = life_signs.of_layer(resolve.observer_of(store), identity)
     show_json({**identity_door.show(role, name, run, home), "seen": seen})
+
+
+def _who(role: str, name: str | None, run: str | None) -> tuple[str, str, str | None]:
+    """Role, name and run of who is meant; UsageError if that is nobody's name. Pure."""
+    if name is None:
+        stem, _, of_run = role.partition("@")
+        role, _, name = stem.partition("-")
+        run, name = of_run or run, name or role  # a run's launcher is launch@RUN
+    if role not in ROLES:
+        raise UsageError("say ROLE NAME, or role-name as `garrison agents list` shows it; "
+                         f"roles are {', '.join(ROLES)}")
+    return role, name, run
 
 
 agents.add_command(respawn)

@@ -54,7 +54,8 @@ def _show(found: list[Finding], *, fix: bool) -> None:
         say(f"{mended} mended")
     if wrong:
         by_hand = sum(one.wrong and not one.remedy for one in found)
-        say(f"{wrong} things are wrong" + (f", {by_hand} of them for you to mend" if by_hand else "")
+        say(("1 thing is wrong" if wrong == 1 else f"{wrong} things are wrong")
+            + (f", {by_hand} of them for you to mend" if by_hand else "")
             + ("" if fix or by_hand == wrong else "; `garrison doctor --fix` mends the rest"))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.cli.output import age
 from garrison.supervise.evidence import freshest
 from garrison.supervise.lease import marker
+from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from garrison.layers.node_signs import NodeSigns
@@ -37,13 +38,21 @@ def of_node(observer: Observer, identity: Identity | None, signs: NodeSigns) -> 
     """The signs of a node's agent: kind → seconds ago, the last of them, and how many of its processes are stopped."""
     layer = of_layer(observer, identity) if identity is not None else {}
     now = observer.clock.time()
-    ages = {kind: max(0.0, now - stamp[0] / 1e9) for kind, stamp in signs.stamps().items() if stamp is not None}
+    ages = _ages(signs.stamps(), now)
+    if min(ages.values(), default=SILENT) >= SILENT:  # only then a whole tree is worth a walk
+        ages = _ages(signs.stamps(deep=True), now)
+    if identity is not None and identity.created_at:
+        ages["start"] = max(0.0, now - from_iso(identity.created_at))  # what a life before it left is no sign of it
     last = freshest(ages)
     if layer.get("beat_age_s") is not None:
         ages["beat"] = layer["beat_age_s"]
     return {"ages_s": ages, "last": {"kind": last[0], "age_s": last[1]} if last else None,
             "stopped": layer.get("stopped", False), "processes": layer.get("processes", 0),
             "processes_stopped": layer.get("processes_stopped", 0), "silence_s": signs.silence}
+
+
+def _ages(stamps: Mapping[str, tuple[int, int] | None], now: float) -> dict[str, float]:
+    return {kind: max(0.0, now - stamp[0] / 1e9) for kind, stamp in stamps.items() if stamp is not None}
 
 
 def silent(signs: Mapping[str, Any] | None) -> str:

@@ -27,7 +27,8 @@ from garrison.system.clock import SystemClock
 def respawn(node: str, run: str | None, home: str | None) -> None:
     """End the living agent of NODE, so that its runner brings it back in the same attempt.
 
-    It counts as a death in the restart limits. Only the life that is there now is meant: said twice, it is done once.
+    It is no fault and counts nothing in the restart limits. Only the life that is there now is meant: said twice, it is
+    done once.
     """
     store = Store(find_home(home))
     chosen = which.run_of_node(store, node, run)

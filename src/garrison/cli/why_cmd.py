@@ -27,7 +27,6 @@ from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher
 from garrison.records.store import Store
 from garrison.settings import find_home
-from garrison.system.screen import clean
 
 _INDENT = " " * 10
 
@@ -47,7 +46,8 @@ def why(who: str | None, run: str | None, last: int | None, as_json: bool, home:
     """Explain what was done about NODE or AGENT (`role-name`, or a role that exists once) and why.
 
     Every decision of a supervisor was journaled with all that it was decided on. Each is replayed from that through the
-    rules; a line that says so is told where they decide otherwise today. Without a name: about everybody in the run.
+    rules; a line that says so is told where they decide otherwise today. Without a name, or with a run's: about
+    everybody in the run.
     """
     store = Store(find_home(home))
     chosen, names, node = _meant(store, who, run)
@@ -72,8 +72,8 @@ def why(who: str | None, run: str | None, last: int | None, as_json: bool, home:
 
 def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, frozenset[str], str]:
     """The run, the full names that are asked about (none: all), and the node."""
-    if who is None:
-        return _only_run(store, run), frozenset(), ""
+    if who is None or (run is None and _names_a_run(store, who)):
+        return _only_run(store, run or who), frozenset(), ""
     if "@" in who:
         who, _, run = who.partition("@")
         check_run(run)
@@ -90,6 +90,12 @@ def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, frozens
     if len(keys) > 1:
         raise Refused(f"say which {role}: {', '.join(sorted(f'{key.role}-{key.name}' for key in keys))}")
     return chosen, frozenset({keys[0].full}), ""
+
+
+def _names_a_run(store: Store, who: str) -> bool:
+    """Whether `who` is a run, and no node of any."""
+    have = run_records.runs(store.home)
+    return who in have and not any(who in nodes_of(store.home, one) for one in have)
 
 
 def _only_run(store: Store, run: str | None) -> str:
@@ -126,14 +132,17 @@ def _replayed(lines: Sequence[Told]) -> str:
         f"{other} would be others today" if other else "each with the same result")
 
 
+def standing(place: str, doing: str) -> str:
+    """Where a node is and what it does, the place said once. Pure."""
+    return doing if doing.startswith(place) else f"{place}: {doing}" if doing else place
+
+
 def _now(home: Path, run: str, node: str) -> None:
     """How the node, or the run, stands: the story's last line."""
     body = Gatherer(home, os.environ).run(run)
     found = next((one for one in body["nodes"] if one["node"] == node), None)
     if found is not None:
-        place, doing = found["place"], found["doing"]
-        told = doing if doing.startswith(place) else f"{place}: {doing}" if doing else place
-        click.echo(clean(f"now: {node} is {told}"))
+        click.echo(f"now: {node} is {standing(found['place'], found['doing'])}")
     else:
         click.echo(f"now: run {run} is {body['status']}, {body['merged']} of {body['total']} merged")
     for problem in body["problems"]:

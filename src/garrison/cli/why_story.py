@@ -15,6 +15,7 @@ from garrison.cli.output import age
 from garrison.errors import RecordError
 from garrison.layers.chronicle import Event
 from garrison.supervise.explain import from_plain, replay
+from garrison.supervise.restart import recent_deaths
 from garrison.supervise.step import Basis
 
 
@@ -111,9 +112,16 @@ def observation(basis: Basis) -> str:
     if verdict is not None:
         parts.append(f"verdict {verdict.state}: {verdict.why}")
     if basis.rule == "next_step" and basis.deaths:
-        window = f" in {basis.policy.window:.0f} s, {basis.policy.intensity} allowed" if basis.policy else ""
-        parts.append(f"deaths counted {len(basis.deaths)}{window}")
+        parts.append(_counted(basis))
     return "; ".join(parts)
+
+
+def _counted(basis: Basis) -> str:
+    """Of the deaths that are known those that count: no order, reboot or used-up context, nobody before the window."""
+    if basis.policy is None:
+        return f"deaths counted {sum(death.counts for death in basis.deaths)}"
+    counted = recent_deaths(basis.deaths, basis.now, basis.boot_id, basis.policy, basis.circuit)
+    return f"deaths counted {len(counted)} in {basis.policy.window:.0f} s, {basis.policy.intensity} allowed"
 
 
 def _process(pid: int, expected: int | None, found: int | None) -> str:

@@ -53,13 +53,16 @@ _SAID = {"started": "brought up", "over": "over", "tended": "looked after", "els
 
 def assess(run: str, state: RunState, launched: LifeView, guardian: Identity | None) -> Word | None:
     """Why a run gets no launcher; None if it is to have one. Pure."""
-    if state.status in ("done", "failed"):
+    if state.over:
         return Word(run, "over", f"{state.status}")
     identity, verdict = launched.identity, launched.verdict
     if verdict is not None and verdict.state == "elsewhere":
         return Word(run, "elsewhere", f"its launcher is {verdict.why}")
     if verdict is not None and identity is not None and verdict.living:
         return Word(run, "tended", f"its launcher is {verdict.state} (pid {identity.pid})")
+    if state.status == "failed":
+        return Word(run, "parked", "it failed with parked nodes; once they are mended "
+                                   f"`garrison launch --resume {run}`")
     if state.status == "stopped":
         why = f" ({state.reason})" if state.reason else ""
         return Word(run, "stopped", f"it was stopped{why}; `garrison launch --resume {run}` goes on")

@@ -81,7 +81,7 @@ def plan(world: World, standing: Standing, wanted: Wanted) -> Plan:
     """What there is of a run; what git says of it is left out, with a note, if the repository is gone."""
     found = Plan(standing, _files(world, standing.run))
     if standing.launch is None or not standing.launch.repo:
-        found.note = "its launch record cannot be read: what it left in a repository stays"
+        found.note = "its records cannot be read: what it left in a repository stays"
         return found
     try:
         git = repository(standing.launch)

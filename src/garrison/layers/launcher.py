@@ -305,5 +305,6 @@ def _notify_config(home: Path) -> notices.Notify:
 
 def told_of(said: dict[str, Any]) -> str:
     """What was given up below, in a line for the terminal and the log. Pure."""
-    probe = f"; it is tried again at {said['probe_at'][11:19]} UTC" if said.get("probe_at") else ""
+    at = str(said.get("probe_at") or "")[11:19]
+    probe = f"; it is tried again at {at} UTC if the run goes on until then" if at else ""
     return f"{said.get('who')} was given up: {said.get('why')}{probe}"

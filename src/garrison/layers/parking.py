@@ -52,8 +52,7 @@ def summary(state: RunState, view: GuardianView, names: Sequence[str]) -> str:
     reasons = [f"{name}: {_brief(node.reason)}" for name, node in state.nodes.items() if node.status == "failed"]
     reasons += [f"{name}: parked: {_brief(one.why)}" for name in names if (one := parked(state, name))]
     if names:
-        reasons.append(f"their work is kept; once that is mended: garrison agents unpark {' '.join(names[:1])}"
-                       f"{' (and so on)' if names[1:] else ''}, then garrison launch --resume {view.run}")
+        reasons.append(f"what was done is kept; mend that, then: garrison launch --resume {view.run}")
     return "; ".join(reasons) or "nothing left to start"
 
 

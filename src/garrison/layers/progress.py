@@ -96,7 +96,8 @@ def _signal(data: dict[str, Any]) -> str:
     if data.get("question"):
         return f"{data['node']} asks: {shortened(data['question']['text'])}  (garrison answer {data['node']} 'TEXT')"
     if data.get("type") == "ORCHESTRATOR_CRASHED" and data.get("why") != "stopped":
-        return f"orchestrator-{data['node']} died; its runner brings it back"
+        why = f" ({_brief(data['why'])})" if data.get("why") else ""
+        return f"orchestrator-{data['node']} died{why}; its runner looks after it"
     return ""
 
 

@@ -39,6 +39,8 @@ class Standing:
     """Merge entries of it that something will still happen to."""
     ended_at: str = ""
     """When it was last heard of, ISO 8601 UTC."""
+    resumable: bool = False
+    """Whether it failed only because nodes of it are parked (`RunState.over`): their work waits for a person."""
 
     @property
     def adhoc(self) -> bool:
@@ -50,7 +52,7 @@ class Standing:
         """Whether nothing of it lives and nothing more will happen to it."""
         if self.living or self.waiting:
             return False
-        return self.known if self.adhoc else self.status in FINAL
+        return self.known if self.adhoc else self.status in FINAL and not self.resumable
 
     @property
     def objection(self) -> str:
@@ -64,7 +66,8 @@ class Standing:
                     "`garrison merge-queue process` or `cancel` first")
         if self.status == "unreadable":
             return f"run {self.run} cannot be read; `garrison doctor` says why"
-        return f"run {self.run} is {self.status} and can go on; `garrison launch --resume {self.run}`"
+        why = " with parked nodes" if self.resumable else ""
+        return f"run {self.run} is {self.status}{why} and can go on; `garrison launch --resume {self.run}`"
 
 
 def standings(world: World) -> dict[str, Standing]:
@@ -83,7 +86,8 @@ def _standing(world: World, run: str, living: list[tuple[str, bool]], waiting: t
     except (GarrisonError, ValueError, KeyError):
         return Standing(run, "unreadable", None, alive, bool(living), waiting)
     ended = entries[-1].at if entries else launch.created_at
-    return Standing(run, state.status, launch, alive, bool(living), waiting, ended)
+    resumable = state.status in FINAL and not state.over
+    return Standing(run, state.status, launch, alive, bool(living), waiting, ended, resumable)
 
 
 def _living(world: World) -> dict[str, list[tuple[str, bool]]]:

@@ -1,0 +1,62 @@
+"""Whom `garrison why` and `agents show` take a word for, and how a place is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from garrison.cli.agents_cmd import _who
+from garrison.cli.why_cmd import _meant, standing
+from garrison.cli.why_story import _counted
+from garrison.errors import NotFound, UsageError
+from garrison.records.journal import Writer
+from garrison.records.run import RunFiles
+from garrison.records.store import Store
+from garrison.supervise.restart import Death, Policy
+from garrison.supervise.step import Basis, LifeView
+
+AT = "2026-01-31T12:00:00.000000Z"
+
+
+@pytest.mark.parametrize(("place", "doing", "said"), [
+    ("parked", "parked by you", "parked by you"), ("parked", "parked: its agent died", "parked: its agent died"),
+    ("working", "its agent works", "working: its agent works"), ("merged", "", "merged"),
+    ("merged", "merged as 0123", "merged as 0123")])
+def test_a_place_is_said_once(place: str, doing: str, said: str) -> None:
+    assert standing(place, doing) == said
+
+
+def test_a_runs_own_name_means_all_of_it(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path, "one")
+    files.root.mkdir(parents=True)
+    (files.root / "launch.json").write_text("{}")
+    journal = Writer(files.journal, "guardian-crew#1")
+    journal.append("node", {"node": "two", "status": "pending", "attempt": 1}, AT)
+    journal.close()
+    store = Store(tmp_path)
+    assert _meant(store, "one", None) == ("one", frozenset(), "")
+    assert _meant(store, "two", None)[2] == "two"
+    with pytest.raises(NotFound):
+        _meant(store, "three", None)
+
+
+@pytest.mark.parametrize(("words", "meant"), [
+    (("runner", "a_b", None), ("runner", "a_b", None)), (("runner", "a", "r1"), ("runner", "a", "r1")),
+    (("orchestrator-a-b@r1", None, None), ("orchestrator", "a-b", "r1")),
+    (("runner-a", None, "r2"), ("runner", "a", "r2")),
+    (("launch@r1", None, None), ("launch", "launch", "r1"))])
+def test_an_identity_may_be_named_as_the_list_does(words: tuple[str, str | None, str | None],
+                                                   meant: tuple[str, str, str | None]) -> None:
+    assert _who(*words) == meant
+
+
+def test_a_node_is_no_identity() -> None:
+    with pytest.raises(UsageError, match="role-name"):
+        _who("add_tests", None, None)
+
+
+def test_only_deaths_that_count_are_counted() -> None:
+    deaths = [Death(1, 10.0, "b", kind="order"), Death(2, 20.0, "b"), Death(3, 30.0, "other")]
+    assert _counted(Basis("next_step", LifeView(), deaths, 40.0, "b", Policy())).startswith("deaths counted 1 in 600 s")
+    assert _counted(Basis("next_step", LifeView(), deaths, 40.0, "b")) == "deaths counted 2"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _ROUND = 0.25
 """Seconds between two scans while a sweep waits for processes to end."""
 _OLDER = 120 * os.sysconf("SC_CLK_TCK")
-"""Clock ticks that a bearer of a life's marker may be older than its own process (who keeps it starts first)."""
+"""Clock ticks by which a bearer of a life's marker may be older than its own process (who keeps it starts first)."""
 
 
 class Glimpse:

@@ -17,7 +17,7 @@ ROOMS = [*(f"garrison.records.{name}" for name in ("names", "record", "atomic", 
                                                    "store",
                                                    "signals", "wisdom", "run")),
          *(f"garrison.supervise.{name}" for name in ("verdict", "lease", "restart", "circuit", "step", "explain",
-                                                     "observe", "start", "replace", "evidence", "watch",
+                                                     "observe", "stale", "start", "replace", "evidence", "watch",
                                                      "postmortem")),
          "garrison.system.clock", "garrison.system.processes", "garrison.system.tree", "garrison.errors"]
 HEAVY = {"typing", "dataclasses", "inspect", "datetime", "uuid", "pathlib", "subprocess", "asyncio", "logging",

@@ -6,7 +6,7 @@ Light, as identity_door is. Every function returns JSON's shapes; refusals are G
 from __future__ import annotations
 
 from garrison.cli import resolve
-from garrison.cli.arguments import DoorParser, add_life
+from garrison.cli.arguments import Command, DoorParser, add_life
 from garrison.cli.output import guarded, say, show_json, tell_json
 from garrison.errors import Fenced, NotFound
 from garrison.records import record
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> DoorParser:
     parser = DoorParser("hook_manager.py", "How far each one's work is.", "read runner add_tests --run crew-1")
 
-    def command(name: str, work: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    def command(name: str, work: Callable[[argparse.Namespace], None], text: str) -> Command:
         made = parser.command(name, work, text)
         made.add_argument("role", choices=ROLES, metavar="ROLE", help=", ".join(ROLES))
         made.add_argument("name", metavar="NAME")

@@ -10,7 +10,7 @@ import os
 import sys
 
 from garrison.cli import resolve
-from garrison.cli.arguments import DoorParser, add_life, positive, seconds
+from garrison.cli.arguments import Command, DoorParser, add_life, positive, seconds
 from garrison.cli.output import age, guarded, say, show_json, show_table, tell_json
 from garrison.errors import NotFound, Refused
 from garrison.records import record
@@ -111,10 +111,12 @@ def find_stale(timeout: float = STALE_AFTER, home: str | None = None) -> list[di
     Each is the whole identity with `stale_reason`: heartbeat, process_gone or start_deadline. Corrupt records are
     named on stderr.
     """
-    store = resolve.home_store(home)
-    observer = resolve.observer_of(store)
-    judged = [(identity, observer.stale_reason(identity, timeout)) for identity in _readable(store)]
-    return [{**record.to_dict(identity), "stale_reason": reason} for identity, reason in judged if reason]
+    from garrison.supervise import stale
+
+    found, errors = stale.find(resolve.observer_of(resolve.home_store(home)), timeout)
+    for error in errors:
+        say(str(error))
+    return [{**record.to_dict(identity), "stale_reason": reason} for identity, reason in found]
 
 
 def list_all(home: str | None = None) -> list[dict[str, Any]]:
@@ -199,7 +201,7 @@ def _parser() -> DoorParser:
     return parser
 
 
-def _add_who(parser: argparse.ArgumentParser, *, life: bool = False) -> None:
+def _add_who(parser: Command, *, life: bool = False) -> None:
     parser.add_argument("role", choices=ROLES, metavar="ROLE", help=", ".join(ROLES))
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--run", help="the run, if several have that name")

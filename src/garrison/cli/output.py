@@ -10,7 +10,6 @@ import os
 import sys
 
 from garrison.errors import GarrisonError
-from garrison.system.screen import clean, clean_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ def show_json(value: Any) -> None:
 
 def say(line: str) -> None:
     """Print one line on stderr."""
+    from garrison.system.screen import clean  # its patterns are compiled where words are shown, not in each cron call
+
     print(clean(line), file=sys.stderr)
 
 
@@ -55,6 +56,8 @@ def show_table(head: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = 
 
 
 def _cell(value: Any) -> str:
+    from garrison.system.screen import clean
+
     return "-" if value is None or value == "" else clean(str(value))
 
 
@@ -122,6 +125,8 @@ def _no_reader() -> int:
 
 def tell(error: GarrisonError) -> None:
     """An error as its one line, and below it the end of the log that explains it, if there is one."""
+    from garrison.system.screen import clean_lines
+
     say(f"garrison: {error}")
     for line in clean_lines(error.tail):
         print(f"    {line}", file=sys.stderr)

@@ -199,13 +199,15 @@ class Crew:
 
     def watch(self, waker: Waker, views: list[LifeView], *, records: bool = False) -> None:
         """Wake at the end of any of these processes and at any signal to us; `records`: if theirs are changed, too."""
+        living: list[tuple[int, int]] = []
         for view in views:
             identity = view.identity
             if view.living and identity and identity.status == "active" and identity.pid and identity.start_ticks:
                 waker.watch_process(identity.pid, identity.start_ticks)
-                self.autopsy.watch(identity.pid, identity.start_ticks)
+                living.append((identity.pid, identity.start_ticks))
             if identity is not None and records:
                 waker.watch_file(self.world.store.path(Identity, identity.key))
+        self.autopsy.watch_all(living)
         folder = signals.inbox(self.world.home, self.life.key)
         if folder.is_dir():
             waker.watch_directory(folder)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch
     from garrison.records.signals import Signal
     from garrison.supervise.start import Life
+    from garrison.system.git import Git
     from garrison.system.waker import Waker
 
 _PHASES = ("planning", "executing", "impl_complete", "validating", "merged")
@@ -50,7 +51,7 @@ class Guardian:
 
     naps = False
 
-    def __init__(self, world: World, life: Life, launch: Launch, plan: RunPlan) -> None:
+    def __init__(self, world: World, life: Life, launch: Launch, plan: RunPlan, git: Git | None = None) -> None:
         self.world, self.life, self.launch, self.plan = world, life, launch, plan
         self.run = life.key.run
         self.files = world.files(self.run)
@@ -58,7 +59,8 @@ class Guardian:
         self.state: RunState = fold(journal.entries)
         refuse_lost(world.store, launch, self.state, self.files.journal)
         self.crew = Crew(world, life, journal)
-        self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token)
+        self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
+                                git=git)
         self.policy = Policy.of(world.timing, launch.max_respawn)
         self.stopping = False
         self._stop_why = policy.BY_A_PERSON

@@ -28,7 +28,7 @@ from garrison.system.processes import become_subreaper
 from garrison.system.waker import Waker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -47,34 +47,70 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def build(world: World, life: Life, options: argparse.Namespace) -> Layer:
-    """The layer of a role, recovered from disk. Each imports only what it needs: a runner parses no graph."""
-    launch = world.launch(options.run)
-    if options.role == "launch":
-        from garrison.layers.launcher import Launcher
-        from garrison.layers.progress import Progress
+def prepare(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    """What makes the layer of a role, recovered from disk, once its life has begun.
 
-        return Launcher(world, life, launch, Progress(as_json=options.json, quiet=options.quiet), resume=options.resume)
-    if options.role == "guardian":
-        from garrison.layers.guardian import Guardian
-        from garrison.layers.plans import plan_of
+    All that takes long and neither writes nor can change comes first, while the name is not held yet: a role's own
+    modules (a runner parses no graph) and the run's plan. What goes wrong is said by the life that it happens to.
+    """
+    try:
+        return _PREPARE[options.role](world, options)
+    except Exception as error:  # its reason belongs into the identity, which is not ours yet
+        wrong = error
 
-        return Guardian(world, life, launch, plan_of(world.files(options.run)))
-    if options.role == "processor":
-        from garrison.layers.processor import Processor
+    def fail(_life: Life) -> Layer:
+        raise wrong
 
-        return Processor(world, life, launch)
+    return fail
+
+
+def _launcher(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.layers.launcher import Launcher
+    from garrison.layers.progress import Progress
+
+    return lambda life: Launcher(world, life, world.launch(options.run),
+                                 Progress(as_json=options.json, quiet=options.quiet), resume=options.resume)
+
+
+def _guardian(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.layers.guardian import Guardian
+    from garrison.layers.plans import plan_of
+    from garrison.system.git import Git
+
+    plan, git = plan_of(world.files(options.run)), Git(Path(world.launch(options.run).repo))
+    with contextlib.suppress(GarrisonError, OSError):  # a repository that is gone is the guardian's to tell
+        _ = git.common  # a git process's time
+    return lambda life: Guardian(world, life, world.launch(options.run), plan, git)
+
+
+def _processor(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.layers.processor import Processor
+
+    return lambda life: Processor(world, life, world.launch(options.run))
+
+
+def _runner(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.layers.runner import Runner
+
+    return lambda life: Runner(world, life, world.launch(options.run), _task(world, options))
+
+
+def _orchestrator(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.layers.orchestrator import Orchestrator
+
+    return lambda life: Orchestrator(world, life, world.launch(options.run), _task(world, options))
+
+
+_PREPARE = {"launch": _launcher, "guardian": _guardian, "processor": _processor, "runner": _runner,
+            "orchestrator": _orchestrator}
+
+
+def _task(world: World, options: argparse.Namespace) -> Task:
     path = world.files(options.run).attempt(options.name, options.attempt) / "task.json"
     task = run_records.load(Task, path)
     if task is None:
         raise NotFound(f"{path} is missing; it is written before a runner is started")
-    if options.role == "runner":
-        from garrison.layers.runner import Runner
-
-        return Runner(world, life, launch, task)
-    from garrison.layers.orchestrator import Orchestrator
-
-    return Orchestrator(world, life, launch, task)
+    return task
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,8 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         world = World.real(Path(options.home))
         atomic.stay_within(world.home)
+        make = prepare(world, options)
         life = register(world.observer, key, options.incarnation, time.sleep)
-        layer = build(world, life, options)
+        layer = make(life)
         if options.stop:
             layer.stop(signal.SIGTERM)
         life.ready()

@@ -65,8 +65,32 @@ def from_dict(kind: type[T], body: dict[str, Any], where: object) -> T:
         raise RecordCorrupt(where, "schema is not a number")
     if schema > SCHEMA:
         raise NewerSchema(where, schema, SCHEMA)
+    try:
+        return kind(**_values(kind, body, where))
+    except (TypeError, ValueError) as error:
+        raise RecordCorrupt(where, str(error)) from error
+
+
+_fitting: dict[tuple[object, ...], tuple[str, ...]] = {}
+"""A class, and the names and types of a body that fits it → the fields it gives. Nothing else is asked of types, so
+what fitted once fits again; only for classes without tuples."""
+_MOST_SHAPES = 1000
+
+
+def _values(kind: type[Any], body: dict[str, Any], where: object) -> dict[str, Any]:
+    """The values of a record's fields; RecordCorrupt unless every one is of its field's type."""
+    shape = (kind, *body, *map(type, body.values()))
+    if names := _fitting.get(shape):
+        return {name: body[name] for name in names}
+    values = _checked(kind, body, where)
+    if len(_fitting) < _MOST_SHAPES and tuple not in map(type, values.values()):
+        _fitting[shape] = tuple(values)
+    return values
+
+
+def _checked(kind: type[Any], body: dict[str, Any], where: object) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for field in fields(kind):  # type: ignore[arg-type]  # every record class is a dataclass
+    for field in fields(kind):
         if field.name not in body:
             if field.default is MISSING and field.default_factory is MISSING:
                 raise RecordCorrupt(where, f"field {field.name} is missing")
@@ -75,10 +99,7 @@ def from_dict(kind: type[T], body: dict[str, Any], where: object) -> T:
         if not _fits(value, str(field.type)):
             raise RecordCorrupt(where, f"field {field.name} should be {field.type}, is {type(value).__name__}")
         values[field.name] = tuple(value) if str(field.type).startswith("tuple") else value
-    try:
-        return kind(**values)
-    except (TypeError, ValueError) as error:
-        raise RecordCorrupt(where, str(error)) from error
+    return values
 
 
 def is_time(text: str) -> bool:

@@ -14,8 +14,12 @@ import os
 import select
 import struct
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from garrison.system import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
@@ -39,18 +43,31 @@ class Autopsy:
 
     def watch(self, pid: int, ticks: int) -> None:
         """Look at a living process, once; nothing happens if it has ended."""
-        one = (pid, ticks)
-        if one in self._counts:
-            return
+        self.watch_all([(pid, ticks)])
+
+    def watch_all(self, those: Iterable[tuple[int, int]]) -> None:
+        """`watch` for each (pid, start ticks); what they have in common is read once (a new guardian has a hundred)."""
+        counts: dict[Path, int | None] = {}
+        for one in those:
+            if one not in self._counts:
+                self._watch(one, counts)
+
+    def _watch(self, one: tuple[int, int], counts: dict[Path, int | None]) -> None:
         if len(self._pidfds) >= _MANY:
             for other in [other for other, pidfd in self._pidfds.items() if processes.ended(pidfd)]:
                 self.forget(*other)
-        pidfd = processes.open_verified(pid, ticks)
+        pidfd = processes.open_verified(*one)
         if pidfd is None:
             return
+
+        def count(place: Path) -> int | None:
+            if place not in counts:
+                counts[place] = oom_kills(place)
+            return counts[place]
+
         self._pidfds[one] = pidfd
-        counter = oom_counter(pid, self._cgroups, self._vmstat)
-        self._counts[one] = (counter, oom_kills(counter))
+        counter = oom_counter(one[0], self._cgroups, self._vmstat, count)
+        self._counts[one] = (counter, None if counter is None else count(counter))
 
     def exit_code(self, pid: int, ticks: int) -> int | None:
         """How it ended: exit code, negative for a signal; None if nobody can know."""
@@ -86,8 +103,10 @@ def exit_of(pidfd: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if mask & _WANT_EXIT else None
 
 
-def oom_counter(pid: int, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> Path | None:
+def oom_counter(pid: int, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT,
+                count: Callable[[Path], int | None] | None = None) -> Path | None:
     """The file that counts out-of-memory kills nearest to `pid`: its cgroup's, else the machine's."""
+    count = count or oom_kills
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -98,9 +117,9 @@ def oom_counter(pid: int, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> Pat
             else:
                 continue
             for place in places:
-                if oom_kills(place) is not None:
+                if count(place) is not None:
                     return place
-    return vmstat if oom_kills(vmstat) is not None else None
+    return vmstat if count(vmstat) is not None else None
 
 
 def oom_kills(counter: Path | None) -> int | None:

@@ -9,17 +9,86 @@ import time
 from collections import deque
 
 from garrison.errors import GarrisonError
-from garrison.system.processes import ProcessId, Row, adopted, open_verified, table
+from garrison.system.processes import ProcessId, adopted, is_dead, marker, open_verified
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from typing import TypeAlias
+
+    from garrison.system.processes import Row
+
+    Someone: TypeAlias = "Row | Glimpse"
 
 _ROUND = 0.25
 """Seconds between two scans while a sweep waits for processes to end."""
+_OLDER = 120 * os.sysconf("SC_CLK_TCK")
+"""Clock ticks by which a bearer of a life's marker may be older than its own process (who keeps it starts first)."""
 
 
-def doomed(root: ProcessId | None, life: str, rows: Iterable[Row], *, caller: int = 0,
+class Glimpse:
+    """A `Row` whose marker is read only if the decision asks for it: most of a machine's processes are long known to
+    be strangers, and reading an environment costs more than all else about a process."""
+
+    __slots__ = ("_marker", "comm", "dead", "pid", "ppid", "session", "ticks")
+
+    def __init__(self, pid: int, raw: bytes) -> None:
+        closed = raw.rindex(b")")
+        fields = raw[closed + 2:].split(None, 20)
+        self.pid, self.ticks, self.ppid, self.session = pid, int(fields[19]), int(fields[1]), int(fields[3])
+        self.dead = is_dead(fields)
+        self.comm = raw[raw.index(b"(") + 1:closed]
+        self._marker: str | None = ""
+
+    @property
+    def marker(self) -> str | None:
+        """The life it belongs to, None if to none."""
+        if self._marker == "":  # None is an answer
+            self._marker = marker(self.pid)
+        return self._marker
+
+    @property
+    def id(self) -> ProcessId:
+        """(pid, ticks)."""
+        return ProcessId(self.pid, self.ticks)
+
+
+def glimpses() -> list[Glimpse]:
+    """Everybody who lives, in one scan, as cheap as one gets."""
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208  # light
+        if name.isdigit():
+            try:
+                descriptor = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                raw = os.read(descriptor, 1024)
+            except OSError:
+                continue
+            finally:
+                os.close(descriptor)
+            one = Glimpse(int(name), raw)
+            if not one.dead:
+                found.append(one)
+    return found
+
+
+def forks() -> int:
+    """What differs when a process or thread was made in between; -1 where nothing tells."""
+    try:
+        descriptor = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        return int(os.read(descriptor, 128).split()[4])  # the last pid that was given
+    except (OSError, ValueError, IndexError):
+        return -1
+    finally:
+        os.close(descriptor)
+
+
+def doomed(root: ProcessId | None, life: str, rows: Iterable[Someone], *, caller: int = 0,
            known: Iterable[ProcessId] = (), only_below: bool = False) -> list[ProcessId]:
     """Whom Replace ends, parents first. Pure.
 
@@ -28,22 +97,26 @@ def doomed(root: ProcessId | None, life: str, rows: Iterable[Row], *, caller: in
     and pid 1. `known` are processes doomed in an earlier scan of the same sweep, which may be gone by now: whoever
     was forked in between and bears no other marker is still known by the session that one of them leads.
     `only_below` leaves out the bearers elsewhere: for a part of a life, such as a job that bears its starter's marker.
+    Who is far older than the process does not bear its marker and is not asked.
     """
     by_pid = {row.pid: row for row in rows}
     spared = {1, caller} | _above(caller, by_pid)
     earlier = set(known)
     leaders = {one.pid for one in earlier if one.pid not in by_pid or by_pid[one.pid].ticks == one.ticks}
-    first = [row for row in by_pid.values() if row.id == root or row.id in earlier
-             or (life and row.marker == life and not only_below)
+    named = {(one.pid, one.ticks) for one in ([root] if root else []) + list(earlier)}
+    at = (root.pid, root.ticks) if root else None
+    since = root.ticks - _OLDER if root else 0
+    first = [row for row in by_pid.values() if (row.pid, row.ticks) in named
+             or (life and not only_below and row.ticks >= since and row.marker == life)
              or (row.session in leaders and row.marker in (None, life))]
-    first.sort(key=lambda row: (row.id != root, row.ticks, row.pid))
+    first.sort(key=lambda row: ((row.pid, row.ticks) != at, row.ticks, row.pid))
     found = _below(first, by_pid, life)
     return [row.id for row in found if row.pid not in spared and not is_tmux(row.comm)]
 
 
-def _below(first: list[Row], by_pid: Mapping[int, Row], life: str) -> list[Row]:
+def _below(first: list[Someone], by_pid: Mapping[int, Someone], life: str) -> list[Someone]:
     """`first` and everybody under them, cut at other lives and at tmux servers (whose panes are not theirs)."""
-    children: dict[int, list[Row]] = {}
+    children: dict[int, list[Someone]] = {}
     for row in by_pid.values():
         children.setdefault(row.ppid, []).append(row)
     queue, seen, found = deque(first), {row.pid for row in first}, []
@@ -59,7 +132,7 @@ def _below(first: list[Row], by_pid: Mapping[int, Row], life: str) -> list[Row]:
     return found
 
 
-def _above(pid: int, by_pid: Mapping[int, Row]) -> set[int]:
+def _above(pid: int, by_pid: Mapping[int, Someone]) -> set[int]:
     above: set[int] = set()
     row = by_pid.get(pid)
     while row is not None and row.ppid not in above:
@@ -68,9 +141,9 @@ def _above(pid: int, by_pid: Mapping[int, Row]) -> set[int]:
     return above
 
 
-def is_tmux(comm: str) -> bool:
+def is_tmux(comm: str | bytes) -> bool:
     """Whether a process name is a tmux server's or client's."""
-    return comm == "tmux" or comm.startswith("tmux:")
+    return comm in ("tmux", b"tmux") or comm[:5] in ("tmux:", b"tmux:")
 
 
 def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float = 10.0,
@@ -83,9 +156,7 @@ def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float
     kill_from = time.monotonic() + grace
     give_up = kill_from + limit
     asked: set[ProcessId] = set()
-    # Twice: whoever forks and goes all the time may pass by one scan of /proc.
-    while left := (left_of(root, life, asked, only_below=only_below)
-                   or left_of(root, life, asked, only_below=only_below)):
+    while left := _left_for_sure(root, life, asked, only_below=only_below):
         now = time.monotonic()
         if now >= give_up:
             pids = ", ".join(str(one.pid) for one in left)
@@ -99,10 +170,21 @@ def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float
     return sorted(asked)
 
 
+def _left_for_sure(root: ProcessId | None, life: str, known: Iterable[ProcessId], *,
+                   only_below: bool) -> list[ProcessId]:
+    """`left_of`, looked for again if it finds nobody and anybody was forked meanwhile: who forks and goes all the time
+    may pass by one scan of /proc."""
+    before = forks()
+    left = left_of(root, life, known, only_below=only_below)
+    if left or -1 != before == forks():
+        return left
+    return left_of(root, life, known, only_below=only_below)
+
+
 def left_of(root: ProcessId | None, life: str, known: Iterable[ProcessId], *,
             only_below: bool = False) -> list[ProcessId]:
     """`doomed`, now, with those that escaped by leaving parent, session and marker and became our own children."""
-    rows = table()
+    rows = glimpses()
     return doomed(root, life, rows, caller=os.getpid(), known={*known, *adopted(rows)}, only_below=only_below)
 
 

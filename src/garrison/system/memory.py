@@ -70,6 +70,11 @@ class MemoryProcesses:
         return Probe(pid, row.ticks, False, row.ppid, row.comm, state="T" if pid in self._stopped else "S",
                      cpu=self.cpu.get(pid, 0))
 
+    def living(self, pid: int, ticks: int) -> bool:
+        """Whether that very process runs."""
+        found = self.probe(pid)
+        return found is not None and found.ticks == ticks and not found.zombie
+
     def bearers(self, life: str) -> list[ProcessId]:
         """Living processes that bear the marker `life`."""
         return [row.id for row in self._rows.values() if life and row.marker == life]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import Protocol
+
+    from garrison.system.ending import Glimpse
 else:
     Protocol = object
 
@@ -116,6 +118,10 @@ class Processes(Protocol):
         """What is known of `pid` now; None if there is no such process."""
         ...
 
+    def living(self, pid: int, ticks: int) -> bool:
+        """Whether that very process runs; a zombie does not."""
+        ...
+
     def bearers(self, life: str) -> list[ProcessId]:
         """Living processes that bear the marker `life`."""
         ...
@@ -184,16 +190,27 @@ def parse_stat(raw: bytes) -> Probe:
     """
     opened, closed = raw.index(b"("), raw.rindex(b")")
     fields = raw[closed + 2:].split()
-    dead = fields[0] in (b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) <= 1)
-    return Probe(pid=int(raw[:opened]), ticks=int(fields[19]), zombie=dead, ppid=int(fields[1]),
+    return Probe(pid=int(raw[:opened]), ticks=int(fields[19]), zombie=is_dead(fields), ppid=int(fields[1]),
                  comm=raw[opened + 1:closed].decode(errors="replace"), session=int(fields[3]),
                  state=fields[0].decode(), cpu=sum(map(int, fields[11:15])))
 
 
+def is_dead(fields: list[bytes]) -> bool:
+    """Whether a stat line, from its third field on, is of a process that ended (its leader is not dead while other
+    threads live on)."""
+    return fields[0] in (b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) <= 1)
+
+
 def living(pid: int, ticks: int) -> bool:
-    """Whether that very process runs; a zombie does not."""
-    found = probe(pid)
-    return found is not None and found.ticks == ticks and not found.zombie
+    """Whether that very process runs; a zombie does not. `probe` without a record of what else is there."""
+    if pid <= 0:
+        return False
+    try:
+        raw = _read(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    fields = raw[raw.rindex(b")") + 2:].split(None, 20)
+    return int(fields[19]) == ticks and not is_dead(fields)
 
 
 def marker(pid: int) -> str | None:
@@ -373,7 +390,7 @@ def exit_code(pid: int) -> int | None:
     return _codes.get(pid)
 
 
-def adopted(rows: Iterable[Row]) -> list[ProcessId]:
+def adopted(rows: Iterable[Row | Glimpse]) -> list[ProcessId]:
     """Children of ours that bear no marker and that we did not start: what a program of ours left behind as it ended.
 
     Empty in a process that is no adopting subreaper; its children may be anybody's.
@@ -412,6 +429,10 @@ class RealProcesses:
     def probe(self, pid: int) -> Probe | None:
         """See `probe`."""
         return probe(pid)
+
+    def living(self, pid: int, ticks: int) -> bool:
+        """See `living`."""
+        return living(pid, ticks)
 
     def bearers(self, life: str) -> list[ProcessId]:
         """See `bearers`."""

@@ -1,0 +1,126 @@
+"""Who is stale, in homes of thousands of records: what is surely well is passed over on sight, the rest is judged.
+
+`Sight.passes` answers only "this record is whole and `find-stale` would not list it"; it never says that somebody is
+stale. All that it does not pass goes the one way of records and verdicts. A file is read once, as bytes; the checks of
+a record's fields are made once for each shape (names and types of its fields) that a scan meets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from garrison.errors import RecordError, UsageError
+from garrison.records import atomic, record
+from garrison.records.identity import STATUSES, Identity
+from garrison.records.names import Key
+from garrison.system.clock import iso
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from garrison.supervise.observe import Observer
+
+_MOST = 1 << 13
+"""Bytes of a record that are read at once; what is longer is no whole JSON then, and left to the whole way."""
+
+
+class Sight:
+    """One scan's quick eye; `timeout` in seconds."""
+
+    def __init__(self, observer: Observer, timeout: float) -> None:
+        clock, here = observer.clock, observer.where
+        now, self._monotonic = clock.time(), clock.monotonic()
+        self._since, self._now = iso(max(0.0, now - timeout)), iso(now)
+        self._monotonic_since = self._monotonic - timeout
+        self._here = here.host, here.boot_id, here.pid_ns
+        self._lives = observer.processes.living
+        self._folder = str(observer.store.home / "identities")
+        self._shapes: set[tuple[object, ...]] = set()
+
+    def passes(self, name: str) -> bool:
+        """Whether the record in file `name` is whole and surely not stale."""
+        try:
+            body = json.loads(_bytes(f"{self._folder}/{name}").decode())
+        except (OSError, ValueError, RecursionError):
+            return False
+        return (type(body) is dict and self._whole(body, name)
+                and (body.get("status", "active") not in ("active", "starting") or self._well(body, name)))
+
+    def _whole(self, body: dict[str, Any], name: str) -> bool:
+        shape = (*body, *map(type, body.values()))
+        if shape not in self._shapes:
+            try:
+                record.from_dict(Identity, body, name)
+            except RecordError:
+                return False
+            self._shapes.add(shape)
+        # The shape says that the types are right; what else makes a record whole are these values.
+        role, run = body["role"], body["run_id"]
+        stem = role if body["name"] == role == "launch" else f"{role}-{body['name']}"
+        beaten, deadline = body.get("last_heartbeat"), body.get("spawn_deadline")
+        return (name == (f"{stem}@{run}.json" if run else f"{stem}.json")
+                and body.get("schema", record.SCHEMA) <= record.SCHEMA and body.get("status", "active") in STATUSES
+                and body.get("incarnation", 1) > 0 and record.is_time(body["created_at"])
+                and (not beaten or record.is_time(beaten)) and (not deadline or record.is_time(deadline)))
+
+    def _well(self, body: dict[str, Any], name: str) -> bool:
+        """Whether its process is there and a beat is fresh: its own record's, else its life file's."""
+        pid = body.get("pid")
+        place = body.get("host"), body.get("boot_id"), body.get("pid_ns")
+        if body.get("status") != "active" or not pid or place != self._here:
+            return False
+        if not self._lives(pid, body.get("start_ticks") or 0):
+            return False
+        if self._since < body.get("last_heartbeat", "") <= self._now:  # times of one form sort as texts
+            return True
+        try:
+            beat = os.stat(f"{self._folder}/{name[:-5]}.life").st_atime  # noqa: PTH116  # a Path costs more than a stat
+        except OSError:
+            return False
+        return self._monotonic_since < beat <= self._monotonic
+
+
+def _bytes(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        raw = os.read(descriptor, _MOST)
+    finally:
+        os.close(descriptor)
+    return raw
+
+
+def find(observer: Observer, timeout: float) -> tuple[list[tuple[Identity, str]], list[RecordError]]:
+    """The stale identities with their reasons (`verdict.stale_reason`), and the errors of records that cannot be read.
+
+    Both in the order of their names; `timeout` in seconds.
+    """
+    store, sight = observer.store, Sight(observer, timeout)
+    stale: list[tuple[Identity, str]] = []
+    errors: list[RecordError] = []
+    try:
+        names = atomic.names(store.home / "identities")
+    except RecordError as error:
+        return [], [error]
+    for key in sorted(_keys([name for name in names if name.endswith(".json") and name[0] != "."
+                             and not sight.passes(name)])):
+        try:
+            identity = store.read(Identity, key)
+        except RecordError as error:
+            errors.append(error)
+            continue
+        if identity is not None and (reason := observer.stale_reason(identity, timeout)):
+            stale.append((identity, reason))
+    return stale, errors
+
+
+def _keys(names: list[str]) -> list[Key]:
+    """What these records are about; foreign file names are passed over."""
+    found = []
+    for name in names:
+        try:
+            found.append(Key.parse(name[:-5]))
+        except UsageError:
+            continue
+    return found

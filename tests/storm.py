@@ -1,6 +1,6 @@
 """A storm over a real run: random signals to random processes, a full disk, a reboot; then everything is counted.
 
-    scripts/chaos [--nodes 30] [--seconds 60] [--seed 1 | --seeds 1..20] [--terminal tmux] [--timing default] [--repo DIR]
+    scripts/chaos [--nodes 30] [--seconds 60] [--seed 1 | --seeds 1..20] [--terminal tmux] [--timing default] [--repo D]
 
 The rule of this room: what is done to the run is drawn from the seed, what it did is judged by `support.Place`, which
 asks no garrison code. Home, repository and trees lie on small disks of their own (tmpfs in a mount namespace, where
@@ -224,6 +224,8 @@ class Storm:
         """No life brought its work to an end twice, and none after the result that counts."""
         worked = self.place.worked(RUN)
         assert len(worked) == len(set(worked)), [one for one, times in Counter(worked).items() if times > 1]
+        reworked = {name: attempt for name in names if (attempt := self.place.nodes(RUN)[name]["attempt"]) != 1}
+        assert not reworked, f"nothing was wrong with the work of {reworked}"
         for name in names:
             attempt = int(self.place.nodes(RUN)[name]["attempt"])
             result = load(self.place.home / "runs" / RUN / "nodes" / name / str(attempt) / "result.json")
@@ -234,7 +236,8 @@ class Storm:
     def _kept(self) -> None:
         """What each life had written, though it may have died before it committed, is in some commit."""
         begun = (self.place.root / "begun").read_text().splitlines()
-        kept = set(git(self.place.repo, "log", "--all", "--name-only", "--format=").splitlines())
+        kept = set(git(self.place.repo, "log", "--branches", "--glob=garrison", "--name-only",
+                       "--format=").splitlines())
         lost = [line for line in begun if "{}-life-{}.txt".format(*line.split()) not in kept]
         assert not lost, lost
 
@@ -265,7 +268,8 @@ def small_disks(place: Place) -> Iterator[list[str]]:
         keeper.wait()
 
 
-AGENT = r"""t() { n=0; until "$@"; do c=$?; [ $c -le 128 ] || exit $c; n=$((n+1)); [ $n -lt 200 ] || exit 1; sleep 0.1; done; }
+AGENT = r"""n=0; e() { [ $1 -le 128 ] || exit $1; n=$((n+1)); [ $n -lt 200 ] || exit 1; sleep 0.1; }
+t() { until "$@"; do e $?; done; }
 w() { echo "$1" > "$2"; }; c() { git commit -qm "Add NAME" || git diff --quiet HEAD; }
 t w x NAME-life-$GARRISON_INCARNATION.txt; echo "NAME $GARRISON_INCARNATION" >> "$BEGUN"; sleep PAUSE
 t w NAME NAME-$GARRISON_RUN.txt; t git add -A; t c; sleep 0.1
@@ -278,6 +282,7 @@ def nodes(count: int, dice: random.Random) -> list[Node]:
     """A graph of that many nodes, each after some of the earlier ones, each at work for a while."""
     names = [f"n{number:02d}" for number in range(count)]
     return [Node(name, after=tuple(sorted(dice.sample(names[max(0, at - 6):at], min(at, dice.randint(0, 2))))),
+                 attributes=f'acceptance="sleep 0.2 && test -f {name}-{RUN}.txt"' if at % 2 else "",
                  command=AGENT.strip().replace("\n", "; ").replace("NAME", name).replace(
                      "PAUSE", f"{dice.uniform(0.1, 1.5):.2f}")) for at, name in enumerate(names)]
 
@@ -328,7 +333,7 @@ def weather(options: argparse.Namespace, seed: int) -> bool:
         graph = place.graph(*nodes(options.nodes, dice))
         storm.garrison(*place.launch_arguments(
             graph, RUN, "--max-agents", options.agents, "--max-respawn", 1000, "--env", "BEGUN", repo=repo,
-            gate='git rev-parse "HEAD^{tree}" >> "$WITNESS"'))
+            gate='sleep 0.3 && git rev-parse "HEAD^{tree}" >> "$WITNESS"'))
         began = time.monotonic()
         wait_for("the run begins", lambda: place.status(RUN) == "running")
         storm.blow(options.seconds)

@@ -131,6 +131,14 @@ def test_what_becomes_of_a_runner(view: LifeView, deaths: int, expected: list[st
     assert [act.kind for act in guard(state, runners={"a": view}).acts] == expected
 
 
+def test_a_run_whose_runners_strangers_stopped_says_whose_and_how_it_goes_on() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), node("b", "active"), RUNNING)
+    gone = {name: life("runner", name, "terminated", reason="stopped") for name in "ab"}
+    acts = guard(state, WIDE, runners=gone).acts
+    assert [(act.kind, act.who) for act in acts] == [("run", "stopped")]
+    assert "the runner of a, b" in acts[0].why and f"garrison launch --resume {RUN}" in acts[0].why
+
+
 def test_a_stopped_runner_starts_again_once_its_stop_is_lifted() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}

@@ -326,8 +326,9 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
     outcome = finished(plan, {**state.statuses, **dict.fromkeys(at_rest, "failed")})
     if outcome == "done":
         return [Act("run", "done")]
-    if any(suspended(state, view, name) for name in state.nodes):
-        return [Act("run", "stopped", why="its runners were stopped")]
+    if stopped := [name for name in state.nodes if suspended(state, view, name)]:
+        return [Act("run", "stopped", why=f"a signal stopped the runner of {', '.join(stopped)}, and nothing else is "
+                                          f"left to do; garrison launch --resume {view.run} goes on")]
     if outcome == "failed" and not any(waits_for_a_person(state, name) for name in at_rest):
         return [Act("run", "failed", why=summary(state, view, at_rest))]
     return []

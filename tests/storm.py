@@ -348,7 +348,7 @@ def weather(options: argparse.Namespace, seed: int) -> bool:
         print("\n".join(wrong[:20]))
         place.leave()
         if wrong and enter:
-            shutil.copytree(place.home, root / "home-kept", symlinks=True, ignore_dangling_symlinks=True)
+            shutil.copytree(place.home, root / "home-kept", symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
             shutil.copytree(place.repo, root / "repo-kept", symlinks=True, ignore_dangling_symlinks=True)
     if wrong or options.keep:
         print(f"kept: {root} (storm.log: what was done; out: what garrison said; home-kept: its records)")

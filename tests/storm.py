@@ -1,10 +1,11 @@
 """A storm over a real run: random signals to random processes, a full disk, a reboot; then everything is counted.
 
-    .venv/bin/python tests/storm.py [--nodes 30] [--seconds 60] [--seed 1] [--repo DIR] [--keep]
+    scripts/chaos [--nodes 30] [--seconds 60] [--seed 1 | --seeds 1..20] [--terminal tmux] [--timing default] [--repo D]
 
 The rule of this room: what is done to the run is drawn from the seed, what it did is judged by `support.Place`, which
-asks no garrison code. The home lies on a small disk of its own (a tmpfs in a mount namespace, where that is allowed),
-so that filling it harms nobody. A reboot is: everything killed at once, and another boot id for who comes after.
+asks no garrison code. Home, repository and trees lie on small disks of their own (tmpfs in a mount namespace, where
+that is allowed), so that filling them harms nobody. A reboot is: everything killed at once, and another boot id for who
+comes after. Each life of an agent leaves a file uncommitted before it works: none of them may be lost.
 Exit code 0: every node landed once, tested, by work that was not done twice; nothing is left, each respawn explained.
 """
 
@@ -40,9 +41,12 @@ RUN = "storm"
 class Storm:
     """One run in bad weather."""
 
-    def __init__(self, place: Place, dice: random.Random, enter: list[str]) -> None:
-        self.place, self.dice, self.enter = place, dice, enter
+    def __init__(self, place: Place, dice: random.Random, enter: list[str], *, patient: bool = False) -> None:
+        self.place, self.dice, self.enter, self.patient = place, dice, enter, patient
         self.did: Counter[str] = Counter()
+        self.doubled: Counter[str] = Counter()
+        """Two lives of a name at once → in how many looks running."""
+        self.wrong: list[str] = []
         self.boots = 0
         self.stopped: dict[int, tuple[int, float]] = {}
         """pid → its start ticks, and when it is let go on."""
@@ -59,21 +63,31 @@ class Storm:
     def blow(self, seconds: float) -> None:
         """Something bad about twice a second; whoever looks after the machine calls `garrison up` now and then."""
         until = time.monotonic() + seconds
-        full, reboot = until - seconds * 0.6, until - seconds * 0.3
+        due = [(until - seconds * part, act) for part, act in (
+            (0.8, lambda: self.fill_disk("home")), (0.55, lambda: self.fill_disk("work")), (0.35, self.reboot),
+            (0.15, lambda: self.fill_disk("home", "work", reboot=self.dice.random() < 0.5)))]
         asked = time.monotonic()
         while time.monotonic() < until and not self.over():
             time.sleep(self.dice.uniform(0.1, 0.8))
             self.strike()
             self.let_go()
-            if full and time.monotonic() > full:
-                full = 0.0
-                self.fill_disk()
-            if reboot and time.monotonic() > reboot:
-                reboot = 0.0
-                self.reboot()
+            self.look_for_doubles()
+            if due and time.monotonic() > due[0][0]:
+                due.pop(0)[1]()
             if time.monotonic() - asked > 4:
                 asked = time.monotonic()
                 self.garrison("up")
+
+    def look_for_doubles(self) -> None:
+        """Two lives of one name at work for longer than a replacement takes."""
+        lives: dict[str, set[str]] = {}
+        for one in self.victims():
+            if "garrison.layers.main" in one.argv:
+                stem, _, life = one.environ["GARRISON_LIFE"].rpartition(":")[2].partition("#")
+                lives.setdefault(stem, set()).add(life)
+        seen = {f"{stem} {' and '.join(sorted(found))}" for stem, found in lives.items() if len(found) > 1}
+        self.doubled = Counter({name: self.doubled[name] + 1 for name in seen})
+        self.wrong += [f"doubled: {name}" for name, looks in self.doubled.items() if looks == 15]
 
     def strike(self) -> None:
         """One signal to one process of the run."""
@@ -102,19 +116,27 @@ class Storm:
                 if any(one.ticks == ticks for one in self.place.mine() if one.pid == pid):
                     os.kill(pid, signal.SIGCONT)
 
-    def fill_disk(self) -> None:
-        """The home has no room for two seconds; only where it has a disk of its own."""
+    def fill_disk(self, *disks: str, reboot: bool = False) -> None:
+        """The home, or repository and trees, have no room for two seconds; only where they have disks of their own."""
         if not self.enter:
             return
-        self.note("the disk is full")
+        self.note(f"no room: {', '.join(disks)}")
         self.did["full disk"] += 1
-        ballast = self.place.home / "ballast"
-        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while True:
-                file.write(b"x" * 4096)
-        time.sleep(2.0)
-        ballast.unlink()
-        self.note("the disk has room again")
+        ballasts = [(self.place.home if disk == "home" else self.place.trees) / "ballast" for disk in disks]
+        for ballast in ballasts:
+            for size in (65536, 512):
+                with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+                    while file.write(b"x" * size) == size:
+                        pass
+        for _ in range(4):
+            time.sleep(0.5)
+            self.strike()
+        if reboot:
+            self.reboot()
+            time.sleep(1.0)
+        for ballast in ballasts:
+            ballast.unlink()
+        self.note("room again")
 
     def reboot(self) -> None:
         """Everything dies at once, and the machine that comes back has another boot id."""
@@ -139,21 +161,39 @@ class Storm:
         return False
 
     def calm(self, seconds: float) -> bool:
-        """No more harm; a person resumes what was stopped or given up, until the run is done. Whether it is."""
+        """No more harm; a person lifts what was parked and resumes what was stopped or given up, until the run is done.
+        Whether it is."""
         self.note("calm")
         for pid in list(self.stopped):
             self.stopped[pid] = (self.stopped[pid][0], 0.0)
         self.let_go()
+        if self.patient:  # nobody waits here for five minutes until one that is stopped counts as hung
+            for one in self.victims():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGCONT)
         until = time.monotonic() + seconds
         while not (self.over() and not self.victims()):
-            if time.monotonic() > until or self.place.status(RUN) == "failed":
+            if time.monotonic() > until:
                 return False
             self.garrison("up").wait()
+            self.unpark()
             launcher = self.place.identity("launch", RUN)
             if self.place.status(RUN) in ("stopped", "failed") or launcher.get("status") == "terminated":
+                self.did["resume"] += 1
                 self.garrison("launch", "--resume", RUN)
             time.sleep(2.0)
         return True
+
+    def unpark(self) -> None:
+        """What a person does who reads `garrison status`: each node (and the queue) that was given up goes on."""
+        if not self.patient or self.over():
+            return
+        stuck = {path.name.partition("@")[0].partition("-") for path in (self.place.home / "identities").glob("*.json")
+                 if load(path).get("status") == "parked"}
+        for role, _, name in sorted(stuck):
+            if role in ("runner", "orchestrator", "processor"):
+                self.did["unpark"] += 1
+                self.garrison("agents", "unpark", name if role != "processor" else "processor").wait()
 
     def note(self, text: str) -> None:
         """A line for whoever looks into it later."""
@@ -163,10 +203,11 @@ class Storm:
 
     def judge(self, names: list[str]) -> list[str]:
         """What is wrong; [] if nothing is."""
-        place, wrong = self.place, []
+        place, wrong = self.place, list(self.wrong)
         for what, check in {
             "landed": lambda: place.check_landed(*names, run=RUN),
             "worked": lambda: self._worked(names),
+            "lost": self._kept,
             "explained": lambda: check_explained(place.home, RUN),
             "left": lambda: place.check_left(RUN),
             "traceback": self._quiet,
@@ -183,6 +224,8 @@ class Storm:
         """No life brought its work to an end twice, and none after the result that counts."""
         worked = self.place.worked(RUN)
         assert len(worked) == len(set(worked)), [one for one, times in Counter(worked).items() if times > 1]
+        reworked = {name: attempt for name in names if (attempt := self.place.nodes(RUN)[name]["attempt"]) != 1}
+        assert not reworked, f"nothing was wrong with the work of {reworked}"
         for name in names:
             attempt = int(self.place.nodes(RUN)[name]["attempt"])
             result = load(self.place.home / "runs" / RUN / "nodes" / name / str(attempt) / "result.json")
@@ -190,22 +233,34 @@ class Storm:
             assert lives, f"{name} landed without work"
             assert max(lives) <= result["incarnation"], f"{name} worked after its result"
 
+    def _kept(self) -> None:
+        """What each life had written, though it may have died before it committed, is in some commit."""
+        begun = (self.place.root / "begun").read_text().splitlines()
+        kept = set(git(self.place.repo, "log", "--branches", "--glob=garrison", "--name-only",
+                       "--format=").splitlines())
+        lost = [line for line in begun if "{}-life-{}.txt".format(*line.split()) not in kept]
+        assert not lost, lost
+
     def _quiet(self) -> None:
         assert "Traceback" not in self.place.told(), self.place.told()[-3000:]
 
 
 @contextlib.contextmanager
-def small_disk(place: Place, megabytes: int) -> Iterator[list[str]]:
-    """How to enter the namespace in which the home is a disk of its own; [] where that is not allowed."""
-    place.home.mkdir()
-    mount = f"mount -t tmpfs -o size={megabytes}m tmpfs {place.home} && touch {place.root}/mounted && exec sleep 100000"
-    keeper = subprocess.Popen(["unshare", "-m", "sh", "-c", mount], stderr=subprocess.DEVNULL, cwd="/")
+def small_disks(place: Place) -> Iterator[list[str]]:
+    """How to enter the namespace in which home, repository and trees lie on small disks; [] where that is forbidden."""
+    for folder in (place.home, place.trees, place.root / "work"):
+        folder.mkdir()
+    words = [f"cd {place.root}", "mount -t tmpfs -o size=64m home home", "mount -t tmpfs -o size=256m work work",
+             "mkdir work/trees", "cp -a repo work/repo", "mount --bind work/repo repo",
+             "mount --bind work/trees trees", "touch mounted", "exec sleep 100000"]
+    keeper = subprocess.Popen(["unshare", "-m", "sh", "-c", " && ".join(words)], stderr=subprocess.DEVNULL, cwd="/")
     wait_for("a mount or none", lambda: (place.root / "mounted").exists() or keeper.poll() is not None)
     if keeper.poll() is not None:
-        print("no disk of its own can be mounted here: the disk is not filled")
+        print("no disks of its own can be mounted here: none is filled")
         yield []
         return
-    place.home = Path(f"/proc/{keeper.pid}/root{place.home}")
+    inside = Path(f"/proc/{keeper.pid}/root")
+    place.home, place.trees, place.repo = (Path(f"{inside}{one}") for one in (place.home, place.trees, place.repo))
     try:
         yield ["nsenter", "-t", str(keeper.pid), "-m", f"--wd={place.root}"]
     finally:
@@ -213,62 +268,102 @@ def small_disk(place: Place, megabytes: int) -> Iterator[list[str]]:
         keeper.wait()
 
 
+AGENT = r"""n=0; e() { [ $1 -le 128 ] || exit $1; n=$((n+1)); [ $n -lt 200 ] || exit 1; sleep 0.1; }
+t() { until "$@"; do e $?; done; }
+w() { echo "$1" > "$2"; }; c() { git commit -qm "Add NAME" || git diff --quiet HEAD; }
+t w x NAME-life-$GARRISON_INCARNATION.txt; echo "NAME $GARRISON_INCARNATION" >> "$BEGUN"; sleep PAUSE
+t w NAME NAME-$GARRISON_RUN.txt; t git add -A; t c; sleep 0.1
+echo "$GARRISON_RUN NAME $GARRISON_ATTEMPT $GARRISON_INCARNATION" >> "$LEDGER"
+"""
+"""An agent with patience for a disk that is full; one whose tool is killed by a signal dies of it."""
+
+
 def nodes(count: int, dice: random.Random) -> list[Node]:
     """A graph of that many nodes, each after some of the earlier ones, each at work for a while."""
     names = [f"n{number:02d}" for number in range(count)]
     return [Node(name, after=tuple(sorted(dice.sample(names[max(0, at - 6):at], min(at, dice.randint(0, 2))))),
-                 before=f"sleep {dice.uniform(0.1, 1.5):.2f}", then="sleep 0.1") for at, name in enumerate(names)]
+                 attributes=f'acceptance="sleep 0.2 && test -f {name}-{RUN}.txt"' if at % 2 else "",
+                 command=AGENT.strip().replace("\n", "; ").replace("NAME", name).replace(
+                     "PAUSE", f"{dice.uniform(0.1, 1.5):.2f}")) for at, name in enumerate(names)]
 
 
-def main() -> int:
-    """Launch, storm, calm, judge."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the storm lasts")
     parser.add_argument("--calm", type=float, default=300.0, help="how long the run may take afterwards")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seeds", metavar="A..B", help="several storms, one after the other")
     parser.add_argument("--agents", type=int, default=6)
     parser.add_argument("--terminal", default="auto", choices=("auto", "tmux", "process"))
+    parser.add_argument("--timing", default="impatient", choices=("impatient", "default"),
+                        help="default: people's limits (window 600 s, 5 restarts); a person then lifts what was parked")
     parser.add_argument("--repo", type=Path, help="a repository to clone (default: a small one is made)")
-    parser.add_argument("--keep", action="store_true")
-    options = parser.parse_args()
+    parser.add_argument("--keep", action="store_true", help="keep the directory of a storm that went well, too")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """All the storms that are asked for; 1 if any of them found something wrong."""
+    options = arguments()
+    first, _, last = (options.seeds or f"{options.seed}").partition("..")
+    seeds = range(int(first), int(last or first) + 1)
+    failed = [seed for seed in seeds if not weather(options, seed)]
+    if len(seeds) > 1:
+        print(f"{len(seeds) - len(failed)} of {len(seeds)} storms went well" + (f"; not: {failed}" if failed else ""))
+    return 1 if failed else 0
+
+
+def weather(options: argparse.Namespace, seed: int) -> bool:
+    """Launch, storm, calm, judge, tell; whether nothing was wrong."""
     root = Path(tempfile.mkdtemp(prefix="garrison-storm-"))
     if options.repo:
         git(Path("/"), "clone", "-q", "--no-local", str(options.repo.resolve()), str(root / "repo"))
         git(root / "repo", "checkout", "-qB", "main")
-        (root / "repo" / ".git" / "config").open("a").write("[user]\n\tname = A User\n\temail = user@example.org\n")
+        with (root / "repo" / ".git" / "config").open("a") as config:
+            config.write("[user]\n\tname = A User\n\temail = user@example.org\n")
     else:
         make_repository(root / "repo")
-    place = Place(root, env=dict(TIMING))
-    dice = random.Random(options.seed)
-    with small_disk(place, 64) as enter:
-        storm = Storm(place, dice, enter)
+    patient = options.timing == "default"
+    place = Place(root, env={"BEGUN": str(root / "begun"), **({} if patient else TIMING)}, terminal=options.terminal)
+    dice, repo = random.Random(seed), place.repo
+    with small_disks(place) as enter:
+        storm = Storm(place, dice, enter, patient=patient)
         graph = place.graph(*nodes(options.nodes, dice))
-        storm.garrison(*place.launch_arguments(graph, RUN, "--max-agents", options.agents, "--max-respawn", 1000,
-                                               "--terminal", options.terminal,
-                                               gate='git rev-parse "HEAD^{tree}" >> "$WITNESS"'))
+        storm.garrison(*place.launch_arguments(
+            graph, RUN, "--max-agents", options.agents, "--max-respawn", 1000, "--env", "BEGUN", repo=repo,
+            gate='sleep 0.3 && git rev-parse "HEAD^{tree}" >> "$WITNESS"'))
         began = time.monotonic()
         wait_for("the run begins", lambda: place.status(RUN) == "running")
         storm.blow(options.seconds)
         done = storm.calm(options.calm)
         took = time.monotonic() - began
         names = [f"n{number:02d}" for number in range(options.nodes)]
-        wrong = storm.judge(names) if done else [f"not done: {place.status(RUN)}", place.told()[-4000:]]
+        wrong = storm.judge(names) if done else [f"not done: {place.status(RUN)}", *storm.wrong, place.told()[-4000:]]
         deaths = sum(map(len, place.deaths(RUN).values()))
-        left = place.leave() if not wrong else []
-        print(f"seed {options.seed}: {options.nodes} nodes in {took:.0f} s; "
+        print(f"seed {seed}: {options.nodes} nodes in {took:.0f} s; "
               f"{', '.join(f'{count} {name}' for name, count in sorted(storm.did.items()))}; {deaths} deaths counted; "
-              f"{len(wrong)} wrong")
+              f"{len(wrong)} wrong", flush=True)
         print("\n".join(wrong[:20]))
-        if wrong or left:
-            place.leave()
-            if enter:
-                shutil.copytree(place.home, root / "home-kept", symlinks=True, ignore_dangling_symlinks=True)
-    if not options.keep and not wrong:
-        shutil.rmtree(root, ignore_errors=True)
+        place.leave()
+        if wrong and enter:
+            shutil.copytree(place.home, root / "home-kept", symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
+            shutil.copytree(place.repo, root / "repo-kept", symlinks=True, ignore_dangling_symlinks=True)
+    if wrong or options.keep:
+        print(f"kept: {root} (storm.log: what was done; out: what garrison said; home-kept: its records)")
     else:
-        print(f"kept: {root} (storm.log: what was done; out: what garrison said)")
-    return 1 if wrong else 0
+        shutil.rmtree(root, ignore_errors=True)
+    if wrong:
+        print(f"again: {again(options, seed)}", flush=True)
+    return not wrong
+
+
+def again(options: argparse.Namespace, seed: int) -> str:
+    """The command that raises this storm anew: the same graph and the same dice, though never the same instants."""
+    words = [f"--nodes {options.nodes} --seconds {options.seconds:g} --seed {seed} --agents {options.agents}"]
+    words += [f"--terminal {options.terminal} --timing {options.timing}"]
+    return " ".join(["scripts/chaos", *words, *([f"--repo {options.repo}"] if options.repo else [])])
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -246,3 +247,34 @@ def test_a_branch_called_garrison_is_refused(repo, ours):
     git(repo, "branch", "garrison")
     with pytest.raises(Refused, match="git branch -m"):
         ours.check_branch_space()
+
+
+def instead(tmp_path, script):
+    """A git that does something else first."""
+    real = shutil.which("git")
+    path = tmp_path / "bin" / "git"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{script}\nexec {real} \"$@\"\n")
+    path.chmod(0o755)
+    return {**os.environ, "PATH": f"{path.parent}:{os.environ['PATH']}"}
+
+
+def test_a_git_that_a_signal_ended_answers_nothing(repo, tmp_path):
+    """Seen to be taken for "there is no such commit": the queue withdrew an entry, a runner failed its node."""
+    ours = Git(repo, instead(tmp_path, "kill -TERM $$"))
+    for ask in (lambda: ours.rev("HEAD"), lambda: ours.branch_exists("main"),
+                lambda: ours.update_ref("refs/x", "HEAD"), lambda: ours.is_ancestor("HEAD", "HEAD")):
+        with pytest.raises(GitError, match="a signal ended it"):
+            ask()
+
+
+def test_a_ref_for_which_there_is_no_room_is_neither_refused_nor_deleted(repo, tmp_path):
+    """Seen to leave a landed branch without its archive, and nobody said so."""
+    said = "echo 'fatal: cannot lock: No space left on device' >&2; exit 128"
+    ours = Git(repo, instead(tmp_path, f'case "$*" in *update-ref*) {said};; esac'))
+    with pytest.raises(GitError, match="No space left"):
+        ours.update_ref("refs/garrison/archive/r/n", git(repo, "rev-parse", "HEAD"))
+    with pytest.raises(GitError, match="No space left"):
+        ours.delete_refs(["refs/heads/main"])
+    assert Git(repo).update_ref("refs/heads/main", git(repo, "rev-parse", "HEAD"), "0" * 40) is False
+    Git(repo).delete_refs(["refs/heads/none"])

@@ -53,3 +53,18 @@ def test_a_full_disk_is_said_and_waited_for(small: tuple[Place, list[str]]) -> N
     assert not place.deaths()
     place.check("a", "b")
     assert "Traceback" not in place.told()
+
+
+def test_an_agent_that_found_no_room_and_an_acceptance_that_a_signal_ended_begin_again(place: Place) -> None:
+    """Seen to fail the node, and to do good work a second time: neither had said anything about the work."""
+    again = f"test -e {place.root}/%s || {{ touch {place.root}/%s; %s; }}"
+    graph = place.graph(
+        Node("a", before=again % ("one", "one", "echo 'cannot write: No space left on device'; exit 1")),
+        Node("b", attributes=f'acceptance="{again % ("two", "two", "kill -SEGV $$")}"'))
+    child = place.launch(graph)
+    assert place.finish(child) == 0, place.told()
+    assert {node["attempt"] for node in place.nodes().values()} == {1}
+    assert place.deaths() == {"orchestrator-a": [1]}
+    death = next(record for record in place.journal("r1", "runner-a") if record["kind"] == "death")
+    assert "no room was left on the disk of its tree" in death["data"]["why"]
+    place.check("a", "b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from garrison.errors import GarrisonError, RecordError
 from garrison.layers.loop import run
+from garrison.system.git import GitError
 
 RESCAN = 0.2
 
@@ -50,7 +52,8 @@ def drive(layer: Any, rescan: float, **patience: float) -> int:
     seconds = itertools.count()
     timing = SimpleNamespace(
         rescan=rescan, **{"beat_timeout": 300.0, "git_patience": 100.0, "damage_patience": 100.0, **patience})
-    world: Any = SimpleNamespace(timing=timing, processes=SimpleNamespace(reap=lambda: None),
+    world: Any = SimpleNamespace(timing=timing, processes=SimpleNamespace(reap=lambda: None), home=Path("/proc"),
+                                 environ={},
                                  clock=SimpleNamespace(monotonic=lambda: float(next(seconds))))
     life: Any = SimpleNamespace(beat=lambda: None)
     return run(layer, life, world)
@@ -68,6 +71,14 @@ def test_a_refusal_is_trouble_when_it_has_lasted_not_when_it_came_often() -> Non
     layer = Failing(GarrisonError("a lock"))
     assert drive(layer, 0.001, git_patience=1.5) == 0
     assert layer.troubles == [3], "the third turn is two seconds after the first; then it is timed anew"
+
+
+def test_a_disk_that_is_full_is_no_trouble_however_long_it_lasts() -> None:
+    said = "error: unable to create temporary file: No space left on device\nfatal: unable to write new index file"
+    layer = Failing(GitError(("add",), 128, said))
+    assert "No space" not in str(GitError(("add",), 128, "\n".join(reversed(said.splitlines()))))
+    assert drive(layer, 0.001, git_patience=1.5) == 0
+    assert layer.troubles == []
 
 
 def test_a_damaged_record_is_the_end_of_the_life_and_no_trouble_of_its_node() -> None:

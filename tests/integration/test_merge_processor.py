@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from merge_support import World, check, drive, git, until
@@ -10,7 +11,7 @@ from garrison.errors import Fenced, LockLost, Refused
 from garrison.merge.processor import Progress, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.merge.state import Config
-from garrison.system import processes
+from garrison.system import disk, processes
 
 
 @pytest.fixture
@@ -272,6 +273,46 @@ def test_a_killed_gate_is_run_again(tmp_path):
     drive(processor)
     processor.close()
     assert (world.entry("one").status, world.entry("one").tests) == ("landed", 2)
+    check(world)
+
+
+@pytest.mark.parametrize(("end", "told"), [
+    ("kill -TERM $$", "signal"), ("sh -c 'kill -SEGV $$'", "signal"),
+    ("{ echo 'write error: No space left on device'; false; }", "no room")])
+def test_a_gate_that_judged_nothing_is_run_again_and_counts_when_it_always_does(tmp_path, end, told):
+    """Seen to reject the entry: a stranger's signal to the gate's shell made good work be done again."""
+    world = World(tmp_path, gate=f"if test ! -e {tmp_path}/again; then touch {tmp_path}/again; {end}; fi")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    world.drain()
+    assert (world.entry("one").status, world.entry("one").tests) == ("landed", 2)
+    world.branch("two", {"crash": "1\n"})
+    world.queue.configure(replace(world.config, gate=f"if test -e crash; then {end}; fi"))
+    world.enqueue("two")
+    world.drain()
+    entry = world.entry("two")
+    assert (entry.status, entry.tests) == ("rejected", 4), "three on the entry, one on the target"
+    assert told in entry.reason
+    check(world)
+
+
+@pytest.mark.parametrize("where", ["trees", "home"])
+def test_while_a_disk_is_full_no_gate_begins_and_none_is_counted_as_lost(tmp_path, monkeypatch, where):
+    """Seen to reject the entry after three runs whose verdict could not be written."""
+    world = World(tmp_path, gate=f"test -e {tmp_path}/room || exit 1")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    crowded = {"trees": world.trees, "home": world.home}[where]
+    monkeypatch.setattr(disk, "full", lambda path: path.is_relative_to(crowded) and not (tmp_path / "room").exists())
+    processor = world.processor()
+    steps = [processor.step() for _ in range(10)]
+    assert isinstance(steps[-1], Wait)
+    assert steps[-1].kind == "no_room"
+    assert str(crowded) in steps[-1].reason
+    (tmp_path / "room").touch()
+    drive(processor)
+    processor.close()
+    assert (world.entry("one").status, world.entry("one").tests) == ("landed", 1)
     check(world)
 
 

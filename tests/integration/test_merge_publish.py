@@ -6,7 +6,7 @@ import pytest
 from merge_support import World, check, drive, git
 
 from garrison.merge import publish
-from garrison.merge.publish import Checkout
+from garrison.merge.publish import Checkout, finish_owed
 
 
 @pytest.fixture
@@ -161,6 +161,19 @@ def test_a_move_cut_off_half_way_is_finished(world):
     left.release()
     assert git(world.repo, "status", "--porcelain") == ""
     assert not (world.repo / ".git/index.lock").exists()
+
+
+@pytest.mark.parametrize("left", ["", "a beginning"])
+def test_a_move_cut_off_inside_a_file_is_finished(world, left):
+    """Seen in a storm: the disk was full, git left half a file, and the run waited for a person to commit it."""
+    new = git(world.repo, "rev-parse", "one")
+    whole = git(world.repo, "show", f"{new}:one.txt") + "\n"
+    git(world.repo, "update-ref", "refs/heads/main", new, world.start)
+    (world.repo / "one.txt").write_text(whole[:1] if left else "")
+    (world.repo / "lines.txt").write_text("")
+    assert finish_owed(world.queue.git, "main", world.repo, world.start, new) is None
+    assert git(world.repo, "status", "--porcelain") == ""
+    assert (world.repo / "one.txt").read_text() == whole
 
 
 def test_a_foreign_index_lock_is_never_removed(world):

@@ -21,6 +21,7 @@ from garrison.records.names import Key
 from garrison.records.run import Result, Task
 from garrison.records.signals import Posted, Signal
 from garrison.supervise.circuit import Circuit
+from garrison.supervise.explain import replay
 from garrison.supervise.lease import hook_for
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.start import unfenced
@@ -130,6 +131,14 @@ def test_what_becomes_of_a_runner(view: LifeView, deaths: int, expected: list[st
     assert [act.kind for act in guard(state, runners={"a": view}).acts] == expected
 
 
+def test_a_run_whose_runners_strangers_stopped_says_whose_and_how_it_goes_on() -> None:
+    state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), node("b", "active"), RUNNING)
+    gone = {name: life("runner", name, "terminated", reason="stopped") for name in "ab"}
+    acts = guard(state, WIDE, runners=gone).acts
+    assert [(act.kind, act.who) for act in acts] == [("run", "stopped")]
+    assert "the runner of a, b" in acts[0].why and f"garrison launch --resume {RUN}" in acts[0].why
+
+
 def test_a_stopped_runner_starts_again_once_its_stop_is_lifted() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING)
     runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
@@ -165,6 +174,28 @@ def test_a_landed_node_stays_landed_when_its_runner_is_given_up() -> None:
     # Found by seed 105: the journal got `validated → failed`, and no guardian could read it again.
     state, runners = six_deaths("validated")
     assert shown(guard(state, runners=runners)) == [("park", "a")]
+
+
+@pytest.mark.parametrize(("reason", "lifted"), [("stopped", 0), ("stopped", 1), ("orphaned", 0)])
+def test_the_runner_of_a_landed_node_that_was_stopped_comes_back_to_clean_up(reason: str, lifted: int) -> None:
+    # Found by a storm: SIGTERM between landing and tidying left branch and tree for ever.
+    state, _ = six_deaths("validated", 1)
+    state.lifted["runner-a@r1"] = lifted
+    gone = {"a": life("runner", "a", "terminated", incarnation=2, reason=reason)}
+    assert shown(guard(state, runners=gone)) == [("start", "a")]
+    done = {"a": life("runner", "a", "terminated", incarnation=3, reason="done")}
+    assert shown(guard(state, runners=done)) == [("node", "b")]
+
+
+def test_the_parked_runner_of_a_landed_node_is_probed_at_once_to_clean_up_and_only_once() -> None:
+    state, _ = six_deaths("validated")
+    gone = {"a": life("runner", "a", "parked", incarnation=6, reason="six deaths")}
+    state.apply(Entry(20, 1, "t", AT, *parked("runner-a@r1", 6)))
+    acts = guard(state, runners=gone).acts
+    assert [(act.kind, act.who) for act in acts] == [("probe", "a")]
+    assert acts[0].basis is not None and replay(acts[0].basis, "probe").same
+    state.apply(Entry(21, 1, "t", AT, *parked("runner-a@r1", 7)))
+    assert shown(guard(state, runners=gone)) == [("node", "b")], "who cannot clean up keeps nobody"
 
 
 def parked(full: str, incarnation: int = 1, why: str = "six deaths", ago: float = 1.0) -> tuple[str, dict[str, Any]]:

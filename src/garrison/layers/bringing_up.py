@@ -82,6 +82,7 @@ def bring_up(home: Path) -> list[Word]:
 
 def _bring_up(world: World, run: str) -> Word | None:
     """One run; whatever it meets, the others must not wait for it."""
+    home = world.home
     try:
         launch = world.launch(run)
         if launch.adhoc:
@@ -94,8 +95,10 @@ def _bring_up(world: World, run: str) -> Word | None:
     except (AlreadyAlive, Fenced, Refused) as error:
         word = _view_safely(world, run)
         return word or Word(run, "refused", str(error))
-    except (GarrisonError, OSError) as error:
+    except GarrisonError as error:
         return Word(run, "refused", str(error))
+    except OSError as error:
+        return Word(run, "refused", f"{error.strerror}: {error.filename or home}; mend that, then `garrison up` again")
 
 
 def wants_launcher(world: World, run: str) -> bool:

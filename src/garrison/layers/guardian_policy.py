@@ -266,13 +266,15 @@ def _hold(state: RunState, view: GuardianView) -> list[Act]:
 
 def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
     """A node under way needs one (which also says why it did not land); a landed one until it has cleaned up, which
-    one that went home while nobody was above it has not."""
+    one that went home while nobody was above it, was stopped or is parked has not (that is tried once)."""
     status = state.nodes[name].status
     life = view.runners.get(name, LifeView()).identity
     if status in UNFINISHED:
         return True
     ended = life is not None and life.status in ("terminated", "parked")
-    return status == "validated" and life is not None and (not ended or life.reason == "orphaned")
+    if status != "validated" or life is None:
+        return False
+    return not ended or life.reason in ("orphaned", "stopped") or state.circuit(life.key.full).parks == 1
 
 
 def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy: Policy) -> Step:
@@ -284,7 +286,14 @@ def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy
         return Step("start", f"attempt {state.nodes[name].attempt}")
     if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
         return replace(step, kind="start", why=f"{step.why}, lifted")
+    if step.kind in _CLEANING and name in state.nodes and state.nodes[name].status == "validated":
+        return replace(step, kind=_CLEANING[step.kind], at=0.0,
+                       why=f"{step.why}; its branch has landed, so all it has to do is to clean up")
     return step
+
+
+_CLEANING = {"ended": "start", "parked": "probe"}
+"""What follows for the runner of a landed node instead: its limits are there for its work."""
 
 
 def may_start_again(state: RunState, identity: Identity) -> bool:
@@ -317,8 +326,9 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
     outcome = finished(plan, {**state.statuses, **dict.fromkeys(at_rest, "failed")})
     if outcome == "done":
         return [Act("run", "done")]
-    if any(suspended(state, view, name) for name in state.nodes):
-        return [Act("run", "stopped", why="its runners were stopped")]
+    if stopped := [name for name in state.nodes if suspended(state, view, name)]:
+        return [Act("run", "stopped", why=f"a signal stopped the runner of {', '.join(stopped)}, and nothing else is "
+                                          f"left to do; garrison launch --resume {view.run} goes on")]
     if outcome == "failed" and not any(waits_for_a_person(state, name) for name in at_rest):
         return [Act("run", "failed", why=summary(state, view, at_rest))]
     return []

@@ -13,15 +13,15 @@ import errno
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.layers.glance import nap, trust
+from garrison.system import disk
 from garrison.system.waker import Waker
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from garrison.layers.glance import Glance
     from garrison.layers.world import World
     from garrison.supervise.start import Life
@@ -171,6 +171,9 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
     except GarrisonError as error:
         complaints.hear(str(error), now)
         damaged = isinstance(error, RecordError)
+        if not damaged and _no_room(error, world):
+            complaints.since = now  # whatever failed for want of it: it is waited for, as the launcher tells
+            return False
         if complaints.outlasts(world.timing.damage_patience if damaged else world.timing.git_patience, now):
             if damaged:
                 raise  # the life ends with it, not the node: whoever mends the record lets it go on
@@ -185,6 +188,12 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
     if layer.exit_code is None:
         _beat(life, world, complaints, now)
     return again
+
+
+def _no_room(error: GarrisonError, world: World) -> bool:
+    """Whether git failed because a disk is full; its first line often names only what it could not write."""
+    places = (world.home, Path(world.environ.get("GARRISON_TREES", world.home)))
+    return disk.lacking(getattr(error, "stderr", "")) or any(disk.full(place) for place in places)
 
 
 def _beat(life: Life, world: World, complaints: Complaints, now: float) -> bool:

@@ -33,7 +33,7 @@ from garrison.records.run import Result
 from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.supervise.postmortem import TERMINAL_GONE, ending
 from garrison.supervise.start import unfenced
-from garrison.system import failpoint, keeper
+from garrison.system import disk, failpoint, keeper
 from garrison.system.autopsy import oom_counter, oom_kills
 from garrison.system.git import Git
 from garrison.system.held_back import tell_held_back
@@ -82,6 +82,7 @@ class Orchestrator:
             world.store.path(Identity, life.key), signals.inbox(world.home, life.key), folder, self.assignment.output,
             self.assignment.notes, self._reflog)]
         self._shown = self.assignment.output.stat().st_size if self.assignment.output.exists() else 0
+        self._from = self._shown
 
     def turn(self) -> bool:
         """Begin, or look how far the work is, or end."""
@@ -103,9 +104,21 @@ class Orchestrator:
             grew = (oom_kills(self._oom_counter) or 0) > self._oom_kills
             memory = ending(outcome.exit_code, memory=True) if grew else ""
             self._end("; ".join(word for word in (memory, outcome.reason or "killed") if word))
+        elif not self._gone and self._had_no_room(outcome):
+            self._end(f"no room was left on the disk of its tree; {outcome.reason}")
         else:
             self._finish(outcome)
         return True
+
+    def _had_no_room(self, outcome: Outcome) -> bool:
+        """Whether the agent failed on a full disk: that is no verdict on the work, and its successor waits for room."""
+        if outcome.status == "success":
+            return False
+        with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
+            file.seek(max(self._from, self._shown - 4000))
+            if disk.lacking(file.read(4000).decode(errors="replace")):
+                return True
+        return disk.full(self.tree)
 
     def _let_go(self, now: float) -> bool:
         """Stop an agent whose tree was removed under it: whatever it still does is for nothing, and costs."""
@@ -123,6 +136,7 @@ class Orchestrator:
         if self.stopping:
             self._end(self._stopped)
             return True
+        disk.demand(self.tree)
         self._note_progress()  # a predecessor may have died between its commit and its note of it
         again = self.assignment.prompt_file.exists()  # an earlier life of this very attempt wrote it
         wisdom = build_wisdom_prompt_block(self.hook) if again else ""

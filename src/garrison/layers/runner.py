@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.errors import GarrisonError
 from garrison.layers import runner_policy as policy
 from garrison.layers import validator
 from garrison.layers.crew import START_RACES, Crew, perform
@@ -33,7 +34,7 @@ from garrison.records.names import Key, branch_of, launcher
 from garrison.records.run import Result, Task
 from garrison.supervise import circuit
 from garrison.supervise.restart import CRASH, Policy
-from garrison.system import failpoint
+from garrison.system import disk, failpoint
 from garrison.system.clock import iso
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
@@ -273,6 +274,7 @@ class Runner:
         self._tree_ready = True
 
     def _do_job(self, act: Act, view: RunnerView) -> None:
+        disk.demand(self.tree)
         self._log("job", {"name": act.who, "command": self.jobs.command(act.who), "attempt": self.task.attempt})
         self.jobs.start(act.who, self.branch, view.now)
 
@@ -406,7 +408,9 @@ class Runner:
         self.git.forget_rescues([one.ref for attempt in range(1, self.task.attempt + 1) for one in
                                  self.git.lives(rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE))])
         archive = f"{ARCHIVE}/{self.launch.run_id}/{self.task.node}"
-        if not self.launch.adhoc and tip and self.git.update_ref(archive, tip):
+        if not self.launch.adhoc and tip:
+            if not self.git.update_ref(archive, tip):
+                raise GarrisonError(f"could not archive {self.branch} as {archive}")
             self.git.delete_refs([f"refs/heads/{self.branch}"])
 
     def _keep(self, view: RunnerView) -> None:

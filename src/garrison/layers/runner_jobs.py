@@ -1,6 +1,7 @@
 """A runner's jobs on its node's tree, one at a time: set-up, acceptance, validation. What they say becomes a fact.
 
-A job that somebody killed has said nothing about the work and runs again, a few times.
+A job that a signal ended, or that found no room on its disk, has said nothing about the work and runs again, a few
+times; none begins while the disk is full.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from garrison.layers.loop import say
 from garrison.layers.orchestrator_start import tree_environment
 from garrison.layers.validator import ValidatorJob
 from garrison.records import atomic
+from garrison.system import disk
 from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import Job, JobResult, tail
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", validator.NAME
 PATIENCE = 5
-"""Times running that a job may be killed before that counts as its verdict."""
+"""Times running that a job may be killed, or find no room, before that counts as its verdict."""
 
 
 class Fact(NamedTuple):
@@ -70,15 +72,23 @@ class RunnerJobs:
             return None
         name, job = self.name, self._job
         self.name, self._job = "", None
-        self._killed = self._killed + 1 if result.killed else 0
+        why = "" if result.ok else self._no_verdict(name, result)
+        self._killed = self._killed + 1 if why else 0
         if 0 < self._killed < PATIENCE:
-            say(f"{name} was killed, which says nothing about the work; it runs again")
+            say(f"{name} {why}, which says nothing about the work; it runs again")
             return None
         if result.ok:
             return Fact(name, "ok")
         if isinstance(job, ValidatorJob):
             return Fact(name, f"the validator refused it: {job.reason}")
         return Fact(name, self._failure(name, result))
+
+    def _no_verdict(self, name: str, result: JobResult) -> str:
+        """Why its end says nothing about the work; '' if it does."""
+        if result.struck:
+            return "was ended by a signal"
+        full = disk.full(self.tree) or disk.lacking(tail(self._log(name), 12))
+        return "had no room left on its disk" if full else ""
 
     def _failure(self, name: str, result: JobResult) -> str:
         how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"

@@ -33,7 +33,7 @@ WORDS = {
     "timeout": "the gate ran longer than {timeout:g} s and was stopped",
     "empty": "the gate ran no tests (exit code {code})",
     "setup": "the set-up failed with exit code {code}",
-    "lost": "the gate's process vanished without a verdict",
+    "lost": "the gate was ended by a signal, or had no room left on its disk, and gave no verdict",
 }
 
 

@@ -16,10 +16,10 @@ from garrison.errors import Refused
 from garrison.merge import decide
 from garrison.merge.slot import Slot, read_pid
 from garrison.records import atomic
-from garrison.system import ending, processes
+from garrison.system import disk, ending, processes
 from garrison.system.environment import child_environment
 from garrison.system.held_back import tell_held_back
-from garrison.system.jobs import tail
+from garrison.system.jobs import struck, tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -181,10 +181,16 @@ class GateRun:
         log = self.setup_log if stage == "setup" else self.log
         held = tell_held_back(self.held_back, log, code)
         told = tail(log, TAIL_LINES)
-        lost = code == -1
-        result: decide.Class = "lost" if lost else decide.classify(code, timed_out=late, tail=told, stage=stage)
+        result: decide.Class = "lost" if self._says_nothing(code, late, told) else \
+            decide.classify(code, timed_out=late, tail=told, stage=stage)
         words = decide.in_words(result, code, self.config.timeout, timed_out=late)
         return Verdict(result, code, words + held, told, log)
+
+    def _says_nothing(self, code: int, late: bool, told: str) -> bool:
+        """Whether this end is no judgement of the tree: it vanished, a signal ended it, or there was no room."""
+        if code == -1 or (not late and struck(code)):
+            return True
+        return code != 0 and (disk.lacking(told) or disk.full(self.slot.path))
 
     def _sweep(self) -> None:
         """End what the stage left running, and forget it."""

@@ -22,7 +22,7 @@ from garrison.merge.queue import PINS, pin
 from garrison.merge.slot import Slot, acquire
 from garrison.records import atomic
 from garrison.records.life import LifeLock
-from garrison.system import ending, processes
+from garrison.system import disk, ending, processes
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do now. `kind`: empty, gate, paused, no_gate, blocked, no_target, ref_locked.
+    """Nothing to do now. `kind`: empty, gate, paused, no_gate, no_room, blocked, no_target, ref_locked.
 
     Step again when `fd` (a pidfd, -1: none) is readable, when the journal grew, or after `seconds`.
     """
@@ -286,8 +286,10 @@ class MergeProcessor:
             return Progress("verdict", entry.id)
         return self._test(entry, config, "entry")
 
-    def _test(self, entry: Entry, config: Config, of: str) -> Progress:
-        """Start a gate run on the candidate, or on its base."""
+    def _test(self, entry: Entry, config: Config, of: str) -> Progress | Wait:
+        """Start a gate run on the candidate, or on its base; not where it could write nothing."""
+        if full := self._full():
+            return Wait("no_room", f"No space left on device: {full}; {entry.id} is tested when there is room")
         commit = entry.commit if of == "entry" else entry.base
         slot = self._slot = self._slot or acquire(self.git, self.folder)
         number = entry.tests + 1
@@ -300,6 +302,10 @@ class MergeProcessor:
         self._run = run
         failpoint.here("test_started")
         return Progress("testing", entry.id)
+
+    def _full(self) -> Path | None:
+        """Where a gate could not write: its tree, or its verdict (which so is lost, and counts as none)."""
+        return next((path for path in (self.folder, self.queue.folder) if disk.full(path)), None)
 
     def _gate_run(self, config: Config, job: str, entry: Entry, number: int) -> GateRun:
         assert self._slot is not None
@@ -319,8 +325,9 @@ class MergeProcessor:
         if verdict is None:
             return Wait("gate", f"the gate runs for {test.entry}", run.pidfd)
         self._run = None
-        if verdict.result == "lost" and (lost := self._lost + 1) < decide.MAX_LOST:
-            self._lost = lost  # somebody killed it: another one
+        full = bool(self._full())
+        if verdict.result == "lost" and (full or self._lost + 1 < decide.MAX_LOST):
+            self._lost += not full  # somebody killed it, or it had no room: another one
             return self._test(state.entry(test.entry), _ready(state), test.of)
         self._lost = 0
         failpoint.here("verdict_before")

@@ -182,6 +182,9 @@ class Checkout:
 
     def move(self, old: str, new: str) -> Blocked | None:
         """Bring index and files from `old` to `new`, under the taken lock. Harmless if it was done before."""
+        for change in self._changes(old, new):
+            if self._torn(change):
+                (self.path / change.name).unlink(missing_ok=True)
         blocked = self._read_tree(old, new, settle=True)
         if blocked is None:
             failpoint.here("moving")
@@ -229,7 +232,7 @@ class Checkout:
         for change in changes:
             here = self.path / change.name
             if change.status == "A":
-                found += self._covered(change.name) if not (settle and self._blob(change.name) == change.blob) else []
+                found += self._covered(change.name) if not (settle and self._written(change)) else []
             elif change.status != "D" and not settle and not os.path.lexists(here):
                 found.append(change.name)
         if not found:
@@ -268,9 +271,24 @@ class Checkout:
                 if not os.path.lexists(self.path / change.name):
                     self.git.run("update-index", "--force-remove", "--", change.name, cwd=self.path, extra=extra,
                                  check=False)
-            elif self._blob(change.name) == change.blob:
+            elif self._written(change):
                 self.git.run("update-index", "--add", "--cacheinfo", f"{change.mode},{change.blob},{change.name}",
                              cwd=self.path, extra=extra, check=False)
+
+    def _written(self, change: Change) -> bool:
+        """Whether a file has its new content, or a beginning of it."""
+        return self._blob(change.name) == change.blob or self._torn(change)
+
+    def _torn(self, change: Change) -> bool:
+        """Whether a file holds but a beginning of its new content: git was killed over it, or the disk was full.
+
+        Nothing is lost with it, whoever wrote it.
+        """
+        here = self.path / change.name
+        if change.status == "D" or here.is_symlink() or not here.is_file() or self._blob(change.name) == change.blob:
+            return False
+        new = self.git.run("cat-file", "--filters", f"--path={change.name}", change.blob, cwd=self.path).out
+        return new.startswith(here.read_bytes().decode(errors="backslashreplace"))
 
     def _blob(self, name: str) -> str:
         try:

@@ -73,8 +73,9 @@ def replay(basis: Basis, kind: str) -> Replay:
     else:
         step = steps.next_step(view, basis.deaths, basis.now, basis.boot_id, basis.policy or Policy(),
                                basis.circuit)
-    # What a layer adds on top: a start after an orderly end (lifted), and that it is a park when all is used up.
-    same = step is not None and (step.kind == kind or (step.kind, kind) in (("ended", "start"), ("give_up", "park")))
+    # What a layer adds on top: a start after an orderly end (lifted), a park when all is used up, an early probe.
+    added = (("ended", "start"), ("give_up", "park"), ("parked", "probe"))
+    same = step is not None and (step.kind == kind or (step.kind, kind) in added)
     # Only the verdict's state: a layer that ended in order without its work done is counted as one that died.
     return Replay(verdict, step, same and (verdict and verdict.state) == (view.verdict and view.verdict.state))
 

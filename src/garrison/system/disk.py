@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from pathlib import Path
 
 ENOUGH = 65536
 """Bytes below which a disk counts as full: a record and its temporary need less, an agent's work mostly more."""
+
+
+_LACKING = re.compile(r"No space left on device|Disk quota exceeded")
+
+
+def lacking(said: str) -> bool:
+    """Whether a program's words say that it found no room. Pure."""
+    return _LACKING.search(said) is not None
 
 
 def full(path: Path) -> bool:
@@ -16,3 +26,9 @@ def full(path: Path) -> bool:
     except OSError:
         return False
     return found.f_blocks > 0 and found.f_bavail * found.f_frsize < ENOUGH
+
+
+def demand(path: Path) -> None:
+    """OSError (ENOSPC) if the disk that holds `path` is full: what is begun there would fail for that alone."""
+    if full(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

@@ -50,7 +50,12 @@ class JobResult:
     def struck(self) -> bool:
         """Whether a signal ended it: it crashed, or somebody ended it. A shell tells its command's signal as 128 and
         more; 130 is what many programs say of a Ctrl-C, which is an end in order."""
-        return not self.timed_out and (self.exit_code < 0 or self.exit_code - 128 in _STRUCK)
+        return not self.timed_out and struck(self.exit_code)
+
+
+def struck(exit_code: int) -> bool:
+    """Whether a signal ended a command, or the shell's command: see `JobResult.struck`. Pure."""
+    return exit_code < 0 or exit_code - 128 in _STRUCK
 
 
 class Job:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import subprocess
 import time
 from functools import cached_property
@@ -121,7 +122,8 @@ class Call:
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
             text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
             timeout: float | None = None) -> Answer:
-        """Run git; `text` is its standard input (else closed). GitError on failure, unless not `check`.
+        """Run git; `text` is its standard input (else closed). GitError on failure, unless not `check`, and always if
+        a signal ended it.
 
         `hooks`: the user's hooks may run, and refuse. `timeout`: seconds after which git is ended, always an error.
         """
@@ -141,6 +143,8 @@ class Call:
             raise GitError(arguments, 127, f"fatal: {error.strerror}: {error.filename}") from error
         answer = Answer(done.returncode, done.stdout.decode(errors="backslashreplace"),
                         done.stderr.decode(errors="backslashreplace"))
+        if answer.code < 0:  # somebody ended it: that is no answer, least of all "there is none"
+            raise GitError(arguments, answer.code, f"fatal: {signal.strsignal(-answer.code)}: a signal ended it")
         if check and answer.code:
             raise GitError(arguments, answer.code, answer.err)
         return answer

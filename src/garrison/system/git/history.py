@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
-from garrison.system.git.call import EMAIL, NAME, Call, GitError, pair, split
+from garrison.system import disk
+from garrison.system.git.call import CONTENTION, EMAIL, NAME, Call, GitError, attempts, pair, split
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,9 +74,15 @@ class History(Call):
 
     def update_ref(self, ref: str, new: str, old: str | None = None, *, message: str = "garrison",
                    hooks: bool = False) -> bool:
-        """Set `ref` to `new` if it is still `old` (ABSENT: none; None: whatever it is); False if git refused."""
+        """Set `ref` to `new` if it is still `old` (ABSENT: none; None: whatever it is); False if git refused.
+
+        GitError if there was no room for it: that is no refusal.
+        """
         values = (ref, new) if old is None else (ref, new, old)
-        return self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks).code == 0
+        answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks)
+        if answer.code and disk.lacking(answer.err):
+            raise GitError(("update-ref", ref), answer.code, answer.err)
+        return answer.code == 0
 
     def check_movable(self, branch: str) -> None:
         """Refused if a hook of the user forbids to move `branch`; git asks it, and nothing is moved."""
@@ -87,9 +94,13 @@ class History(Call):
                           "land there; let it pass update-ref, or take it out of the hooks directory")
 
     def delete_refs(self, refs: Sequence[str]) -> None:
-        """Delete those of `refs` that exist."""
-        if refs:
-            self.run("update-ref", "--stdin", text="".join(f"delete {ref}\n" for ref in refs), check=False)
+        """Delete those of `refs` that exist. GitError if one of them is still there."""
+        for last in attempts() if refs else ():
+            answer = self.run("update-ref", "--stdin", text="".join(f"delete {ref}\n" for ref in refs), check=False)
+            if answer.code == 0:
+                return
+            if last or not CONTENTION.search(answer.err):
+                raise GitError(("update-ref", "--stdin"), answer.code, answer.err)
 
     def refs(self, prefix: str) -> dict[str, str]:
         """Refs below `prefix` (`refs/garrison/mq/`) and the objects they name."""

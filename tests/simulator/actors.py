@@ -290,7 +290,8 @@ class Layer:
         identity = view.identity
         yield from sweep(self.w, self.me, identity)
         data = {"full": identity.key.full, "incarnation": identity.incarnation,
-                "attempt": self.attempt_of(identity.name), "monotonic": self.w.mono, "boot_id": self.w.boot_id, "why": identity.reason,
+                "attempt": self.attempt_of(identity.name), "monotonic": self.w.mono, "boot_id": self.w.boot_id,
+                    "why": identity.reason,
                 "class": identity.metadata.get("class", "crash")}
         yield from self.log_sync("death", data)
         return data
@@ -760,7 +761,8 @@ class Runner(Layer):
         name, code, self.job, self.job_name = self.job_name, self.job.code, None, ""
         if self.stopping:
             return
-        value = "ok" if code == 0 and self.fate.at(self.task.attempt) != name else f"{name} ended with exit code {code or 1}"
+        good = code == 0 and self.fate.at(self.task.attempt) != name
+        value = "ok" if good else f"{name} ended with exit code {code or 1}"
         yield from self._fact(name, value)
 
     def _fact(self, name: str, value: str | int, kind: str = "") -> Does:
@@ -987,7 +989,8 @@ class Orchestrator(Layer):
         code = self.agent.code or (1 if self.fate.at(self.me.attempt) == "fail" else 0)
         ok = code == 0
         self.w.write_result(self.me, Result(self.run.id, self.node, self.me.attempt, self.me.incarnation,
-                                            "success" if ok else "fail", self.w.now, "" if ok else f"the agent ended with exit code {code}"))
+                                            "success" if ok else "fail", self.w.now,
+                                                "" if ok else f"the agent ended with exit code {code}"))
         yield None
         if ok:
             yield from self._move("impl_complete")

@@ -113,11 +113,11 @@ class Chaos:
             self.w.hold(proc, 1e12, "S")
 
     def freeze(self) -> None:
-        """The machine is suspended, or its container paused: nobody of all does anything."""
+        """The machine is suspended, or its container paused: nobody of all does anything, and some wake up later."""
         until = self.w.t + self.rng.choice([5.0, 29.0, 31.0, 200.0, 3600.0])
         for proc in self.w.procs.values():
             if proc.kind != "decoy" and proc.stopped_until < until:
-                self.w.hold(proc, until, "S")
+                self.w.hold(proc, until + self.rng.choice([0.0, 0.0, 20.0]), "S")
 
     def word(self) -> None:
         """A person parks a node (or the processor) and lets it go on a little later, or only one of the two."""
@@ -221,7 +221,7 @@ class Chaos:
 EVENTS: dict[Callable[[Chaos], None], float] = {
     Chaos.one: 8, Chaos.anything: 4, Chaos.pair: 4, Chaos.twice: 5, Chaos.machine: 2, Chaos.crew: 1, Chaos.delay: 5,
     Chaos.clock: 2, Chaos.again: 4, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 4,
-    Chaos.decoy: 2, Chaos.revenant: 3, Chaos.up: 3, Chaos.wait: 1, Chaos.wedge: 3, Chaos.freeze: 1, Chaos.word: 2,
+    Chaos.decoy: 2, Chaos.revenant: 3, Chaos.up: 3, Chaos.wait: 1, Chaos.wedge: 3, Chaos.freeze: 2, Chaos.word: 2,
 }
 """What happens, and how often."""
 

@@ -301,16 +301,20 @@ class Check:
                 raise Violation(f"{name} was validated, although its fate was {fate}")
             if node.status == "validated" and self.landings.get((run.id, name), 0) != 1:
                 raise Violation(f"{name} was validated, and landed {self.landings.get((run.id, name), 0)} times")
-        for key, units in self.done.items():
-            kept = {*self.world.branches.get(key, ()), *self.world.archived.get(key, ()),
-                    *self.world.rescued.get(key, ())}
-            if lost := units - kept:
-                raise Violation(f"{sorted(lost)} of {key} are lost")
+        self._kept()
         unfinished = [name for name, node in shadow.nodes.items() if node.status in ("active", "impl_complete")]
         if shadow.status == "failed" and not all(self._rests(run, shadow, name) for name in unfinished):
             raise Violation(f"run {run.id} failed though one of {unfinished} was not parked")
         if shadow.status == "failed" and frontier(run.plan, shadow.statuses):
             raise Violation(f"run {run.id} failed with tasks left to start")
+
+    def _kept(self) -> None:
+        """No commit is lost: it is on a branch, archived, or under a rescue ref."""
+        for key, units in self.done.items():
+            kept = {*self.world.branches.get(key, ()), *self.world.archived.get(key, ()),
+                    *self.world.rescued.get(key, ())}
+            if lost := units - kept:
+                raise Violation(f"{sorted(lost)} of {key} are lost")
 
     def _rests(self, run: Run, shadow: RunState, name: str) -> bool:
         """Whether one of those whom a node under way needs was parked after enough deaths."""

@@ -271,7 +271,8 @@ NEW = [_nobody_hangs, _impatient, _gaps_are_watched, _blocked_is_silent, _rework
        _earlier_attempt_forgotten, _facts_of_every_attempt, _no_probe, _nobody_rests,
        *map(_snapshot_without, ("applied", "deaths", "incarnations"))]
 
-BROKEN = [*NEW, _ignore_living, _never_dead, _pid_alone, _boot_unseen, _lease_never_lapses, _same_incarnation, _new_hook,
+BROKEN = [*NEW,
+          _ignore_living, _never_dead, _pid_alone, _boot_unseen, _lease_never_lapses, _same_incarnation, _new_hook,
           _notes_forgotten, _no_fence, _no_record, _gives_up_early, _applied_forgotten, _runner_forgets_applied,
           _no_objection, _runner_objects_to_nothing, _result_unseen, _every_result_is_good, _acceptance_skipped,
           _validated_early, _merge_journal_unread, _landed_not_looked_for, _runners_not_watched, _order_unseen,

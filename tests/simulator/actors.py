@@ -129,13 +129,14 @@ class Watch:
         who = identity.role, identity.name
         known = self.lives.get(who)
         if known is None or known[0] != identity.incarnation:
-            known = self.lives[who] = (identity.incarnation, evidence.Signs(at), [0.0, at])
+            known = self.lives[who] = (identity.incarnation, evidence.Signs(at), [0.0, at, self.clock.missed])
         _, signs, looks = known
         if proc is None:
             return view
         quiet = 0.0 if proc.quiet_since is None else self.w.t - proc.quiet_since
-        signs.note("beat", self.w.t - quiet, at - min(quiet, at - looks[1]))
-        looks[1] = at
+        unwatched = self.clock.missed - looks[2]
+        signs.note("beat", self.w.t - quiet, at - min(max(0.0, quiet - unwatched), at - looks[1]))
+        looks[1:] = [at, self.clock.missed]
         busy = agent is not None and agent.alive
         late = at - signs.times["beat"] > TIMING.beat_timeout / 4
         self.late |= late or (busy and agent is not None and agent.quiet_since is not None)

@@ -121,7 +121,7 @@ class Check:
             if entry.kind == "node" and entry.data["node"] == key.name and entry.data["status"] == "active":
                 return
             if entry.kind == "snapshot" and entry.data["nodes"].get(key.name, {}).get("status") in \
-                    ("active", "impl_complete"):
+                    ("active", "impl_complete", "validated"):
                 return
         raise Violation(f"{key.full} was started before its attempt was on the disk")
 

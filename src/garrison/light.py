@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dataclasses import MISSING, dataclass, field, fields, replace
 else:
+    from _operator import itemgetter  # built in; `operator` itself is a file to read
+
     MISSING = object()
 
     class Field:
@@ -49,7 +51,7 @@ else:
             raise TypeError("light records are frozen")
         cls.__light_fields__ = tuple(_collect(cls))
         cls.__match_args__ = tuple(one.name for one in cls.__light_fields__)
-        cls._light_compared = tuple(one.name for one in cls.__light_fields__ if one.compare)
+        cls._light_values = _getter([one.name for one in cls.__light_fields__ if one.compare])
         cls._light_names = frozenset(cls.__match_args__)
         cls._light_defaults = {one.name: one.default for one in cls.__light_fields__ if one.default is not MISSING}
         cls._light_factories = tuple((one.name, one.default_factory) for one in cls.__light_fields__
@@ -98,18 +100,27 @@ else:
         return (f"{cls.__name__} needs a value for {', '.join(missing)}" if missing
                 else f"{cls.__name__} has no field {', '.join(foreign)}")
 
+    def _getter(names):
+        """What gives the compared values of an instance's `__dict__`, which is asked for with every look-up."""
+        if len(names) > 1:
+            return staticmethod(itemgetter(*names))
+        return staticmethod(lambda state: tuple(state[name] for name in names))
+
     def _values(self):
-        return tuple(map(self.__dict__.__getitem__, type(self)._light_compared))
+        return self._light_values(self.__dict__)
 
     def _repr(self):
         shown = ", ".join(f"{name}={self.__dict__[name]!r}" for name in type(self).__match_args__)
         return f"{type(self).__qualname__}({shown})"
 
     def _eq(self, other):
-        return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        values = self._light_values
+        return self is other or values(self.__dict__) == values(other.__dict__)
 
     def _hash(self):
-        return hash(_values(self))
+        return hash(self._light_values(self.__dict__))
 
     def _lt(self, other):
         return _values(self) < _values(other) if other.__class__ is self.__class__ else NotImplemented

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -119,6 +119,7 @@ def test_a_home_that_becomes_read_only_or_is_unmounted_stops_all(place: Place, h
         # A file that is open for writing keeps a mount from becoming read-only; the superblock's own way does not.
         done = subprocess.run([*enter, *map(str, change)], check=False, capture_output=True, text=True)
         if done.returncode:
+            place.leave()
             pytest.skip(f"cannot {change}: {done.stderr.strip()}")
         wait_for("nobody is left", lambda: not place.mine())
         assert child.wait(60) == 1, place.told()
@@ -128,35 +129,49 @@ def test_a_home_that_becomes_read_only_or_is_unmounted_stops_all(place: Place, h
         keeper.wait()
 
 
-@pytest.mark.slow
-def test_a_guardian_in_another_pid_namespace_is_left_alone_by_a_new_launcher(place: Place) -> None:
-    """The launcher dies, `up` in another container on the same home brings one there; nobody is doubled or ended."""
-    unshare = ["unshare", "-pf", "--mount-proc"]
-    if os.geteuid() != 0 or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
+UNSHARE = ["unshare", "-pf", "--mount-proc"]
+
+
+@contextlib.contextmanager
+def elsewhere(place: Place, *arguments: str) -> Iterator[None]:
+    """A garrison command in a pid namespace of its own, whose init sleeps on until the end of the block."""
+    if os.geteuid() != 0 or subprocess.run([*UNSHARE, "true"], check=False, capture_output=True).returncode:
         pytest.skip("a pid namespace of one's own needs root")
-    child = held(place)
-    pids = {stem: place.pid(stem) for stem in ("guardian-crew", "runner-a", "orchestrator-a")}
-    place.kill("launch")
-    child.wait()
-    there = subprocess.Popen([*unshare, "sh", "-c", '"$@"; sleep 1000', "sh", *PROGRAM, "up"], env=place.env,
-                             cwd=place.root, stdin=subprocess.DEVNULL, start_new_session=True)
+    init = ["sh", "-c", '"$@"; sleep 1000', "sh"]
+    there = subprocess.Popen([*UNSHARE, *init, *PROGRAM, *arguments], env=place.env, cwd=place.root,
+                             stdin=subprocess.DEVNULL, start_new_session=True)
     try:
-        wait_for("a launcher there", lambda: place.identity("launch")["incarnation"] == 2
-                 and place.identity("launch")["status"] == "active")
-        assert place.command("status", "r1").returncode == 0
-        assert "another pid namespace" in place.command("stop", "r1").stderr
-        assert place.command("up").stdout == ""
-        assert {stem: place.pid(stem) for stem in pids} == pids
-        place.free("a")
-        wait_for("the run is over", lambda: place.identity("launch")["status"] == "terminated")
-        assert {stem: place.identity(stem)["incarnation"] for stem in pids} == dict.fromkeys(pids, 1)
-        place.check("a", history=False)
+        yield
     finally:
         for one in subprocess.run(["ps", "-o", "pid=", "--ppid", str(there.pid)], capture_output=True, text=True,
                                   check=False).stdout.split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(one), signal.SIGKILL)
         there.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["to its end", "stopped by its guardian"])
+def test_a_guardian_in_another_pid_namespace_is_left_alone_by_a_new_launcher(place: Place, how: str) -> None:
+    """The launcher dies, `up` in another container on the same home brings one there; nobody is doubled or ended."""
+    child = held(place)
+    pids = {stem: place.pid(stem) for stem in ("guardian-crew", "runner-a", "orchestrator-a")}
+    place.kill("launch")
+    child.wait()
+    with elsewhere(place, "up"):
+        wait_for("a launcher there", lambda: place.identity("launch")["incarnation"] == 2
+                 and place.identity("launch")["status"] == "active")
+        assert place.command("status", "r1").returncode == 0
+        assert place.command("up").stdout == ""
+        assert {stem: place.pid(stem) for stem in pids} == pids
+        if how == "to its end":
+            place.free("a")
+        else:  # the guardian is here and can be asked; the launcher there sees the run stopped, and ends
+            assert place.command("stop", "r1").stdout == "run r1: stopped\n"
+        wait_for("the launcher's end", lambda: place.identity("launch")["status"] == "terminated")
+        assert {stem: place.identity(stem)["incarnation"] for stem in pids} == dict.fromkeys(pids, 1)
+        if how == "to its end":
+            place.check("a", history=False)
 
 
 REUSE = """

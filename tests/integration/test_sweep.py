@@ -156,6 +156,38 @@ def test_one_that_forks_all_the_time_is_caught_up_with(tmp_path: Path, life: str
     assert processes.bearers(life) == []
 
 
+def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life: str,
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: the machine was busy, whoever /proc had listed was gone when it was read, and a sweep had found nobody."""
+    code = ("import os,time,signal\n"
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "end = time.time() + 60\n"
+            "for hop in range(1000):\n"
+            "    open(f'at{hop}', 'w').close()\n"
+            "    while not os.path.exists(f'go{hop}'):\n"
+            "        if time.time() > end: os._exit(1)\n"
+            "        time.sleep(0.002)\n"
+            "    if os.fork(): os._exit(0)\n"
+            "    os.setsid()\n")
+    child = processes.spawn([sys.executable, "-c", code], cwd=tmp_path, log=tmp_path / "log",
+                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
+    child.close()
+    until((tmp_path / "at0").exists)
+    real, hops = os.listdir, iter(range(4))
+
+    def list_and_hop(path: str) -> list[str]:
+        listed = real(path)
+        if path == "/proc" and (hop := next(hops, None)) is not None:
+            (tmp_path / f"go{hop}").touch()
+            until((tmp_path / f"at{hop + 1}").exists)
+        return listed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", list_and_hop)
+        assert sweep(None, life, grace=0.1)
+    assert processes.bearers(life) == []
+
+
 def test_our_own_zombies_do_not_hold_it_up(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "exit 0")
     until(lambda: (one := processes.probe(child.pid)) and one.zombie)

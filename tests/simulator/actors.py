@@ -13,7 +13,7 @@ from typing import Any
 from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
 
 from garrison.errors import AlreadyAlive, Fenced, Refused
-from garrison.layers import guardian_policy, launcher_policy, runner_policy
+from garrison.layers import guardian_policy, launcher_policy, run_state, runner_policy
 from garrison.layers.guardian import implied_phase
 from garrison.layers.guardian_policy import Act, Decision, GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
@@ -32,13 +32,14 @@ from garrison.records.names import Key, launcher
 from garrison.records.run import Result
 from garrison.records.signals import Signal
 from garrison.settings import Timing
-from garrison.supervise import lease, restart
+from garrison.supervise import evidence, lease, restart
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import LifeView
+from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso, iso
 
-TIMING = Timing()
+TIMING = Timing(beat_timeout=30.0)
 GUARDIAN = "pipe"
 PHASES = list(hooks.PHASES)
 Does = Generator[float | None, None, Any]
@@ -59,7 +60,7 @@ def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process
     yield None
     w.write_hook(me, key, lambda old: lease.hook_for(old, key, leased.incarnation, w.now, w.fresh()))
     yield None
-    w.spawn("layer", key, leased.incarnation, body)
+    w.spawn("layer", key, leased.incarnation, body, attempt=int(wish.metadata.get("attempt", 1)))
     yield None
     return leased
 
@@ -93,6 +94,71 @@ def sweep(w: World, me: Process, fenced: Identity) -> Does:
         yield None
 
 
+class Watch:
+    """A supervisor's eye, as `supervise.watch` has it, over the real rules of evidence."""
+
+    def __init__(self, w: World, me: Process) -> None:
+        self.w, self.me, self.last, self.holds = w, me, w.mono, 0
+        self.cap = TIMING.beat_timeout / 4
+        self.time = w.mono
+        self.clock = evidence.WatchClock(self.cap)
+        self.clock.look(self.time)
+        self.lives: dict[tuple[str, str], tuple[int, evidence.Signs, list[float]]] = {}
+        self.late = False
+
+    def now(self) -> float:
+        """Watched seconds: a planned sleep is watched, being held up oneself is not."""
+        held = sum(to - since for since, to in self.me.holds[self.holds:])
+        watched = max(0.0, self.w.mono - self.last - held)
+        while watched > 0:
+            self.time += min(watched, self.cap)
+            watched -= self.cap
+            self.clock.look(self.time)
+        if held:
+            self.time += held
+            self.clock.look(self.time)
+        self.last, self.holds = self.w.mono, len(self.me.holds)
+        return self.clock.watched
+
+    def look(self, view: LifeView, agent: Process | None = None) -> LifeView:
+        """The same view, `hung` if the evidence says so."""
+        identity, judged = view.identity, view.verdict
+        if identity is None or judged is None or judged.state != "alive" or identity.status != "active":
+            return view
+        at, proc = self.now(), self.w.find(identity.pid, identity.start_ticks)
+        who = identity.role, identity.name
+        known = self.lives.get(who)
+        if known is None or known[0] != identity.incarnation:
+            known = self.lives[who] = (identity.incarnation, evidence.Signs(at), [0.0, at, self.clock.missed])
+        _, signs, looks = known
+        if proc is None:
+            return view
+        quiet = 0.0 if proc.quiet_since is None else self.w.t - proc.quiet_since
+        unwatched = self.clock.missed - looks[2]
+        signs.note("beat", self.w.t - quiet, at - min(max(0.0, quiet - unwatched), at - looks[1]))
+        looks[1:] = [at, self.clock.missed]
+        busy = agent is not None and agent.alive
+        late = at - signs.times["beat"] > TIMING.beat_timeout / 4
+        self.late |= late or (busy and agent is not None and agent.quiet_since is not None)
+        if not late and not busy:
+            return view
+        looks[0] += 1
+        state = proc.state if quiet and proc.stopped_until > self.w.t else "S"
+        signs.note("cpu", self.w.t - quiet, at)
+        signs.hold("running", state != "T", at, signs.times["beat"])
+        stopped = int(busy and agent is not None and agent.state == "T" and agent.stopped_until > self.w.t)
+        if agent is not None:
+            signs.note("work", agent.quiet_since or (self.w.t, agent.alive), at)
+            signs.hold("unstopped", not stopped, at, signs.began)
+        seen = evidence.Evidence(identity.incarnation, signs.ages(at), state, int(busy), stopped,
+                                 int(state == "D"), watched=at - signs.began)
+        hang = evidence.hung(seen, TIMING.beat_timeout) if looks[0] > 1 else None
+        if hang is None:
+            return view
+        self.w.check.hung(self.me, agent if hang.rule.startswith("agent") and agent else proc)
+        return LifeView(identity, Verdict("hung", hang.why), None, evidence.plain(seen, hang, TIMING.beat_timeout))
+
+
 class Layer:
     """What all layers share: becoming the life, the loop, and the hands of a supervisor (`layers.crew`)."""
 
@@ -105,6 +171,7 @@ class Layer:
         self.exiting = False
         self.decision = Decision([])
         self.idle = TIMING.rescan
+        self.watch = Watch(w, proc)
 
     @classmethod
     def body(cls, w: World, proc: Process) -> Steps:
@@ -140,7 +207,8 @@ class Layer:
 
     def _sleep(self) -> float:
         """Until something is due, at the latest the timer; an idle timer slows down to spare the simulation."""
-        self.idle = min(self.idle * 2, 60.0)
+        self.idle = min(self.idle * 2, TIMING.beat_timeout / 5 if self.watch.late else 60.0)
+        self.watch.late = False
         wake_at = self.decision.wake_at
         return self.idle if wake_at is None else max(0.0, min(self.idle, wake_at - self.w.mono))
 
@@ -211,15 +279,20 @@ class Layer:
     def replace(self, view: LifeView, why: str, kind: str = restart.CRASH) -> Does:
         """Fence and sweep."""
         assert view.identity is not None
-        yield from replace_life(self.w, self.me, view.identity, why, kind)
+        yield from replace_life(self.w, self.me, view.identity, why, restart.HUNG if view.hung else kind)
+
+    def attempt_of(self, who: str) -> int:
+        """The current attempt of a node."""
+        return self.me.attempt
 
     def death(self, view: LifeView) -> Does:
         """Journal the death of a fenced life; returns the data."""
         assert view.identity is not None
         identity = view.identity
         yield from sweep(self.w, self.me, identity)
-        data = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": 1,
-                "monotonic": self.w.mono, "boot_id": self.w.boot_id, "why": identity.reason,
+        data = {"full": identity.key.full, "incarnation": identity.incarnation,
+                "attempt": self.attempt_of(identity.name), "monotonic": self.w.mono, "boot_id": self.w.boot_id,
+                    "why": identity.reason,
                 "class": identity.metadata.get("class", "crash")}
         yield from self.log_sync("death", data)
         return data
@@ -235,12 +308,14 @@ class Layer:
         self.w.write_identity(self.me, view.identity.key, parked)
         yield None
         yield from self.log_sync("park", {
-            "full": view.identity.key.full, "why": why, "attempt": 1, "monotonic": self.w.mono,
+            "full": view.identity.key.full, "why": why, "attempt": self.attempt_of(view.identity.name),
+            "monotonic": self.w.mono,
             "boot_id": self.w.boot_id, "incarnation": view.identity.incarnation})
 
     def begun(self, leased: Identity, act: Act) -> dict[str, Any]:
         """What is journaled of a start."""
-        return {"full": leased.key.full, "incarnation": leased.incarnation, "attempt": 1, "why": act.why} | (
+        return {"full": leased.key.full, "incarnation": leased.incarnation,
+                "attempt": self.attempt_of(leased.name), "why": act.why} | (
             {"probe": True, "monotonic": self.w.mono, "boot_id": self.w.boot_id} if act.kind == "probe" else {})
 
     def term(self, view: LifeView) -> None:
@@ -291,7 +366,8 @@ class Launcher(Layer):
         self.applied: set[str] = set()
         self.incarnation = 0
         self.state = RunState()
-        self.read = 0
+        self.read = self.seq = 0
+        self.first: Entry | None = None
         self.policy = Policy()
         self.told_to_stop = False
         self.stopping_since: float | None = None
@@ -310,13 +386,20 @@ class Launcher(Layer):
             self.deaths.append(Death.of(data))
         elif entry.kind == "signal":
             self.applied.add(data["id"])
+        elif entry.kind == "lift":
+            self.deaths.clear()
         elif entry.kind == "spawn":
             self.incarnation = max(self.incarnation, data["incarnation"])
 
     def turn(self) -> Does:
         entries = self.run.journal.entries
+        if len(entries) < self.read or (entries and entries[0] is not self.first):
+            self.read = 0  # another file, as `journal.Reader` sees it
+        self.first = entries[0] if entries else None
         for entry in entries[self.read:]:
-            self.state.apply(entry)
+            if entry.seq > self.seq or (entry.kind == "snapshot" and entry.seq == self.seq):
+                self.state.apply(entry)
+                self.seq = entry.seq
         self.read = len(entries)
         status = self.state.status
         if self.w.rng.random() < 0.3:
@@ -329,9 +412,9 @@ class Launcher(Layer):
             w.view(key).living for key in list(w.identities)
             if key.run == self.run.id and key.role in ("runner", "orchestrator", "processor"))
         view = LauncherView(
-            now, w.boot_id, run_status=status, guardian=w.view(self.guardian), deaths=self.deaths,
+            now, w.boot_id, run_status=status, guardian=self.watch.look(w.view(self.guardian)), deaths=self.deaths,
             inbox=w.pending(self.key), applied=frozenset(self.applied), stopping=self.stopping, overdue=overdue,
-            others_living=others, to_resume=self.to_resume, told_to_stop=self.told_to_stop)
+            others_living=others, to_resume=self.to_resume and not self.state.over, told_to_stop=self.told_to_stop)
         yield None
         self.decision = launcher_policy.decide(view, self.policy)
         return (yield from self.perform(self.decision.acts, view))
@@ -349,7 +432,7 @@ class Launcher(Layer):
 
     def do_resume(self, act: Act, view: LauncherView) -> Does:
         self.tell(self.guardian, "GUIDANCE", {"action": "resume"}, id_=f"{self.run.id}-resume-{self.me.incarnation}")
-        if self.state.status == "stopped":
+        if self.state.status in ("stopped", "failed"):
             self.state.status = "running"
         self.to_resume = False
         yield None
@@ -436,17 +519,17 @@ class Guardian(Layer):
     def observe(self) -> Does:
         """In the order of the real one; each part may be older than the next."""
         w = self.w
-        runners = {name: w.view(self._runner(name)) for name in self.state.nodes}
+        runners = {name: self.watch.look(w.view(self._runner(name))) for name in self.state.nodes}
         leaving = self.stopping or self.state.status in ("done", "failed")
         strays = {}
-        if leaving:
-            for name in self.state.nodes:
+        if leaving or self.state.held:
+            for name in self.state.nodes if leaving else set(self.state.held) & set(self.state.nodes):
                 life = w.view(key_of("orchestrator", name, self.run.id))
                 if not runners[name].living and life.identity and life.identity.status in ALIVE:
                     strays[name] = life
         if w.rng.random() < 0.3:
             yield None
-        inbox, processor = w.pending(self.key), w.view(self.processor)
+        inbox, processor = w.pending(self.key), self.watch.look(w.view(self.processor))
         if w.rng.random() < 0.3:
             yield None
         merges = {entry.node: Merge(entry.attempt, entry.status, entry.reason, entry.commit)
@@ -462,29 +545,52 @@ class Guardian(Layer):
     def turn(self) -> Does:
         view = yield from self.observe()
         yield None
-        self.decision = guardian_policy.decide(self.run.plan, self.state, view, self.run.max_agents, self.policy)
+        self.decision = guardian_policy.decide(self.run.plan, self.state, view, self.run.max_agents, self.policy,
+                                               self.run.max_rework)
+        if not self.decision.acts and self.state.status == "running" and not self.stopping:
+            for full, circuit in self.state.circuits.items():
+                self.w.check.probed(self.me, full, circuit, self._awaited(full))
         again = yield from self.perform(self.decision.acts, view)
+        if not self.exiting and self.w.rng.random() < 0.02:
+            self.w.compact(self.me, self.journal, run_state.to_snapshot(self.state), self.epoch)
+            yield None
         if not self.exiting:
             yield from self.move_hook()
         return again
+
+    def attempt_of(self, who: str) -> int:
+        return self.state.nodes[who].attempt if who in self.state.nodes else 1
+
+    def _awaited(self, full: str) -> bool:
+        """Whether somebody waits for that parked name to go on."""
+        key = Key.parse(full)
+        if key.role == "processor":
+            return "processor" not in self.state.held and "impl_complete" in self.state.statuses.values()
+        return self.state.nodes[key.name].status in ("active", "impl_complete") and key.name not in self.state.held
 
     def do_take(self, act: Act, view: GuardianView) -> Does:
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.state.applied:
             data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt}
-            data |= {name: act.data[name] for name in ("effect", "stuck") if name in act.data}
+            data |= {name: act.data[name] for name in ("effect", "stuck", "hold", "text", "unhold", "lives")
+                     if name in act.data}
+            for node in [*act.data.get("unparked", []), act.data.get("unhold", "")]:
+                if node in self.state.nodes:
+                    self.tell(self._runner(node), "GUIDANCE", {"action": "unpark"}, node=node,
+                              id_=f"{signal.id}-{node}")
+                    yield None
             yield from self.log_sync("signal", data)
             if "resume" in act.data:
-                yield from self._resume(act.data["resume"])
+                yield from self._resume(act.data["resume"], act.data.get("unparked", []))
             if "stop" in act.data:
                 self.stopping = True
         self.w.take(self.key, str(act.posted.path))
 
-    def _resume(self, lives: dict[str, int]) -> Does:
-        yield from self.log_sync("lift", {"lives": lives})
+    def _resume(self, lives: dict[str, int], unparked: list[str]) -> Does:
+        yield from self.log_sync("lift", {"lives": lives, "unparked": unparked})
         self.stopping, self.leaving_since = False, None
-        if self.state.status == "stopped":
+        if self.state.status == "stopped" or (self.state.status == "failed" and not self.state.over):
             yield from self.log_sync("run", {"status": "running", "reason": "resumed"})
 
     def do_refuse(self, act: Act, view: GuardianView) -> Does:
@@ -500,7 +606,8 @@ class Guardian(Layer):
         previous = self._lives(act.who, view).identity
         if previous is not None and previous.status == "crashed":
             yield from sweep(self.w, self.me, previous)
-        wish = Wish(key, self.key, journal_incarnation=self.state.incarnations.get(key.full, 0))
+        wish = Wish(key, self.key, metadata={"attempt": self.attempt_of(act.who)},
+                    journal_incarnation=self.state.incarnations.get(key.full, 0))
         try:
             leased = yield from start_life(self.w, self.me, wish, body)
         except (AlreadyAlive, Refused, Fenced):
@@ -576,7 +683,7 @@ class Runner(Layer):
     def __init__(self, w: World, proc: Process) -> None:
         super().__init__(w, proc)
         self.node = self.key.name
-        self.task = self.run.tasks[self.node]
+        self.task = replace(self.run.tasks[self.node], attempt=proc.attempt)
         self.fate = self.run.fates[self.node]
         self.orchestrator = key_of("orchestrator", self.node, self.run.id)
         self.guardian = key_of("guardian", GUARDIAN, self.run.id)
@@ -607,11 +714,13 @@ class Runner(Layer):
         if w.rng.random() < 0.3:
             yield None
         life = w.view(self.orchestrator)
+        if life.identity is not None:
+            working = [proc for proc in w.procs.values() if proc.kind == "agent" and proc.key == self.orchestrator
+                       and proc.incarnation == life.identity.incarnation]
+            life = self.watch.look(life, working[0] if working else None)
         if w.rng.random() < 0.3:
             yield None
-        result = w.results.get((self.run.id, self.node))
-        if result and (result.run_id, result.node, result.attempt) != (self.run.id, self.node, self.task.attempt):
-            result = None
+        result = w.results.get((self.run.id, self.node, self.task.attempt))
         if self.stopping and self.stopping_since is None:
             self.stopping_since = now
         overdue = self.stopping_since is not None and now - self.stopping_since > TIMING.stop_orchestrator
@@ -621,6 +730,9 @@ class Runner(Layer):
             stopping=self.stopping, overdue=overdue, orphaned_for=self._alone(now), orphan_grace=TIMING.orphan_grace)
         yield None
         self.decision = runner_policy.decide(self.facts, view, self.policy)
+        if not self.decision.acts and not self.stopping and not self.facts.failed and view.phase == "executing" \
+                and result is None and not self.job and not life.living:
+            w.check.probed(self.me, self.orchestrator.full, self.facts.circuit, True)
         return (yield from self.perform(self.decision.acts, view))
 
     def _merge(self) -> Merge | None:
@@ -650,11 +762,12 @@ class Runner(Layer):
         name, code, self.job, self.job_name = self.job_name, self.job.code, None, ""
         if self.stopping:
             return
-        value = "ok" if code == 0 and self.fate.kind != name else f"{name} ended with exit code {code or 1}"
+        good = code == 0 and self.fate.at(self.task.attempt) != name
+        value = "ok" if good else f"{name} ended with exit code {code or 1}"
         yield from self._fact(name, value)
 
-    def _fact(self, name: str, value: str) -> Does:
-        yield from self.log_sync("fact", {"name": name, "value": value, "attempt": self.task.attempt})
+    def _fact(self, name: str, value: str | int, kind: str = "") -> Does:
+        yield from self.log_sync("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt})
 
     def do_take(self, act: Act, view: RunnerView) -> Does:
         assert act.posted is not None and act.posted.signal is not None
@@ -669,7 +782,12 @@ class Runner(Layer):
         self.refuse(act)
 
     def do_tree(self, act: Act, view: RunnerView) -> Does:
-        self.w.branches.setdefault((self.run.id, self.node), [])
+        w, key = self.w, (self.run.id, self.node)
+        if self.task.attempt > 1 and self.task.rework == "fresh" and key not in w.trees:
+            w.rescued.setdefault(key, set()).update(w.branches.get(key, []))
+            w.branches[key] = []
+        w.branches.setdefault(key, [])
+        w.trees.add(key)
         self.tree_ready = True
         yield None
 
@@ -680,7 +798,7 @@ class Runner(Layer):
         self.job = self.w.spawn("job", self.key, self.me.incarnation, job)
 
     def do_fact(self, act: Act, view: RunnerView) -> Does:
-        yield from self._fact(act.who, act.data["value"])
+        yield from self._fact(act.who, act.data["value"], act.data.get("kind", ""))
 
     def abandon(self) -> Does:
         if self.job is not None:
@@ -703,7 +821,8 @@ class Runner(Layer):
             if previous.status == "crashed":
                 yield from sweep(self.w, self.me, previous)
             self._close_session()
-        wish = Wish(self.orchestrator, self.key, journal_incarnation=self.facts.incarnation)
+        wish = Wish(self.orchestrator, self.key, metadata={"attempt": self.task.attempt},
+                    journal_incarnation=self.facts.incarnation)
         try:
             leased = yield from start_life(self.w, self.me, wish, Orchestrator.body)
         except (AlreadyAlive, Refused, Fenced):
@@ -713,7 +832,8 @@ class Runner(Layer):
     do_probe = do_start
 
     def do_heal(self, act: Act, view: RunnerView) -> Does:
-        self.log("heal", {"full": self.orchestrator.full, "incarnation": self.facts.circuit.probe, "attempt": 1})
+        self.log("heal", {"full": self.orchestrator.full, "incarnation": self.facts.circuit.probe,
+                          "attempt": self.task.attempt})
         yield None
 
     def do_keep(self, act: Act, view: RunnerView) -> Does:
@@ -770,11 +890,17 @@ class Runner(Layer):
     def do_give_up(self, act: Act, view: RunnerView) -> Does:
         self._close_session()
         yield None
-        yield from self.do_say(Act("say", "RUNNER_EXITED", data={"status": "failed", "reason": act.why}), view)
+        key = (self.run.id, self.node)
+        self.w.rescued.setdefault(key, set()).update(self.w.branches.get(key, []))
+        self.w.trees.discard(key)
+        yield None
+        yield from self.do_say(Act("say", "RUNNER_EXITED", data={"status": "failed", "kind": act.who,
+                                                                 "reason": act.why}), view)
 
     def do_tidy(self, act: Act, view: RunnerView) -> Does:
         self._close_session()
         yield None
+        self.w.trees.discard((self.run.id, self.node))
         units = self.w.branches.pop((self.run.id, self.node), None)
         if units is not None:
             self.w.archived[(self.run.id, self.node)] = units
@@ -828,7 +954,7 @@ class Orchestrator(Layer):
         return True
 
     def _begin(self) -> Does:
-        if (self.run.id, self.node) in self.w.results:
+        if (self.run.id, self.node, self.me.attempt) in self.w.results:
             yield from self.end("done")
             return
         if self.stopping:
@@ -839,7 +965,7 @@ class Orchestrator(Layer):
             yield 0.2
             self.exiting = True
             return  # crashed without a word
-        self.agent = self.w.spawn("agent", self.key, self.me.incarnation, agent)
+        self.agent = self.w.spawn("agent", self.key, self.me.incarnation, agent, attempt=self.me.attempt)
         self.agent.revenant = self.me.revenant
         yield None
 
@@ -861,10 +987,11 @@ class Orchestrator(Layer):
     def _finish(self) -> Does:
         yield from self._note_progress()
         assert self.agent is not None
-        code = self.agent.code or (1 if self.fate.kind == "fail" else 0)
+        code = self.agent.code or (1 if self.fate.at(self.me.attempt) == "fail" else 0)
         ok = code == 0
-        self.w.write_result(self.me, Result(self.run.id, self.node, 1, self.me.incarnation, "success" if ok else "fail",
-                                            self.w.now, "" if ok else f"the agent ended with exit code {code}"))
+        self.w.write_result(self.me, Result(self.run.id, self.node, self.me.attempt, self.me.incarnation,
+                                            "success" if ok else "fail", self.w.now,
+                                                "" if ok else f"the agent ended with exit code {code}"))
         yield None
         if ok:
             yield from self._move("impl_complete")
@@ -872,7 +999,8 @@ class Orchestrator(Layer):
 
     def _move(self, phase: str) -> Does:
         assert self.hook is not None
-        if PHASES.index(self.hook.phase) < PHASES.index(phase):
+        rework = (self.hook.phase, phase) == ("impl_complete", "executing")
+        if rework or PHASES.index(self.hook.phase) < PHASES.index(phase):
             self.hook = self.w.write_hook(self.me, self.key, lambda old: hooks.move(_there(old), phase, self.w.now),
                                           incarnation=self.me.incarnation)
             yield None
@@ -881,12 +1009,14 @@ class Orchestrator(Layer):
 def agent(w: World, proc: Process) -> Steps:
     """The work: one commit a unit, taken up where an earlier life left it. It lives on if its orchestrator dies."""
     run, node = proc.key.run, proc.key.name
-    for number in range(w.runs[run].fates[node].units):
-        yield 3 * w.rng.random()
-        if (run, node) not in w.branches:
+    fate = w.runs[run].fates[node]
+    for number in range(fate.units):
+        yield fate.pace * w.rng.random()
+        if (run, node) not in w.trees:
             return  # its tree was removed
-        if f"u{number}" not in w.branches[(run, node)]:
-            w.commit(proc, run, node, f"u{number}")
+        unit = f"{proc.attempt}u{number}"
+        if unit not in w.branches[(run, node)]:
+            w.commit(proc, run, node, unit)
             w.wake(proc.key)
             yield None
 
@@ -1003,7 +1133,7 @@ class Processor(Layer):
         if any((run, node, head) == (entry.run, entry.node, entry.oid) for run, node, head in w.merges.values()):
             yield from self._append("landed", {"entry": entry.id, "commit": tip, "old": tip, "reason": "already in"})
             return
-        if w.runs[entry.run].fates[entry.node].kind == "conflict":
+        if w.runs[entry.run].fates[entry.node].at(entry.attempt) == "conflict":
             yield from self._append("state", {"entry": entry.id, "status": "conflict", "files": ["f"], "base": tip,
                                               "reason": "conflict"})
             return
@@ -1036,7 +1166,7 @@ class Processor(Layer):
         yield from self._append("test", {"entry": entry.id, "of": of, "number": number, "job": name, "commit": commit,
                                          "tree": entry.tree if of == "entry" else f"tree of {commit}", "slot": 0,
                                          "command": config.command_key, "log": ""}, sync=False)
-        own = of == "entry" and self.w.runs[entry.run].fates[entry.node].kind == "gate"
+        own = of == "entry" and self.w.runs[entry.run].fates[entry.node].at(entry.attempt) == "gate"
         red = own or entry.base in self.w.broken
         self.w.gates[name] = ""
         self.w.spawn("gate", self.key, self.me.incarnation, gate(name, "red" if red else "green"), gate_marker(name))
@@ -1167,7 +1297,12 @@ def up(*, resume: bool) -> Callable[[World, Process], Steps]:
         yield None
         if view.verdict is not None and view.identity is not None:
             if view.living:
-                return
+                if not (yield from _hangs(w, proc, view)):
+                    return
+                yield from replace_life(w, proc, view.identity, "it hangs", restart.HUNG)
+                view = w.view(key)
+                if view.living or view.verdict is None or view.identity is None:
+                    return
             if view.verdict.state != "ended" or view.identity.status == "crashed":
                 yield from replace_life(w, proc, view.identity, view.verdict.why)
         def launch(w: World, child: Process) -> Steps:
@@ -1177,6 +1312,29 @@ def up(*, resume: bool) -> Callable[[World, Process], Steps]:
         yield from start_life(w, proc, Wish(key), launch)
 
     return body
+
+
+def _hangs(w: World, me: Process, view: LifeView) -> Does:
+    """Whether a launcher does nothing, as `watch.judge_now` sees it: two looks at it, with a pause between."""
+    identity = view.identity
+    assert identity is not None
+    other = w.find(identity.pid, identity.start_ticks)
+    if identity.status != "active" or other is None or other.quiet_since is None:
+        return False
+    first, began = other.quiet_since, w.t
+    if w.t - first <= TIMING.beat_timeout:
+        return False
+    yield 1.0
+    since = 0.0 if other.quiet_since is None else w.t - other.quiet_since
+    still = other.quiet_since == first and w.t - began < TIMING.beat_timeout
+    state = other.state if other.stopped_until > w.t else "S"
+    ages = {"beat": since, "cpu": since if still else 0.0, "running": since if state == "T" and still else 0.0}
+    hang = evidence.hung(evidence.Evidence(identity.incarnation, ages, state, blocked=int(state == "D")),
+                         TIMING.beat_timeout)
+    if hang is None or not other.alive:
+        return False
+    w.check.hung(me, other)
+    return True
 
 
 def successor_needed(w: World, run: str) -> bool:

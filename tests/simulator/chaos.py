@@ -104,8 +104,27 @@ class Chaos:
         """SIGSTOP for a while; killed meanwhile, it may take its time to go."""
         procs = [proc for proc in self.w.procs.values() if proc.kind != "decoy" and proc.stopped_until <= self.w.t]
         if proc := self.some(procs):
-            proc.stopped_until = self.w.t + self.rng.choice([0.1, 1.0, 10.0, 40.0, 120.0, 700.0])
-            self.w.note(f"=== {proc.name} is stopped for {proc.stopped_until - self.w.t:.1f} s")
+            self.w.hold(proc, self.w.t + self.rng.choice([0.1, 1.0, 10.0, 40.0, 120.0, 700.0]), self.rng.choice("TD"))
+
+    def wedge(self) -> None:
+        """A layer waits for what never comes: it lives, and never takes a step again."""
+        procs = [proc for proc in self.layers() if proc.registered and proc.stopped_until <= self.w.t]
+        if proc := self.some(procs):
+            self.w.hold(proc, 1e12, "S")
+
+    def freeze(self) -> None:
+        """The machine is suspended, or its container paused: nobody of all does anything, and some wake up later."""
+        until = self.w.t + self.rng.choice([5.0, 29.0, 31.0, 200.0, 3600.0])
+        for proc in self.w.procs.values():
+            if proc.kind != "decoy" and proc.stopped_until < until:
+                self.w.hold(proc, until + self.rng.choice([0.0, 0.0, 20.0]), "S")
+
+    def word(self) -> None:
+        """A person parks a node (or the processor) and lets it go on a little later, or only one of the two."""
+        run = self._run()
+        who = self.rng.choice([*self.w.runs[run].tasks, "processor"])
+        for action in self.rng.choice([("unpark",), ("park", "unpark"), ("unpark", "unpark")]):
+            say(self.w, run, action, who)
 
     def clock(self) -> None:
         """Somebody sets the wall clock."""
@@ -202,7 +221,7 @@ class Chaos:
 EVENTS: dict[Callable[[Chaos], None], float] = {
     Chaos.one: 8, Chaos.anything: 4, Chaos.pair: 4, Chaos.twice: 5, Chaos.machine: 2, Chaos.crew: 1, Chaos.delay: 5,
     Chaos.clock: 2, Chaos.again: 4, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 4,
-    Chaos.decoy: 2, Chaos.revenant: 3, Chaos.up: 3, Chaos.wait: 1,
+    Chaos.decoy: 2, Chaos.revenant: 3, Chaos.up: 3, Chaos.wait: 1, Chaos.wedge: 3, Chaos.freeze: 2, Chaos.word: 2,
 }
 """What happens, and how often."""
 
@@ -211,6 +230,13 @@ def decoy(w: World, proc: Process) -> Steps:
     """It only sleeps."""
     while True:
         yield 1e12
+
+
+def say(w: World, run: str, action: str, who: str) -> None:
+    """A person says to a run's guardian what is to become of a node or the processor."""
+    source = {"role": "launch", "name": "launch", "incarnation": 0}
+    w.post(actors.Signal(w.fresh(), source, {"role": "guardian", "name": actors.GUARDIAN}, "GUIDANCE", run, w.now,
+                         None, 0, {"action": action, "who": who, "text": "a person"}))
 
 
 def start(w: World, run: str, *, resume: bool) -> None:

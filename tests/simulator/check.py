@@ -6,10 +6,10 @@ does not go wrong here in the same way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition, GarrisonError
-from garrison.layers.run_state import RUN_STATUS, RunState
+from garrison.layers.run_state import RUN_STATUS, RunState, to_snapshot
 from garrison.pipeline.routing import frontier
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
     from garrison.records.journal import Entry
     from garrison.records.run import Result
+    from garrison.supervise.circuit import Circuit
 
 ORDER = list(PHASES)
 LIVES = Policy().intensity + 1
 """So often a name must have died before it may be given up."""
+BEAT_TIMEOUT = 30.0
+"""As `actors.TIMING` has it."""
 SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "runner"}
 """Role → whose journal counts its deaths before a successor begins."""
 
@@ -45,6 +48,11 @@ class Check:
         self.landings: dict[tuple[str, str], int] = {}
         self.obeyed: dict[str, set[str]] = {}
         self.deaths: dict[str, set[tuple[str, int]]] = {}
+        self.done: dict[tuple[str, str], set[str]] = {}
+        """Every unit of work that was ever committed."""
+        self.began: dict[Key, int] = {}
+        """The attempt in which a hook was last moved back."""
+        self.hangs = self.probes = self.reworks = self.snapshots = 0
 
     def refold(self) -> None:
         """The machine died and journals may be shorter: what they say now is what counts."""
@@ -55,7 +63,7 @@ class Check:
         self.obeyed.clear()
         self.deaths.clear()
         for journal in [*(run.journal for run in self.world.runs.values()), *self.world.layer_journals.values()]:
-            for entry in journal.entries:
+            for entry in [*journal.kept, *journal.entries]:
                 self._book(journal.name, entry)
 
     # records
@@ -112,6 +120,9 @@ class Check:
         for entry in journal.entries[: journal.synced]:
             if entry.kind == "node" and entry.data["node"] == key.name and entry.data["status"] == "active":
                 return
+            if entry.kind == "snapshot" and entry.data["nodes"].get(key.name, {}).get("status") in \
+                    ("active", "impl_complete", "validated"):
+                return
         raise Violation(f"{key.full} was started before its attempt was on the disk")
 
     def _registered(self, proc: Process, new: Identity) -> None:
@@ -129,7 +140,9 @@ class Check:
         if new.incarnation < old.incarnation:
             raise Violation(f"hook {new.key.full} went back to life {new.incarnation}")
         if ORDER.index(new.phase) < ORDER.index(old.phase) and new.key.role != "guardian":
-            raise Violation(f"hook {new.key.full} went from {old.phase} back to {new.phase}")
+            if proc.attempt <= self.began.get(new.key, 1):
+                raise Violation(f"hook {new.key.full} went from {old.phase} back to {new.phase}")
+            self.began[new.key] = proc.attempt
         if new.phase_history[: len(old.phase_history)] != old.phase_history:
             raise Violation(f"hook {new.key.full} lost history")
         if (new.last_committed_node or "") < (old.last_committed_node or ""):
@@ -144,7 +157,7 @@ class Check:
             raise Violation(f"{proc.name} wrote a result although it was fenced")
         if identity.incarnation > proc.incarnation:
             raise Violation(f"{proc.name} wrote a result after life {identity.incarnation} had begun")
-        if (result.run_id, result.node) in self.world.results:
+        if (result.run_id, result.node, result.attempt) in self.world.results:
             raise Violation(f"{proc.name} did {result.node} again: there was a result")
 
     def commit(self, proc: Process, run: str, node: str, unit: str) -> None:
@@ -196,6 +209,9 @@ class Check:
         shadow = self.shadows[run.id]
         if entry.kind == "run" and entry.data["status"] not in RUN_STATUS[shadow.status]:
             raise Violation(f"run {run.id} went from {shadow.status} to {entry.data['status']}")
+        changed = (entry.data.get("effect") or {}) if entry.kind == "signal" else entry.data
+        if entry.kind in ("signal", "node") and changed:
+            self._rework(run, changed, shadow)
         try:
             shadow.apply(entry)
         except ForbiddenTransition as error:
@@ -225,6 +241,48 @@ class Check:
         if isinstance(error, ForbiddenTransition):
             raise Violation(f"{proc.name} died of itself: {error}") from error
 
+    # new states
+
+    def hung(self, watcher: Process, proc: Process) -> None:
+        """A life is about to be called hung: it did nothing for the timeout, while its watcher was not held up."""
+        self.hangs += 1
+        now = self.world.t
+        if not proc.alive:
+            return
+        since = now if proc.quiet_since is None else proc.quiet_since
+        watched = now - since - sum(max(0.0, min(to, now) - max(begin, since)) for begin, to in watcher.holds)
+        if watched < BEAT_TIMEOUT * 0.74 or (now - since < BEAT_TIMEOUT):
+            raise Violation(f"{proc.name} was called hung after {now - since:.1f} s, {watched:.1f} s of them watched")
+        if proc.state == "D" and proc.stopped_until > now:
+            raise Violation(f"{proc.name} was called hung while the kernel held it")
+
+    def probed(self, proc: Process, full: str, circuit: Circuit, awaited: bool) -> None:
+        """Its supervisor has nothing to do: then no parked name that somebody waits for may be due for its probe."""
+        if not circuit.parked or not awaited or circuit.boot_id != self.world.boot_id:
+            return
+        due = circuit.since + min(7200.0, 600.0 * 2 ** (circuit.parks - 1))
+        if self.world.mono > due + 1.0:
+            raise Violation(f"{full} was due for its probe {self.world.mono - due:.0f} s ago, and {proc.name} rests")
+
+    def compacted(self, proc: Process, journal: Journal, entry: Entry) -> None:
+        """A snapshot says all that the records it replaces said."""
+        self.snapshots += 1
+        if self.world.life.get(proc.key) is not proc:
+            return  # it lost its lock a moment ago, and its file with it
+        shadow, told = self.shadows[proc.key.run], RunState().apply(entry)
+        if to_snapshot(shadow) != to_snapshot(told):
+            raise Violation(f"the snapshot of {journal.name} lost something: {to_snapshot(told)}")
+
+    def _rework(self, run: Run, change: dict[str, Any], shadow: RunState) -> None:
+        """Before a node's change is folded in: attempts follow one another, as many as are allowed."""
+        old = shadow.nodes.get(change["node"])
+        attempt = change.get("attempt", 1)
+        if old is None or attempt == old.attempt:
+            return
+        self.reworks += 1
+        if attempt != old.attempt + 1 or attempt > run.max_rework + 1:
+            raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
+
     # at the end
 
     def final(self, run: Run) -> None:
@@ -234,17 +292,29 @@ class Check:
             fate = run.fates[name]
             if run.plan.initial.get(name) in ("validated", "failed"):
                 continue
+            if node.status == "failed" and fate.kind in ("acceptance", "conflict", "gate") and \
+                    node.attempt <= run.max_rework and self._was_red(fate.kind, node.reason):
+                raise Violation(f"{name} failed in attempt {node.attempt} ({node.reason}) and was not reworked")
             if node.status == "failed" and not self._deserved(run, name, node.reason):
                 raise Violation(f"{name} failed ({node.reason}), although its fate was {fate}")
-            if node.status == "validated" and fate.kind != "success":
+            if node.status == "validated" and fate.at(node.attempt) != "success":
                 raise Violation(f"{name} was validated, although its fate was {fate}")
             if node.status == "validated" and self.landings.get((run.id, name), 0) != 1:
                 raise Violation(f"{name} was validated, and landed {self.landings.get((run.id, name), 0)} times")
+        self._kept()
         unfinished = [name for name, node in shadow.nodes.items() if node.status in ("active", "impl_complete")]
         if shadow.status == "failed" and not all(self._rests(run, shadow, name) for name in unfinished):
             raise Violation(f"run {run.id} failed though one of {unfinished} was not parked")
         if shadow.status == "failed" and frontier(run.plan, shadow.statuses):
             raise Violation(f"run {run.id} failed with tasks left to start")
+
+    def _kept(self) -> None:
+        """No commit is lost: it is on a branch, archived, or under a rescue ref."""
+        for key, units in self.done.items():
+            kept = {*self.world.branches.get(key, ()), *self.world.archived.get(key, ()),
+                    *self.world.rescued.get(key, ())}
+            if lost := units - kept:
+                raise Violation(f"{sorted(lost)} of {key} are lost")
 
     def _rests(self, run: Run, shadow: RunState, name: str) -> bool:
         """Whether one of those whom a node under way needs was parked after enough deaths."""
@@ -253,8 +323,11 @@ class Check:
         return any(key.run == run.id and key.full.startswith(stems) and count >= LIVES
                    for key, count in self.died.items())
 
+    def _was_red(self, kind: str, reason: str) -> bool:
+        return reason.startswith({"acceptance": "acceptance ended", "conflict": "conflict", "gate": "red"}[kind])
+
     def _deserved(self, run: Run, name: str, reason: str) -> bool:
-        if run.fates[name].kind != "success" or not reason:
+        if run.fates[name].at(self.shadows[run.id].nodes[name].attempt) != "success" or not reason:
             return bool(reason)
         if reason.endswith("exit code -9"):
             return (run.id, name) in self.world.harmed  # a tool that somebody killed is judged as red

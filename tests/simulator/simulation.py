@@ -78,29 +78,32 @@ def _launch(world: World, rng: random.Random, run: str) -> None:
         skip = rng.random() < 0.03
         tasks[name] = Task(run, name, 1, setup="s" if fate.kind == "setup" or rng.random() < 0.2 else None,
                            acceptance="a" if skip or fate.kind == "acceptance" or rng.random() < 0.3 else None,
-                           skip_agent=skip)
+                           skip_agent=skip, rework=rng.choice(["fresh", "fresh", "merge"]))
         if skip:
             initial[name] = "impl_complete"
-            fates[name] = Fate("success" if fate.kind == "fail" else fate.kind)
+            fates[name] = Fate("success" if fate.kind == "fail" else fate.kind, until=fate.until)
         elif rng.random() < 0.02:
             initial[name] = rng.choice(["validated", "failed"])
     plan = RunPlan("", "dag", {name: PlannedTask(name, "codergen", name, name) for name in names}, "start", ("exit",),
                    predecessors, initial)
-    world.runs[run] = Run(run, plan, fates, tasks, rng.randint(1, 3), Journal(run))
+    world.runs[run] = Run(run, plan, fates, tasks, rng.randint(1, 3), Journal(run), rng.choice([0, 1, 2, 2]))
     world.check.refold()
     chaos.start(world, run, resume=False)
 
 
 def _fate(rng: random.Random) -> Fate:
-    kind = rng.choice(KINDS) if rng.random() < 0.15 else "success"
-    crashes = rng.choice([1, 2, 3, 10**6]) if rng.random() < 0.08 else 0
-    return Fate(kind, rng.randint(0, 3), crashes)
+    kind = rng.choice(KINDS) if rng.random() < 0.2 else "success"
+    crashes = rng.choice([1, 2, 3, 6, 7, 8, 10**6]) if rng.random() < 0.1 else 0
+    pace = rng.choice([300.0, 1500.0]) if rng.random() < 0.08 else 3.0
+    return Fate(kind, rng.randint(0, 3), crashes, rng.choice([1, 1, 2, 10**6]), pace)
 
 
 def _calm(world: World) -> int:
     """Nothing disturbs any more; whoever was stopped goes on, and a cron job keeps the launchers alive."""
     for proc in world.procs.values():
-        proc.stopped_until = min(proc.stopped_until, world.t + 1.0)
+        if proc.stopped_until < 1e11 and proc.kind != "decoy":  # who waits by mistake waits on
+            proc.stopped_until = min(proc.stopped_until, world.t + 1.0)
+            proc.ready_at = min(proc.ready_at, proc.stopped_until) if proc.quiet_since is not None else proc.ready_at
     world.note("=== calm")
     look_at = world.t
     for steps in range(CALM):
@@ -124,14 +127,23 @@ def _keep(world: World) -> bool:
         world.sync_merge()
     for run in world.runs.values():
         status = world.ended(run.id)
-        if status in ("done", "failed"):
+        if status == "failed" and run.lifts < 1 and not world.check.shadows[run.id].over and not world.busy():
+            run.lifts += 1  # what made its nodes rest is mended, says a person, once
+            chaos.start(world, run.id, resume=True)
+            going = True
+            continue
+        if status in ("done", "failed") and not world.busy():
             continue
         if _given_up(world, run):
             continue
         going = True
-        if not world.launched(run.id):
+        for who in world.check.shadows[run.id].held:
+            chaos.say(world, run.id, "unpark", who)
+        if not world.launched(run.id) and status not in ("done", "failed"):
             run.resumes += 1
             chaos.start(world, run.id, resume=True)
+        elif any(proc.stopped_until > 1e11 for proc in world.procs.values() if proc.kind == "layer"):
+            chaos.start(world, run.id, resume=False)
     return going
 
 

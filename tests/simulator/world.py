@@ -60,6 +60,14 @@ class Process:
     """It was taken for dead and cannot be reached by a kill, and comes back."""
     terms: int = 0
     code: int | None = None
+    attempt: int = 1
+    """Of its node, as its argv says."""
+    state: str = "S"
+    """While it does nothing: T stopped, D blocked in the kernel, S it waits for ever."""
+    quiet_since: float | None = None
+    """Since when it does nothing, its own sleep excepted; until it takes a step again."""
+    holds: list[tuple[float, float]] = field(default_factory=list)
+    """When it was quiet before."""
 
     @property
     def name(self) -> str:
@@ -74,6 +82,8 @@ class Journal:
     name: str
     entries: list[Entry] = field(default_factory=list)
     synced: int = 0
+    kept: list[Entry] = field(default_factory=list)
+    """What compaction took out, without the snapshots."""
 
     def lose(self, rng: random.Random) -> int:
         """The machine died: the tail that was not synced is cut at any byte; how many records are lost."""
@@ -91,13 +101,20 @@ class Journal:
 class Fate:
     """What a task would come to without any disturbance.
 
-    `kind`: success, fail (the agent says so), setup, acceptance (red), conflict, gate (red). `crashes` lives of its
-    orchestrator die by themselves before one goes through.
+    `kind`: success, fail (the agent says so), setup, acceptance (red), conflict, gate (red), in the attempts up to
+    `until`. `crashes` lives of its orchestrator die by themselves before one goes through; a unit of work takes up to
+    `pace` seconds.
     """
 
     kind: str = "success"
     units: int = 1
     crashes: int = 0
+    until: int = 10**6
+    pace: float = 3.0
+
+    def at(self, attempt: int) -> str:
+        """What an attempt comes to."""
+        return self.kind if attempt <= self.until else "success"
 
 
 @dataclass
@@ -110,7 +127,10 @@ class Run:
     tasks: dict[str, Task]
     max_agents: int
     journal: Journal
+    max_rework: int = 0
     resumes: int = 0
+    lifts: int = 0
+    """How often a person let it go on though it had failed."""
 
 
 class World:
@@ -126,6 +146,8 @@ class World:
         self.count = 0
         self.next_pid = 100
         self.procs: dict[int, Process] = {}
+        self.ours = 0
+        """How many of them are no decoys."""
         self.identities: dict[Key, Identity] = {}
         self.hooks: dict[Key, Hook] = {}
         self.life: dict[Key, Process] = {}
@@ -136,8 +158,10 @@ class World:
         self.forged: set[str] = set()
         self.runs: dict[str, Run] = {}
         self.layer_journals: dict[Key, Journal] = {}
-        self.results: dict[tuple[str, str], Result] = {}
+        self.results: dict[tuple[str, str, int], Result] = {}
         self.branches: dict[tuple[str, str], list[str]] = {}
+        self.trees: set[tuple[str, str]] = set()
+        self.rescued: dict[tuple[str, str], set[str]] = {}
         self.archived: dict[tuple[str, str], list[str]] = {}
         self.history: list[str] = ["base"]
         self.merges: dict[str, tuple[str, str, str]] = {}
@@ -190,16 +214,18 @@ class World:
     # processes
 
     def spawn(self, kind: str, key: Key, incarnation: int, body: Callable[[World, Process], Steps],
-              marker: str = "") -> Process:
+              marker: str = "", attempt: int = 1) -> Process:
         """A new process; it takes its first step when the scheduler comes to it."""
         while self.next_pid in self.procs:
             self.next_pid = 100 + (self.next_pid - 99) % PIDS
         proc = Process(self.next_pid, int(self.mono * 1000), kind, key, incarnation,
                        marker or marker_of(key, incarnation), None, self.t)  # type: ignore[arg-type]
         self.next_pid = 100 + (self.next_pid - 99) % PIDS
+        proc.attempt = attempt
         proc.steps = body(self, proc)
         proc.ready_at = self.t
         self.procs[proc.pid] = proc
+        self.ours += kind != "decoy"
         self.note(f"  + {proc.name}")
         return proc
 
@@ -208,17 +234,25 @@ class World:
         if not proc.alive or proc.doomed:
             return
         self.check.kills(proc, why)
-        if blocked and proc.stopped_until > self.t:
+        if blocked and proc.state == "D" and proc.stopped_until > self.t:
             proc.doomed = True
             self.note(f"  x {proc.name} is doomed ({why})")
             return
         self.note(f"  x {proc.name} killed ({why})")
         self.remove(proc, -9)
 
+    def hold(self, proc: Process, until: float, state: str) -> None:
+        """A process does nothing until a time: stopped (T), blocked in the kernel (D), or it waits by mistake (S)."""
+        proc.quiet_since = self.t if proc.quiet_since is None else proc.quiet_since
+        proc.stopped_until, proc.state = until, state
+        proc.ready_at = min(proc.ready_at, until)
+        self.note(f"=== {proc.name} does nothing ({state}) for {until - self.t:.1f} s")
+
     def remove(self, proc: Process, code: int) -> None:
         """The end of a process: the kernel frees its locks and whoever watches it wakes."""
         proc.alive, proc.code = False, code
-        self.procs.pop(proc.pid, None)
+        if self.procs.pop(proc.pid, None) is not None:
+            self.ours -= proc.kind != "decoy"
         if self.life.get(proc.key) is proc:
             del self.life[proc.key]
         if self.queue_lock is proc:
@@ -257,6 +291,7 @@ class World:
         for proc in list(self.procs.values()):
             proc.alive, proc.code = False, -9
         self.procs.clear()
+        self.ours = 0
         self.life.clear()
         self.queue_lock = self.processor_lock = None
         self.boot += 1
@@ -344,7 +379,7 @@ class World:
         store.check_incarnation(self.identities.get(proc.key), proc.key, proc.incarnation)
         start.unfenced(self.identities.get(proc.key), proc.key)
         self.check.result(proc, result)
-        self.results[(result.run_id, result.node)] = result
+        self.results[(result.run_id, result.node, result.attempt)] = result
         self.note(f"    {proc.name} writes its result: {result.status}")
         self.wake(key_of("runner", result.node, result.run_id))
 
@@ -393,6 +428,17 @@ class World:
         journal.entries.append(entry)
         return entry
 
+    def compact(self, proc: Process, journal: Journal, state: dict[str, Any], epoch: int) -> None:
+        """Replace a journal by a snapshot of its folded state: one atomic, durable step."""
+        last = journal.entries[-1]
+        entry = journals.decode_line(journals.encode_line(
+            Entry(last.seq, epoch, f"{proc.key.full}#{proc.incarnation}", self.now, "snapshot", state)))
+        self.check.compacted(proc, journal, entry)
+        journal.kept += [old for old in journal.entries if old.kind != "snapshot"]
+        journal.entries[:] = [entry]
+        journal.synced = 1
+        self.note(f"    {proc.name} compacts {journal.name} at {entry.seq}")
+
     def append_merge(self, proc: Process, kind: str, data: dict[str, Any], *, epoch: int | None = None,
                      take: bool = False) -> Entry:
         """One record of the merge journal, by whoever holds its lock; not yet synced."""
@@ -417,6 +463,7 @@ class World:
         """A commit on a node's branch."""
         self.check.commit(proc, run, node, unit)
         self.branches[(run, node)].append(unit)
+        self.check.done.setdefault((run, node), set()).add(unit)
         self.note(f"    {proc.name} commits {unit}")
 
     def head(self, run: str, node: str) -> str | None:
@@ -438,16 +485,23 @@ class World:
 
     def tick(self) -> bool:
         """One step of one process that may take it; time passes to the next if none may. False: nobody is left."""
-        while self.busy():
-            ready = [proc for proc in self.procs.values() if proc.ready_at <= self.t >= proc.stopped_until]
+        while self.ours:
+            t = self.t
+            ready = [proc for proc in self.procs.values() if proc.ready_at <= t >= proc.stopped_until]
             if ready:
-                self._step(ready[int(self.rng.random() * len(ready))])
+                self._step(ready[int(self.rng.random() * len(ready))] if len(ready) > 1 else ready[0])
                 return True
-            self.t = min(max(proc.ready_at, proc.stopped_until) for proc in self.procs.values())
+            due = min(max(proc.ready_at, proc.stopped_until) for proc in self.procs.values())
+            self.t = due if due < 1e11 else self.t + 60.0
+            if due >= 1e11:
+                return True  # only such are left as do nothing for ever; cron comes
         return False
 
     def _step(self, proc: Process) -> None:
         self.t += 0.002
+        if proc.quiet_since is not None:
+            proc.holds.append((proc.quiet_since, self.t))
+            proc.quiet_since = None
         if proc.doomed:
             self.note(f"  x {proc.name} is gone at last")
             self.remove(proc, -9)
@@ -468,7 +522,7 @@ class World:
 
     def busy(self) -> bool:
         """Whether any process of ours is there."""
-        return any(proc.kind != "decoy" for proc in self.procs.values())
+        return self.ours > 0
 
     def ended(self, run: str) -> str:
         """The status of a run as its journal tells it."""

@@ -149,11 +149,15 @@ class WatchClock:
 
     def __init__(self, cap: float) -> None:
         self.cap, self.watched, self.step = cap, 0.0, 0.0
+        self.missed = 0.0
+        """Seconds that passed unwatched, in all."""
         self._last: float | None = None
 
     def look(self, monotonic: float) -> float:
         """A look at the monotonic time; the seconds watched so far. `step` is what it added."""
-        self.step = 0.0 if self._last is None else min(self.cap, max(0.0, monotonic - self._last))
+        passed = 0.0 if self._last is None else max(0.0, monotonic - self._last)
+        self.step = min(self.cap, passed)
+        self.missed += passed - self.step
         self._last = monotonic
         self.watched += self.step
         return self.watched

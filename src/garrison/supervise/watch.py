@@ -66,6 +66,8 @@ class _Watched:
     def __init__(self, path: Path, incarnation: int, began: float) -> None:
         self.path = path
         self.incarnation, self.began, self.seen = incarnation, began, began
+        self.missed = 0.0
+        """What the clock had missed when it was seen last."""
         self.signs = Signs(began)
         self.looked = self.walked = -1e9
         self.looks = 0
@@ -90,9 +92,12 @@ class Watcher:
         watched = self._lives.get(who)
         if watched is None or watched.incarnation != identity.incarnation:  # a predecessor's signs are not its own
             watched = _Watched(self.observer.store.life_path(identity.key), identity.incarnation, at)
+            watched.missed = self.clock.missed
             self._lives[who] = watched
         beat = lives.last_beat(watched.path)
-        missed = now - beat[0] if beat else 0.0  # how long before this look it came; not before the last look
+        # How long before this look it came, in watched seconds; not before the last look.
+        missed = now - beat[0] - (self.clock.missed - watched.missed) if beat else 0.0
+        watched.missed = self.clock.missed
         watched.signs.note("beat", beat, at - min(max(0.0, missed), at - watched.seen))
         watched.seen = at
         late = at - watched.signs.times["beat"] > LATE * self.timeout

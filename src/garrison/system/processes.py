@@ -228,14 +228,31 @@ def marker(pid: int) -> str | None:
 
 def probes() -> list[Probe]:
     """Everybody in /proc, zombies included, in one scan."""
-    found = (probe(int(name)) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  # light
-    return [one for one in found if one is not None]
+    return [one for pid in _listed() if (one := probe(pid)) is not None]
+
+
+def _listed() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # light
+
+
+_LISTINGS = 50
 
 
 def table() -> list[Row]:
-    """Everybody who lives, with their markers, in one scan."""
-    return [Row(one.pid, one.ticks, one.ppid, one.comm, marker(one.pid), one.session)
-            for one in probes() if not one.zombie]
+    """Everybody who lives, with their markers.
+
+    /proc is listed again until it names nobody new: who forks and goes while the others are read, as in one listing
+    they might all have done, is there when a later one is read, which is short.
+    """
+    rows, seen = [], set[int]()
+    for _ in range(_LISTINGS):  # a machine that forks faster than we read is no reason to read for ever
+        new = [pid for pid in _listed() if pid not in seen]
+        if not new:
+            break
+        seen.update(new)
+        rows += [Row(one.pid, one.ticks, one.ppid, one.comm, marker(one.pid), one.session)
+                 for pid in new if (one := probe(pid)) is not None and not one.zombie]
+    return rows
 
 
 def bearers(value: str) -> list[ProcessId]:

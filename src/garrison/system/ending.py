@@ -9,7 +9,7 @@ import time
 from collections import deque
 
 from garrison.errors import GarrisonError
-from garrison.system.processes import ProcessId, adopted, is_dead, marker, open_verified
+from garrison.system.processes import LISTINGS, ProcessId, adopted, is_dead, marker, open_verified
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,24 +54,29 @@ class Glimpse:
 
 
 def glimpses() -> list[Glimpse]:
-    """Everybody who lives, in one scan, as cheap as one gets."""
-    found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208  # light
-        if name.isdigit():
-            try:
-                descriptor = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                continue
-            try:
-                raw = os.read(descriptor, 1024)
-            except OSError:
-                continue
-            finally:
-                os.close(descriptor)
-            one = Glimpse(int(name), raw)
-            if not one.dead:
-                found.append(one)
+    """Everybody who lives, as cheap as it gets; /proc is listed until it names nobody new, as for `processes.table`."""
+    found, seen = [], set[str]()
+    for _ in range(LISTINGS):
+        new = [name for name in os.listdir("/proc") if name.isdigit() and name not in seen]  # noqa: PTH208  # light
+        if not new:
+            break
+        seen.update(new)
+        found += [one for name in new if (one := _glimpse(name)) is not None and not one.dead]
     return found
+
+
+def _glimpse(name: str) -> Glimpse | None:
+    """One process; None if it has gone."""
+    try:
+        descriptor = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return Glimpse(int(name), os.read(descriptor, 1024))
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def forks() -> int:

@@ -235,7 +235,8 @@ def _listed() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # light
 
 
-_LISTINGS = 50
+LISTINGS = 50
+"""How often /proc is listed at most: a machine that forks faster than we read is no reason to read for ever."""
 
 
 def table() -> list[Row]:
@@ -245,7 +246,7 @@ def table() -> list[Row]:
     they might all have done, is there when a later one is read, which is short.
     """
     rows, seen = [], set[int]()
-    for _ in range(_LISTINGS):  # a machine that forks faster than we read is no reason to read for ever
+    for _ in range(LISTINGS):
         new = [pid for pid in _listed() if pid not in seen]
         if not new:
             break

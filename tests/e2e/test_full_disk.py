@@ -55,6 +55,7 @@ def test_a_full_disk_is_said_and_waited_for(small: tuple[Place, list[str]]) -> N
     assert "Traceback" not in place.told()
 
 
+@pytest.mark.slow
 def test_an_agent_that_found_no_room_and_an_acceptance_that_a_signal_ended_begin_again(place: Place) -> None:
     """Seen to fail the node, and to do good work a second time: neither had said anything about the work."""
     again = f"test -e {place.root}/%s || {{ touch {place.root}/%s; %s; }}"

@@ -127,6 +127,7 @@ def tmux(place: Place, *words: str) -> str:
 
 
 @needs_tmux
+@pytest.mark.slow
 def test_whoever_ends_a_terminal_is_named(places: Callable[..., Place]) -> None:
     """A server that a person ends, one that is killed, one session, one process: each why says which."""
     place = places(terminal="tmux")

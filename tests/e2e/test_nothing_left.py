@@ -76,7 +76,8 @@ def test_a_fork_bomb_leaves_nobody(place: Place, how: str) -> None:
     wait_for("nobody is left", lambda: not naps(place))
 
 
-@pytest.mark.parametrize("what", ["home moved", "trees", pytest.param("gate", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("what", [pytest.param("home moved", marks=pytest.mark.slow), "trees",
+                                   pytest.param("gate", marks=pytest.mark.slow)])
 def test_who_loses_home_or_tree_stops_by_itself(place: Place, what: str) -> None:
     """Seen: with its tree gone an agent went on, and a gate whose home was gone ran to its end, for nothing."""
     if what == "gate":

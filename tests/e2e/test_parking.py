@@ -78,6 +78,7 @@ def test_a_run_whose_nodes_are_all_parked_fails_and_goes_on_where_it_was(place: 
     assert [node["attempt"] for node in place.nodes().values()] == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_person_parks_a_node_and_lets_it_go_on_though_everybody_above_was_killed(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")), Node("b"))
     child = place.launch(graph)

@@ -260,6 +260,7 @@ def test_looking_changes_nothing_and_the_exit_code_says_what_is_left(home: Home)
     assert "by hand: `garrison up`" in done.stdout
 
 
+@pytest.mark.slow
 def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> None:
     place = home.place
     home.run("over", "running", "failed")
@@ -291,6 +292,7 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
     assert list(place.trees.rglob("*")) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_lives_is_never_cleaned(home: Home, places: Callable[..., Place]) -> None:
     home.run("r1", "running", "done")
     me = processes.probe(os.getpid())

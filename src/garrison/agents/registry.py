@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_nod
 from garrison.agents.command import SHELL, CommandAgent
 from garrison.agents.seam import Profile
 from garrison.errors import Refused, UsageError
-from garrison.records import atomic
+from garrison.records.config import config_path, read_config, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,15 +48,8 @@ def profiles(home: Path) -> dict[str, Profile | ClaudeProfile]:
 
     found: dict[str, Profile | ClaudeProfile] = {
         "command": SHELL, "scripted": SCRIPTED, "claude": ClaudeProfile("claude")}
-    path = home / "config.toml"
-    text = atomic.read(path)
-    if text is None:
-        return found
-    try:
-        body = tomllib.loads(text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}") from error
-    agents = body.get("agents", {})
+    path = config_path(home)
+    agents = read_config(home).get("agents", {})
     if not isinstance(agents, dict):
         raise UsageError(f"{path}: agents should be a table of tables, [agents.NAME]")
     for name, values in agents.items():
@@ -72,14 +64,14 @@ def _profile(where: str, name: str, values: Any) -> Profile | ClaudeProfile:
     if kind not in KINDS:
         raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(KINDS)}")
     rest = {key: value for key, value in values.items() if key not in ("kind", "env")}
-    env = _words(where, "env", values.get("env", []))
+    env = words_of(where, "env", values.get("env", []))
     if kind == "claude":
         return ClaudeProfile(name, from_profile(where, rest), (*ENVIRONMENT, *env))
     return _command(where, name, rest, env)
 
 
 def _command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> Profile:
-    argv = _words(where, "argv", values.get("argv"))
+    argv = words_of(where, "argv", values.get("argv"))
     if not argv or not argv[0]:
         raise UsageError(f"{where}: argv is empty; name the program to run")
     success = values.get("success", "exit_zero")
@@ -88,17 +80,11 @@ def _command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]
     return Profile(name, argv, env, success)
 
 
-def _words(where: str, key: str, words: Any) -> tuple[str, ...]:
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise UsageError(f"{where}: {key} should be a list of strings")
-    return tuple(words)
-
-
 def known(name: str, home: Path) -> Profile | ClaudeProfile:
     """The profile of that name; UsageError with the names there are."""
     found = profiles(home)
     if name not in found:
-        raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(found))} (more in {home / 'config.toml'})")
+        raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(found))} (more in {config_path(home)})")
     return found[name]
 
 

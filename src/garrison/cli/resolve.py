@@ -145,8 +145,4 @@ def latest_attempt(home: Path, run: str, node: str) -> int:
     """The number of a node's latest attempt that was given a folder, 0 if there is none."""
     from garrison.records.run import RunFiles
 
-    try:
-        names = os.listdir(RunFiles(home, run).attempt(node, 1).parent)  # noqa: PTH208  # names only
-    except FileNotFoundError:
-        return 0
-    return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
+    return RunFiles(home, run).latest_attempt(node)

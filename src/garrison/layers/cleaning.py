@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, Refused
-from garrison.layers.left_trees import LeftTree, give_back, last_attempt, left_trees, repository
+from garrison.layers.left_trees import LeftTree, give_back, left_trees, repository
 from garrison.layers.rescued import has_landed
 from garrison.records import atomic
 from garrison.records.life import LifeLock
@@ -135,7 +135,7 @@ def remove(world: World, planned: Plan) -> None:
 
 def _leave_repository(world: World, git: Git, planned: Plan) -> None:
     for tree in planned.trees:
-        ref = give_back(git, tree, last_attempt(world.files(planned.run), tree.node))
+        ref = give_back(git, tree, world.files(planned.run).latest_attempt(tree.node) or 1)
         if ref:
             planned.rescued.append(ref)
     for branch in planned.branches:

@@ -156,6 +156,7 @@ class Launcher:
             self._log("told", {"key": notice.key, "event": notice.event, "text": notice.text})
             self.teller.tell(notice)
         self.teller.poll(self.world.clock.monotonic())
+
     def glance(self) -> Glance | None:
         """There is only one: it always looks whole."""
 
@@ -297,7 +298,7 @@ class Launcher:
 def _notify_config(home: Path) -> notices.Notify:
     """What the launch checked; a configuration that was spoiled since is said, and keeps nobody from working."""
     try:
-        return notices.read_config(home)
+        return notices.wanted(home)
     except GarrisonError as error:
         say(f"{error}; nobody is notified")
         return notices.Notify()

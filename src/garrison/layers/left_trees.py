@@ -19,7 +19,7 @@ from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, rescue_stem
 
 if TYPE_CHECKING:
-    from garrison.records.run import Launch, RunFiles
+    from garrison.records.run import Launch
 
 _NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validator|left-\d+))?\Z")
 
@@ -92,10 +92,3 @@ def give_back(git: Git, left: LeftTree, attempt: int) -> str:
             shutil.rmtree(left.path)
     remove_tree(git, left.path)
     return ref
-
-
-def last_attempt(files: RunFiles, node: str) -> int:
-    """The highest attempt of a node that was given a folder, at least 1."""
-    folder = files.attempt(node, 1).parent
-    found = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
-    return max(found, default=1)

@@ -16,13 +16,13 @@ import json
 import os
 import re
 import time
-import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, UsageError
 from garrison.layers.loop import say
 from garrison.records import atomic
+from garrison.records.config import config_path, read_config, words_of
 from garrison.system.jobs import Job
 from garrison.system.screen import clean
 
@@ -57,15 +57,9 @@ class Notice:
     node: str = ""
 
 
-def read_config(home: Path) -> Notify:
+def wanted(home: Path) -> Notify:
     """The home's `[notify]`; UsageError if it cannot be meant."""
-    path = home / "config.toml"
-    text = atomic.read(path)
-    try:
-        body = tomllib.loads(text.decode()) if text else {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not TOML: {error}") from error
-    return config_of(f"{path}, [notify]", body.get("notify", {}))
+    return config_of(f"{config_path(home)}, [notify]", read_config(home).get("notify", {}))
 
 
 def config_of(where: str, table: Any) -> Notify:
@@ -84,10 +78,7 @@ def config_of(where: str, table: Any) -> Notify:
 
 
 def _words(where: str, key: str, table: Mapping[str, Any]) -> tuple[str, ...] | None:
-    words = table.get(key)
-    if words is not None and (not isinstance(words, list) or not all(isinstance(one, str) for one in words)):
-        raise UsageError(f"{where}: {key} should be a list of strings")
-    return None if words is None else tuple(words)
+    return None if table.get(key) is None else words_of(where, key, table[key])
 
 
 def due(state: RunState, given_up: Iterable[tuple[str, str, str]], told: set[str], config: Notify,

@@ -20,6 +20,7 @@ from garrison.agents.seam import Assignment, Outcome
 from garrison.errors import GarrisonError
 from garrison.layers.glance import stamps
 from garrison.layers.loop import leave
+from garrison.layers.node_signs import stamp
 from garrison.layers.orchestrator_mail import OrchestratorMail
 from garrison.layers.orchestrator_start import close_sessions
 from garrison.layers.own_branch import bring_home
@@ -163,10 +164,10 @@ class Orchestrator:
 
     def _note_progress(self) -> None:
         """Bring the last commit and the agent's notes into the hook, for a successor."""
-        stamp = (_stamp(self._reflog), _stamp(self.assignment.notes))
-        if stamp == self._stamp:  # asking git four times a second would cost more than the agent
+        both = (stamp(self._reflog), stamp(self.assignment.notes))
+        if both == self._stamp:  # asking git four times a second would cost more than the agent
             return
-        self._stamp = stamp
+        self._stamp = both
         notes = _read(self.assignment.notes) or self.hook.resumption_instructions
         last = self._last_commit() or self.hook.last_committed_node
         if (last, notes) != (self.hook.last_committed_node, self.hook.resumption_instructions):
@@ -302,15 +303,6 @@ def _message(task: Task) -> str:
     subject = next((line.strip() for line in task.label.splitlines() if line.strip()), task.node)
     subject = subject if len(subject) <= SUBJECT else subject[:SUBJECT - 1].rstrip() + "…"
     return f"{subject}\n\nWhat {task.node} left uncommitted (run {task.run_id}, attempt {task.attempt})."
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when a file does; None while it is absent."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
 
 
 def _read(path: Path) -> str:

@@ -79,7 +79,7 @@ class Prepared:
 def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepared:
     """Check everything, run the pre-flight; returns what `create` writes. Refused or UsageError otherwise."""
     text = _read(request.pipeline)
-    notices.read_config(world.home)
+    notices.wanted(world.home)
     graph = parse(text, str(request.pipeline))
     plan = plan_run(graph)
     repo = validate_repository(request.target)

@@ -6,6 +6,8 @@ what the guardian tells a runner and its orchestrator about one attempt, so that
 
 from __future__ import annotations
 
+import os
+
 from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.light import dataclass, field
 from garrison.records import atomic, record
@@ -154,6 +156,14 @@ class RunFiles:
     def attempt(self, node: str, attempt: int) -> Path:
         """The folder of one attempt."""
         return self.root / "nodes" / node / str(attempt)
+
+    def latest_attempt(self, node: str) -> int:
+        """The number of a node's latest attempt that was given a folder, 0 if there is none."""
+        try:
+            names = os.listdir(self.root / "nodes" / node)  # noqa: PTH208  # names only
+        except FileNotFoundError:
+            return 0
+        return max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
 
     def runner_state(self, node: str) -> Path:
         """The seed's runner state file."""

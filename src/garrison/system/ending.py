@@ -9,7 +9,7 @@ import time
 from collections import deque
 
 from garrison.errors import GarrisonError
-from garrison.system.processes import LISTINGS, ProcessId, adopted, is_dead, marker, open_verified
+from garrison.system.processes import ProcessId, adopted, is_dead, listed_to_the_last, marker, open_verified
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,25 +54,18 @@ class Glimpse:
 
 
 def glimpses() -> list[Glimpse]:
-    """Everybody who lives, as cheap as it gets; /proc is listed until it names nobody new, as for `processes.table`."""
-    found, seen = [], set[str]()
-    for _ in range(LISTINGS):
-        new = [name for name in os.listdir("/proc") if name.isdigit() and name not in seen]  # noqa: PTH208  # light
-        if not new:
-            break
-        seen.update(new)
-        found += [one for name in new if (one := _glimpse(name)) is not None and not one.dead]
-    return found
+    """Everybody who lives, as cheap as it gets."""
+    return [one for pid in listed_to_the_last() if (one := _glimpse(pid)) is not None and not one.dead]
 
 
-def _glimpse(name: str) -> Glimpse | None:
+def _glimpse(pid: int) -> Glimpse | None:
     """One process; None if it has gone."""
     try:
-        descriptor = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        return Glimpse(int(name), os.read(descriptor, 1024))
+        return Glimpse(pid, os.read(descriptor, 1024))
     except OSError:
         return None
     finally:

@@ -17,7 +17,7 @@ from garrison.light import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import Protocol
 
@@ -239,21 +239,25 @@ LISTINGS = 50
 """How often /proc is listed at most: a machine that forks faster than we read is no reason to read for ever."""
 
 
-def table() -> list[Row]:
-    """Everybody who lives, with their markers.
+def listed_to_the_last() -> Iterator[int]:
+    """Every pid, each listing's read by the caller before the next: /proc is listed again until it names nobody new.
 
-    /proc is listed again until it names nobody new: who forks and goes while the others are read, as in one listing
-    they might all have done, is there when a later one is read, which is short.
+    Who forks and goes while the others are read, as in one listing they might all have done, is there when a later one
+    is read, which is short.
     """
-    rows, seen = [], set[int]()
+    seen = set[int]()
     for _ in range(LISTINGS):
         new = [pid for pid in _listed() if pid not in seen]
         if not new:
-            break
+            return
         seen.update(new)
-        rows += [Row(one.pid, one.ticks, one.ppid, one.comm, marker(one.pid), one.session)
-                 for pid in new if (one := probe(pid)) is not None and not one.zombie]
-    return rows
+        yield from new
+
+
+def table() -> list[Row]:
+    """Everybody who lives, with their markers."""
+    return [Row(one.pid, one.ticks, one.ppid, one.comm, marker(one.pid), one.session)
+            for pid in listed_to_the_last() if (one := probe(pid)) is not None and not one.zombie]
 
 
 def bearers(value: str) -> list[ProcessId]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, GarrisonError
 from garrison.layers.doctor.findings import Finding
-from garrison.layers.left_trees import give_back, last_attempt
+from garrison.layers.left_trees import give_back
 from garrison.merge import slot
 from garrison.records import atomic, signals
 from garrison.records.life import LifeLock
@@ -68,7 +68,7 @@ def _unlock(_world: World, finding: Finding) -> None:
 def _give_back(world: World, finding: Finding) -> None:
     git, left = finding.about
     if left.path.is_dir():
-        give_back(git, left, last_attempt(world.files(left.run), left.node))
+        give_back(git, left, world.files(left.run).latest_attempt(left.node) or 1)
 
 
 def _clear_slots(_world: World, finding: Finding) -> None:

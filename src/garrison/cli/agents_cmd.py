@@ -7,7 +7,7 @@ import click
 from garrison.cli import completing, identity_door, resolve
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, run_option
-from garrison.cli.output import show_json
+from garrison.cli.output import show_json, show_table
 from garrison.cli.park_cmd import park, unpark
 from garrison.cli.respawn_cmd import respawn
 from garrison.errors import UsageError
@@ -76,3 +76,33 @@ def _who(role: str, name: str | None, run: str | None) -> tuple[str, str, str | 
 
 
 agents.add_command(respawn)
+
+
+@agents.command("graph", cls=Explained, examples=(
+    ("garrison agents graph --run crew-1", "who directs whom in a run, and in what"),
+    ("garrison agents graph --dot | dot -Tsvg > crew.svg", "the same as a picture"),
+))
+@run_option
+@click.option("--dot", is_flag=True, help="As DOT text.")
+@json_option
+@home_option
+def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -> None:
+    """Show who directs whom: the layers as an agent graph."""
+    from garrison.layers.control import control_graph
+    from garrison.pipeline.graph import Edge, Graph, Node
+    from garrison.pipeline.write import to_dot
+
+    identities = [one for one in identity_door.readable(resolve.home_store(home)) if run in (None, one.run_id)]
+    found = control_graph(identities)
+    edges = sorted(found.edges, key=lambda edge: (edge.source, edge.target))
+    if as_json:
+        show_json([{"controller": edge.source, "subordinate": edge.target, "control_type": edge.control_type}
+                   for edge in edges])
+    elif dot:
+        names = sorted(identity.key.full for identity in identities)
+        nodes = {name: Node(name, {"label": name}) for name in names}
+        click.echo(to_dot(Graph("layers", {}, nodes, tuple(
+            Edge(edge.source, edge.target, {"label": edge.control_type}) for edge in edges))), nl=False)
+    else:
+        show_table(("controller", "subordinate", "in what"),
+                   [(edge.source, edge.target, edge.control_type) for edge in edges], "nobody directs anybody here")

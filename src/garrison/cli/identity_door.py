@@ -121,10 +121,11 @@ def find_stale(timeout: float = STALE_AFTER, home: str | None = None) -> list[di
 
 def list_all(home: str | None = None) -> list[dict[str, Any]]:
     """Every readable identity; corrupt ones are named on stderr."""
-    return [record.to_dict(identity) for identity in _readable(resolve.home_store(home))]
+    return [record.to_dict(identity) for identity in readable(resolve.home_store(home))]
 
 
-def _readable(store: Store) -> list[Identity]:
+def readable(store: Store) -> list[Identity]:
+    """Every readable identity of a home; corrupt ones are named on stderr."""
     identities, errors = store.list(Identity)
     for error in errors:
         say(str(error))

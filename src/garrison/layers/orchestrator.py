@@ -18,6 +18,7 @@ from garrison.agents import prompt
 from garrison.agents.registry import agent
 from garrison.agents.seam import Assignment, Outcome
 from garrison.errors import GarrisonError
+from garrison.layers.control import CONTROL
 from garrison.layers.glance import stamps
 from garrison.layers.loop import leave
 from garrison.layers.node_signs import stamp
@@ -292,10 +293,10 @@ class Orchestrator:
 def _controllers(life: Life, launch: Launch) -> tuple[tuple[str, str], ...]:
     """Who directs an orchestrator's agent, nearest first."""
     guardian = Key("guardian", launch.pipeline_id, launch.run_id).full
-    above = () if launch.adhoc else ((guardian, "coordinates the run"),)
+    above = () if launch.adhoc else ((guardian, CONTROL["guardian", "orchestrator"]),)
     parent = life.identity.parent
     runner = Key(parent["role"], parent["name"], launch.run_id).full if parent else None
-    return ((runner, "supervises this node"), *above) if runner else above
+    return ((runner, CONTROL["runner", "orchestrator"]), *above) if runner else above
 
 
 def _message(task: Task) -> str:

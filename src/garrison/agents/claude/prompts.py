@@ -10,6 +10,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude.files import read_json
+from garrison.agents.graph.control import HEADING, control_block
 
 if TYPE_CHECKING:
     from garrison.agents.claude.files import ClaudeFiles
@@ -24,15 +25,18 @@ def system(assignment: Assignment, settings: ClaudeSettings, part: str = "worker
     """What garrison adds to the CLI's own system prompt."""
     task = assignment.task
     text = _fill(_SYSTEM[part], run=task.run_id, node=task.node, attempt=str(task.attempt),
-                 controllers=_hierarchy(assignment))
+                 control=_control(assignment))
     return f"{text}\n\n{settings.system_prompt}" if settings.system_prompt else text
 
 
 _SYSTEM = {"worker": "claude_system.md", "validator": "claude_validator.md"}
 
 
-def _hierarchy(assignment: Assignment) -> str:
-    return "\n".join(f"- {who}: {what}" for who, what in assignment.controllers) or "- nobody but the person who began"
+def _control(assignment: Assignment) -> str:
+    """The same block as in an agent graph: the garrison's layers are one."""
+    task = assignment.task
+    block = control_block(f"orchestrator-{task.node}@{task.run_id}", assignment.controllers)
+    return block or f"{HEADING}\nNobody directs you but the person who began this."
 
 
 def first_words(say: str, assignment: Assignment, files: ClaudeFiles) -> str:

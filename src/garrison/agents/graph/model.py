@@ -1,0 +1,125 @@
+"""What an agent graph is made of: nodes, edges, messages, the life of an agent, and its errors. Pure.
+
+    initializing -> active        the first message, or start_agent
+    initializing -> error         it could not be started, after all tries
+    active -> stopped             stop_agent, or the graph is left
+    active -> error               a message failed, after all tries
+    stopped | error -> active     the next message, start_agent, restart_agent
+    error -> stopped              stop_agent: what is left of it is let go
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, UsageError
+
+MAX_NAME = 200
+"""Characters of a node's id or a control type."""
+SUPERVISOR = "supervisor"
+
+
+class AgentGraphError(GarrisonError):
+    """What an agent graph refuses, or an agent that could not do what it was asked."""
+
+
+class NodeNotFoundError(AgentGraphError, NotFound):
+    """No node of that id is in the graph."""
+
+    def __init__(self, node_id: str, graph: str) -> None:
+        super().__init__(f"no node {node_id!r:.120} in graph {graph!r:.80}; add it with add_node")
+        self.node_id = node_id
+
+
+class AgentFailure(AgentGraphError):
+    """A session said that it failed: `status` is the API's HTTP status where it is known."""
+
+    def __init__(self, message: str, status: int | None = None, error: str = "") -> None:
+        super().__init__(message)
+        self.status, self.error = status, error
+
+
+class AgentStatus(StrEnum):
+    """Where an agent is in its life."""
+
+    INITIALIZING = "initializing"
+    ACTIVE = "active"
+    STOPPED = "stopped"
+    ERROR = "error"
+
+
+TRANSITIONS: Mapping[AgentStatus, frozenset[AgentStatus]] = {
+    AgentStatus.INITIALIZING: frozenset({AgentStatus.ACTIVE, AgentStatus.ERROR}),
+    AgentStatus.ACTIVE: frozenset({AgentStatus.STOPPED, AgentStatus.ERROR}),
+    AgentStatus.STOPPED: frozenset({AgentStatus.ACTIVE, AgentStatus.ERROR}),
+    AgentStatus.ERROR: frozenset({AgentStatus.ACTIVE, AgentStatus.STOPPED}),
+}
+"""From each status, those that may follow."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One agent. `metadata` is kept as given; `cwd`, `tools`, `max_turns` and `env` in it shape a Claude session."""
+
+    id: str
+    system_prompt: str
+    model: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    created_at: str = ""
+    """UTC, ISO 8601."""
+    status: AgentStatus = AgentStatus.INITIALIZING
+    effective_prompt: str = ""
+    """What its session was last begun with; empty before the first."""
+    prompt_dirty: bool = True
+    """Whether the next activation has to compute the prompt anew."""
+    attempts: int = 0
+    """Tries of the last activation or message."""
+    last_error: str | None = None
+    error_count: int = 0
+    """Activations and messages that failed for good since the last success."""
+
+    def move(self, new: AgentStatus) -> None:
+        """Change the status; ForbiddenTransition (and nothing changed) if the table does not list the step."""
+        if new is self.status:
+            return
+        allowed = TRANSITIONS[self.status]
+        if new not in allowed:
+            raise ForbiddenTransition(f"agent {self.id}", self.status.value, new.value, [one.value for one in allowed])
+        self.status = new
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`source` directs `target` when directed; else the two only know each other."""
+
+    source: str
+    target: str
+    directed: bool = True
+    control_type: str = SUPERVISOR
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What one agent said to another; `reply_to` is the number of the message it answers."""
+
+    number: int
+    sender: str
+    recipient: str
+    content: str
+    at: str
+    reply_to: int | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.content
+
+
+def check_name(what: str, name: object) -> str:
+    """`name`, if it may stand in a prompt: one line of 1 to 200 printable characters; UsageError if not."""
+    if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or not name.isprintable():
+        raise UsageError(f"{name!r:.60} cannot be a {what}; use one line of 1 to {MAX_NAME} printable characters")
+    return name

@@ -1,0 +1,271 @@
+"""The sessions of an agent graph: begun when somebody is first spoken to, kept in a task of their own, ended by us.
+
+The rules of this room: a session lives in one task from `connect` to `close`, because the client's own tasks cannot be
+left by another. Calls for the same agent wait for one another; agents never wait for each other. What follows a failure
+is decided in `recovery`; a session that failed is closed, and the next try begins a new one with the present prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from garrison.agents.graph import recovery
+from garrison.agents.graph.model import AgentFailure, AgentGraphError, AgentStatus, Node
+from garrison.agents.graph.session import Connect, Event, Session, SessionSpec
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+Listener = Callable[[Event], None]
+START_TIMEOUT = 60.0
+"""Seconds that a session may take to connect."""
+CLOSE_TIMEOUT = 10.0
+"""Seconds that a session may take to close before its task is cancelled."""
+
+
+@dataclass
+class _Question:
+    content: str
+    listener: Listener | None
+    answer: asyncio.Future[str]
+
+
+@dataclass
+class _Running:
+    """A session under way: its task, and the questions it is given."""
+
+    session: Session
+    ready: asyncio.Future[None]
+    questions: asyncio.Queue[_Question | None] = field(default_factory=asyncio.Queue)
+    task: asyncio.Task[None] | None = None
+    busy: bool = False
+    """Whether a question is being answered."""
+
+    @property
+    def up(self) -> bool:
+        """Whether it is connected and its task goes on."""
+        return self.ready.done() and self.task is not None and not self.task.done()
+
+
+class AgentSessionManager:
+    """Starts, asks and stops the sessions of nodes; `prompt_of` gives a node's effective prompt when one begins."""
+
+    def __init__(self, connect: Connect, prompt_of: Callable[[Node], str], *,
+                 sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+                 start_timeout: float = START_TIMEOUT) -> None:
+        self._connect, self._prompt_of, self._sleep = connect, prompt_of, sleep
+        self._start_timeout = start_timeout
+        self._sessions: dict[str, Session] = {}
+        self._running: dict[str, _Running] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    def is_running(self, node_id: str) -> bool:
+        """Whether the agent has a session under way."""
+        running = self._running.get(node_id)
+        return running is not None and running.up
+
+    def create_session(self, node: Node) -> Session:
+        """The node's session object, made if there is none; nothing is started."""
+        if node.id not in self._sessions:
+            if node.prompt_dirty or not node.effective_prompt:
+                node.effective_prompt = self._prompt_of(node)
+            self._sessions[node.id] = self._connect(
+                SessionSpec(node.id, node.effective_prompt, node.model, dict(node.metadata)))
+            node.prompt_dirty = False
+        return self._sessions[node.id]
+
+    async def start(self, node: Node) -> None:
+        """Begin the node's session, with retries; AgentGraphError if it already runs."""
+        if self.is_running(node.id):
+            raise AgentGraphError(f"agent {node.id!r} is already running; restart_agent begins it anew")
+        if self._lock(node.id).locked():
+            return await self.activate(node)
+        async with self._lock(node.id):
+            await self._start(node)
+        return None
+
+    async def activate(self, node: Node) -> None:
+        """Begin the node's session unless it runs; a call during its start waits for that start."""
+        async with self._lock(node.id):
+            if not self.is_running(node.id):
+                await self._start(node)
+
+    async def ask(self, node: Node, content: str, listener: Listener | None = None) -> str:
+        """Say something to the node and wait for its whole answer; the session is begun first where none runs."""
+        async with self._turns.setdefault(node.id, asyncio.Lock()):
+            await self.activate(node)
+            return await self._retried(node, lambda: self._answer(node, content, listener))
+
+    async def stop(self, node: Node) -> bool:
+        """End the node's session and drop its client; whether one ran."""
+        async with self._lock(node.id):
+            return await self._stop(node)
+
+    async def restart(self, node: Node) -> None:
+        """End the session, and begin a new one with the present prompt."""
+        async with self._lock(node.id):
+            await self._stop(node)
+            await self._start(node)
+
+    async def stop_all(self, nodes: dict[str, Node]) -> None:
+        """End every session, side by side; what one says against it is logged, and the others end all the same."""
+        ids = [node_id for node_id in {*self._running, *self._sessions} if node_id in nodes]
+        ended = await asyncio.gather(*(self.stop(nodes[node_id]) for node_id in ids), return_exceptions=True)
+        for node_id, how in zip(ids, ended, strict=True):
+            if isinstance(how, BaseException):
+                logger.error("agent %s did not stop in order: %s", node_id, recovery.words(how))
+
+    def forget(self, node_id: str) -> None:
+        """Drop what is kept for a node that is no more; its session has been stopped."""
+        for kept in (self._sessions, self._running, self._locks, self._turns):
+            kept.pop(node_id, None)
+
+    # ---- starting and stopping, under the node's lock
+
+    def _lock(self, node_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(node_id, asyncio.Lock())
+
+    async def _start(self, node: Node) -> None:
+        await self._retried(node, lambda: self._begin(node))
+
+    async def _begin(self, node: Node) -> None:
+        """One try to begin; whatever it leaves behind is dropped."""
+        await self._drop(node.id)
+        running = _Running(self.create_session(node), asyncio.get_running_loop().create_future())
+        self._running[node.id] = running
+        running.task = asyncio.create_task(_live(running, self._start_timeout), name=f"agent {node.id}")
+        try:
+            await asyncio.wait({running.ready})
+            running.ready.result()
+        except BaseException:
+            await self._drop(node.id)
+            raise
+        node.move(AgentStatus.ACTIVE)
+
+    async def _stop(self, node: Node) -> bool:
+        ran = self.is_running(node.id)
+        await self._drop(node.id)
+        if ran or node.status is AgentStatus.ERROR:
+            node.move(AgentStatus.STOPPED)
+        return ran
+
+    async def _drop(self, node_id: str) -> None:
+        """End the task of a session, and forget the client: the next one is made with the prompt of that time."""
+        running = self._running.pop(node_id, None)
+        self._sessions.pop(node_id, None)
+        if running is None or running.task is None:
+            return
+        running.questions.put_nowait(None)
+        if running.busy or not running.ready.done():
+            running.task.cancel()  # whoever asked is told that it was stopped
+        done, _ = await asyncio.wait({running.task}, timeout=CLOSE_TIMEOUT)
+        if not done:
+            running.task.cancel()
+            await asyncio.wait({running.task}, timeout=CLOSE_TIMEOUT)
+        _refuse_the_rest(running)
+
+    # ---- one question
+
+    async def _answer(self, node: Node, content: str, listener: Listener | None) -> str:
+        async with self._lock(node.id):
+            if not self.is_running(node.id):
+                await self._begin(node)
+            running = self._running[node.id]
+        question = _Question(content, listener, asyncio.get_running_loop().create_future())
+        running.questions.put_nowait(question)
+        assert running.task is not None
+        both: set[asyncio.Future[Any]] = {question.answer, running.task}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not question.answer.done():
+            raise AgentGraphError(f"agent {node.id!r} was stopped before it had answered")
+        try:
+            return question.answer.result()
+        except AgentGraphError as error:
+            if not isinstance(error, AgentFailure):
+                raise
+            await self._let_go(node, running)
+            raise
+        except Exception:
+            await self._let_go(node, running)
+            raise
+
+    async def _let_go(self, node: Node, running: _Running) -> None:
+        """Drop a session that failed, unless another took its place meanwhile."""
+        async with self._lock(node.id):
+            if self._running.get(node.id) is running:
+                await self._drop(node.id)
+
+    async def _retried(self, node: Node, once: Callable[[], Awaitable[T]]) -> T:
+        """Try as often as `recovery` says, and keep in the node what came of it."""
+        attempt = 0
+        while True:
+            attempt += 1
+            node.attempts = attempt
+            try:
+                result = await once()
+            except Exception as error:
+                if isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure):
+                    raise  # an order, not a failure
+                delay = recovery.delay_after(attempt, error)
+                node.last_error = recovery.words(error)
+                logger.warning("agent %s, try %d: %s", node.id, attempt, node.last_error)
+                if delay is None:
+                    node.error_count += 1
+                    node.move(AgentStatus.ERROR)
+                    raise
+                await self._sleep(delay)
+            else:
+                node.last_error, node.error_count = None, 0
+                return result
+
+
+async def _live(running: _Running, start_timeout: float) -> None:
+    """A session's whole life in one task."""
+    try:
+        try:
+            async with asyncio.timeout(start_timeout):  # wait_for would connect in a task of its own
+                await running.session.connect()
+        except Exception as error:
+            running.ready.set_exception(error)
+            return
+        except BaseException:
+            running.ready.set_exception(AgentGraphError("the agent was stopped while it was starting"))
+            raise
+        running.ready.set_result(None)
+        while (question := await running.questions.get()) is not None:
+            running.busy = True
+            await _one(running.session, question)
+            running.busy = False
+    finally:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
+                await running.session.close()
+
+
+async def _one(session: Session, question: _Question) -> None:
+    """Ask one question; its failure is the questioner's, not the task's."""
+    said = []
+    try:
+        async for event in session.ask(question.content):
+            if question.listener is not None:
+                question.listener(event)
+            if event.get("kind") == "text":
+                said.append(str(event["text"]))
+    except Exception as error:
+        if not question.answer.done():
+            question.answer.set_exception(error)
+    else:
+        if not question.answer.done():
+            question.answer.set_result("".join(said))
+
+
+def _refuse_the_rest(running: _Running) -> None:
+    while not running.questions.empty():
+        question = running.questions.get_nowait()
+        if question is not None and not question.answer.done():
+            question.answer.set_exception(AgentGraphError("the agent was stopped before it had answered"))

@@ -1,0 +1,50 @@
+"""The layers as an agent graph: who directs whom in a run, and in what. Pure.
+
+One table says it, for the prompts of the agents and for `garrison agents graph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from garrison.agents.graph.control import ControlGraph
+from garrison.agents.graph.model import Edge
+from garrison.records.identity import Identity
+from garrison.records.names import Key
+
+CONTROL: Mapping[tuple[str, str], str] = {
+    ("launch", "guardian"): "keeps it alive",
+    ("guardian", "runner"): "coordinates the run",
+    ("guardian", "processor"): "coordinates the run",
+    ("guardian", "orchestrator"): "coordinates the run",
+    ("runner", "orchestrator"): "supervises this node",
+}
+"""(role of the controller, role of the subordinate) → what it directs."""
+
+
+def control_graph(identities: Iterable[Identity]) -> ControlGraph:
+    """The layers of these identities: each with its parent, and a guardian with its run's orchestrators too.
+
+    A parent without an identity of its own is left out: nobody is there to direct.
+    """
+    graph = ControlGraph("layers")
+    by_key = {identity.key: identity for identity in identities}
+    for key in by_key:
+        graph.add_node(key.full)
+    for key, identity in by_key.items():
+        for above in _above(by_key, identity):
+            kind = CONTROL.get((above.role, key.role))
+            if kind is not None and not graph.is_controller(above.full, key.full):
+                graph.add_edge(Edge(above.full, key.full, control_type=kind))
+    return graph
+
+
+def _above(by_key: Mapping[Key, Identity], identity: Identity) -> list[Key]:
+    parent = identity.parent
+    if parent is None:
+        return []
+    key = Key(parent["role"], parent["name"], identity.key.run)
+    if key not in by_key or key == identity.key:
+        return []
+    above = _above(by_key, by_key[key]) if identity.key.role == "orchestrator" and key.role == "runner" else []
+    return [key, *above]

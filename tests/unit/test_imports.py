@@ -53,7 +53,7 @@ def test_only_the_claude_agent_loads_the_sdk_and_only_the_screen_of_top_textual(
 import importlib, pkgutil, sys
 import garrison
 for found in pkgutil.walk_packages(garrison.__path__, "garrison."):
-    dear = found.name.startswith("garrison.agents.claude") or found.name == "garrison.cli.top_app"
+    dear = found.name.startswith(("garrison.agents.claude", "garrison.delegation", "garrison.cli.top_app"))
     if not dear and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 print(len([name for name in sys.modules if name.startswith("garrison.")]))

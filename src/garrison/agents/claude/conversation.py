@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,24 @@ from claude_agent_sdk import (
     ClaudeSDKClient,
     ProcessError,
     ResultMessage,
+    SdkMcpTool,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     UserMessage,
+    create_sdk_mcp_server,
 )
 
 from garrison.agents.claude import program
 from garrison.agents.claude.events import Event, cut
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.graph.session import SessionSpec
-from garrison.errors import UsageError
+from garrison.agents.graph.session import Function, SessionSpec
+from garrison.errors import GarrisonError, UsageError
 
-KNOWN = {"cwd": str, "tools": list, "max_turns": int, "env": dict, "cli": str}
+SERVER = "desk"
+KNOWN = {"functions": list, "cwd": str, "tools": list, "max_turns": int, "env": dict, "cli": str}
 """What a node's metadata may say to its session, and its type; any other key is the user's own."""
 
 
@@ -99,14 +103,30 @@ def options_of(spec: SessionSpec) -> ClaudeAgentOptions:
     """The SDK's options for a node; UsageError if its metadata cannot be meant."""
     given = _checked(spec)
     tools = [str(name) for name in given.get("tools", ())]
+    functions: list[Function] = given.get("functions", [])
+    servers: dict[str, Any] = {
+        SERVER: create_sdk_mcp_server(SERVER, "1.0.0", [_tool(one) for one in functions])} if functions else {}
     settings = ClaudeSettings(cli=given.get("cli"))
     environment = {"GARRISON_CLAUDE_CLI": program.program(settings), "DISABLE_AUTOUPDATER": "1",
                    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     environment |= {str(name): str(value) for name, value in given.get("env", {}).items()}
     return ClaudeAgentOptions(
         system_prompt=spec.system_prompt, model=spec.model, cwd=given.get("cwd") or str(Path.cwd()), tools=tools,
-        allowed_tools=tools, max_turns=given.get("max_turns"), setting_sources=[], strict_mcp_config=True,
+        allowed_tools=[*tools, *(f"mcp__{SERVER}__{one.name}" for one in functions)], mcp_servers=servers,
+        max_turns=given.get("max_turns"), setting_sources=[], strict_mcp_config=True,
         permission_mode="dontAsk", cli_path=str(program.WRAPPER), env=environment)
+
+
+def _tool(function: Function) -> SdkMcpTool[Any]:
+    async def call(given: dict[str, Any]) -> dict[str, Any]:
+        try:
+            said = function.call(**given)
+            text = await said if isawaitable(said) else said
+        except (GarrisonError, TypeError) as error:  # TypeError: arguments the schema does not know
+            return {"content": [{"type": "text", "text": str(error)}], "is_error": True}
+        return {"content": [{"type": "text", "text": str(text)}]}
+
+    return SdkMcpTool(function.name, function.description, dict(function.schema), call)
 
 
 def _checked(spec: SessionSpec) -> Mapping[str, Any]:

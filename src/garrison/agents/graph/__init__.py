@@ -23,9 +23,9 @@ from garrison.agents.graph.model import (
     Node,
     NodeNotFoundError,
 )
-from garrison.agents.graph.session import Connect, Session, SessionSpec
+from garrison.agents.graph.session import Connect, Function, Session, SessionSpec
 from garrison.agents.graph.sessions import AgentSessionManager
 
 __all__ = ["AgentFailure", "AgentGraph", "AgentGraphError", "AgentSessionManager", "AgentStatus", "Connect",
-           "ControlGraph", "Edge", "Message", "Node", "NodeNotFoundError", "Session", "SessionSpec",
+           "ControlGraph", "Edge", "Function", "Message", "Node", "NodeNotFoundError", "Session", "SessionSpec",
            "effective_prompt", "load_graph", "save_graph"]

@@ -6,7 +6,7 @@ it says comes as the events of `agents.claude.events` (`text` pieces carry `text
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -37,6 +37,19 @@ class Session(Protocol):
     async def close(self) -> None:
         """End it and let go of everything; again is no matter."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Something an agent may call: `schema` is the JSON schema of its arguments, `call` gives the text it is told.
+
+    A GarrisonError of `call` is told to the agent as an error; it goes on. In a node's metadata: `functions=[…]`.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    call: Callable[..., str | Awaitable[str]]
 
 
 Connect = Callable[[SessionSpec], Session]

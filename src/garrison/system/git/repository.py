@@ -50,7 +50,13 @@ def validate_repository(path: Path) -> Path:
         if git.run("rev-list", "-n1", "--all").out.strip():
             raise Refused(f"{path} stands on a branch without commits; switch to one that has some")
         raise Refused(f"{path} has no commit yet; run `git -C {path} commit --allow-empty -m start` first")
-    top = git.run("rev-parse", "--show-toplevel", check=False).out.strip()
+    return top_of(path)
+
+
+def top_of(path: Path) -> Path:
+    """The top directory of the checkout that `path` is in; Refused if it is in none."""
+    common = common_dir(path)
+    top = History(path).run("rev-parse", "--show-toplevel", check=False).out.strip()
     if not top:
         raise Refused(f"{common} is a git directory; name the checkout that belongs to it")
     return Path(top)

@@ -1,0 +1,71 @@
+"""What a specialist is given: entities, times, preferences, the history that fits. Pure.
+
+The rule for a context that is too large: the oldest entries of the history go first, whole, until the rest fits in
+4,000 tokens; after them the preferences, the least certain first. The message, the entities and the times are never
+cut, and how much was left out stands in the context itself. A token is counted as four characters of the JSON sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from garrison.delegation.models import DelegationContext, Order, Preference, Turn
+from garrison.delegation.times import intervals
+
+MAX_TOKENS = 4_000
+_QUOTED = re.compile(r"[\"“'`]([^\"”'`\n]{2,80})[\"”'`]")
+_PATH = re.compile(r"(?<![\w/])(?:[\w.-]+/)+[\w.-]+|\b[\w-]+\.(?:py|dot|toml|md|json|ya?ml|rs|go|ts|js|c|h|sh)\b")
+_HASH = re.compile(r"\b[0-9a-f]{7,40}\b")
+
+
+def tokens(context: DelegationContext) -> int:
+    """About how many tokens the context costs in a prompt."""
+    return len(context.model_dump_json(by_alias=True, exclude_none=True)) // 4 + 1
+
+
+def entities(message: str, known: Iterable[str] = ()) -> tuple[str, ...]:
+    """What the message names: quoted words, paths, commits, and those of the `known` names that stand in it."""
+    found = [match.group(1) for match in _QUOTED.finditer(message)]
+    found += [match.group(0) for match in _PATH.finditer(message)]
+    found += [match.group(0) for match in _HASH.finditer(message) if not match.group(0).isdigit()]
+    words = set(re.findall(r"[\w@.-]+", message))
+    found += [name for name in known if name in words]
+    return tuple(dict.fromkeys(found))
+
+
+def build(target: str, order: Order, message: str, history: Sequence[Turn], now: datetime, *,
+          preferences: Sequence[Preference] = (), known: Iterable[str] = (),
+          limit: int = MAX_TOKENS) -> DelegationContext:
+    """The context of one delegation, cut to `limit` tokens by the rule of this room."""
+    said = order.time_constraints
+    times = intervals(said, now) if said else intervals(message, now)
+    whole = DelegationContext(
+        target_agent=target, original_user_message=message, delegation_reasoning=order.reasoning,
+        relevant_entities=tuple(dict.fromkeys([*order.relevant_entities, *entities(message, known)])),
+        time_constraints=said or ("; ".join(one.words for one in times) or None), intervals=times,
+        user_preferences=tuple(sorted(preferences, key=lambda one: -one.confidence)),
+        conversation_history=tuple(history))
+    return cut(whole, limit)
+
+
+def cut(context: DelegationContext, limit: int = MAX_TOKENS) -> DelegationContext:
+    """The context with as much of its history, then of its preferences, as fits."""
+    total = len(context.conversation_history)
+    low, high = 0, total
+    while low < high:  # the fewest oldest entries to leave out
+        middle = (low + high) // 2
+        if tokens(_without(context, middle)) <= limit:
+            high = middle
+        else:
+            low = middle + 1
+    smaller = _without(context, low)
+    while smaller.user_preferences and tokens(smaller) > limit:
+        smaller = smaller.model_copy(update={"user_preferences": smaller.user_preferences[:-1]})
+    return smaller
+
+
+def _without(context: DelegationContext, oldest: int) -> DelegationContext:
+    return context.model_copy(update={"conversation_history": context.conversation_history[oldest:],
+                                      "history_cut": oldest})

@@ -1,0 +1,81 @@
+"""What happens while a message is handled, as the wire has it: typed, numbered, timed, in one order. Pure.
+
+    agent_start(butler)  ( agent_delegate(butler -> x) | text(x) | agent_complete(x) )*  [agent_resume(butler)]
+    text(butler)*  agent_complete(butler)  done
+
+Delegations of one message run side by side, so their events mix; each specialist's own come in order, and one
+`agent_resume` follows the last of them. A failure keeps the order: its result is told by the butler.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from garrison.delegation.models import Model
+from garrison.errors import GarrisonError
+
+
+class Event(Model):
+    """One event; `id` grows by one within a conversation."""
+
+    model_config = ConfigDict(populate_by_name=True, extra="forbid", frozen=True)
+
+    id: int
+    type: Literal["agent_start", "agent_delegate", "text", "agent_complete", "agent_resume", "done"]
+    timestamp: datetime
+    agent: str | None = None
+    from_: str | None = Field(default=None, alias="from")
+    to: str | None = None
+    content: str | None = None
+    success: bool | None = None
+
+    def as_sse(self) -> str:
+        """As a server-sent event with its id."""
+        return f"id: {self.id}\ndata: {self.model_dump_json(by_alias=True, exclude_none=True)}\n\n"
+
+
+class OrderBroken(GarrisonError):
+    """An event came where the grammar has none; a mistake in this program."""
+
+
+class Sequence:
+    """Numbers the events of a conversation, and holds each message's events to the grammar."""
+
+    def __init__(self, last_id: int = 0) -> None:
+        self.last_id = last_id
+        self._open: set[str] = set()
+        self._place = "out"
+
+    def event(self, kind: str, at: datetime, **fields: Any) -> Event:
+        """The next event; OrderBroken if it may not come now."""
+        self._check(kind, fields)
+        self.last_id += 1
+        return Event.model_validate({"id": self.last_id, "type": kind, "timestamp": at, **fields})
+
+    def _check(self, kind: str, fields: dict[str, Any]) -> None:
+        agent = fields.get("agent") or fields.get("to")
+        butler = fields.get("agent") == "butler"
+        allowed = {
+            "agent_start": self._place == "out" and butler,
+            "agent_delegate": self._place == "butler" and agent not in self._open,
+            "text": (agent in self._open) or (butler and self._place in ("butler", "resumed") and not self._open),
+            "agent_complete": (agent in self._open) or (butler and self._place in ("butler", "resumed")
+                                                        and not self._open),
+            "agent_resume": self._place == "butler" and butler and not self._open,
+            "done": self._place == "completed",
+        }[kind]
+        if not allowed:
+            raise OrderBroken(f"{kind} of {agent} may not come now (place {self._place}, open {sorted(self._open)})")
+        self._move(kind, agent, butler=butler)
+
+    def _move(self, kind: str, agent: Any, *, butler: bool) -> None:
+        if kind == "agent_delegate":
+            self._open.add(agent)
+        elif kind == "agent_complete" and not butler:
+            self._open.discard(agent)
+        else:
+            self._place = {"agent_start": "butler", "agent_resume": "resumed", "agent_complete": "completed",
+                           "done": "out"}.get(kind, self._place)

@@ -1,0 +1,62 @@
+"""A conversation, kept as it is said: one JSON line an entry in `conversations/ID.jsonl` of the home.
+
+Two turns are four entries, whoever worked on them; what was delegated stands inside the butler's entry. A line is
+written and synced before the next begins, and a torn last line (a crash in mid-write) is left out and cut.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from garrison.delegation.models import Said, Turn
+from garrison.errors import RecordCorrupt, UsageError
+from garrison.records import atomic
+
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,47}\Z")
+
+
+class Conversation:
+    """One conversation; without a folder it is kept in memory alone."""
+
+    def __init__(self, folder: Path | None = None, id_: str = "default") -> None:
+        if not _ID.match(id_):
+            raise UsageError(f"{id_!r:.60} cannot name a conversation; use 1 to 48 of a-z 0-9 -, "
+                             "first a letter or digit")
+        self.id = id_
+        self.path = folder / f"{id_}.jsonl" if folder is not None else None
+        self.entries: list[Said] = _read(self.path) if self.path is not None else []
+
+    def add(self, entry: Said) -> None:
+        """Keep one entry, durably."""
+        if self.path is not None:
+            atomic.make_directory(self.path.parent)
+            line = entry.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                atomic.write_all(descriptor, line)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        self.entries.append(entry)
+
+    def turns(self) -> tuple[Turn, ...]:
+        """What was said, for a context."""
+        return tuple(Turn(role=entry.role, content=entry.content) for entry in self.entries)
+
+
+def _read(path: Path) -> list[Said]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        os.truncate(path, whole)
+    try:
+        return [Said.model_validate_json(line) for line in data[:whole].splitlines() if line]
+    except ValidationError as error:
+        raise RecordCorrupt(path, f"it is no conversation ({error.error_count()} errors)") from error

@@ -1,0 +1,416 @@
+"""Delegation without models: schemas, states, times, contexts, crews, classification, and the order of events.
+
+The stories' own numbers: 2.3.1 and 2.3.2 (who works), 2.3.3 (what a specialist gets), 2.3.5 (the conversation is kept).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from garrison.agents.graph import AgentFailure, SessionSpec
+from garrison.delegation import classify, context
+from garrison.delegation.crew import Crew, read_crew
+from garrison.delegation.events import OrderBroken
+from garrison.delegation.events import Sequence as Numbers
+from garrison.delegation.history import Conversation
+from garrison.delegation.models import AgentResult, DelegationContext, Order, Preference, Turn
+from garrison.delegation.orchestrator import AgentOrchestrator
+from garrison.delegation.states import TRANSITIONS, AgentState, step
+from garrison.delegation.times import intervals
+from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, UsageError
+
+NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)  # a Thursday
+CREW = read_crew()
+Player = Callable[[str], "str | list[dict[str, Any]] | Exception | None"]
+
+
+class Played:
+    """A session whose words come from the stage's player of that name; None hangs."""
+
+    def __init__(self, spec: SessionSpec, stage: Stage) -> None:
+        self.spec, self.stage = spec, stage
+
+    async def connect(self) -> None:
+        self.stage.begun.append(self.spec.node_id)
+
+    async def ask(self, content: str) -> AsyncIterator[dict[str, Any]]:
+        self.stage.asked.append((self.spec.node_id, content))
+        said = self.stage.players[self.spec.node_id](content)
+        await asyncio.sleep(0)
+        if isinstance(said, Exception):
+            raise said
+        if said is None:
+            await asyncio.Event().wait()
+        for event in [{"kind": "text", "text": said}] if isinstance(said, str) else said or []:
+            yield event
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        return
+
+
+def orders(*delegations: dict[str, Any]) -> str:
+    return json.dumps({"delegations": list(delegations), "reasoning": "so", "confidence": 0.9})
+
+
+def order(intent: str, **more: Any) -> dict[str, Any]:
+    return {"intent": f"delegate_{intent}", "reasoning": f"{intent} knows", **more}
+
+
+class Stage:
+    """A crew whose members are played; `wants` is what the butler classifies."""
+
+    def __init__(self, wants: str = orders(), crew: Crew = CREW, **players: Player) -> None:
+        self.begun: list[str] = []
+        self.asked: list[tuple[str, str]] = []
+        self.wants, self.crew = [wants], crew
+        self.players: dict[str, Player] = {name: lambda _, name=name: f"{name} says so" for name in crew.names}
+        self.players["butler"] = self._butler
+        self.players |= players
+
+    def _butler(self, prompt: str) -> str:
+        if prompt.startswith("CLASSIFY"):
+            return self.wants.pop(0) if len(self.wants) > 1 else self.wants[0]
+        return "Here is what I know."
+
+    def given(self, agent: str) -> dict[str, Any]:
+        """What a specialist was given."""
+        prompt = next(text for name, text in self.asked if name == agent)
+        body: dict[str, Any] = json.loads(prompt.partition("```json\n")[2].partition("\n```")[0])
+        return body
+
+    def play(self, *messages: str, conversation: Conversation | None = None, **options: Any) -> list[list[Any]]:
+        """The events of each message."""
+        async def scene() -> list[list[Any]]:
+            async def sleep(_: float) -> None:
+                return
+            async with AgentOrchestrator(self.crew, conversation, clock=lambda: NOW, sleep=sleep,
+                                         connect=lambda spec: Played(spec, self), **options) as desk:
+                self.desk = desk
+                return [[event async for event in desk.stream(message)] for message in messages]
+        return asyncio.run(scene())
+
+
+def short(events: list[Any]) -> list[str]:
+    return [f"{one.type}({one.from_ + '>' + one.to if one.to else one.agent or ''})" for one in events]
+
+
+# ---- 2.3.1, 2.3.2: who works
+
+
+@pytest.mark.parametrize(("intent", "agent"), [
+    ("triage", "triage"), ("schedule", "scheduler"), ("draft", "communicator"), ("search", "navigator"),
+    ("learn", "preference_learner")])
+def test_2_3_1_and_2_the_butler_lets_the_specialist_of_the_intent_work(intent: str, agent: str) -> None:
+    stage = Stage(orders(order(intent)))
+    [events] = stage.play("What needs me?")
+    assert short(events) == ["agent_start(butler)", f"agent_delegate(butler>{agent})", f"text({agent})",
+                             f"agent_complete({agent})", "agent_resume(butler)", "text(butler)",
+                             "agent_complete(butler)", "done()"]
+    assert [event.id for event in events] == list(range(1, 9))
+    assert stage.begun == ["butler", agent], "nobody else is begun"
+    assert f"{agent} says so" in stage.asked[-1][1], "the butler folds the result in"
+
+
+def test_a_message_that_needs_nobody_is_answered_by_the_butler() -> None:
+    stage = Stage()
+    [events] = stage.play("Hello")
+    assert short(events) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
+    assert stage.begun == ["butler"]
+
+
+def test_several_specialists_work_side_by_side_and_one_resume_follows_the_last() -> None:
+    stage = Stage(orders(order("triage"), order("search"), order("triage")))
+    [events] = stage.play("What failed, and where is it in the code?")
+    kinds = short(events)
+    assert kinds[:3] == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_delegate(butler>navigator)"]
+    assert kinds.count("agent_resume(butler)") == 1
+    assert max(kinds.index("agent_complete(triage)"), kinds.index("agent_complete(navigator)")) < kinds.index(
+        "agent_resume(butler)")
+    assert kinds.count("agent_delegate(butler>triage)") == 1, "the same intent twice is one delegation"
+
+
+# ---- 2.3.3: what a specialist gets
+
+
+def test_2_3_3_the_context_has_entities_times_preferences_and_history() -> None:
+    stage = Stage(orders(order("triage", relevantEntities=["urgent nodes"], timeConstraints="last 24 hours")))
+    stage.wants.insert(0, orders())
+    stage.play("Hello", "Show what died in demo-1 in the last 24 hours, see src/app.py",
+               known=lambda: ("demo-1", "demo-2"),
+               preferences=lambda: [Preference(key="style", value="short", confidence=0.9)])
+    given = stage.given("triage")
+    assert given["parentAgent"] == "butler"
+    assert given["targetAgent"] == "triage"
+    assert given["relevantEntities"] == ["urgent nodes", "src/app.py", "demo-1"]
+    assert given["timeConstraints"] == "last 24 hours"
+    assert given["intervals"] == [{"words": "last 24 hours", "start": "2026-01-14T10:00:00Z",
+                                   "end": "2026-01-15T10:00:00Z"}]
+    assert given["userPreferences"] == [{"key": "style", "value": "short", "confidence": 0.9}]
+    assert [turn["content"] for turn in given["conversationHistory"]] == ["Hello", "Here is what I know."]
+    assert given["originalUserMessage"].startswith("Show what died")
+    assert given["delegationReasoning"] == "triage knows"
+
+
+def test_each_specialist_is_told_who_directs_it() -> None:
+    stage = Stage(orders(order("triage")))
+    prompts: dict[str, str] = {}
+
+    async def scene() -> None:
+        def connect(spec: SessionSpec) -> Played:
+            prompts[spec.node_id] = spec.system_prompt
+            return Played(spec, stage)
+        async with AgentOrchestrator(CREW, connect=connect) as desk:
+            await desk.handle_user_message("hi")
+            assert desk.graph.get_control_relationships() == {"butler": sorted(CREW.specialists)}
+    asyncio.run(scene())
+    assert "Agent 'butler' (delegates to you)" in prompts["triage"]
+    assert "Control Hierarchy" not in prompts["butler"]
+
+
+@pytest.mark.parametrize(("text", "words", "start", "end"), [
+    ("Review tomorrow 3pm with Ann", "tomorrow 3pm", "2026-01-16T15:00", "2026-01-16T16:00"),
+    ("what died in the last 24 hours?", "in the last 24 hours", "2026-01-14T10:00", "2026-01-15T10:00"),
+    ("deaths of the past 3 days", "the past 3 days", "2026-01-12T10:00", "2026-01-15T10:00"),
+    ("what happened yesterday?", "yesterday", "2026-01-14T00:00", "2026-01-15T00:00"),
+    ("what happened since yesterday?", "since yesterday", "2026-01-14T00:00", "2026-01-15T10:00"),
+    ("finish it by Friday", "by Friday", "2026-01-15T10:00", "2026-01-17T00:00"),
+    ("in the next 2 hours", "in the next 2 hours", "2026-01-15T10:00", "2026-01-15T12:00"),
+    ("the merge on 2026-01-20 at 14:30", "on 2026-01-20 at 14:30", "2026-01-20T14:30", "2026-01-20T15:30"),
+])
+def test_times_keep_the_words_and_mean_an_interval(text: str, words: str, start: str, end: str) -> None:
+    [found] = intervals(text, NOW)
+    assert found.words == words
+    assert [found.start, found.end] == [datetime.fromisoformat(moment + "+00:00") for moment in (start, end)]
+
+
+@pytest.mark.parametrize("text", ["How is run r1 doing?", "stop demo-2", "retry node build_3"])
+def test_what_is_no_time_is_none(text: str) -> None:
+    assert intervals(text, NOW) == ()
+
+
+def test_a_context_that_is_too_large_loses_its_oldest_history_and_says_so() -> None:
+    history = [Turn(role="user", content=f"{number} " + "x" * 400) for number in range(100)]
+    wanted = Order(intent="delegate_triage", reasoning="r", relevant_entities=("e",), time_constraints="today")
+    given = context.build("triage", wanted, "m" * 3000, history, NOW)
+    assert context.tokens(given) <= context.MAX_TOKENS
+    assert given.history_cut + len(given.conversation_history) == 100
+    assert given.conversation_history[-1].content.startswith("99 ")
+    one_more = given.model_copy(update={"history_cut": given.history_cut - 1, "conversation_history": tuple(
+        history[given.history_cut - 1:])})
+    assert context.tokens(one_more) > context.MAX_TOKENS, "no more was cut than had to be"
+
+
+def test_message_entities_and_times_are_never_cut() -> None:
+    wanted = Order(intent="delegate_triage", reasoning="r", relevant_entities=("e" * 3000,), time_constraints="today")
+    preferences = [Preference(key=f"k{number}", value="v" * 300, confidence=number / 100) for number in range(60)]
+    given = context.build("triage", wanted, "m" * 20_000, [Turn(role="user", content="old")], NOW,
+                          preferences=preferences)
+    assert (len(given.original_user_message), given.relevant_entities[0]) == (20_000, "e" * 3000)
+    assert given.time_constraints == "today"
+    assert given.conversation_history == ()
+    assert given.user_preferences == ()
+
+
+# ---- 2.3.5: the conversation is kept
+
+
+def test_2_3_5_two_turns_are_four_entries_and_the_delegation_stands_inside(tmp_path: Path) -> None:
+    stage = Stage(orders(order("triage")))
+    stage.wants.insert(0, orders())
+    stage.play("Hello", "Check my runs", conversation=Conversation(tmp_path, "c1"))
+    history = Conversation(tmp_path, "c1").entries
+    assert history == stage.desk.get_conversation_history()
+    assert [(one.role, one.content) for one in history] == [
+        ("user", "Hello"), ("assistant", "Here is what I know."),
+        ("user", "Check my runs"), ("assistant", "Here is what I know.")]
+    [kept] = history[3].delegations
+    assert kept.context.target_agent == kept.result.agent_type == "triage"
+    assert kept.result.success
+
+
+def test_a_torn_last_line_is_left_out_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+    Stage().play("Hello", conversation=Conversation(tmp_path, "c1"))
+    path = tmp_path / "c1.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"role": "us')
+    assert len(Conversation(tmp_path, "c1").entries) == 2
+    assert path.read_bytes() == whole
+    path.write_bytes(b"[]\n" + whole)
+    with pytest.raises(RecordCorrupt):
+        Conversation(tmp_path, "c1")
+    with pytest.raises(UsageError):
+        Conversation(tmp_path, "../c1")
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize("fate", [AgentFailure("invalid key", 401), None])
+def test_a_specialist_that_fails_or_hangs_is_a_result_and_the_order_holds(fate: Exception | None) -> None:
+    crew = Crew(CREW.butler, {"triage": CREW.specialists["triage"].__class__(
+        "triage", "x", "delegate_triage", timeout=0.05)})
+    stage = Stage(orders(order("triage")), crew, triage=lambda _: fate)
+    [events] = stage.play("What died?")
+    assert short(events) == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_complete(triage)",
+                             "agent_resume(butler)", "text(butler)", "agent_complete(butler)", "done()"]
+    assert [event.success for event in events if event.type == "agent_complete"] == [False, True]
+    [kept] = stage.desk.get_conversation_history()[1].delegations
+    assert not kept.result.success
+    assert ("invalid key" if fate else "no answer within") in kept.result.summary
+    assert set(stage.desk.states.values()) == {AgentState.IDLE}
+
+
+def test_a_classification_that_cannot_be_read_is_asked_for_once_more() -> None:
+    stage = Stage(orders(order("triage")))
+    stage.wants.insert(0, orders(order("fly")))
+    stage.play("What died?")
+    assert "nobody has the intent 'delegate_fly'" in stage.asked[1][1]
+    assert ("triage" in stage.begun) is True
+
+
+def test_a_butler_that_never_says_json_answers_itself_and_that_is_noted() -> None:
+    stage = Stage("I would rather talk.")
+    [events] = stage.play("What died?")
+    assert short(events)[-1] == "done()"
+    assert "could not be read" in stage.desk.get_conversation_history()[1].note
+
+
+def test_a_butler_that_fails_tells_what_was_found() -> None:
+    def butler(prompt: str) -> Any:
+        return orders(order("triage")) if prompt.startswith("CLASSIFY") else AgentFailure("no credit", 402)
+    stage = Stage(butler=butler)
+    [events] = stage.play("What died?")
+    assert short(events)[-3:] == ["text(butler)", "agent_complete(butler)", "done()"]
+    assert "triage says so" in events[-3].content
+    assert not events[-2].success
+
+
+def test_tools_and_tokens_are_counted_and_data_is_read() -> None:
+    def triage(_: str) -> Any:
+        return [{"kind": "tool", "name": "mcp__desk__runs", "id": "1", "input": {}},
+                {"kind": "tool_result", "id": "1", "text": "r1"},
+                {"kind": "text", "text": 'Two died.\n```json\n{"summary": "two died", "data": {"n": 2}}\n```'},
+                {"kind": "result", "usage": {"input_tokens": 5, "output_tokens": 7}}]
+    stage = Stage(orders(order("triage")), triage=triage)
+    stage.play("What died?")
+    [kept] = stage.desk.get_conversation_history()[1].delegations
+    assert kept.result == AgentResult(agent_type="triage", success=True, summary="two died", data={"n": 2},
+                                      tools_used=("runs",), tokens_used=12)
+
+
+def test_messages_of_one_conversation_wait_for_one_another() -> None:
+    stage = Stage()
+
+    async def scene() -> None:
+        async with AgentOrchestrator(CREW, connect=lambda spec: Played(spec, stage)) as desk:
+            await asyncio.gather(*(desk.handle_user_message(f"m{number}") for number in range(3)))
+            assert [one.role for one in desk.get_conversation_history()] == ["user", "assistant"] * 3
+    asyncio.run(scene())
+
+
+def test_nobody_is_spawned_who_is_not_there_and_nothing_is_nothing() -> None:
+    stage = Stage()
+
+    async def scene() -> None:
+        async with AgentOrchestrator(CREW, connect=lambda spec: Played(spec, stage)) as desk:
+            given = DelegationContext(target_agent="x", original_user_message="m", delegation_reasoning="r")
+            with pytest.raises(NotFound, match="triage"):
+                await desk.spawn_sub_agent("butler", given)
+            assert (await desk.spawn_sub_agent("triage", given)).summary == "triage says so"
+            with pytest.raises(UsageError):
+                await desk.handle_user_message("  ")
+    asyncio.run(scene())
+
+
+# ---- pure parts
+
+
+def test_the_states_are_a_table() -> None:
+    for old in AgentState:
+        for new in AgentState:
+            if new in TRANSITIONS[old]:
+                assert step("a", old, new) is new
+            else:
+                with pytest.raises(ForbiddenTransition):
+                    step("a", old, new)
+
+
+def test_events_out_of_order_are_a_mistake_of_this_program() -> None:
+    numbers = Numbers()
+    with pytest.raises(OrderBroken):
+        numbers.event("text", NOW, agent="butler", content="x")
+    numbers.event("agent_start", NOW, agent="butler")
+    numbers.event("agent_delegate", NOW, from_="butler", to="triage")
+    for kind, fields in (("agent_resume", {"agent": "butler"}), ("done", {}), ("agent_start", {"agent": "butler"}),
+                         ("text", {"agent": "butler", "content": "x"}), ("text", {"agent": "scheduler"})):
+        with pytest.raises(OrderBroken):
+            numbers.event(kind, NOW, **fields)
+    assert numbers.last_id == 2
+    assert numbers.event("text", NOW, agent="triage", content="a\nb").as_sse() == (
+        'id: 3\ndata: {"id":3,"type":"text","timestamp":"2026-01-15T10:00:00Z","agent":"triage","content":"a\\nb"}\n\n')
+
+
+def test_models_read_both_spellings_and_refuse_what_they_do_not_know() -> None:
+    body = {"agentType": "triage", "success": True, "summary": "s", "tokensUsed": 3}
+    known = AgentResult(agent_type="triage", success=True, summary="s", tokens_used=3)
+    assert AgentResult.model_validate(body) == known
+    assert AgentResult.model_validate(body).as_json()["tokensUsed"] == 3
+    for wrong in ({**body, "extra": 1}, {"agentType": "x"}):
+        with pytest.raises(ValidationError):
+            AgentResult.model_validate(wrong)
+    with pytest.raises(ValidationError):
+        Preference(key="k", value="v", confidence=1.5)
+
+
+@pytest.mark.parametrize("said", ["nothing", '{"delegations": 3}', '{"delegations": [{"intent": "x"}]}'])
+def test_a_classification_is_checked(said: str) -> None:
+    with pytest.raises(classify.Unreadable):
+        classify.read(said, CREW)
+
+
+def test_words_around_the_object_do_no_harm() -> None:
+    found = classify.read("Sure:\n```json\n" + orders(order("draft")) + "\n```", CREW)
+    assert [one.intent for one in found.delegations] == ["delegate_draft"]
+
+
+# ---- the crew's files
+
+
+def test_a_homes_own_crew_takes_the_place_of_the_shipped_one(tmp_path: Path) -> None:
+    assert tuple(CREW.specialists) == ("triage", "scheduler", "communicator", "navigator", "preference_learner")
+    (tmp_path / "delegation.toml").write_text(
+        '[butler]\ntext = "You serve."\n[agents.cook]\nprompt = "cook.md"\nmodel = "haiku"\ntools = ["runs"]\n')
+    (tmp_path / "cook.md").write_text("You cook.")
+    crew = read_crew(tmp_path)
+    assert (crew.names, crew.specialists["cook"].intent) == (("butler", "cook"), "delegate_cook")
+    assert (crew.specialists["cook"].prompt, crew.specialists["cook"].model) == ("You cook.", "haiku")
+    assert crew.of_intent("delegate_triage") is None
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("x = 1", "unknown table x"), ("[butler]\ntext = 'x'", "at least one specialist"), ("=", "Invalid"),
+    ("[butler]\ntext='x'\n[agents.butler]\ntext='y'", "never delegated to"),
+    ("[butler]\ntext='x'\n[agents.a]\n", "say prompt"), ("[butler]\ntext='x'\n[agents.a]\nprompt='no.md'", "no.md"),
+    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ncolour='red'", "unknown key colour"),
+    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ntimeout='5'", "wrong type"),
+    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\ntimeout=0", "above 0"),
+    ("[butler]\ntext='x'\n[agents.a]\ntext='y'\nintent='i'\n[agents.b]\ntext='y'\nintent='i'", "two specialists")])
+def test_a_crew_that_cannot_be_meant_is_refused_in_a_line(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "delegation.toml").write_text(text)
+    with pytest.raises(GarrisonError, match=why) as caught:
+        read_crew(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_interval_of_so_many_hours_from_now_is_short() -> None:
+    [found] = intervals("remind me in 2 hours", NOW)
+    assert found.start == NOW + timedelta(hours=2)

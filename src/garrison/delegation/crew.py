@@ -29,7 +29,8 @@ from garrison.errors import NotFound, UsageError
 FILE = "delegation.toml"
 TIMEOUT = 180.0
 """Seconds that a specialist may take, unless its table says otherwise."""
-_KEYS: dict[str, Any] = {"prompt": str, "text": str, "model": str, "about": str, "intent": str, "tools": list, "timeout": (int, float)}
+_KEYS: dict[str, Any] = {"prompt": str, "text": str, "model": str, "about": str, "intent": str, "tools": list,
+                         "timeout": (int, float)}
 
 
 @dataclass(frozen=True)

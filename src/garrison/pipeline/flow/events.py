@@ -49,7 +49,8 @@ class Suspended:
 class Resumed:
     """A run that waited, or that a budget or a person stopped, goes on.
 
-    `max_steps` replaces the budget. `again` also takes up a run that failed at a node: that node is visited again.
+    `max_steps` replaces the budget (that of a run that is running, too). `again` also takes up a run that failed at a
+    node: that node is visited again.
     """
 
     max_steps: int | None = None

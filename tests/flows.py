@@ -27,7 +27,7 @@ def program_of(body: str, **options: Any) -> Program:
 
 
 class Ride:
-    """One run, whose nodes give their scripted outcomes in turn (the last again and again; success without a script)."""
+    """One run, whose nodes give their scripted outcomes in turn, the last again and again; success without a script."""
 
     def __init__(self, body: str | Program, script: Script | None = None, context: Mapping[str, Any] | None = None,
                  seed: str = "", **options: Any) -> None:

@@ -85,5 +85,5 @@ def test_a_status_file_of_another_shape_is_refused_in_one_line(data: dict[str, A
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"x", float("nan"), {1: "x"}, (1, 2)])
 def test_what_json_cannot_keep_is_refused_by_its_key(value: object) -> None:
-    with pytest.raises(UsageError, match="'result' .* cannot be kept as JSON"):
+    with pytest.raises(UsageError, match=r"'result' .* cannot be kept as JSON"):
         check_json({"fine": {"a": [1, None, "x", 1.5]}, "result": value})

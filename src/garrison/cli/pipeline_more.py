@@ -122,7 +122,8 @@ def _when(folder: RunFolder, said: str) -> None:
 
 def _asking(folder: RunFolder) -> dict[str, tuple[RunFolder, dict[str, Any]]]:
     """The questions that are open in a run and in its children: gate → (its run, the question)."""
-    from garrison.pipeline.run_files import RunFolder, read_checkpoint
+    from garrison.pipeline.checkpoint import read_checkpoint
+    from garrison.pipeline.run_files import RunFolder
 
     found: dict[str, tuple[RunFolder, dict[str, Any]]] = {}
     for path in sorted((folder.root / "children").glob("*/journal.jsonl")):
@@ -141,8 +142,9 @@ def _asked(folder: RunFolder, node: str) -> tuple[RunFolder, dict[str, Any]] | N
 
 def show_run(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     """The status of one run of `pipeline run`."""
+    from garrison.pipeline.checkpoint import read_checkpoint
     from garrison.pipeline.parser import parse
-    from garrison.pipeline.run_files import read_checkpoint, read_run
+    from garrison.pipeline.run_files import read_run
     from garrison.pipeline.write import to_dot
 
     folder = find_place(run, home)
@@ -153,7 +155,7 @@ def show_run(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     if as_json:
         show_json({**seen, "running": folder.is_running(), "questions": questions})
         return
-    status = {name: outcome for name, outcome in seen["node_outcomes"].items()}
+    status = dict(seen["node_outcomes"])
     status |= {place["node"]: "active" for place in seen["in_flight"]}
     if dot:
         graph = parse(read_run(folder).begun.graph)

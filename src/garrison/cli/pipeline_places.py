@@ -1,4 +1,4 @@
-"""Where the runs of `garrison pipeline run` lie, and how one is named on the command line: by id, or by its directory."""
+"""Where the runs of `garrison pipeline run` lie, and how the command line names one: by id, or by its directory."""
 
 from __future__ import annotations
 

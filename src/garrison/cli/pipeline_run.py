@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from garrison.pipeline.engine import RunResult
     from garrison.pipeline.events import Event
     from garrison.pipeline.graph import Graph
-    from garrison.pipeline.run_files import Begun, RunFolder
+    from garrison.pipeline.run_files import Begun
 
 WAITING_CODE = 3
 _CODES = {"success": 0, "fail": 1, "waiting": WAITING_CODE}
@@ -95,9 +95,11 @@ def run(file: Path, run_dir: Path | None, tree: Path | None, values: tuple[str, 
 @click.argument("run", metavar="RUN")
 @click.option("--changed-graph", is_flag=True, help="Go on with the graph's file as it is now, though it was changed.")
 @click.option("--as-begun", is_flag=True, help="Go on with the graph as the run began, though its file was changed.")
+@click.option("--again", is_flag=True, help="Visit the node at which the run failed once more.")
 @_asking
 def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str | None, home: str | None, *,
-           changed_graph: bool, as_begun: bool, auto_approve: bool, stay: bool, as_json: bool, quiet: bool) -> None:
+           changed_graph: bool, as_begun: bool, again: bool, auto_approve: bool, stay: bool, as_json: bool,
+           quiet: bool) -> None:
     """Go on with RUN (an id, or its directory) where it was interrupted, suspended, or out of steps."""
     from garrison.pipeline.engine import run as run_graph
     from garrison.pipeline.parser import parse
@@ -111,8 +113,8 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
     _check_gates(graph, given)
     how = _means(graph, find_home(home), agent or begun.agent or "command", begun.simulated,
                  {**begun.simulated.get("labels", {}), **given}, auto_approve=auto_approve, as_json=as_json)
-    result = run_graph(text, run_dir=folder.root, max_steps=max_steps, resume=True, changed_graph=changed_graph,
-                       on_event=None if quiet or as_json else _progress, stay=stay, **how)
+    result = run_graph(text, run_dir=folder.root, max_steps=max_steps, resume=True, again=again,
+                       changed_graph=changed_graph, on_event=None if quiet or as_json else _progress, stay=stay, **how)
     _show(result, folder.root, as_json=as_json)
 
 
@@ -203,17 +205,18 @@ def _progress(event: Event) -> None:
 def _show(result: RunResult, directory: Path, *, as_json: bool) -> None:
     if as_json:
         show_json({**result.to_data(), "run_dir": str(directory)})
-    else:
-        words = {"success": "success", "fail": f"failed: {result.reason}", "waiting": f"waiting: {result.reason}"}
-        click.echo(f"{words[result.status]} after {result.steps} steps")
-        if result.status == "waiting":
-            say(f"answer with: {result.how}")
-        if result.status != "success":
-            say(f"then, go on with: garrison pipeline resume {directory}" if result.status == "waiting" else
-                f"files: {directory}")
+        sys.exit(_CODES[result.status])
+    words = {"success": "success", "fail": f"failed: {result.reason}", "waiting": f"waiting: {result.reason}"}
+    click.echo(f"{words[result.status]} after {result.steps} steps")
+    resume_it = f"garrison pipeline resume {directory}"
+    if result.status == "waiting":
+        say(f"do: {result.how}")
+        say(f"then go on with: {resume_it}")
+    elif result.status == "fail":
+        if result.detail and result.detail != result.reason:
+            say(result.detail)
+        ways = {"again": f"to visit the failed node once more: {resume_it} --again",
+                "budget": f"to go on: {resume_it}" + (f" --max-steps {result.steps * 2}"
+                                                      if result.reason == "max_steps_exceeded" else "")}
+        say(ways.get(result.resumable, f"its files: {directory}"))
     sys.exit(_CODES[result.status])
-
-
-def folder_of(folder: RunFolder) -> str:
-    """A run directory as commands show it."""
-    return str(folder.root)

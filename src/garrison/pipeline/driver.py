@@ -13,20 +13,32 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
+from garrison.pipeline.checkpoint import checkpoint_of, write_checkpoint, write_status
 from garrison.pipeline.events import Stream
 from garrison.pipeline.fidelity import FULL, Told, carried
-from garrison.pipeline.flow import Aborted, Change, Event, Finished, FlowState, Place, Suspended, TimedOut, advance, event_to_data
+from garrison.pipeline.flow import (
+    Aborted,
+    Change,
+    Event,
+    Finished,
+    FlowState,
+    Place,
+    Suspended,
+    TimedOut,
+    advance,
+    event_to_data,
+)
 from garrison.pipeline.graph import seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, as_outcome, failed, from_error, is_async
 from garrison.pipeline.handlers.registry import ADOPTING, OWN_TIMEOUT, Registry
 from garrison.pipeline.outcome import Outcome, check_json
 from garrison.pipeline.program import Program
-from garrison.pipeline.run_files import Begun, RunFolder, RunJournal, write_checkpoint
+from garrison.pipeline.run_files import Begun, RunFolder, RunJournal
 from garrison.pipeline.threads import in_thread
 from garrison.records import atomic
 
@@ -99,13 +111,14 @@ class Driver:
         self._saved_at = 0.0
         self._began = time.monotonic()
         self._told_threads: set[str] = set()
+        self._left: set[asyncio.Task[Any]] = set()
         self.how = ""
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
-    async def drive(self, started: list[Place]) -> None:
-        """Run until the run ends or waits; what is at work is ended first when this is cancelled."""
-        self._ready += started
+    async def drive(self, change: Change) -> None:
+        """Run from what `change` started until the run ends or waits; cancelled, it ends what is at work first."""
+        self.take_change(change)
         self.checkpoint()
         try:
             while not self.state.ended and not self.how:
@@ -167,7 +180,7 @@ class Driver:
         waits = [rest.waiting for rest in self._resting.values()]
         self.how = "; ".join(dict.fromkeys(one.how or "resume the run" for one in waits))
         self._apply(Suspended("; ".join(dict.fromkeys(one.reason for one in waits))))
-        self.stream.emit("PipelineWaiting", reason=self.state.reason, how=self.how)
+        self.stream.emit("PipelineWaiting", reason=self.state.detail, how=self.how)
 
     # ---- one attempt -------------------------------------------------------------------------------------------------
 
@@ -179,11 +192,11 @@ class Driver:
         resumed = self.options.resumed and place.id not in self._fresh
         if node.handler == "codergen":
             graph = self.program.graph
-            told = carried(graph, node, edge, Told(str(graph.attrs.get("goal", "")), self.scope.run, self.state.completed,
-                                                   self.state.outcomes, context))
+            history = Told(str(graph.attrs.get("goal", "")), self.scope.run, self.state.completed, self.state.outcomes,
+                           context)
+            told = carried(graph, node, edge, history)
             if told.fidelity == FULL and self._is_lost(told.thread, context):
-                told = carried(graph, node, edge, Told(str(graph.attrs.get("goal", "")), self.scope.run,
-                                                       self.state.completed, self.state.outcomes, context), lost=True)
+                told = carried(graph, node, edge, history, lost=True)
             told = self._steered(told)
         if self.hold is not None and self.registry.is_built_in(node.handler):
             folder = self._folder(place, keep=node.handler in ADOPTING)
@@ -207,7 +220,8 @@ class Driver:
         if raw is None:
             return told
         path.unlink(missing_ok=True)
-        return replace(told, preamble="\n\n".join(part for part in (raw.decode(errors="replace"), told.preamble) if part))
+        parts = (raw.decode(errors="replace"), told.preamble)
+        return replace(told, preamble="\n\n".join(part for part in parts if part))
 
     def _folder(self, place: Place, *, keep: bool) -> Path:
         """The folder of an attempt; a node at work twice at once (in two branches) gets a second one."""
@@ -317,15 +331,14 @@ class Driver:
         work.call.cancel()
         work.task.cancel()
         task = work.task
-        self._left = {one for one in getattr(self, "_left", set()) if not one.done()} | {task}
+        self._left = {one for one in self._left if not one.done()} | {task}
 
     async def _cancel(self, works: list[_Work]) -> None:
         for work in works:
             self._leaving(work) if work.task is not None else None
-        left = getattr(self, "_left", set())
-        if left:
-            await asyncio.wait(left)
-            for task in left:
+        if self._left:
+            await asyncio.wait(self._left)
+            for task in self._left:
                 _result(task)
 
     # ---- what is derived ---------------------------------------------------------------------------------------------
@@ -348,10 +361,7 @@ class Driver:
         for node in self._dirty:
             write_status(folder.node(node), node, self.state)
         self._dirty.clear()
-        try:
-            write_checkpoint(folder, found, durable=durable)
-        except GarrisonError:
-            raise
+        write_checkpoint(folder, found, durable=durable)
 
 
 def _result(task: asyncio.Task[Any]) -> Any:
@@ -391,40 +401,9 @@ def tell(stream: Stream, change: Change) -> None:
                     reason=place.reason)
     for what, path in change.branches:
         stream.emit(f"ParallelBranch{what.capitalize()}", branch=path)
+    for node in change.skipped:
+        stream.emit("NodeSkipped", node)
     for place in change.cancelled:
         stream.emit("NodeCancelled", place.node, place=place.id)
     for note in change.notes:
         stream.emit("Note", text=note)
-
-
-def status_of(state: FlowState) -> str:
-    """A run's status as people and programs are told it."""
-    return {"done": "success", "failed": "fail"}.get(state.status, state.status)
-
-
-def checkpoint_of(program: Program, state: FlowState, run: str, how: str) -> dict[str, Any]:
-    """Where a run is, as JSON."""
-    return {
-        "schema": 1, "run": run, "graph_hash": program.digest, "status": status_of(state), "reason": state.reason,
-        "detail": state.detail, "how": how, "steps": state.steps,
-        "current_node": state.completed[-1] if state.completed else "",
-        "next_nodes": [*dict.fromkeys([place.node for place in state.in_flight.values()]
-                                      + [move.node for move in state.queue])],
-        "in_flight": [asdict(place) for place in state.in_flight.values()],
-        "completed_nodes": list(state.completed),
-        "node_outcomes": {node: outcome.status for node, outcome in state.outcomes.items()},
-        "visits": dict(state.visits),
-        "counters": {"max_steps": state.max_steps, "redirects": state.redirects, "restarts": state.restarts},
-        "context": dict(state.context()),
-    }
-
-
-def write_status(folder: Path, node: str, state: FlowState) -> None:
-    """status.json of a node: its latest outcome."""
-    outcome = state.outcomes.get(node)
-    if outcome is None:
-        return
-    atomic.make_directory(folder)
-    body = {"node": node, "outcome": outcome.status, **outcome.to_data(), "visits": state.visits.get(node, 0)}
-    (folder / "status.json").write_text(json.dumps(body, ensure_ascii=False, indent=1), encoding="utf-8",
-                                        errors="backslashreplace")

@@ -12,28 +12,44 @@ began with is in its journal, so that a resume needs its directory and the handl
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import Refused, UsageError
 from garrison.pipeline.artifacts import Artifacts
-from garrison.pipeline.driver import Driver, Hold, Options, status_of
+from garrison.pipeline.checkpoint import status_of
+from garrison.pipeline.driver import Driver, Hold, Options
 from garrison.pipeline.events import Event, Stream
-from garrison.pipeline.flow import FlowState, Place, Restarted, Resumed, advance, begin, event_from_data, event_to_data
+from garrison.pipeline.flow import (
+    Aborted,
+    Change,
+    Finished,
+    FlowState,
+    Place,
+    Restarted,
+    Resumed,
+    advance,
+    event_from_data,
+    event_to_data,
+    opening,
+)
 from garrison.pipeline.graph import Graph, flag, text
-from garrison.pipeline.handlers.call import DETERMINISTIC, Scope
+from garrison.pipeline.handlers.call import Scope
 from garrison.pipeline.handlers.codergen import NO_AGENT
 from garrison.pipeline.handlers.registry import ADOPTING, Registry
 from garrison.pipeline.lint import errors, lint
-from garrison.pipeline.outcome import FAIL, Outcome, check_json
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, Outcome, check_json
 from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.program import Program, compile_graph
 from garrison.pipeline.questions import as_answerer
 from garrison.pipeline.run_files import BEGUN, GRAPH, Begun, Recorded, RunFolder, RunJournal, recorded
+from garrison.pipeline.transforms import Transform, prepare
 from garrison.pipeline.write import to_dot
 from garrison.records import atomic
 from garrison.system.clock import SystemClock
@@ -45,8 +61,8 @@ GraphLike = Graph | Path | str
 class RunResult:
     """How a run ended: status `success`, `fail` or `waiting`; why; and everything that it did.
 
-    `completed_nodes` names every visit that ended, in order; `node_outcomes` the latest outcome of each node. `how` says
-    what a waiting run waits for, `resumable` whether a failed one can go on (`budget`: with a larger one; `again`).
+    `completed_nodes` names every visit that ended, in order; `node_outcomes` the latest outcome of each node. `how`
+    says what a waiting run waits for, `resumable` whether a failed one can go on (`budget`, `again`).
     """
 
     status: str
@@ -96,7 +112,7 @@ async def run_async(
     answerer: Any = None, agent: Any = None, on_event: Callable[[Event], None] | None = None, seed: str | None = None,
     resume: bool = False, again: bool = False, changed_graph: bool = False, tree: str | Path | None = None,
     environ: Mapping[str, str] | None = None, stay: bool = False, depth: int = 0, flow: str | None = None,
-    notes: Mapping[str, Any] | None = None, own_loop: bool = False,
+    transforms: Sequence[Transform] = (), notes: Mapping[str, Any] | None = None, own_loop: bool = False,
     on_checkpoint: Callable[[Mapping[str, Any]], None] | None = None, idle: Callable[[], bool] | None = None,
 ) -> RunResult:
     """Run `graph` (a Graph, a path, or the text of one) to its end, or until it waits for somebody.
@@ -123,12 +139,13 @@ async def run_async(
                           "give another directory")
         journal = None
     try:
-        opened = _resumed(journal, registry, graph, flow, changed=changed_graph) if journal else \
-            _new(graph, registry, initial, folder, seed, max_steps, flow, tree, dict(notes or {}), clock.utc())
+        opened = _resumed(journal, registry, graph, flow, transforms, changed=changed_graph) if journal else \
+            _new(graph, registry, initial, folder, seed, max_steps, flow, tree, dict(notes or {}), clock.utc(),
+                 transforms)
         if folder is not None and journal is None:
             journal = RunJournal(folder, clock.utc)
             _write_beginning(folder, journal, opened.begun)
-        scope = Scope(opened.begun.run, opened.program.graph, Path(tree or opened.begun.tree), environ=_environ(environ),
+        scope = Scope(opened.begun.run, opened.program.graph, Path(tree or opened.begun.tree), _environ(environ),
                       directory=folder.root if folder else None, agent=agent, answerer=as_answerer(answerer),
                       artifacts=Artifacts(folder.artifacts if folder else None), seed=opened.begun.seed, depth=depth,
                       stay=stay, base=Path(opened.begun.base), handlers=dict(handlers or {}), on_event=on_event)
@@ -156,8 +173,7 @@ class _Opened:
     begun: Begun
     program: Program
     state: FlowState
-    started: list[Place]
-    suspended: bool = False
+    change: Change
     active_s: float = 0.0
 
 
@@ -171,45 +187,50 @@ def read_graph(graph: GraphLike) -> tuple[Graph, str]:
     return parse(graph), graph
 
 
-def prepared(graph: Graph, registry: Registry, max_steps: int | None, flow: str | None) -> Program:
-    """The program of a graph; Refused, with the place of the first error, when it cannot be run."""
-    from garrison.pipeline.transforms import prepare
+def digest_of(graph: Graph) -> str:
+    """What tells a graph from another: a hash of what it says, not of how it is written."""
+    return hashlib.sha256(to_dot(graph).encode("utf-8", "surrogatepass")).hexdigest()
 
-    found = errors(lint(graph))
+
+def prepared(graph: Graph, registry: Registry, max_steps: int | None, flow: str | None,
+             transforms: Sequence[Transform] = ()) -> Program:
+    """The program of a graph; Refused, with the place of the first error, when it cannot be run."""
+    if transforms:
+        graph = prepare(graph, transforms)
+    found = errors(lint(graph, registry.names()))
     if found:
-        first, more = found[0], f" (and {len(found) - 1} more; see garrison pipeline validate)" if len(found) > 1 else ""
+        first = found[0]
+        more = f" (and {len(found) - 1} more; see garrison pipeline validate)" if len(found) > 1 else ""
         where = f"{graph.source}:{first.line}:{first.column}" if first.line else graph.source
         raise Refused(f"{where}: {first} ({first.rule}){more}")
-    graph = prepare(graph)
+    if not transforms:
+        graph = prepare(graph)
     registry.check(graph)
     return compile_graph(graph, max_steps=max_steps, flow=flow)
 
 
 def _new(given: Any, registry: Registry, initial: Mapping[str, Any] | None, folder: RunFolder | None, seed: str | None,
-         max_steps: int | None, flow: str | None, tree: str | Path | None, notes: dict[str, Any], at: str) -> _Opened:
+         max_steps: int | None, flow: str | None, tree: str | Path | None, notes: dict[str, Any], at: str,
+         transforms: Sequence[Transform]) -> _Opened:
     graph, written = read_graph(given)
     context = dict(initial or {})
     check_json(context, "initial")
-    program = prepared(graph, registry, max_steps, flow)
+    program = prepared(graph, registry, max_steps, flow, transforms)
     run = folder.root.name if folder else graph.id or "run"
     named = graph.source if not graph.source.startswith("<") else ""
-    begun = Begun(run, written, os.path.abspath(named) if named else "", program.digest, context,  # noqa: PTH100
+    begun = Begun(run, written, os.path.abspath(named) if named else "", digest_of(graph), context,  # noqa: PTH100
                   run if seed is None else seed, program.max_steps, str(Path(tree).absolute() if tree else Path.cwd()),
                   str(Path(named).absolute().parent) if named else str(Path.cwd()), at,
                   agent=str(notes.get("agent", "")), simulated=notes.get("simulated") or {}, flow=flow or "")
-    state, started = first_state(program, begun)
-    return _Opened(begun, program, state, started)
+    return _Opened(begun, program, *first_state(program, begun))
 
 
-def first_state(program: Program, begun: Begun) -> tuple[FlowState, list[Place]]:
-    """The state that a run begins with, and what is in flight first."""
-    if begun.state:
-        import json
-
-        state = FlowState.from_data(json.loads(begun.state))
-    else:
-        state = begin(program, begun.initial, begun.seed)
-    return state, [*state.in_flight.values()]
+def first_state(program: Program, begun: Begun) -> tuple[FlowState, Change]:
+    """The state that a run begins with, and what beginning it brought about."""
+    if not begun.state:
+        return opening(program, begun.initial, begun.seed)
+    state = FlowState.from_data(json.loads(begun.state))
+    return state, Change(started=[*state.in_flight.values()])
 
 
 def folded(program: Program, found: Recorded) -> FlowState:
@@ -220,31 +241,31 @@ def folded(program: Program, found: Recorded) -> FlowState:
     return state
 
 
-def _resumed(journal: RunJournal, registry: Registry, given: Any, flow: str | None, *, changed: bool) -> _Opened:
+def _resumed(journal: RunJournal, registry: Registry, given: Any, flow: str | None,
+             transforms: Sequence[Transform], *, changed: bool) -> _Opened:
     found = recorded(journal.entries, journal.folder.journal)
     begun = found.begun
     graph = parse(begun.graph, begun.source or "<graph>")
-    program = prepared(graph, registry, begun.max_steps, begun.flow or None)
-    if program.digest != begun.hash:
-        raise Refused(f"{journal.folder.root}: the graph means something else to this garrison than when the run began; "
-                      "begin a new run")
+    if digest_of(graph) != begun.hash:
+        raise Refused(f"{journal.folder.root}: the graph means something else to this garrison than when the run "
+                      "began; begin a new run")
+    program = prepared(graph, registry, begun.max_steps, begun.flow or None, transforms)
     state = folded(program, found)
     if given is not None:
         other, written = read_graph(given)
-        anew = prepared(other, registry, begun.max_steps, flow or begun.flow or None)
-        if anew.digest != program.digest:
+        if digest_of(other) != begun.hash:
             if not changed:
                 raise Refused(f"the graph differs from the one that the run in {journal.folder.root} began with; say "
                               "so (--changed-graph, changed_graph=True), or begin a new run")
+            anew = prepared(other, registry, begun.max_steps, flow or begun.flow or None, transforms)
             program, state = _moved(journal, begun, anew, state, written)
-    return _Opened(begun, program, state, [*state.in_flight.values()], active_s=found.active_s)
+    return _Opened(begun, program, state, Change(started=[*state.in_flight.values()]), found.active_s)
 
 
 def _moved(journal: RunJournal, begun: Begun, program: Program, state: FlowState, written: str,
            ) -> tuple[Program, FlowState]:
     """Go on in a changed graph: what is in flight must still be there."""
-    import json
-
+    digest = digest_of(read_graph(written)[0])
     lost = [node for node in [*(place.node for place in state.in_flight.values()),
                               *(move.node for move in state.queue)] if node not in program.units]
     if lost or state.fans:
@@ -256,15 +277,13 @@ def _moved(journal: RunJournal, begun: Begun, program: Program, state: FlowState
         place["via"] = -1
     for move in data["queue"]:
         move["via"] = -1
-    begun.graph, begun.hash = written, program.digest
-    journal.append(GRAPH, {"graph": written, "hash": program.digest, "state": json.dumps(data, ensure_ascii=False)})
+    begun.graph, begun.hash = written, digest
+    journal.append(GRAPH, {"graph": written, "hash": digest, "state": json.dumps(data, ensure_ascii=False)})
     atomic.write(journal.folder.graph, written.encode())
     return program, FlowState.from_data(data)
 
 
 def _write_beginning(folder: RunFolder, journal: RunJournal, begun: Begun) -> None:
-    import json
-
     atomic.write(folder.graph, begun.graph.encode("utf-8", "surrogatepass"), durable=False)
     manifest = {"run": begun.run, "source": begun.source, "graph_hash": begun.hash, "began_at": begun.at,
                 "tree": begun.tree, "seed": begun.seed, "forked": begun.forked}
@@ -289,14 +308,12 @@ async def _driven(driver: Driver, opened: _Opened, *, max_steps: int | None, aga
     state, stream = driver.state, driver.stream
     stream.emit("PipelineResumed" if driver.options.resumed else "PipelineStarted",
                 name=opened.program.graph.id or "", steps=state.steps)
-    started = opened.started
+    change = opened.change
     if driver.options.resumed:
-        started = _go_on(driver, max_steps=max_steps, again=again)
-    if not state.ended:
-        await driver.drive(started)
-    else:
-        driver.checkpoint(durable=True)
-    found = RunResult(status_of(state), state.reason, list(state.completed), dict(state.outcomes), state.steps,
+        change = Change(started=_go_on(driver, max_steps=max_steps, again=again))
+    await driver.drive(change)
+    reason = state.detail if state.status == "waiting" else state.reason
+    found = RunResult(status_of(state), reason, list(state.completed), dict(state.outcomes), state.steps,
                       dict(state.context()), driver.scope.run, state.detail, driver.how, state.resumable)
     if state.ended:
         stream.emit("PipelineFinished", status=found.status, reason=found.reason, steps=found.steps)
@@ -307,16 +324,22 @@ def _go_on(driver: Driver, *, max_steps: int | None, again: bool) -> list[Place]
     """Bring a run that was interrupted, suspended or stopped back to work; the places to run now."""
     state = driver.state
     if state.status == "running":
-        if max_steps is not None:
+        if max_steps is not None and max_steps != state.max_steps:
+            _event(driver, Aborted("resumed with another budget"))
             _event(driver, Resumed(max_steps=max_steps))
+            return [*state.in_flight.values()]
         for place in [*state.in_flight.values()]:
             _interrupted(driver, place)
-        return [*state.in_flight.values()]
-    wanted = state.status == "waiting" or (state.resumable == "budget" and max_steps is not None) \
-        or (state.resumable and again)
-    if wanted:
+    elif state.status == "waiting" or (state.resumable and (again or _has_budget(state, max_steps))):
         _event(driver, Resumed(max_steps=max_steps, again=again))
     return [*state.in_flight.values()]
+
+
+def _has_budget(state: FlowState, max_steps: int | None) -> bool:
+    """Whether a run that a budget stopped may go on: with more steps, or another while of the same length."""
+    if state.resumable != "budget":
+        return False
+    return state.reason != "max_steps_exceeded" or (max_steps or 0) > state.steps
 
 
 def _interrupted(driver: Driver, place: Place) -> None:
@@ -330,10 +353,9 @@ def _interrupted(driver: Driver, place: Place) -> None:
         end_left(driver.hold.folder.node(place.node))
     policy = text(node.attrs, "on_resume", "rerun")
     if flag(node.attrs, "side_effecting") and policy == "fail":
-        from garrison.pipeline.flow import Finished
-
         why = f"{place.node} was interrupted, has side effects, and says on_resume=fail"
-        _event(driver, Finished(place.id, Outcome(FAIL, failure_reason=why, failure_class=DETERMINISTIC), place.attempt))
+        lost = Outcome(FAIL, failure_reason=why, failure_class=DETERMINISTIC)
+        _event(driver, Finished(place.id, lost, place.attempt))
     else:
         _event(driver, Restarted(place.id, "the attempt before was interrupted"))
 

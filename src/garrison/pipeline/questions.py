@@ -76,7 +76,8 @@ class Answerer(Protocol):
 
 # ---- what an option is called ----------------------------------------------------------------------------------------
 
-_ACCELERATOR = re.compile(r"\s*(?:\[(?P<a>[^\]\s]{1,8})\]\s*|(?P<b>\w{1,3})\)\s*|(?P<c>\w)\s+-\s+)(?P<rest>.*)", re.DOTALL)
+_ACCELERATOR = re.compile(r"\s*(?:\[(?P<a>[^\]\s]{1,8})\]\s*|(?P<b>\w{1,3})\)\s*|(?P<c>\w)(?:\s+-|:)\s+)(?P<rest>.*)",
+                          re.DOTALL)
 
 
 def accelerator(label: str) -> tuple[str, str]:
@@ -95,8 +96,8 @@ def options_of(labels: Iterable[tuple[str, str]]) -> tuple[Option, ...]:
     pairs = [(accelerator(label), label, target) for label, target in labels]
     taken = {key.casefold() for (key, _), _, _ in pairs if key}
     found = []
-    for number, ((key, rest), label, target) in enumerate(pairs, 1):
-        name = rest or label.strip() or target
+    for number, ((written, rest), label, target) in enumerate(pairs, 1):
+        key, name = written, rest or label.strip() or target
         if not key:
             first = next((letter.upper() for letter in name if letter.isalnum()), "")
             key = first if first and first.casefold() not in taken else str(number)

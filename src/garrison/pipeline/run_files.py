@@ -26,8 +26,8 @@ from garrison.records.journal import BLOB_BYTES, SNAPSHOT_EVERY, Entry, Writer, 
 from garrison.records.life import LifeLock, is_held
 from garrison.system.failpoint import here
 
-BEGUN, FLOW, GRAPH, SUSPENDED, SNAPSHOT = "begun", "flow", "graph", "suspended", "snapshot"
-"""The kinds of records: how it began, one event of the machine, a changed graph, a suspension, a compacted journal."""
+BEGUN, FLOW, GRAPH, SNAPSHOT = "begun", "flow", "graph", "snapshot"
+"""The kinds of records: how it began, one event of the machine, a changed graph, a compacted journal."""
 
 _RESERVED = frozenset({"artifacts", "answers", "signals", "children", "blobs", "attempts"})
 _PLAIN = re.compile(r"[\w -][\w. -]{0,99}\Z")
@@ -48,8 +48,12 @@ class RunFolder:
         self.artifacts = self.root / "artifacts"
 
     def exists(self) -> bool:
-        """Whether a run was begun here."""
-        return self.journal.is_file() and self.journal.stat().st_size > 0
+        """Whether a run was begun here; the torn beginning of a first record is none."""
+        try:
+            with self.journal.open("rb") as file:
+                return b"\n" in file.read(1 << 20)
+        except FileNotFoundError:
+            return False
 
     def is_running(self) -> bool:
         """Whether some process runs it now."""
@@ -97,6 +101,8 @@ class Begun:
     """The state it began with, as JSON, where it was forked from another run."""
     forked: str = ""
     """The run and node it was forked from."""
+    flow: str = ""
+    """`walk` or `dag` if the caller said so; empty: as the graph says."""
 
     def to_data(self) -> dict[str, Any]:
         """As a journal record's data; large parts as text of their own, so that they may become blobs."""
@@ -116,8 +122,8 @@ class Recorded:
     begun: Begun
     snapshot: dict[str, Any] | None
     events: list[dict[str, Any]]
-    suspended: dict[str, Any] | None = None
-    """Why it waits, if it does."""
+    active_s: float = 0.0
+    """Seconds that it was at work, since a time limit stopped it if one did."""
 
 
 def read_run(folder: RunFolder) -> Recorded:
@@ -139,14 +145,35 @@ def recorded(entries: list[Entry], path: Path) -> Recorded:
             raise RecordCorrupt(path, "it does not say how the run began")
         elif entry.kind == FLOW:
             found.events.append(unpacked(entry.data))
-            found.suspended = None
         elif entry.kind == GRAPH:
             found.begun.graph, found.begun.hash = entry.data["graph"], entry.data["hash"]
-        elif entry.kind == SUSPENDED:
-            found.suspended = entry.data
+            found.snapshot, found.events = json.loads(entry.data["state"]), []
     if found is None:
         raise RecordCorrupt(path, "it does not say how the run began")
+    found.active_s = _active(entries)
     return found
+
+
+def _active(entries: list[Entry]) -> float:
+    """The seconds between the first and the last record of each writer, summed up; anew after a time limit."""
+    total, epoch, first, last = 0.0, -1, 0.0, 0.0
+    for entry in entries:
+        at = _epoch_s(entry.at)
+        if entry.epoch != epoch:
+            total, epoch, first = total + last - first, entry.epoch, at
+        last = at
+        if entry.kind == FLOW and entry.data["event"].get("event") == "timed_out":
+            total, first = 0.0, last
+    return total + last - first
+
+
+def _epoch_s(at: str) -> float:
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(at).timestamp()
+    except ValueError:
+        return 0.0
 
 
 class RunJournal:
@@ -198,31 +225,13 @@ class RunJournal:
         self._lock.release()
 
 
-def write_checkpoint(folder: RunFolder, checkpoint: Mapping[str, Any], *, durable: bool) -> None:
-    """Replace checkpoint.json."""
-    body = json.dumps(checkpoint, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace")
-    atomic.write(folder.checkpoint, body, durable=durable)
-
-
-def read_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
-    """What checkpoint.json says; None if there is none. It may be a moment older than the journal."""
-    raw = atomic.read(folder.checkpoint)
-    if raw is None:
-        return None
-    try:
-        found: dict[str, Any] = json.loads(raw)
-    except ValueError as error:
-        raise RecordCorrupt(folder.checkpoint, f"it is no JSON ({error})") from None
-    return found
-
-
 # ---- a step's record: large values are top-level texts, which the journal keeps as blobs -----------------------------
 
 
 def packed(event: Mapping[str, Any]) -> dict[str, Any]:
     """An event as a record's data: values of its outcome's context that are large stand beside it as JSON texts."""
-    outcome = event.get("outcome")
-    updates = outcome.get("context_updates") if isinstance(outcome, dict) else None
+    outcome: dict[str, Any] = event.get("outcome") or {}
+    updates = outcome.get("context_updates")
     if not updates:
         return {"event": dict(event)}
     small: dict[str, Any] = {}

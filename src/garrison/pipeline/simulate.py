@@ -25,7 +25,8 @@ def handlers_for(graph: Graph, outcomes: Told, labels: Mapping[str, str]) -> dic
     """A handler for every type of the graph that garrison knows; gates are asked as ever, unless told an outcome."""
     for node in outcomes:
         if node not in graph.nodes:
-            raise UsageError(f"--outcome names {node!r:.40}, which is no node; there are {', '.join(graph.nodes)}"[:400])
+            some = ", ".join([*graph.nodes][:12])
+            raise UsageError(f"--outcome names {node!r:.40}, which is no node; the graph has {some}")
     kinds = {node.handler for node in graph.nodes.values()} - {*OWN}
     known = {kind for kind in kinds if kind in BUILT_IN or kind.startswith("session.") or kind in offered()}
 
@@ -67,6 +68,6 @@ def parse_outcomes(words: Iterable[str]) -> dict[str, tuple[str, int | None]]:
         status, colon, times = rest.partition(":")
         folded = fold_status(status) if status else None
         if not equals or not node or folded is None or (colon and not (times.isdigit() and int(times) > 0)):
-            raise UsageError(f"--outcome {word!r:.60} is not NODE=STATUS[:TIMES] with a status of {', '.join(STATUSES)}")
+            raise UsageError(f"--outcome {word!r:.60} is not NODE=STATUS[:TIMES], STATUS one of {', '.join(STATUSES)}")
         found[node] = (folded, int(times) if colon else None)
     return found

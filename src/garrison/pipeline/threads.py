@@ -30,12 +30,13 @@ async def in_thread(work: Callable[[], T]) -> T:
             future.set_result(result)  # type: ignore[arg-type]
 
     def body() -> None:
-        result, failure = None, None
+        result: T | None = None
+        failure: BaseException | None = None
         try:
             result = context.run(work)
-        except StopIteration as error:  # a future cannot carry it
-            failure = RuntimeError(f"StopIteration: {error}")
-        except BaseException as error:  # noqa: BLE001  # it is the caller's to judge
+        except (StopIteration, SystemExit, KeyboardInterrupt) as error:  # a future cannot carry them
+            failure = RuntimeError(f"{type(error).__name__}: {error}")
+        except BaseException as error:  # it is the caller's to judge
             failure = error
         with suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(settle, result, failure)

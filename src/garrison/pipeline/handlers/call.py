@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from garrison.errors import UsageError
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SUCCESS, Outcome, fold_status, from_status_file
+from garrison.pipeline.transforms import expand_context
 
 if TYPE_CHECKING:
     from garrison.pipeline.artifacts import Artifacts
@@ -101,7 +102,7 @@ class Call:
     @property
     def prompt(self) -> str:
         """What the node asks for: its prompt, else its label."""
-        return str(self.node.attrs.get("prompt") or self.node.label)
+        return expand_context(str(self.node.attrs.get("prompt") or self.node.label), self.context)
 
     @property
     def text(self) -> str:

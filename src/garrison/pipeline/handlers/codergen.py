@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.pipeline.fidelity import FULL
+from garrison.pipeline.graph import flag
 from garrison.pipeline.handlers.call import Call, Handler, Waiting, as_outcome, failed, from_status, is_async
 from garrison.pipeline.outcome import SUCCESS, Outcome
 
@@ -77,6 +78,9 @@ def _judged(call: Call, said: Any, folder: Path | None) -> Outcome:
         outcome = from_status(written, f"{call.node.id}'s status file")
     elif isinstance(said, str):
         outcome = Outcome(SUCCESS, notes=response[:_SHOWN])
+    elif said is None and not flag(call.attrs, "auto_status"):
+        outcome = failed(f"the agent of {call.node.id} said nothing; let it return its response, or set "
+                         "auto_status=true", "silent")
     else:
         outcome = as_outcome(said, f"the agent of {call.node.id}")
     return _with(outcome, {**updates, **outcome.context_updates})

@@ -1,8 +1,8 @@
 """subgraph and stack.manager_loop: a pipeline within a pipeline, in a run directory of its own below the parent's.
 
-`subgraph` runs another file (`graph_ref`) once; how that ends is the node's outcome. `stack.manager_loop` starts a child
-(`stack.child_dotfile` of the node or the graph) and looks at it every `manager.poll_interval`, `manager.max_cycles`
-times at most: `observe` puts its state under `stack.child.*`, `steer` writes the node's prompt into the folder of what
+`subgraph` runs another file (`graph_ref`) once; how that ends is the node's outcome. `stack.manager_loop` starts a
+child (`stack.child_dotfile` of the node or the graph) and looks at it every `manager.poll_interval`,
+`manager.max_cycles` times at most: `observe` puts its state under `stack.child.*`, `steer` writes the node's prompt into the folder of what
 the child does now, `wait` waits. It ends with its child, or when `manager.stop_condition` holds, which ends the child.
 
 A child's run directory is kept: a resumed parent resumes it. A child that waits for a person makes its parent wait.
@@ -187,7 +187,7 @@ async def _child(call: Call, path: Path, telemetry: dict[str, Any] | None = None
 
     directory = None
     if call.run.directory is not None:
-        directory = call.run.directory / "children" / quote(f"{call.place.id}.{call.attempt}", safe="#.")
+        directory = call.run.directory / "children" / quote(f"{call.place.id}.{call.place.failed}", safe="#.")
     workdir = text(call.attrs, "stack.child_workdir") or text(call.graph.attrs, "stack.child_workdir")
 
     def observe(checkpoint: Mapping[str, Any]) -> None:
@@ -198,8 +198,9 @@ async def _child(call: Call, path: Path, telemetry: dict[str, Any] | None = None
     return await run_async(
         None if resume else path, initial=None if resume else _initial(call), handlers=call.run.handlers,
         run_dir=directory, answerer=call.run.answerer, agent=call.run.agent, on_event=call.run.on_event,
-        seed=f"{call.run.seed}/{call.place.id}", resume=resume, tree=call.run.base / workdir if workdir else call.run.tree,
-        environ=call.run.environ, depth=call.run.depth + 1, stay=call.run.stay,
+        seed=f"{call.run.seed}/{call.place.id}", resume=resume,
+        tree=call.run.base / workdir if workdir else call.run.tree, environ=call.run.environ,
+        depth=call.run.depth + 1, stay=call.run.stay,
         on_checkpoint=observe, idle=call.idle)
 
 

@@ -80,7 +80,7 @@ class Registry:
         for node in graph.nodes.values():
             if node.handler not in OWN and self.get(node.handler) is None:
                 place = f"{graph.source}:{node.line}:{node.column}: " if node.line else ""
-                raise UsageError(f"{place}node {node.id} has the type {node.handler!r:.40}, which nothing here handles; "
+                raise UsageError(f"{place}node {node.id} has the type {node.handler!r:.40}, which nothing handles; "
                                  f"there are {', '.join(self.names())} (a package offers more as {GROUP}, a program by "
                                  "handlers={...})")
 

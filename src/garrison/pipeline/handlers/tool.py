@@ -118,8 +118,8 @@ def _judged(call: Call, result: JobResult, folder: Path) -> Outcome:
     output, said = _output(folder / "output.log"), read_said(folder)
     updates: dict[str, Any] = {"tool.output": output, "tool.exit_code": result.exit_code}
     if result.timed_out:
-        limit = text(call.attrs, "timeout")
-        return Outcome(FAIL, failure_reason=f"timed out after {limit}", failure_class="timeout", context_updates=updates)
+        why = f"timed out after {text(call.attrs, 'timeout')}"
+        return Outcome(FAIL, failure_reason=why, failure_class="timeout", context_updates=updates)
     if not result.ok:
         last = tail(folder / "stderr.log", 3) or tail(folder / "output.log", 3)
         how = ending(result.exit_code) or f"exit {result.exit_code}"

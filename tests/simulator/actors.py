@@ -14,8 +14,9 @@ from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
 
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.layers import guardian_policy, launcher_policy, run_state, runner_policy
+from garrison.layers.acts import Act, Decision
 from garrison.layers.guardian import implied_phase
-from garrison.layers.guardian_policy import Act, Decision, GuardianView, Merge
+from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
 from garrison.layers.run_state import RUN_STATUS, RunState
 from garrison.layers.runner import SIGNAL_GRACE

@@ -9,7 +9,8 @@ import pytest
 
 from garrison.errors import Fenced, ForbiddenTransition
 from garrison.layers import guardian_policy, launcher_policy, runner_policy
-from garrison.layers.guardian_policy import Decision, GuardianView, Merge
+from garrison.layers.acts import Decision
+from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
 from garrison.layers.run_state import RunState, fold, from_snapshot, to_snapshot
 from garrison.layers.runner_policy import RunnerFacts, RunnerView

@@ -10,7 +10,7 @@ import pytest
 from tests.simulator.simulation import Failed, simulate
 
 from garrison.layers import guardian_policy, run_state, runner_policy
-from garrison.layers.guardian_policy import Decision
+from garrison.layers.acts import Decision
 from garrison.merge import decide as merge_decide
 from garrison.records import store
 from garrison.supervise import evidence, lease, restart, verdict

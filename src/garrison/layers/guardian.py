@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition
 from garrison.layers import guardian_policy as policy
+from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
-from garrison.layers.guardian_policy import Act, GuardianView, Merge
+from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import RUN_STATUS, RunState, fold, to_snapshot
@@ -68,7 +69,7 @@ class Guardian:
         self.exit_code: int | None = None
         self._told: dict[str, str] = {}
         self._view: GuardianView | None = None
-        self._decision = policy.Decision([])
+        self._decision = Decision([])
         self._phase = "planning"
         self._since_snapshot = len(journal.entries)
         self._inbox = signals.inbox(world.home, life.key)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.layers.acts import Act, Decision
 from garrison.layers.parking import BY_HAND, UNFINISHED, guidance, resting, summary, waits_for_a_person
 from garrison.pipeline.routing import finished, first_status, frontier
 from garrison.records.signals import objection
 from garrison.supervise.restart import STOP, Policy
-from garrison.supervise.step import Basis, LifeView, Step, burial, next_step
+from garrison.supervise.step import LifeView, Step, burial, next_step
 
 if TYPE_CHECKING:
     from garrison.layers.run_state import NodeState, RunState
@@ -53,31 +54,6 @@ class GuardianView:
     overdue: bool = False
     """Whether those below were given their time to stop."""
     stop_why: str = BY_A_PERSON
-
-
-@dataclass(frozen=True)
-class Act:
-    """One thing to do; `kind` says what, the rest what it needs.
-
-    take, refuse (posted) · node (data) · start, probe, heal, replace, record, park, term (who = node or 'processor') ·
-    stray (who = node, its orchestrator) · run (who = status) · end
-    """
-
-    kind: str
-    who: str = ""
-    why: str = ""
-    posted: Posted | None = None
-    data: dict[str, Any] = field(default_factory=dict)
-    basis: Basis | None = field(default=None, compare=False)
-    """What a life's start or end was decided on; it is journaled before the act."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What to do now, and when to look again at the latest (monotonic seconds; None: at the next event or timer)."""
-
-    acts: list[Act]
-    wake_at: float | None = None
 
 
 REWORKABLE = frozenset({"acceptance", "gate", "conflict"})

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import GarrisonError
 from garrison.layers import runner_policy as policy
 from garrison.layers import validator
+from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
-from garrison.layers.guardian_policy import Act, Decision, Merge
+from garrison.layers.guardian_policy import Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.node_signs import NodeSigns
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator

@@ -76,6 +76,8 @@ class Task:
     rework_reason: str = ""
     """Why the attempt before this one was not good enough; empty in the first."""
     attributes: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    """The pipeline's context when this attempt began, in a run whose graph has one."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ class Result:
     exit_code: int | None = None
     head: str | None = None
     tail: str = ""
+    said: dict[str, Any] = field(default_factory=dict)
+    """What the agent says for the pipeline (see `agents.said`)."""
 
     def __post_init__(self) -> None:
         if self.status not in ("success", "fail"):

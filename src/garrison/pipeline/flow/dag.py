@@ -1,0 +1,114 @@
+"""The strategy `dag`: every edge whose condition holds is followed; a node starts when all before it are done. Pure.
+
+The rule of this room: an edge that is not followed counts as settled. A node that no edge leads to is skipped, and so
+is what hangs on it alone. A failure that no edge asked for blocks what comes after it; the rest goes on, and then the
+run fails.
+"""
+
+from __future__ import annotations
+
+from garrison.pipeline.flow.routing import choose_all
+from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place
+from garrison.pipeline.flow.turn import Turn
+from garrison.pipeline.flow.walk import gate_open, known_outcome
+from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
+from garrison.pipeline.program import CONDITIONAL
+from garrison.pipeline.status import ACTIVE
+
+
+def enter(turn: Turn, move: Move) -> None:
+    """Do one move: pass through a node that needs nobody, skip one that no edge leads to, or put it in flight."""
+    node = move.node
+    if not turn.state.arrived.get(node) and node != turn.program.start:
+        _skip(turn, node)
+        return
+    place = turn.visit(move)
+    if place is None:
+        return
+    unit = turn.program.units[node]
+    known = turn.state.initial.pop(node, None)
+    if known is not None:
+        _settled(turn, place, known_outcome(known), automatic=True)
+    elif unit.automatic:
+        outcome = _inherited(turn, node) if unit.handler == CONDITIONAL else Outcome(SUCCESS)
+        _settled(turn, place, outcome, automatic=True)
+    else:
+        turn.launch(place)
+
+
+def settle(turn: Turn, place: Place, outcome: Outcome) -> None:
+    """A node is over: record it and settle its edges."""
+    _settled(turn, place, outcome)
+
+
+def finish(turn: Turn) -> None:
+    """End the run when nothing is in flight and nothing can start."""
+    state, program = turn.state, turn.program
+    if state.failures:
+        node = state.failures[0]
+        outcome = state.outcomes[node]
+        more = f" and {len(state.failures) - 1} more" if len(state.failures) > 1 else ""
+        turn.end(FAILED, outcome.failure_reason or f"{node} failed",
+                 f"{node}{more} failed and nothing leads on from the failure", node, "again")
+        return
+    if not any(state.outcomes.get(one, _NEVER).status == SUCCESS for one in program.exits):
+        turn.end(FAILED, "no_matching_edge", "no exit was reached: every way to one was closed by a condition")
+        return
+    gate = next((one for one in program.gates if not gate_open(turn, one)), None)
+    if gate is None:
+        turn.end(DONE)
+    else:
+        turn.end(FAILED, "goal_gate_unsatisfied", f"goal gate {gate} ended as {state.outcomes[gate].status}", gate)
+
+
+def again(turn: Turn) -> None:
+    """Take up the nodes that failed; what waits for them is still waiting."""
+    for node in turn.state.failures:
+        turn.enqueue(ROOT, node, None, turn.state.outcomes[node].failure_reason)
+    turn.state.failures.clear()
+
+
+_NEVER = Outcome(SKIPPED)
+
+
+def _settled(turn: Turn, place: Place, outcome: Outcome, *, automatic: bool = False) -> None:
+    turn.record(place, outcome, automatic=automatic)
+    unit = turn.program.units[place.node]
+    followed = choose_all(unit, outcome, turn.state.contexts[ROOT])
+    if outcome.status == FAIL and not followed:
+        turn.state.failures.append(place.node)
+        return
+    open_routes = {route.index for route in followed}
+    for route in unit.routes:
+        _settle_edge(turn, route.source, route.target, route.index, taken=route.index in open_routes)
+    turn.change.followed += [(ROOT, route) for route in followed]
+
+
+def _settle_edge(turn: Turn, source: str, target: str, index: int, *, taken: bool) -> None:
+    state = turn.state
+    if taken:
+        state.arrived.setdefault(target, []).append(source)
+    left = state.waiting_for.get(target, turn.program.indegree[target]) - 1
+    state.waiting_for[target] = left
+    if not left:
+        # What the graph calls active was begun before: it comes first.
+        begun = turn.program.initial.get(target) == ACTIVE
+        (state.queue.appendleft if begun else state.queue.append)(Move(ROOT, target, index))
+
+
+def _skip(turn: Turn, node: str) -> None:
+    turn.state.outcomes[node] = _NEVER
+    turn.change.skipped.append(node)
+    for route in turn.program.units[node].routes:
+        _settle_edge(turn, node, route.target, route.index, taken=False)
+
+
+def _inherited(turn: Turn, node: str) -> Outcome:
+    """What a conditional passes through: the worst of the outcomes that lead to it."""
+    outcomes = [turn.state.outcomes[source] for source in turn.state.arrived[node]]
+    worst = max(outcomes, key=lambda outcome: _BADNESS.index(outcome.status))
+    label = next((outcome.preferred_label for outcome in reversed(outcomes) if outcome.preferred_label), "")
+    return Outcome(worst.status, label, worst.suggested_next_ids, {}, "", worst.failure_reason, worst.failure_class)
+
+
+_BADNESS = (SKIPPED, SUCCESS, PARTIAL, "retry", FAIL)

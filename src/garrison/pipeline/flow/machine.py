@@ -1,0 +1,152 @@
+"""The machine that both drivers run: `begin` a run, `advance` it by events. Pure.
+
+The rule of this room: events in, state and change out, deterministically; an event that does not fit raises and changes
+nothing. Between two events every decided move is done, until all that is left is in flight or the run has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from garrison.errors import ForbiddenTransition, Refused
+from garrison.pipeline.flow import dag, walk
+from garrison.pipeline.flow.events import Aborted, Event, Finished, Restarted, Resumed, Suspended, TimedOut
+from garrison.pipeline.flow.state import FAILED, ROOT, RUNNING, WAITING, Change, FlowState, Move, copy_json
+from garrison.pipeline.flow.turn import Turn, final
+from garrison.pipeline.outcome import SUCCESS, Outcome
+from garrison.pipeline.program import Program
+from garrison.pipeline.status import FAILED as NODE_FAILED
+from garrison.pipeline.status import IMPL_COMPLETE, VALIDATED
+
+_KNOWN = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
+
+
+def begin(program: Program, context: Mapping[str, Any] | None = None, seed: str = "", *, at: str | None = None,
+          initial: Mapping[str, str] | None = None) -> FlowState:
+    """A new run of `program`, its first places already in flight. See `opening` for the arguments."""
+    return opening(program, context, seed, at=at, initial=initial)[0]
+
+
+def opening(program: Program, context: Mapping[str, Any] | None = None, seed: str = "", *, at: str | None = None,
+            initial: Mapping[str, str] | None = None) -> tuple[FlowState, Change]:
+    """A new run of `program`, and what beginning it brought about.
+
+    `context` (JSON values) is put over the graph's attributes, which stand under `graph.X`. `seed` is the run's: it
+    decides the jitter of delays. A walk may begin `at` another node than the start. `initial` replaces the status words
+    that the graph brought along (node -> validated, impl_complete, failed; others mean nothing here).
+    """
+    words = program.initial if initial is None else initial
+    first: dict[str, Any] = {**program.attrs, **copy_json(dict(context or {}))}
+    state = FlowState(
+        seed=seed, max_steps=program.max_steps, digest=program.digest, first_context=first,
+        initial={node: word for node, word in words.items() if word in _KNOWN and not program.units[node].automatic},
+    )
+    turn = Turn(program, state, Change())
+    turn.open_branch(ROOT, first, Outcome(SUCCESS))
+    if at is not None and (program.flow == "dag" or at not in program.units):
+        raise Refused(f"a run cannot begin at {at}: " + ("flow=dag begins at the start" if at in program.units
+                                                         else "the graph has no such node"))
+    state.queue.append(Move(ROOT, at or program.start))
+    _work_off(turn)
+    return state, turn.change
+
+
+def advance(program: Program, state: FlowState, event: Event) -> Change:
+    """Fold `event` into `state`; what that brought about. ForbiddenTransition, changing nothing, if it does not fit."""
+    turn = Turn(program, state, Change())
+    match event:
+        case Finished():
+            _finished(turn, event)
+        case Restarted():
+            _restarted(turn, event)
+        case Suspended():
+            turn.become(WAITING)
+            state.detail = event.reason
+        case Resumed():
+            _resumed(turn, event)
+        case TimedOut():
+            _refuse_ended(turn)
+            turn.stop("max_pipeline_duration_exceeded", event.detail or "the time of the run is used up")
+        case Aborted():
+            _refuse_ended(turn)
+            turn.stop("aborted", event.detail or "the run was stopped")
+    if state.status == RUNNING:
+        _work_off(turn)
+    return turn.change
+
+
+def _work_off(turn: Turn) -> None:
+    """Do the decided moves, one after another."""
+    state, strategy = turn.state, dag if turn.program.flow == "dag" else walk
+    while state.queue and state.status == RUNNING:
+        strategy.enter(turn, state.queue.popleft())
+    if strategy is dag and state.status == RUNNING and not state.in_flight:
+        dag.finish(turn)
+
+
+def _finished(turn: Turn, event: Finished) -> None:
+    state = turn.state
+    place = _in_flight(turn, event.place_id, event.attempt)
+    unit = turn.program.units[place.node]
+    if state.status == WAITING:
+        turn.become(RUNNING)
+    del state.in_flight[place.id]
+    if event.outcome is not None and turn.retried(place, event.outcome, unit):
+        return
+    (dag if turn.program.flow == "dag" else walk).settle(turn, place, final(event.outcome, unit))
+
+
+def _restarted(turn: Turn, event: Restarted) -> None:
+    place = _in_flight(turn, event.place_id, 0)
+    turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0, reason=event.reason or place.reason))
+
+
+def _resumed(turn: Turn, event: Resumed) -> None:
+    state = turn.state
+    failed, node, how = state.status == FAILED, state.node, state.resumable
+    if failed and (not how or (how == "again" and not event.again)):
+        raise ForbiddenTransition(f"the run ({state.reason})", FAILED, RUNNING, ())
+    if state.status != RUNNING:
+        turn.become(RUNNING)
+    if event.max_steps is not None:
+        state.max_steps = event.max_steps
+    state.reason = state.detail = state.node = state.resumable = ""
+    if not failed:
+        return
+    # Whoever stopped the run also stopped what was in flight: those attempts are lost, not failed.
+    for place in list(state.in_flight.values()):
+        turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0))
+    if how == "again":
+        _again(turn, node)
+
+
+def _again(turn: Turn, node: str) -> None:
+    """Visit the node that failed the run once more; within a parallel, the outermost parallel."""
+    state = turn.state
+    state.repeated.clear()
+    state.redirects = 0
+    if turn.program.flow == "dag":
+        dag.again(turn)
+        return
+    node = next((fan.node for fan in state.fans.values() if fan.branch == ROOT), node)
+    for path in [one for one in state.branches if one != ROOT]:
+        del state.branches[path], state.contexts[path]
+    state.fans.clear()
+    last = state.outcomes.get(node)
+    turn.enqueue(ROOT, node, None, last.failure_reason if last else "")
+
+
+def _in_flight(turn: Turn, place_id: str, attempt: int) -> Any:
+    place = turn.state.in_flight.get(place_id)
+    if place is None or turn.state.ended:
+        raise ForbiddenTransition(f"place {place_id}", "not in flight", "finished", ())
+    if attempt and attempt != place.attempt:
+        raise ForbiddenTransition(f"place {place_id}", f"attempt {place.attempt}", f"attempt {attempt} finished", ())
+    return place
+
+
+def _refuse_ended(turn: Turn) -> None:
+    if turn.state.ended:
+        raise ForbiddenTransition("the run", turn.state.status, FAILED, ())

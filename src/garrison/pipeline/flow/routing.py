@@ -1,0 +1,95 @@
+"""Which edges are followed after a node. Pure.
+
+The rule of this room: a node's edges, its outcome and the context go in, edges come out; total and deterministic. The
+order of the rules:
+
+1. matching conditional edges, by weight, then target id;
+2. after FAIL an unconditional edge only into a conditional, or with on_error=continue;
+3. otherwise the preferred label, the suggested ids, weight, target id;
+4. nothing. A partial success that matched nothing is routed once more as a success, which is what it counts as.
+
+SKIPPED is routed as a success (an edge that asks for `outcome=skipped` finds it too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from garrison.pipeline.condition import normal_label
+from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
+from garrison.pipeline.program import Route, Unit
+
+Context = Mapping[str, Any]
+
+
+def choose(unit: Unit, outcome: Outcome, context: Context) -> Route | None:
+    """The one edge that a walk follows after `unit`; None when there is none."""
+    if unit.conditional:
+        matching = _matching(unit.conditional, outcome, context)
+        if matching:
+            return matching[0]
+    plain = allowed(unit, outcome)
+    if plain:
+        return plain[0] if len(plain) == 1 else _preferred(plain, outcome)
+    if outcome.status == PARTIAL:
+        matching = _matching(unit.conditional, replace(outcome, status=SUCCESS), context)
+        return matching[0] if matching else None
+    return None
+
+
+def choose_all(unit: Unit, outcome: Outcome, context: Context) -> list[Route]:
+    """Every edge that a dag follows after `unit`, in the order of the text.
+
+    A preferred label that unconditional edges bear closes those with another label; that is how a person's answer
+    selects. Edges without a label stay open.
+    """
+    found = _matching(unit.conditional, outcome, context) + _selected(allowed(unit, outcome), unit, outcome)
+    if not found and outcome.status == PARTIAL:
+        found = _matching(unit.conditional, replace(outcome, status=SUCCESS), context)
+    return sorted(found, key=lambda route: route.index)
+
+
+def allowed(unit: Unit, outcome: Outcome) -> Sequence[Route]:
+    """The unconditional edges that may be followed after `outcome` (rule 2)."""
+    if outcome.status != FAIL or unit.on_error_continue:
+        return unit.plain
+    return [route for route in unit.plain if route.into_conditional]
+
+
+def _matching(routes: Sequence[Route], outcome: Outcome, context: Context) -> list[Route]:
+    if not routes:
+        return []
+    found = [route for route in routes if _holds(route, outcome, context)]
+    if outcome.status == SKIPPED and not found:
+        outcome = replace(outcome, status=SUCCESS)
+        found = [route for route in routes if _holds(route, outcome, context)]
+    return found
+
+
+def _holds(route: Route, outcome: Outcome, context: Context) -> bool:
+    return route.condition is not None and route.condition.tree.holds(outcome, context)
+
+
+def _preferred(routes: Sequence[Route], outcome: Outcome) -> Route:
+    if outcome.preferred_label:
+        wanted = normal_label(outcome.preferred_label)
+        for route in routes:
+            if route.label and route.label == wanted:
+                return route
+    for target in outcome.suggested_next_ids:
+        for route in routes:
+            if route.target == target:
+                return route
+    return routes[0]
+
+
+def _selected(routes: Sequence[Route], unit: Unit, outcome: Outcome) -> list[Route]:
+    wanted = normal_label(outcome.preferred_label) if outcome.preferred_label else ""
+    if wanted and any(route.label == wanted for route in routes):
+        return [route for route in routes if route.label in ("", wanted)]
+    if unit.handler == "wait.human" and outcome.suggested_next_ids:
+        named = [route for route in routes if route.target in outcome.suggested_next_ids]
+        return named or list(routes)
+    return list(routes)

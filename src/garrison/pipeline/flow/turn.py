@@ -1,0 +1,187 @@
+"""One turn of the machine: the state, what changes in it, and the few acts that every strategy uses. Pure.
+
+The rule of this room: nothing here routes. A turn records outcomes, puts places in flight and ends the run; whoever
+routes puts moves into the queue, and the machine works the queue off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from garrison.errors import ForbiddenTransition
+from garrison.pipeline.flow.state import (
+    FAILED,
+    FLOW_STATUS,
+    ROOT,
+    Branch,
+    Change,
+    FlowState,
+    Move,
+    Place,
+    Step,
+    copy_json,
+)
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCESS, Outcome
+from garrison.pipeline.program import Program, Route, Unit
+
+MAX_SAME_FAILURE = 3
+
+
+@dataclass(slots=True)
+class Turn:
+    """`program` and `state` as they are, `change` as it grows."""
+
+    program: Program
+    state: FlowState
+    change: Change
+
+    # ---- the run -----------------------------------------------------------------------------------------------------
+
+    def become(self, status: str) -> None:
+        """The run's next status, if the table lists it."""
+        allowed = FLOW_STATUS[self.state.status]
+        if status not in allowed:
+            raise ForbiddenTransition("the run", self.state.status, status, allowed)
+        self.state.status = status
+
+    def end(self, status: str, reason: str = "", detail: str = "", node: str = "", resumable: str = "") -> None:
+        """End the run. What is in flight is nobody's business any more, unless a larger budget may resume it."""
+        state = self.state
+        self.become(status)
+        state.reason, state.detail, state.node, state.resumable = reason, detail, node, resumable
+        self.change.ended = status
+        self.change.cancelled += state.in_flight.values()
+        if resumable != "budget":
+            state.in_flight.clear()
+            state.queue.clear()
+
+    def stop(self, reason: str, detail: str, node: str = "") -> None:
+        """End the run because a budget is used up; all that is needed to go on stays."""
+        self.end(FAILED, reason, detail, node, "budget")
+
+    # ---- contexts ----------------------------------------------------------------------------------------------------
+
+    def open_branch(self, path: str, context: Mapping[str, Any], last: Outcome, last_node: str = "") -> Branch:
+        """A new line of control with a context of its own, a deep copy of `context`."""
+        self.state.contexts[path] = copy_json(dict(context))
+        self.state.branches[path] = branch = Branch(last, last_node)
+        return branch
+
+    def close_branch(self, path: str) -> Branch:
+        """Take a line of control away, and all within it: its places, moves and parallels. Its data is returned."""
+        state, inner = self.state, path + "/"
+        for place_id in [one for one in state.in_flight if one.startswith(inner)]:
+            self.change.cancelled.append(state.in_flight.pop(place_id))
+        tables: tuple[dict[str, Any], ...] = (state.contexts, state.fans, state.branches)
+        for table in tables:
+            for key in [one for one in table if one.startswith(inner)]:
+                del table[key]
+        kept = [move for move in state.queue if move.branch != path and not move.branch.startswith(inner)]
+        if len(kept) != len(state.queue):
+            state.queue.clear()
+            state.queue.extend(kept)
+        del state.contexts[path]
+        return state.branches.pop(path)
+
+    # ---- visits ------------------------------------------------------------------------------------------------------
+
+    def visit(self, move: Move) -> Place | None:
+        """Begin a visit; None when a budget does not allow it (the run is stopped then, or has failed)."""
+        state, unit = self.state, self.program.units[move.node]
+        if state.steps >= state.max_steps:
+            state.queue.appendleft(move)
+            self.stop("max_steps_exceeded", f"{state.steps} steps are done and {move.node} would be the next; "
+                                            "resume with a larger max_steps", move.node)
+            return None
+        seen = state.visits.get(move.node, 0)
+        if unit.max_visits is not None and seen >= unit.max_visits:
+            self.end(FAILED, "max_node_visits_exceeded", f"{move.node} was visited {seen} times already", move.node)
+            return None
+        state.steps += 1
+        state.visits[move.node] = seen + 1
+        counts = state.branches[move.branch].counts
+        counts[move.node] = number = counts.get(move.node, 0) + 1
+        state.contexts[move.branch]["current_node"] = move.node
+        name = f"{move.branch}/{move.node}#{number}" if move.branch else f"{move.node}#{number}"
+        return Place(name, move.node, number, 1, move.branch, 0, move.reason, 0, move.via)
+
+    def launch(self, place: Place) -> None:
+        """Put an attempt in flight."""
+        self.state.in_flight[place.id] = place
+        self.change.started.append(place)
+
+    def enqueue(self, branch: str, node: str, via: Route | None = None, reason: str = "") -> None:
+        """Decide that `node` is entered next in `branch`."""
+        if via is not None:
+            self.change.followed.append((branch, via))
+        self.state.queue.append(Move(branch, node, -1 if via is None else via.index, reason))
+
+    # ---- outcomes ----------------------------------------------------------------------------------------------------
+
+    def retried(self, place: Place, outcome: Outcome, unit: Unit) -> bool:
+        """Whether another attempt follows; it is in flight then."""
+        if outcome.status not in (RETRY, FAIL) or outcome.failure_class == DETERMINISTIC:
+            return False
+        failed = place.failed + 1
+        if failed >= unit.retry.attempts:
+            return False
+        attempt = place.attempt + 1
+        delay = unit.retry.delay(failed, f"{self.state.seed}/{place.node}/{attempt}")
+        reason = outcome.failure_reason or outcome.notes or f"attempt {place.attempt} ended as {outcome.status}"
+        again = replace(place, attempt=attempt, failed=failed, delay_s=delay, reason=reason)
+        self.state.contexts[place.branch][f"internal.retry_count.{place.node}"] = failed
+        self.change.retried.append(again)
+        self.launch(again)
+        return True
+
+    def record(self, place: Place, outcome: Outcome, *, automatic: bool = False) -> None:
+        """Write down that a visit ended with `outcome`: history, context, and what the branch carries on."""
+        state = self.state
+        state.outcomes[place.node] = outcome
+        state.completed.append(place.node)
+        branch, context = state.branches[place.branch], state.contexts[place.branch]
+        if outcome.context_updates:
+            context.update(outcome.context_updates)
+            if place.branch != ROOT:
+                branch.written.update(outcome.context_updates)
+        branch.last, branch.last_node = outcome, place.node
+        context["outcome"] = outcome.status
+        context["preferred_label"] = outcome.preferred_label
+        context["failure_reason"] = outcome.failure_reason
+        context["failure_class"] = outcome.failure_class
+        if not automatic:
+            context["last_stage"] = place.node
+            if outcome.status == FAIL:
+                context["last_failure"], context["last_failed_node"] = outcome.failure_reason, place.node
+        self.change.finished.append(Step(place.id, place.node, place.branch, outcome, automatic))
+
+    def is_stuck(self, node: str, outcome: Outcome) -> bool:
+        """Whether `node` has now failed in the same way three visits in a row; the run has failed then."""
+        repeated = self.state.repeated
+        if outcome.status != FAIL:
+            repeated.pop(node, None)
+            return False
+        sign = f"{outcome.failure_class}: {outcome.failure_reason}"
+        before, count = repeated.get(node, ("", 0))
+        count = count + 1 if before == sign else 1
+        repeated[node] = (sign, count)
+        if count < MAX_SAME_FAILURE:
+            return False
+        self.end(FAILED, "stuck_cycle", f"{node} failed {count} times in a row in the same way: "
+                                        f"{outcome.failure_reason or 'no reason given'}", node, "again")
+        return True
+
+
+def final(outcome: Outcome | None, unit: Unit) -> Outcome:
+    """What an attempt's outcome counts as when no other attempt follows."""
+    if outcome is None:
+        if unit.auto_status:
+            return Outcome(SUCCESS, notes="auto_status: the handler ended without a status")
+        return Outcome(FAIL, failure_reason="the handler ended without a status; write one, or set auto_status=true")
+    if outcome.status != RETRY:
+        return outcome
+    if unit.allow_partial:
+        return replace(outcome, status=PARTIAL, notes=outcome.notes or "retries exhausted, partial result accepted")
+    return replace(outcome, status=FAIL, failure_reason=outcome.failure_reason or "max retries exceeded")

@@ -132,7 +132,8 @@ class Orchestrator:
 
     def _begin(self, now: float) -> bool:
         """Write the prompt with what earlier lives learned, start the agent. A result already there is not redone."""
-        if run_records.read_result(self.assignment.folder / "result.json", self.task)[0] is not None:
+        task, path = self.task, self.assignment.folder / "result.json"
+        if run_records.read_result(path, task.run_id, task.node, task.attempt)[0] is not None:
             self._end("done")
             return True
         if self.stopping:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from garrison.pipeline.lint import RULES, errors, find_cycle, lint
 from garrison.pipeline.parser import parse
 
-SOUND = "start [shape=Mdiamond] a [label=A] end [shape=Msquare] start -> a -> end"
+OPEN = "start [shape=Mdiamond] a [label=A] end [shape=Msquare] start -> a "
+SOUND = f"{OPEN}-> end"
 
 FAULTS = [
     ("start_node", "a; end [shape=Msquare] a -> end", None, 0, "shape=Mdiamond"),
@@ -31,13 +33,39 @@ FAULTS = [
     ("dag_cycle", "flow=dag\n" + SOUND + "\n b; a -> b -> a", None, 3, "b -> a"),
     ("undeclared_node", SOUND + "\n a -> b", "b", 3, "stands only in edges"),
     ("duplicate_edge", SOUND + "\n start -> a", None, 3, "twice"),
+    ("retry_target_exists", SOUND + "\n b [retry_target=aa]; a -> b -> end", "b", 3, "names no node"),
+    ("retry_target_exists", "\n fallback_retry_target=lost\n" + SOUND, None, 3, "fallback_retry_target=lost"),
+    ("goal_gate_has_retry", SOUND + "\n b [goal_gate=true]; a -> b -> end", "b", 3, "retry_target=NODE"),
+    ("dead_end", SOUND + "\n b; a -> b", "b", 3, "nothing leads on"),
+    ("loop_without_exit", SOUND + "\n b; c; a -> b -> c -> b", "b", 3, "b -> c -> b"),
+    ("loop_without_exit", SOUND + "\n b; a -> b -> b", "b", 3, "b -> b"),
+    ("condition_syntax", SOUND + '\n b; a -> b [condition="outcome="]; b -> end', None, 3, "character"),
+    ("condition_syntax", SOUND + '\n b; a -> b [condition="(outcome=fail"]; b -> end', None, 3, "never closed"),
+    ("stylesheet_syntax", '\n model_stylesheet="* { llm_model }"\n' + SOUND, None, 3, "model_stylesheet"),
+    ("fidelity_valid", SOUND + "\n b [fidelity=everything]; a -> b -> end", "b", 3, "summary:high"),
+    ("fidelity_valid", SOUND + "\n b; a -> b [fidelity=most]; b -> end", None, 3, "fidelity=most"),
+    ("fidelity_valid", "\n default_fidelity=none\n" + SOUND, None, 3, "default_fidelity=none"),
+    ("prompt_on_llm_nodes", SOUND + "\n b; a -> b -> end", "b", 3, "neither a prompt nor a label"),
+    ("prompt_on_llm_nodes", SOUND + "\n b [label=B llm_prompt=x]; a -> b -> end", "b", 3, "write prompt instead"),
+    ("timeout_unit", SOUND + "\n b [timeout=900]; a -> b -> end", "b", 3, "write timeout=900s"),
+    ("timeout_unit", SOUND + "\n b [timeout=30000]; a -> b -> end", "b", 3, "(8.3 hours); write timeout=30000ms"),
+    ("timeout_unit", "\n max_pipeline_duration=60\n" + SOUND, None, 3, "max_pipeline_duration=60s"),
+    ("ambiguous_edges", SOUND + "\n b; a -> b -> end", "a", 2, "only the one to b is followed"),
+    ("ambiguous_edges", SOUND + """
+        b; c; a -> b [condition="outcome=fail"]; a -> c [condition="context.n>2"]; a -> b [condition="context.n>1"]
+        b -> end; c -> end""", "a", 2, "after success with context.n=3 both a -> b and a -> c hold"),
+    ("conditions_not_exhaustive", OPEN + """
+        a -> end [condition="preferred_label=Done"]; a -> b [condition="outcome=fail"]; b; b -> end""", "a", 2,
+     "preferred_label that is not Done"),
+    ("context_key_unknown", SOUND + '\n b; a -> b [condition="context.colour=red"]; b -> end', None, 3,
+     "nothing in this graph writes context.colour"),
 ]
 
 
 def test_a_sound_graph_has_no_findings() -> None:
     assert lint(parse(f"digraph {{ {SOUND} }}")) == []
-    loop = "b; a -> b; b -> a [condition=x]; a -> b [label=other]"
-    assert lint(parse(f"digraph {{ {SOUND} {loop} }}")) == []
+    loop = 'b [label=B prompt="set \\"enough\\""]; a -> b; b -> a [condition="!context.enough"]; b -> end'
+    assert lint(parse(f"digraph {{ {OPEN} {loop} }}")) == []
 
 
 @pytest.mark.parametrize(("rule", "body", "node", "line", "words"), FAULTS,
@@ -48,8 +76,7 @@ def test_each_rule(rule: str, body: str, node: str | None, line: int, words: str
     assert words in str(found[0])
     assert found[0].severity == RULES[rule][0]
     if rule != "dag_cycle":
-        assert found[0].node == node
-        assert found[0].line == line
+        assert (found[0].node, found[0].line) == (node, line)
     assert "\n" not in str(found[0])
 
 
@@ -77,3 +104,129 @@ def test_a_long_cycle_makes_a_short_message() -> None:
     ring = " -> ".join(f"n{i}" for i in range(500)) + " -> n0"
     message = next(str(one) for one in lint(parse(f"digraph {{ flow=dag {ring} }}")) if one.rule == "dag_cycle")
     assert len(message) < 200
+
+
+# ---- what is no fault ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [
+    pytest.param(OPEN + 'a -> end [condition="outcome=success"] a -> b [condition="outcome=fail"] b [label=B] b -> a',
+                 id="success and fail"),
+    pytest.param(OPEN + 'a -> end [condition="outcome=success"]', id="a failure may fail the run"),
+    pytest.param(OPEN + 'a -> b [label=Yes] a -> end [label=No] b [label=B] b -> end', id="labels to choose from"),
+    pytest.param(OPEN + "a -> b [weight=2] a -> end b [label=B] b -> end", id="a weight decides"),
+    pytest.param(OPEN + "-> h h [shape=hexagon label=H] h -> end [label=Ok] h -> a [label=Again]",
+                 id="a person decides"),
+    pytest.param("flow=dag " + OPEN + "-> {b c} b [label=B] c [label=C] b -> end c -> end", id="dag follows all"),
+    pytest.param("flow=dag " + OPEN + "-> b b [label=B] a -> end", id="dag may have a last task"),
+    pytest.param(OPEN + """ -> end b [label=B prompt="mend it"] b -> a a [goal_gate=true retry_target=b]""",
+                 id="a retry target is a way"),
+    pytest.param("retry_target=a " + SOUND + " a [goal_gate=true]", id="the graph's retry target"),
+    pytest.param(OPEN + """a [goal_gate=true] a -> end [condition="outcome=success"]
+        a -> b [condition="outcome!=success"] b [label=B] b -> a""", id="a gate that leads back by itself"),
+    pytest.param(OPEN + """-> t t [shape=parallelogram tool_command=true label=T]
+        t -> end [condition="context.tool.exit_code=0"] t -> a""", id="a tool's own key"),
+    pytest.param(OPEN + """a [prompt="set drift to true or false"] a -> end [condition="context.drift=true"]
+        a -> b [condition="context.drift=false"] b [label=B] b -> end""", id="a key that the agent is told of"),
+    pytest.param('inputs="mode" ' + OPEN + """ a -> end [condition="context.mode=fast"]
+        a -> b b [label=B] b -> end""", id="a key that is an input"),
+    pytest.param(OPEN + 'a -> end [condition="true"]', id="a condition that always holds"),
+    pytest.param(OPEN + """m [type="session.mode_select"] a -> m
+        m -> b [condition="context.session.cognitive_mode=reflection"]
+        m -> end [condition="context.session.cognitive_mode!=reflection"] b [label=B] b -> end""",
+                 id="a session's key"),
+])
+def test_no_false_alarm(body: str) -> None:
+    assert lint(parse(f"digraph {{ {body} }}")) == []
+
+
+# ---- what a rule says ------------------------------------------------------------------------------------------------
+
+
+def messages(rule: str, body: str, handlers: tuple[str, ...] = ()) -> list[str]:
+    return [str(one) for one in lint(parse(f"digraph {{ {body} }}"), handlers) if one.rule == rule]
+
+
+HEARTBEAT = """start [shape=Mdiamond] select [type="session.mode_select"] router [shape=diamond label=Mode]
+    reflect [type="session.llm_call"] consolidate [type="session.memory_update"] done [shape=Msquare]
+    start -> select -> router; router -> reflect [condition="context.cognitive_mode=reflection"]
+    router -> consolidate [condition="context.cognitive_mode!=reflection"] reflect -> done consolidate -> done"""
+TURN = """start [shape=Mdiamond] classify [type="session.classify"] check_auth [shape=diamond label=Auth]
+    call [type="session.llm_call"] format [type="session.format"] done [shape=Msquare]
+    start -> classify -> check_auth; check_auth -> call [condition="context.input_type!=blocked"]
+    check_auth -> format [condition="context.input_type=blocked"] call -> format -> done"""
+
+
+@pytest.mark.parametrize(("body", "key"), [(HEARTBEAT, "cognitive_mode"), (TURN, "input_type")])
+def test_a_key_without_its_prefix_is_named_with_it(body: str, key: str) -> None:
+    found = messages("context_key_unknown", body)
+    assert len(found) == 2
+    assert all(f"writes context.{key}" in one and f"write context.session.{key}" in one for one in found)
+    assert lint(parse(f"digraph {{ {body} }}".replace(f"context.{key}", f"context.session.{key}"))) == []
+
+
+@pytest.mark.parametrize(("asked", "fix"), [
+    ("context.tool_stdout", "write context.tool.output"), ("context.tool.outptu", "write context.tool.output"),
+    ("context.human.gate.label", "a wait.human node would write it"), ("context.colour", "correct the key"),
+])
+def test_the_right_key_is_named(asked: str, fix: str) -> None:
+    tool = "start [shape=Mdiamond] t [shape=parallelogram tool_command=true] end [shape=Msquare] start -> t -> end"
+    found = messages("context_key_unknown", f'{tool} t -> end [condition="{asked}=x" weight=1]')
+    assert len(found) == 1
+    assert fix in found[0]
+
+
+def test_a_handler_of_somebody_else_may_write_any_key() -> None:
+    body = SOUND + ' b [type="shop.order"] a -> b b -> end [condition="context.paid"] b -> a'
+    assert messages("context_key_unknown", body) == []
+    assert "unknown type 'shop.order'" in messages("type_known", body)[0]
+    assert messages("type_known", body, ("shop.order",)) == []
+    assert "did you mean tool?" in messages("type_known", SOUND + " b [type=exec] a -> b -> end")[0]
+    assert "did you mean conditional?" in messages("type_known", SOUND + " b [type=conditionel] a -> b -> end")[0]
+
+
+@pytest.mark.parametrize(("conditions", "gap"), [
+    (("context.n<3", "context.n>=3"), ""),
+    (("context.n<3", "context.n>3"), "context.n=3"),
+    (("context.done=true", "context.done=false"), ""),
+    (("context.done", "!context.done"), ""),
+    (("context.m=fast", "context.m=slow"), "context.m that is not fast or slow"),
+    (("outcome=retry", "outcome=fail"), "holds after success,"),
+    (("context.llm.response_type=text", "context.llm.response_type=tool_call"), ""),
+    (("outcome=needs_review", "outcome=done"), ""),
+    (("outcome=needs_review", "outcome=rejected"), "preferred_label that is not needs_review or rejected"),
+    (("preferred_label=a && context.x", "preferred_label=b"), "with preferred_label=a and context.x that is not"),
+])
+def test_gaps_between_conditions(conditions: tuple[str, str], gap: str) -> None:
+    first, second = conditions
+    found = messages("conditions_not_exhaustive", f"""{OPEN} b [label=B]
+        a -> b [condition="{first}"] a -> end [condition="{second}"] b -> end""")
+    assert len(found) == bool(gap)
+    assert gap in "".join(found)
+
+
+def test_too_many_cases_are_not_guessed() -> None:
+    many = " && ".join(f"context.k{number}=1" for number in range(12))
+    assert messages("conditions_not_exhaustive", f'{OPEN} a -> end [condition="{many}"]') == []
+
+
+def test_an_edge_that_is_never_followed_is_told() -> None:
+    found = messages("ambiguous_edges", "flow=walk " + SOUND + " a -> b -> end b [label=B]")
+    assert found == ["2 edges of a have no condition; only the one to b is followed, because its name comes first; "
+                     "give them a condition, a label or a weight, or fan out with shape=component"]
+
+
+@pytest.mark.untraced
+def test_a_large_graph_is_linted_in_time_that_grows_with_it() -> None:
+    def took(count: int) -> float:
+        nodes = "".join(f'n{at} [label=N timeout=1m goal_gate={at < count - 1}]\n' for at in range(count))
+        edges = "".join(f"""n{at} -> n{at + 1} [condition="outcome=success"]
+            n{at} -> n{max(0, at - 1)} [condition="outcome=fail"]\n""" for at in range(count - 1))
+        graph = parse(f"digraph {{ start [shape=Mdiamond] end [shape=Msquare] start -> n0\n{nodes}{edges} "
+                      f"n{count - 1} -> end }}")
+        began = time.process_time()
+        assert lint(graph) == []
+        return time.process_time() - began
+
+    took(200)
+    assert took(3000) < 20 * 10 * max(took(300), 0.01)

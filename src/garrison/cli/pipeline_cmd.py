@@ -15,7 +15,9 @@ from typing import Any
 
 import click
 
+from garrison.cli import pipeline_more, pipeline_run
 from garrison.cli.home_cmd import home_option
+from garrison.cli.pipeline_places import is_place
 from garrison.errors import NotFound, Refused
 from garrison.layers.run_state import fold
 from garrison.pipeline.graph import DialectError, Graph
@@ -31,7 +33,7 @@ from garrison.settings import find_home
 
 @click.group()
 def pipeline() -> None:
-    """Look at pipelines (DOT graphs) before and while they run."""
+    """Look at pipelines (DOT graphs), try them, and run them here without a repository."""
 
 
 @pipeline.command()
@@ -77,6 +79,9 @@ def show(file: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Node → status, attempt, reason, commit as one JSON object.")
 def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     """Show how far RUN is, node by node. The pipeline's own file is never written."""
+    if is_place(run, home):
+        pipeline_more.show_run(run, home, dot=dot, as_json=as_json)
+        return
     files = RunFiles(find_home(home), check_run(run))
     if not files.graph.is_file():
         raise NotFound(f"no run {run} with a graph in {find_home(home)}; `garrison status` lists the runs")
@@ -90,6 +95,11 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
         _print_table(("node", "status", "attempt", "commit", "reason"),
                      [(name, node.status, str(node.attempt), node.commit[:10], node.reason.partition("\n")[0])
                       for name, node in nodes.items()])
+
+
+for _command in (pipeline_more.parse, pipeline_run.run, pipeline_run.resume, pipeline_run.fork, pipeline_more.handlers,
+                 pipeline_more.answer, pipeline_more.signal):
+    pipeline.add_command(_command)
 
 
 def graph_json(graph: Graph) -> dict[str, Any]:

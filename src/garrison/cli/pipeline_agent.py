@@ -1,0 +1,108 @@
+"""The home's agents as the ones who do codergen nodes of `garrison pipeline run`.
+
+An agent works in the run's tree itself, not in a worktree of its own: nothing is committed, tested or landed here, and
+nobody supervises it. That is what `garrison launch` is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.agents import registry
+from garrison.agents.seam import Assignment
+from garrison.errors import GarrisonError, UsageError
+from garrison.pipeline.graph import Graph, text
+from garrison.pipeline.handlers.call import Call, failed
+from garrison.pipeline.handlers.tool import environment, readable
+from garrison.pipeline.lint import command_of
+from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.records.names import fit_run
+from garrison.records.run import Task
+from garrison.system.jobs import tail
+from garrison.system.processes import open_verified
+
+if TYPE_CHECKING:
+    from garrison.agents.seam import Work
+
+_LOOK = 1.0
+"""Seconds between two looks at work whose end nothing tells."""
+
+
+def named(call_attrs: Mapping[str, str], default: str) -> str:
+    """The agent of a node: its `agent`, else its `worker_type` if that is one, else the run's."""
+    return text(call_attrs, "agent") or default
+
+
+class HomeAgent:
+    """Starts the agent that a node, or the run, names, and waits for its end."""
+
+    def __init__(self, name: str, home: Path) -> None:
+        self.name, self.home = name, home
+
+    def check(self, graph: Graph) -> None:
+        """Refuse, before the run begins, what would fail for sure: an unknown agent, a command agent without one."""
+        for node in graph.of("codergen"):
+            name = named(node.attrs, self.name)
+            registry.check_node(name, node.id, node.attrs, self.home)
+            profile = registry.known(name, self.home)
+            if "{command}" in getattr(profile, "argv", ()) and not command_of(node):
+                place = f"{graph.source}:{node.line}:{node.column}: " if node.line else ""
+                raise UsageError(f"{place}node {node.id} has no command=, and its agent is {name}; give it one, name "
+                                 "another agent (--agent), or try the flow with --simulate")
+
+    async def __call__(self, call: Call) -> Outcome:
+        """Do one attempt."""
+        folder = call.folder
+        assert folder is not None  # a run of the command line has a directory
+        name = named(call.attrs, self.name)
+        task = Task(fit_run(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=call.text,
+                    agent=name, command=command_of(call.node), goal=text(call.graph.attrs, "goal", ""),
+                    rework_reason=call.place.reason, attributes=dict(call.attrs))
+        assignment = Assignment(task, call.run.tree, folder, environment(call, folder))
+        try:
+            work = registry.agent(name, self.home).start(assignment, time.monotonic())
+        except GarrisonError as error:
+            return failed(str(error))
+        ended = await _ended(work)
+        call.session = work.session or call.session
+        said = tail(assignment.output, 40)
+        if ended.status == "success":
+            return Outcome(SUCCESS, notes=said)
+        return Outcome(FAIL, notes=said, failure_reason=ended.reason or "it failed", failure_class="agent")
+
+
+async def _ended(work: Work) -> Any:
+    """The work's outcome; when cancelled it is stopped first."""
+    try:
+        return await _polled(work)
+    except asyncio.CancelledError:
+        work.stop(time.monotonic())
+        await _polled(work)
+        raise
+
+
+async def _polled(work: Work) -> Any:
+    while (outcome := work.poll(now := time.monotonic())) is None:
+        wake, process = work.wake_at(), work.process()
+        limit = _LOOK if wake is None else max(0.01, min(_LOOK, wake - now))
+        descriptor = open_verified(*process) if process else None
+        if descriptor is None:
+            await asyncio.sleep(min(limit, 0.05))
+            continue
+        with contextlib.closing(_Descriptor(descriptor)):
+            await readable(descriptor, limit)
+    return outcome
+
+
+class _Descriptor:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def close(self) -> None:
+        os.close(self.number)

@@ -1,0 +1,77 @@
+"""Where the runs of `garrison pipeline run` lie, and how the command line names one: by id, or by its directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from garrison.errors import NotFound, UsageError
+from garrison.pipeline.run_files import RunFolder
+from garrison.records import atomic
+from garrison.records.names import fit_run
+from garrison.settings import find_home
+from garrison.supervise.start import fresh_id
+
+FOLDER = "pipelines"
+"""The folder of the home that holds them; runs of `garrison launch` lie in `runs`."""
+
+
+def new_place(home: Path, graph: str | None, file: Path) -> Path:
+    """A directory of its own for a new run."""
+    stem = fit_run(graph or file.stem)
+    while True:
+        place = home / FOLDER / f"{stem}-{fresh_id()[:6]}"
+        if not place.exists():
+            return place
+
+
+def find_place(run: str, home: str | None) -> RunFolder:
+    """The run directory that `run` names: a path, or the id of a run in the home; NotFound with what there is."""
+    kept = find_home(home) / FOLDER
+    for path in (Path(run), kept / run):
+        if (os.sep in run or path.parent == kept or run == ".") and RunFolder(path).exists():
+            return RunFolder(path)
+    if RunFolder(Path(run)).exists():
+        return RunFolder(Path(run))
+    known = sorted(atomic.names(kept))
+    some = f"; there are {', '.join(known[:8])}{' …' if len(known) > 8 else ''}" if known else ""
+    raise NotFound(f"no pipeline run {run!r:.80} in {kept}{some}; `garrison pipeline run FILE` begins one")
+
+
+def is_place(run: str, home: str | None) -> bool:
+    """Whether `run` names a run of `garrison pipeline run`."""
+    try:
+        find_place(run, home)
+    except NotFound:
+        return False
+    return True
+
+
+def pairs(words: tuple[str, ...], option: str, meaning: str) -> dict[str, str]:
+    """`KEY=VALUE` words as a mapping; UsageError for one without `=`."""
+    found = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{option} {word!r:.60} is not {meaning}")
+        found[key.strip()] = value
+    return found
+
+
+def context_values(words: tuple[str, ...]) -> dict[str, Any]:
+    """`--set context.KEY=VALUE` words as context values: numbers, true, false, null, lists and objects are JSON."""
+    import json
+
+    found: dict[str, Any] = {}
+    for key, value in pairs(words, "--set", "KEY=VALUE").items():
+        try:
+            meant = json.loads(value, parse_constant=_no_number)
+        except ValueError:
+            meant = value
+        found[key.removeprefix("context.")] = meant
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(word)

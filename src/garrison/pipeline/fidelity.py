@@ -1,0 +1,107 @@
+"""How much of the run so far an agent is told: the fidelity of a node, its thread, and the preamble. Pure.
+
+Fidelity is looked for on the edge by which the run came, then the node, then the graph (`default_fidelity`); it is
+`compact` otherwise. `full` goes on in the session of the node's thread; every other one begins a session and is told
+what happened in a preamble. The thread of a `full` node is named by the node, the edge, the graph (`thread_id`,
+`default_thread`), the class that a subgraph gave it, or else the node before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from garrison.pipeline.graph import Edge, Graph, Node, text
+from garrison.pipeline.outcome import Outcome
+
+FULL, TRUNCATE, COMPACT = "full", "truncate", "compact"
+LOW, MEDIUM, HIGH = "summary:low", "summary:medium", "summary:high"
+MODES = (FULL, TRUNCATE, COMPACT, LOW, MEDIUM, HIGH)
+
+_CHARS = {COMPACT: 4000, LOW: 2400, MEDIUM: 6000, HIGH: 12000}
+"""Characters of a preamble at most; a token is about four."""
+_STAGES = {COMPACT: 20, LOW: 3, MEDIUM: 8, HIGH: 40}
+"""How many of the latest stages it names."""
+_VALUE = {COMPACT: 200, LOW: 80, MEDIUM: 300, HIGH: 1000}
+"""Characters of one context value in it."""
+_INTERNAL = ("internal.", "graph.", "parallel.results")
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a codergen node is told: its fidelity, the thread whose session it shares (empty: none), and the text."""
+
+    fidelity: str = COMPACT
+    thread: str = ""
+    preamble: str = ""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What there is to tell: the graph's goal, the run's name, what was done, and the context."""
+
+    goal: str
+    run: str
+    completed: Sequence[str]
+    outcomes: Mapping[str, Outcome]
+    context: Mapping[str, Any]
+
+
+def fidelity_of(graph: Graph, node: Node, edge: Edge | None) -> str:
+    """The fidelity that is in force for a node; a word that is none counts as absent (lint warns of it)."""
+    written = (edge.attrs.get("fidelity") if edge else None, node.attrs.get("fidelity"),
+               graph.attrs.get("default_fidelity"))
+    return next((str(word).strip() for word in written if word and str(word).strip() in MODES), COMPACT)
+
+
+def thread_of(graph: Graph, node: Node, edge: Edge | None) -> str:
+    """The key of the session that a `full` node shares."""
+    named = (text(node.attrs, "thread_id"), text(edge.attrs, "thread_id") if edge else None,
+             text(graph.attrs, "thread_id"), text(graph.attrs, "default_thread"), next(iter(node.classes), None),
+             edge.source if edge else None)
+    return next((name for name in named if name), node.id)
+
+
+def carried(graph: Graph, node: Node, edge: Edge | None, told: Told, *, lost: bool = False) -> Carried:
+    """What `node` is told. `lost`: the sessions of this process do not reach back to before it was resumed, so that a
+    `full` node is told at length instead, once."""
+    mode = fidelity_of(graph, node, edge)
+    thread = thread_of(graph, node, edge) if mode == FULL else ""
+    if mode == FULL:
+        return Carried(FULL, thread, preamble(HIGH, told) if lost else "")
+    return Carried(mode, "", preamble(mode, told))
+
+
+def preamble(mode: str, told: Told) -> str:
+    """The text that stands before the prompt; empty when there is nothing to tell."""
+    if mode == TRUNCATE:
+        return f"Goal: {told.goal}\nRun: {told.run}" if told.goal else ""
+    if not told.completed:
+        return f"Goal: {told.goal}" if told.goal else ""
+    lines = [f"Goal: {told.goal}"] if told.goal else []
+    lines += ["Done so far:", *_stages(mode, told)]
+    values = [f"- {key}: {_short(value, _VALUE[mode])}" for key, value in told.context.items()
+              if not key.startswith(_INTERNAL) and mode != LOW]
+    if values:
+        lines += ["What is known:", *values]
+    return _cut("\n".join(lines), _CHARS[mode])
+
+
+def _stages(mode: str, told: Told) -> Iterable[str]:
+    shown = list(told.completed)[-_STAGES[mode]:]
+    if len(shown) < len(told.completed):
+        yield f"- ({len(told.completed) - len(shown)} earlier stages)"
+    for node in shown:
+        outcome = told.outcomes.get(node)
+        status = outcome.status if outcome else "done"
+        why = (outcome.failure_reason or outcome.notes) if outcome and mode in (MEDIUM, HIGH, COMPACT) else ""
+        yield f"- {node}: {status}" + (f" ({_short(why, _VALUE[mode])})" if why else "")
+
+
+def _short(value: Any, limit: int) -> str:
+    return _cut(" ".join(str(value).split()), limit)
+
+
+def _cut(words: str, limit: int) -> str:
+    return words if len(words) <= limit else words[:limit - 1] + "…"

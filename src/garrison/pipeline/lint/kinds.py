@@ -1,0 +1,196 @@
+"""Rules on what stands in single attributes: types, words, units, status, models, fidelity.
+
+The rule of this room: the type comes from the attribute. What garrison reads stands in the tables below with how it is
+read; every other attribute is text and is nobody's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+
+from garrison.pipeline import status
+from garrison.pipeline.graph import (
+    HANDLERS,
+    Edge,
+    Node,
+    TypeConflict,
+    flag,
+    number,
+    place,
+    seconds,
+    text,
+)
+from garrison.pipeline.lint.finding import ERROR, WARNING, Found, Rules, View, command_of
+from garrison.pipeline.stylesheet import StylesheetSyntax, parse_stylesheet
+
+FLOWS = ("dag", "walk")
+FIDELITIES = ("full", "truncate", "compact", "summary:low", "summary:medium", "summary:high")
+"""How much of what was said before goes into the next prompt."""
+
+Reader = Callable[[Mapping[str, str], str], object]
+
+
+def _word(*words: str) -> Reader:
+    def read(attrs: Mapping[str, str], key: str) -> object:
+        if text(attrs, key) not in (None, *words):
+            raise TypeConflict(key, attrs[key], " or ".join(words))
+        return attrs.get(key)
+    return read
+
+
+def count(attrs: Mapping[str, str], key: str) -> int | None:
+    """An attribute as a whole number from 0; TypeConflict for anything else."""
+    found = number(attrs, key)
+    if found is None or (found >= 0 and found == int(found)):
+        return None if found is None else int(found)
+    raise TypeConflict(key, attrs[key], "a whole number from 0")
+
+
+GRAPH_TYPES: Mapping[str, Reader] = {
+    "flow": _word(*FLOWS), "max_steps": count, "max_node_visits": count, "default_max_retries": count,
+    "default_max_retry": count, "max_pipeline_duration": seconds,
+}
+NODE_TYPES: Mapping[str, Reader] = {
+    "timeout": seconds, "silence": seconds, "human.timeout": seconds, "manager.poll_interval": seconds,
+    "max_retries": count, "max_node_visits": count, "max_parallel": count, "manager.max_cycles": count,
+    "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
+}
+EDGE_TYPES: Mapping[str, Reader] = {"weight": number, "loop_restart": flag}
+"""How the attributes that garrison reads are read; every other attribute is text."""
+
+ELSEWHERE: Mapping[str, str] = {
+    "exec": "tool", "shell": "tool", "bash": "tool", "command": "tool", "script": "tool", "compute": "codergen",
+    "llm": "codergen", "agent": "codergen", "prompt": "codergen", "fan_in": "parallel.fan_in", "join":
+    "parallel.fan_in", "fan_out": "parallel", "human": "wait.human", "human_gate": "wait.human", "wait": "wait.signal",
+    "gate": "conditional", "branch": "conditional", "router": "conditional", "graph.invoke": "subgraph",
+    "pipeline": "subgraph", "begin": "start", "end": "exit", "done": "exit",
+}
+"""What other engines call a handler of ours."""
+
+DURATIONS = tuple(key for key, reader in {**GRAPH_TYPES, **NODE_TYPES}.items() if reader is seconds)
+
+
+def _owners(view: View) -> Iterator[tuple[Node | Edge | None, Mapping[str, str], Mapping[str, Reader]]]:
+    yield None, view.graph.attrs, GRAPH_TYPES
+    for node in view.graph.nodes.values():
+        yield node, node.attrs, NODE_TYPES
+    for edge in view.graph.edges:
+        yield edge, edge.attrs, EDGE_TYPES
+
+
+def type_conflict(view: View) -> Iterator[Found]:
+    """What is written is what the attribute needs."""
+    for owner, attrs, types in _owners(view):
+        for key in attrs:
+            if key not in types:
+                continue
+            try:
+                types[key](attrs, key)
+            except TypeConflict as error:
+                yield Found(_whose(owner) + error.message, "", owner, error.line, error.column)
+        if isinstance(owner, Node):
+            type_, alias = text(attrs, "type"), text(attrs, "handler")
+            if type_ and alias and type_ != alias:
+                yield Found(f"{owner.id} has type={type_} and handler={alias}", "keep one of them", owner)
+
+
+def timeout_unit(view: View) -> Iterator[Found]:
+    """A duration without a unit is read as seconds, which the writer may not have meant."""
+    for owner, attrs, types in _owners(view):
+        for key in DURATIONS:
+            bare = attrs.get(key, "").strip()
+            if key in types and bare.isascii() and bare.isdigit() and int(bare):
+                yield Found(f"{_whose(owner)}{key}={bare} has no unit and means {_spoken(int(bare))}",
+                            _unit_fix(key, int(bare)), owner, *place(attrs[key]))
+
+
+def _unit_fix(key: str, bare: int) -> str:
+    if bare >= 10_000:
+        return f"write {key}={bare}ms for milliseconds, or {key}={bare}s"
+    return f"write {key}={bare}s"
+
+
+def _spoken(number_: int) -> str:
+    hours = f" ({number_ / 3600:.1f} hours)" if number_ >= 10_000 else ""
+    return f"{number_} second{'s' if number_ != 1 else ''}{hours}"
+
+
+def status_known(view: View) -> Iterator[Found]:
+    """The status that a graph brings along is one that garrison knows."""
+    for node in view.graph.nodes.values():
+        word = text(node.attrs, "status")
+        if word is not None and status.fold(word) is None:
+            yield Found(f"{node.id} has the unknown status {word!r:.40}", "use " + ", ".join(status.WORDS), node,
+                        *place(node.attrs["status"]))
+
+
+def type_known(view: View) -> Iterator[Found]:
+    """Somebody here runs nodes of that type. Nothing is started while that is not so."""
+    known = sorted(HANDLERS | view.registered)
+    for node in view.graph.nodes.values():
+        handler = view.handler[node.id]
+        if not view.known(handler):
+            near = ELSEWHERE.get(handler) or next(iter(get_close_matches(handler, known, 1, 0.6)), None)
+            yield Found(f"{node.id} has the unknown type {handler!r:.40}, so a run would be refused",
+                        f"did you mean {near}?" if near else "`garrison pipeline handlers` lists what there is", node)
+
+
+def tool_command_required(view: View) -> Iterator[Found]:
+    """A tool has something to run."""
+    for node in view.graph.nodes.values():
+        if view.handler[node.id] == "tool" and not command_of(node):
+            yield Found(f"{node.id} is a tool without a command", 'write tool_command="..."', node)
+
+
+def prompt_on_llm_nodes(view: View) -> Iterator[Found]:
+    """A node that a model works on says what is to be done."""
+    for node in view.graph.nodes.values():
+        if view.handler[node.id] != "codergen" or command_of(node) or text(node.attrs, "prompt"):
+            continue
+        if text(node.attrs, "llm_prompt"):
+            yield Found(f"{node.id} has llm_prompt, which nothing here reads", "write prompt instead", node,
+                        *place(node.attrs["llm_prompt"]))
+        elif not text(node.attrs, "label"):
+            yield Found(f"{node.id} has neither a prompt nor a label, so its agent is told only its name",
+                        'write prompt="..."', node)
+
+
+def fidelity_valid(view: View) -> Iterator[Found]:
+    """How much context goes along is one of six words."""
+    for owner, attrs, key in [
+        (None, view.graph.attrs, "default_fidelity"),
+        *((node, node.attrs, "fidelity") for node in view.graph.nodes.values()),
+        *((edge, edge.attrs, "fidelity") for edge in view.graph.edges),
+    ]:
+        word = text(attrs, key)
+        if word is not None and word not in FIDELITIES:
+            yield Found(f"{_whose(owner)}{key}={word:.40} is no fidelity", "use " + ", ".join(FIDELITIES), owner,
+                        *place(attrs[key]))
+
+
+def stylesheet_syntax(view: View) -> Iterator[Found]:
+    """The model stylesheet can be read."""
+    sheet = text(view.graph.attrs, "model_stylesheet")
+    if sheet is None:
+        return
+    try:
+        parse_stylesheet(sheet)
+    except StylesheetSyntax as error:
+        yield Found(error.message, "", None, *place(view.graph.attrs["model_stylesheet"]))
+
+
+def _whose(owner: Node | Edge | None) -> str:
+    return f"{owner.id if isinstance(owner, Node) else owner}: " if owner else ""
+
+
+RULES: Rules = {
+    "type_conflict": (ERROR, type_conflict),
+    "status_known": (ERROR, status_known),
+    "tool_command_required": (ERROR, tool_command_required),
+    "stylesheet_syntax": (ERROR, stylesheet_syntax),
+    "type_known": (WARNING, type_known),
+    "fidelity_valid": (WARNING, fidelity_valid),
+    "prompt_on_llm_nodes": (WARNING, prompt_on_llm_nodes),
+    "timeout_unit": (WARNING, timeout_unit),
+}

@@ -1,0 +1,193 @@
+"""Rules on the ways through a graph: what is reached, what runs in a circle, what leads nowhere, where branches meet.
+
+Everything here is linear in nodes and edges and without recursion, so that a chain of 20,000 nodes is no special case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from garrison.pipeline.graph import Graph, Node, TypeConflict, flag, text
+from garrison.pipeline.lint.finding import ERROR, RETRY_TARGETS, WARNING, Found, Rules, View, condition_of
+
+SHOWN = 8
+"""As many nodes of a cycle as a message names."""
+
+
+def reachability(view: View) -> Iterator[Found]:
+    """A way leads from the start to each node, along edges or by a retry target."""
+    starts = [node.id for node in view.graph.of("start")]
+    if not starts:
+        return
+    reached = reach([*starts, *_rescues(view.graph)], _ways(view))
+    for node in view.graph.nodes.values():
+        if node.id not in reached:
+            yield Found(f"no path leads from start to {node.id}", "add an edge to it, or remove it", node)
+
+
+def retry_target_exists(view: View) -> Iterator[Found]:
+    """Where a failure is sent to is a node of this graph."""
+    for owner, attrs in [(None, view.graph.attrs), *((node, node.attrs) for node in view.graph.nodes.values())]:
+        for key in RETRY_TARGETS:
+            target = text(attrs, key)
+            if target is not None and target not in view.graph.nodes:
+                value = attrs[key]
+                yield Found(f"{f'{owner.id}: ' if owner else ''}{key}={target:.60} names no node of this graph",
+                            f"use one of its nodes{_nearest(target, view.graph.nodes)}", owner,
+                            getattr(value, "line", 0), getattr(value, "column", 0))
+
+
+def goal_gate_has_retry(view: View) -> Iterator[Found]:
+    """A goal gate that is not met has a node to go back to, or a condition on an edge that leads back."""
+    if any(text(view.graph.attrs, key) for key in RETRY_TARGETS):
+        return
+    gates = [node for node in view.graph.nodes.values()
+             if _is_gate(node) and not any(text(node.attrs, key) for key in RETRY_TARGETS)]
+    circle = {node: at for at, members in enumerate(circles(view.graph) if gates else ()) for node in members}
+    for node in gates:
+        back = [edge for edge in view.outgoing[node.id]
+                if condition_of(edge) and node.id in circle and circle[node.id] == circle.get(edge.target)]
+        if not back:
+            yield Found(f"{node.id} is a goal gate without a way back, so the run fails when it is not met",
+                        "write retry_target=NODE", node)
+
+
+def _is_gate(node: Node) -> bool:
+    try:
+        return flag(node.attrs, "goal_gate")
+    except TypeConflict:
+        return False
+
+
+def dag_cycle(view: View) -> Iterator[Found]:
+    """With flow=dag nothing may wait for itself."""
+    cycle = find_cycle(view.graph) if view.flow == "dag" else []
+    if cycle:
+        yield Found(f"flow=dag, but these wait for each other: {_shown(cycle)}", "remove one of the edges",
+                    view.graph.nodes[cycle[0]])
+
+
+def dead_end(view: View) -> Iterator[Found]:
+    """A walk that comes to a node without a way on fails there; with flow=dag a last task is no fault."""
+    if view.flow == "dag":
+        return
+    for node in view.graph.nodes.values():
+        if not view.outgoing[node.id] and view.handler[node.id] != "exit":
+            yield Found(f"nothing leads on from {node.id}, so a run that comes here fails",
+                        "lead it to an exit node, or give it shape=Msquare", node)
+
+
+def loop_without_exit(view: View) -> Iterator[Found]:
+    """A circle that no edge leaves ends only when a budget is spent."""
+    if view.flow == "dag":
+        return
+    for circle in circles(view.graph):
+        members = set(circle)
+        if all(edge.target in members for one in circle for edge in view.outgoing[one]):
+            first = next(node for node in view.graph.nodes.values() if node.id in members)
+            yield Found(f"no edge leaves the loop {_shown([*circle, circle[0]])}, so it runs until a budget is spent",
+                        "add an edge out of it, with a condition that ends it", first)
+
+
+# ---- ways through a graph --------------------------------------------------------------------------------------------
+
+
+def reach(starts: Iterable[str], ways: Mapping[str, Sequence[str]]) -> set[str]:
+    """All that a way leads to from `starts`, themselves too."""
+    reached = set(starts)
+    waiting = list(reached)
+    while waiting:
+        for target in ways[waiting.pop()]:
+            if target not in reached:
+                reached.add(target)
+                waiting.append(target)
+    return reached
+
+
+def find_cycle(graph: Graph) -> list[str]:
+    """The nodes of one cycle, in the direction of its edges, the first repeated at the end; empty without a cycle."""
+    try:
+        TopologicalSorter(graph.predecessors()).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """The strongly connected components that hold a cycle (Tarjan's algorithm); the nodes of each in file order."""
+    targets = graph.successors()
+    order = {node: at for at, node in enumerate(graph.nodes)}
+    return [sorted(component, key=order.__getitem__) for component in _components(targets)
+            if len(component) > 1 or component[0] in targets[component[0]]]
+
+
+def _components(targets: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    for root in targets:
+        if root in number:
+            continue
+        path = [(root, iter(targets[root]))]
+        number[root] = low[root] = len(number)
+        stack.append(root)
+        on_stack.add(root)
+        while path:
+            node, rest = path[-1]
+            for target in rest:
+                if target not in number:
+                    number[target] = low[target] = len(number)
+                    stack.append(target)
+                    on_stack.add(target)
+                    path.append((target, iter(targets[target])))
+                    break
+                if target in on_stack:
+                    low[node] = min(low[node], number[target])
+            else:
+                path.pop()
+                if path:
+                    low[path[-1][0]] = min(low[path[-1][0]], low[node])
+                if low[node] == number[node]:
+                    component = _down_to(node, stack)
+                    on_stack.difference_update(component)
+                    yield component
+
+
+def _down_to(node: str, stack: list[str]) -> list[str]:
+    """Takes off the stack what lies above `node`, and `node` itself."""
+    taken = [stack.pop()]
+    while taken[-1] != node:
+        taken.append(stack.pop())
+    return taken
+
+
+def _ways(view: View) -> dict[str, list[str]]:
+    return {node: [*targets, *view.jumps[node]] for node, targets in view.graph.successors().items()}
+
+
+def _rescues(graph: Graph) -> list[str]:
+    """The nodes that the graph itself sends failures to."""
+    return [target for key in RETRY_TARGETS if (target := text(graph.attrs, key)) and target in graph.nodes]
+
+
+def _shown(cycle: Sequence[str]) -> str:
+    return " -> ".join(cycle if len(cycle) <= SHOWN else [*cycle[:SHOWN - 2], "...", cycle[-1]])
+
+
+def _nearest(word: str, words: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, words, 1, 0.6)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+RULES: Rules = {
+    "reachability": (ERROR, reachability),
+    "retry_target_exists": (ERROR, retry_target_exists),
+    "dag_cycle": (ERROR, dag_cycle),
+    "goal_gate_has_retry": (WARNING, goal_gate_has_retry),
+    "dead_end": (WARNING, dead_end),
+    "loop_without_exit": (WARNING, loop_without_exit),
+}

@@ -55,7 +55,8 @@ def test_a_nodes_command_runs_in_its_tree_with_its_environment_and_nothing_else(
     assert (assignment.tree / "copy").read_text() == assignment.prompt_file.read_text()
     names = set((assignment.tree / "names").read_text().split())
     assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {
-        "PATH", "SEEN", "GARRISON_LIFE", "GARRISON_PROMPT_FILE", "GARRISON_RESULT_FILE", "GARRISON_NOTES_FILE"}
+        "PATH", "SEEN", "GARRISON_LIFE", "GARRISON_PROMPT_FILE", "GARRISON_RESULT_FILE", "GARRISON_NOTES_FILE",
+        "GARRISON_CONTEXT_FILE"}
 
 
 def test_a_node_without_a_command_is_refused(assignment: Assignment) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
 
 from garrison.errors import AlreadyAlive, Fenced, Refused
-from garrison.layers import guardian_policy, launcher_policy, run_state, runner_policy
-from garrison.layers.guardian import implied_phase
-from garrison.layers.guardian_policy import Act, Decision, GuardianView, Merge
+from garrison.layers import flow_policy, guardian_policy, launcher_policy, run_state, runner_policy
+from garrison.layers.acts import Act, Decision
+from garrison.layers.guardian import POLICY_SAYS, implied_phase
+from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
+from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RUN_STATUS, RunState
 from garrison.layers.runner import SIGNAL_GRACE
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
@@ -499,7 +501,7 @@ class Guardian(Layer):
     def __init__(self, w: World, proc: Process) -> None:
         super().__init__(w, proc)
         self.processor = key_of("processor", self.key.name, self.run.id)
-        self.state = RunState()
+        self.state = RunState(flow=RunFlow(self.run.plan.program, self.run.id))
         self.policy = Policy(total=10)
         self.leaving_since: float | None = None
         self.phase = "planning"
@@ -540,7 +542,15 @@ class Guardian(Layer):
             overdue = w.mono - self.leaving_since > TIMING.stop_runner
         return GuardianView(
             self.run.id, w.mono, w.boot_id, inbox=inbox, runners=runners, processor=processor, merges=merges,
-            strays=strays, stopping=self.stopping, overdue=overdue)
+            strays=strays, stopping=self.stopping, overdue=overdue, wall=w.wall, results=self._results())
+
+    def _results(self) -> dict[str, Result | None]:
+        results = {}
+        for place in self.state.flow.places.values():
+            node = self.state.nodes.get(place.node)
+            if node is not None and node.status in ("validated", "failed") and flow_policy.at(node, place):
+                results[place.node] = self.w.results.get((self.run.id, place.node, node.attempt))
+        return results
 
     def turn(self) -> Does:
         view = yield from self.observe()
@@ -573,8 +583,7 @@ class Guardian(Layer):
         signal = act.posted.signal
         if signal.id not in self.state.applied:
             data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt}
-            data |= {name: act.data[name] for name in ("effect", "stuck", "hold", "text", "unhold", "lives")
-                     if name in act.data}
+            data |= {name: act.data[name] for name in ("effect", *POLICY_SAYS) if name in act.data}
             for node in [*act.data.get("unparked", []), act.data.get("unhold", "")]:
                 if node in self.state.nodes:
                     self.tell(self._runner(node), "GUIDANCE", {"action": "unpark"}, node=node,
@@ -600,6 +609,19 @@ class Guardian(Layer):
 
     def do_node(self, act: Act, view: GuardianView) -> Does:
         yield from self.log_sync("node", act.data)
+
+    def do_flow(self, act: Act, view: GuardianView) -> Does:
+        yield from self.log_sync("flow", act.data)
+
+    def do_gate(self, act: Act, view: GuardianView) -> Does:
+        yield from self.log_sync("gate", act.data)
+
+    def do_cancel(self, act: Act, view: GuardianView) -> Does:
+        attempt = self.attempt_of(act.who)
+        self.tell(self._runner(act.who), "GUIDANCE", {"action": "cancel", "text": act.why}, node=act.who,
+                  attempt=attempt, id_=f"{self.run.id}-{act.who}-{attempt}-cancel")
+        yield None
+        yield from self.log_sync("cancel", {"node": act.who, "attempt": attempt})
 
     def do_start(self, act: Act, view: GuardianView) -> Does:
         key, body = (self.processor, Processor.body) if act.who == "processor" else (self._runner(act.who), Runner.body)
@@ -773,8 +795,14 @@ class Runner(Layer):
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.facts.applied:
-            yield from self.log_sync("signal", {"id": signal.id, "type": signal.signal_type, **act.data})
+            yield from self.log_sync("signal", {"id": signal.id, "type": signal.signal_type,
+                                                "attempt": signal.attempt, **act.data})
         self.w.take(self.key, str(act.posted.path))
+
+    def do_again(self, act: Act, view: RunnerView) -> Does:
+        self.phase = self.w.write_hook(self.me, self.key, lambda old: hooks.again(_there(old), self.w.now),
+                                       incarnation=self.me.incarnation).phase
+        yield None
 
     def do_refuse(self, act: Act, view: RunnerView) -> Does:
         self.log("refused", {"why": act.why})

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition, GarrisonError
+from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RUN_STATUS, RunState, to_snapshot
-from garrison.pipeline.routing import frontier
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
@@ -36,6 +36,11 @@ class Violation(AssertionError):
     """Something happened that may never happen."""
 
 
+def fresh(run: Run) -> RunState:
+    """The state of a run before its first record."""
+    return RunState(flow=RunFlow(run.plan.program, run.id))
+
+
 class Check:
     """The books of one world."""
 
@@ -57,7 +62,7 @@ class Check:
     def refold(self) -> None:
         """The machine died and journals may be shorter: what they say now is what counts."""
         for run in self.world.runs.values():
-            self.shadows[run.id] = RunState()
+            self.shadows[run.id] = fresh(run)
             for entry in run.journal.entries:
                 self.shadows[run.id].apply(entry)
         self.obeyed.clear()
@@ -269,7 +274,7 @@ class Check:
         self.snapshots += 1
         if self.world.life.get(proc.key) is not proc:
             return  # it lost its lock a moment ago, and its file with it
-        shadow, told = self.shadows[proc.key.run], RunState().apply(entry)
+        shadow, told = self.shadows[proc.key.run], fresh(self.world.runs[proc.key.run]).apply(entry)
         if to_snapshot(shadow) != to_snapshot(told):
             raise Violation(f"the snapshot of {journal.name} lost something: {to_snapshot(told)}")
 
@@ -305,7 +310,9 @@ class Check:
         unfinished = [name for name, node in shadow.nodes.items() if node.status in ("active", "impl_complete")]
         if shadow.status == "failed" and not all(self._rests(run, shadow, name) for name in unfinished):
             raise Violation(f"run {run.id} failed though one of {unfinished} was not parked")
-        if shadow.status == "failed" and frontier(run.plan, shadow.statuses):
+        if shadow.status == "failed" and not shadow.flow.over and any(
+                shadow.nodes[place.node].status == "pending" for place in shadow.flow.places.values()
+                if place.node in shadow.nodes):
             raise Violation(f"run {run.id} failed with tasks left to start")
 
     def _kept(self) -> None:

@@ -10,7 +10,8 @@ from tests.simulator.chaos import Chaos
 from tests.simulator.check import LIVES, Violation
 from tests.simulator.world import Fate, Journal, Run, World
 
-from garrison.pipeline.launch import PlannedTask, RunPlan
+from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.parser import parse
 from garrison.records.names import launcher
 from garrison.records.run import Task
 
@@ -84,11 +85,17 @@ def _launch(world: World, rng: random.Random, run: str) -> None:
             fates[name] = Fate("success" if fate.kind == "fail" else fate.kind, until=fate.until)
         elif rng.random() < 0.02:
             initial[name] = rng.choice(["validated", "failed"])
-    plan = RunPlan("", "dag", {name: PlannedTask(name, "codergen", name, name) for name in names}, "start", ("exit",),
-                   predecessors, initial)
+    plan = _dag(names, predecessors, initial)
     world.runs[run] = Run(run, plan, fates, tasks, rng.randint(1, 3), Journal(run), rng.choice([0, 1, 2, 2]))
     world.check.refold()
     chaos.start(world, run, resume=False)
+
+
+def _dag(names: tuple[str, ...], predecessors: dict[str, tuple[str, ...]], initial: dict[str, str]) -> RunPlan:
+    nodes = [f"{name} [status={initial.get(name, 'pending')}]" for name in names]
+    edges = [f"{before} -> {name}" for name, all_ in predecessors.items() for before in all_]
+    return plan_run(parse("digraph { flow=dag start [shape=Mdiamond] exit [shape=Msquare] " + "; ".join(
+        [*nodes, *edges]) + "}"))
 
 
 def _fate(rng: random.Random) -> Fate:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from garrison.agents import prompt, registry, scripted
-from garrison.agents.command import SHELL, claimed, fill, judged
+from garrison.agents.command import SHELL, fill, judged, settled
 from garrison.agents.seam import Assignment, Outcome, Profile
 from garrison.errors import UsageError
 from garrison.records.run import Task
@@ -59,17 +59,55 @@ def test_who_said_nothing_leaves_no_colon() -> None:
     assert judged(JobResult(-9, False, 1.0), "").reason == "killed by SIGKILL"
 
 
-@pytest.mark.parametrize(("body", "code", "status", "reason"), [
-    ({"status": "success"}, 0, "success", ""), ({"status": "success"}, 1, "fail", "it did not say success"),
-    ({"status": "fail", "reason": "no idea"}, 0, "fail", "no idea"), ({}, 0, "fail", "it did not say success"),
-    (["success"], 0, "fail", "not a JSON object"), (None, 0, "fail", "it wrote no result"),
-    ("{half", 4, "fail", "it wrote no result")])
-def test_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
-    path = tmp_path / "claim.json"
+RULES = ("exit_zero", "result_file")
+
+
+def wrote(path: Path, body: Any, code: int, rule: str) -> Outcome:
     if body is not None:
         path.write_text(body if isinstance(body, str) else json.dumps(body))
-    outcome = claimed(path, JobResult(code, False, 1.0))
+    return settled(rule, path, JobResult(code, False, 1.0), "printed")
+
+
+@pytest.mark.parametrize(("body", "code", "status", "reason"), [
+    ({"status": "success"}, 0, "success", ""), ({"status": "success"}, 1, "fail", "it did not say success"),
+    ({"status": "fail", "reason": "no idea"}, 0, "fail", "no idea"), ({}, 0, "fail", "it wrote no status"),
+    ({"outcome": "partial_success"}, 0, "success", ""), ({"status": "retry"}, 0, "fail", "it did not say success"),
+    ({"status": "needs_review"}, 0, "fail", "it wrote no status"),
+    (["success"], 0, "fail", "its result file is not what it should be"), (None, 0, "fail", "it wrote no status"),
+    ("{half", 4, "fail", "its result file is not what it should be")])
+def test_result_file(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
+    outcome = wrote(tmp_path / "claim.json", body, code, "result_file")
     assert outcome.status == status and outcome.reason.startswith(reason) and outcome.exit_code == code
+
+
+@pytest.mark.parametrize(("body", "code", "status", "reason"), [
+    (None, 0, "success", ""), ("", 0, "success", ""), ({"preferred_label": "ship"}, 0, "success", ""),
+    ({"preferred_label": "back"}, 3, "fail", "exit code 3: printed"), ({"status": "fail"}, 0, "fail", "it says fail"),
+    ({"status": "RETRY", "reason": "no network"}, 0, "fail", "no network"), ({"outcome": "passed"}, 0, "success", ""),
+    ({"status": "needs_review"}, 0, "success", ""),
+    ("[]", 0, "fail", "its result file is not what it should be: it is no JSON object")])
+def test_exit_zero_and_what_the_program_says(tmp_path: Path, body: Any, code: int, status: str, reason: str) -> None:
+    outcome = wrote(tmp_path / "claim.json", body, code, "exit_zero")
+    assert (outcome.status, outcome.reason) == (status, reason)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_an_agent_says_for_its_pipeline_is_kept(tmp_path: Path, rule: str) -> None:
+    body = {"status": "success", "preferred_next_label": "ship", "suggested_next_ids": ["deploy"], "notes": "",
+            "context": {"tests.red": 3}, "unknown": 1}
+    assert wrote(tmp_path / "claim.json", body, 0, rule).said == {
+        "status": "success", "preferred_label": "ship", "suggested_next_ids": ["deploy"],
+        "context_updates": {"tests.red": 3}}
+
+
+@pytest.mark.parametrize(("body", "wrong"), [
+    ({"status": 3}, "status is not a text"), ({"context_updates": [1]}, "context_updates is not an object"),
+    ({"preferred_label": 3}, "preferred_label is not a text"), ({"notes": {}}, "notes is not a text"),
+    ({"suggested_next_ids": [1]}, "suggested_next_ids is not an array of node ids")])
+@pytest.mark.parametrize("rule", RULES)
+def test_what_cannot_be_meant_is_a_failure_that_says_so(tmp_path: Path, body: Any, wrong: str, rule: str) -> None:
+    outcome = wrote(tmp_path / "claim.json", body, 0, rule)
+    assert outcome.status == "fail" and wrong in outcome.reason and not outcome.said
 
 
 def test_the_agents_there_are(tmp_path: Path) -> None:

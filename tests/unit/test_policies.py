@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from garrison.errors import Fenced, ForbiddenTransition
-from garrison.layers import guardian_policy, launcher_policy, runner_policy
-from garrison.layers.guardian_policy import Decision, GuardianView, Merge
+from garrison.layers import flow_policy, guardian_policy, launcher_policy, runner_policy
+from garrison.layers.acts import Decision
+from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
+from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RunState, fold, from_snapshot, to_snapshot
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
-from garrison.pipeline.launch import PlannedTask, RunPlan
+from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.parser import parse
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
@@ -33,14 +36,11 @@ NOW, BOOT, RUN = 5000.0, "b1", "r1"
 POLICY = Policy()
 
 
-def task(node: str) -> PlannedTask:
-    return PlannedTask(node, "codergen", node, node)
-
-
 def plan(predecessors: dict[str, tuple[str, ...]], initial: dict[str, str] | None = None) -> RunPlan:
-    return RunPlan("", "dag", {name: task(name) for name in predecessors}, "start", ("end",),
-                   {"start": (), "end": (), **{name: before or ("start",) for name, before in predecessors.items()}},
-                   initial or {})
+    nodes = [f"{name} [status={(initial or {}).get(name, 'pending')}]" for name in predecessors]
+    edges = [f"{one} -> {name}" for name, before in predecessors.items() for one in before or ("start",)]
+    lines = [*nodes, *edges, *(f"{name} -> end" for name in predecessors)]
+    return plan_run(parse("digraph { flow=dag start [shape=Mdiamond] end [shape=Msquare] " + "; ".join(lines) + "}"))
 
 
 TWO = plan({"a": (), "b": ("a",)})
@@ -83,7 +83,18 @@ def posted(kind: str, id_: str = "s1", **changes: Any) -> Posted:
 # ---- guardian
 
 
-def guard(state: RunState, pipeline: RunPlan = TWO, max_agents: int = 2, **seen: Any) -> Decision:
+def keep_up(state: RunState, pipeline: RunPlan, **seen: Any) -> None:
+    """Tell the flow what the nodes of a history came to."""
+    if state.flow is None:
+        state.flow = RunFlow(pipeline.program, RUN)
+    view = GuardianView(RUN, NOW, BOOT, **seen)
+    while (acts := flow_policy.settle(pipeline, state, view)) and acts[0].kind == "flow":
+        state.apply(Entry(0, 1, "t", AT, "flow", acts[0].data))
+
+
+def guard(state: RunState, pipeline: RunPlan | None = None, max_agents: int = 2, **seen: Any) -> Decision:
+    pipeline = pipeline or (WIDE if "c" in state.nodes else TWO)
+    keep_up(state, pipeline, **seen)
     return guardian_policy.decide(pipeline, state, GuardianView(RUN, NOW, BOOT, **seen), max_agents, POLICY)
 
 
@@ -134,7 +145,7 @@ def test_what_becomes_of_a_runner(view: LifeView, deaths: int, expected: list[st
 def test_a_run_whose_runners_strangers_stopped_says_whose_and_how_it_goes_on() -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), node("b", "active"), RUNNING)
     gone = {name: life("runner", name, "terminated", reason="stopped") for name in "ab"}
-    acts = guard(state, WIDE, runners=gone).acts
+    acts = guard(state, plan({"a": (), "b": ()}), runners=gone).acts
     assert [(act.kind, act.who) for act in acts] == [("run", "stopped")]
     assert "the runner of a, b" in acts[0].why and f"garrison launch --resume {RUN}" in acts[0].why
 
@@ -280,7 +291,7 @@ def stuck(parked: bool = True, attempt: int = 1) -> Posted:
 
 def applied(state: RunState, said: Posted, **seen: Any) -> RunState:
     """The state after the guardian obeyed a signal."""
-    (act,) = guard(state, WIDE, inbox=[said], **seen).acts
+    (act,) = guard(state, inbox=[said], **seen).acts
     assert said.signal is not None
     data = {"id": said.signal.id, "type": said.signal.signal_type, "node": said.signal.node_id, **act.data}
     return state.apply(Entry(99, 1, "t", AT, "signal", data))
@@ -407,7 +418,8 @@ def test_what_an_agent_may_mend_is_reworked_within_the_limit(kind: str, attempt:
     state = journal(node("a", "pending"), node("a", "active", attempt=attempt), node("b", "pending"), RUNNING)
     view = GuardianView(RUN, NOW, BOOT, [exited(kind, attempt)], {"a": life("runner", "a")})
     (act,) = guardian_policy.decide(TWO, state, view, 2, POLICY, limit).acts
-    assert act.data["effect"] == {"node": "a", "status": status, "attempt": following, "reason": "red"}
+    what = {"kind": kind} if kind and status == "failed" else {}
+    assert act.data["effect"] == {"node": "a", "status": status, "attempt": following, "reason": "red", **what}
 
 
 def test_a_new_attempt_waits_for_the_runner_of_the_old_one_and_then_has_its_own() -> None:

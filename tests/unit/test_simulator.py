@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.simulator.simulation import Failed, simulate
 
-from garrison.layers import guardian_policy, run_state, runner_policy
-from garrison.layers.guardian_policy import Decision
+from garrison.layers import flow_policy, guardian_policy, run_state, runner_policy
+from garrison.layers.acts import Decision
 from garrison.merge import decide as merge_decide
 from garrison.records import store
 from garrison.supervise import evidence, lease, restart, verdict
@@ -186,15 +186,17 @@ def _landed_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def _runners_not_watched(patch: pytest.MonkeyPatch) -> None:
-    real = guardian_policy._needs_runner
-    patch.setattr(guardian_policy, "_needs_runner", lambda state, view, name:
+    real = guardian_policy.needs_runner
+    patch.setattr(guardian_policy, "needs_runner", lambda state, view, name:
                   (real(state, view, name) and name not in view.runners) or (state.nodes[name].status == "active"
                   and (view.runners[name].identity is None)))
 
 
 def _order_unseen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(guardian_policy, "frontier", lambda plan, status: [
-        task for task in plan.tasks if status.get(task) == "pending"])
+    patch.setattr(flow_policy, "startable", lambda plan, state, view: [
+        name for name, node in state.nodes.items() if node.status == "pending"])
+    patch.setattr(flow_policy, "begun", lambda state, name: {
+        "node": name, "status": "active", "attempt": state.nodes[name].attempt})
 
 
 def _orphans_stay(patch: pytest.MonkeyPatch) -> None:

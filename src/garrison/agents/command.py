@@ -1,15 +1,17 @@
 """The command agent: any program, run in the worktree with its output in a file.
 
-Exit 0 is success (rule `exit_zero`), or the program writes GARRISON_RESULT_FILE itself (rule `result_file`). What it
-leaves uncommitted the orchestrator commits.
+Exit 0 is success (rule `exit_zero`), or the program writes GARRISON_RESULT_FILE itself (rule `result_file`). Under
+either rule it may write there which way the pipeline should go, and values for its context (see `said`);
+GARRISON_CONTEXT_FILE holds the context as it is. What it leaves uncommitted the orchestrator commits.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from garrison.agents import said
 from garrison.agents.seam import Outcome, Profile, Work
 from garrison.errors import Refused
 from garrison.supervise.postmortem import ending
@@ -24,6 +26,8 @@ SHELL = Profile("command", ("/bin/sh", "-c", "{command}"))
 """The node's own `command`, by a shell."""
 
 
+LANDS = frozenset({"success", "partial_success", "skipped"})
+"""What a program may say of itself for its branch to land."""
 _PLACES = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file)\}")
 
 
@@ -41,7 +45,8 @@ class CommandAgent:
         claim = assignment.folder / "agent-result.json"
         claim.unlink(missing_ok=True)
         environment = {**assignment.environment, "GARRISON_PROMPT_FILE": str(assignment.prompt_file),
-                       "GARRISON_RESULT_FILE": str(claim), "GARRISON_NOTES_FILE": str(assignment.notes)}
+                       "GARRISON_RESULT_FILE": str(claim), "GARRISON_NOTES_FILE": str(assignment.notes),
+                       "GARRISON_CONTEXT_FILE": str(assignment.context_file)}
         if "script" in assignment.task.attributes:
             environment["GARRISON_SCRIPT"] = str(assignment.tree / str(assignment.task.attributes["script"]))
         job = Job.start([fill(word, assignment, claim) for word in self.profile.argv], env=environment,
@@ -77,9 +82,7 @@ class CommandWork(Work):
         result = self.job.poll(now)
         if result is None:
             return None
-        if self.success == "result_file":
-            return claimed(self.claim, result)
-        return judged(result, tail(self.assignment.output, 3))
+        return settled(self.success, self.claim, result, tail(self.assignment.output, 3))
 
     def stop(self, now: float) -> None:
         """TERM, then KILL."""
@@ -104,14 +107,28 @@ def judged(result: JobResult, said: str) -> Outcome:
     return Outcome("fail", f"{how}: {said}" if said.strip() else how, result.exit_code, killed=result.struck)
 
 
-def claimed(path: Path, result: JobResult) -> Outcome:
-    """The outcome of rule `result_file`: nothing is a success that the program did not say."""
+def settled(rule: str, claim: Path, result: JobResult, printed: str) -> Outcome:
+    """The outcome by the profile's rule and by what the program wrote into its result file."""
     try:
-        body = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        return Outcome("fail", f"it wrote no result ({error}); {ending(result.exit_code)}", result.exit_code,
-                       killed=result.struck)
-    if isinstance(body, dict) and body.get("status") == "success" and result.ok:
-        return Outcome("success", exit_code=0)
-    reason = body.get("reason", "it did not say success") if isinstance(body, dict) else "not a JSON object"
-    return Outcome("fail", str(reason), result.exit_code)
+        told = said.read(claim)
+    except ValueError as error:
+        how = "" if result.ok else f"; {ending(result.exit_code)}"
+        wrong = f"its result file is not what it should be: {error}{how}"
+        return Outcome("fail", wrong, result.exit_code, killed=result.struck)
+    if rule == "result_file":
+        return claimed(told, result)
+    found = judged(result, printed)
+    word = told.get("status", "")
+    if found.status == "success" and word and word not in LANDS:
+        found = Outcome("fail", told.get("failure_reason") or f"it says {word}", result.exit_code)
+    return replace(found, said=told)
+
+
+def claimed(told: dict[str, Any], result: JobResult) -> Outcome:
+    """The outcome of rule `result_file`: nothing is a success that the program did not say. Pure."""
+    if not told.get("status"):
+        return Outcome("fail", told.get("failure_reason") or f"it wrote no status; {ending(result.exit_code)}",
+                       result.exit_code, killed=result.struck, said=told)
+    if told["status"] in LANDS and result.ok:
+        return Outcome("success", exit_code=0, said=told)
+    return Outcome("fail", told.get("failure_reason") or "it did not say success", result.exit_code, said=told)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +26,11 @@ class Assignment:
     """What earlier lives of this attempt learned; empty in its first."""
     controllers: tuple[tuple[str, str], ...] = ()
     """Who directs the agent, and in what: (full name, control type), nearest first."""
+
+    @property
+    def context_file(self) -> Path:
+        """The pipeline's context as a JSON object, where the run has one."""
+        return self.folder / "context.json"
 
     @property
     def prompt_file(self) -> Path:
@@ -52,6 +57,8 @@ class Outcome:
     exit_code: int | None = None
     killed: bool = False
     """Whether a signal ended it, its own crash or somebody's: no verdict on the work, which a successor takes up."""
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """What the agent itself says for the pipeline (see `agents.said`); empty if it says nothing."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from garrison.system.autopsy import Autopsy, tmux_server_died
 from garrison.system.clock import iso
 
 if TYPE_CHECKING:
-    from garrison.layers.guardian_policy import Act
+    from garrison.layers.acts import Act
     from garrison.layers.world import World
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key

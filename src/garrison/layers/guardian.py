@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition
+from garrison.layers import flow_policy
 from garrison.layers import guardian_policy as policy
+from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
-from garrison.layers.guardian_policy import Act, GuardianView, Merge
+from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import RUN_STATUS, RunState, fold, to_snapshot
@@ -25,7 +27,7 @@ from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import Key, launcher
-from garrison.records.run import Task
+from garrison.records.run import Task, read_result
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import CRASH, STOP, Policy
 from garrison.supervise.step import LifeView
@@ -35,14 +37,17 @@ from garrison.system.terminal import abandon
 
 if TYPE_CHECKING:
     from garrison.layers.glance import Glance
+    from garrison.layers.run_state import NodeState
     from garrison.layers.world import World
     from garrison.pipeline.launch import PlannedTask, RunPlan
-    from garrison.records.run import Launch
+    from garrison.records.run import Launch, Result
     from garrison.records.signals import Signal
     from garrison.supervise.start import Life
     from garrison.system.git import Git
     from garrison.system.waker import Waker
 
+POLICY_SAYS = ("stuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget")
+"""What of a signal's effect is journaled with it as it is."""
 _PHASES = ("planning", "executing", "impl_complete", "validating", "merged")
 
 
@@ -56,7 +61,7 @@ class Guardian:
         self.run = life.key.run
         self.files = world.files(self.run)
         journal = Writer(self.files.journal, life.token)
-        self.state: RunState = fold(journal.entries)
+        self.state: RunState = fold(journal.entries, plan.program, self.run)
         refuse_lost(world.store, launch, self.state, self.files.journal)
         self.crew = Crew(world, life, journal)
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
@@ -68,7 +73,7 @@ class Guardian:
         self.exit_code: int | None = None
         self._told: dict[str, str] = {}
         self._view: GuardianView | None = None
-        self._decision = policy.Decision([])
+        self._decision = Decision([])
         self._phase = "planning"
         self._since_snapshot = len(journal.entries)
         self._inbox = signals.inbox(world.home, life.key)
@@ -89,7 +94,19 @@ class Guardian:
         return GuardianView(
             self.run, self.world.clock.monotonic(), self.world.observer.where.boot_id,
             signals.pending(self.world.home, self.life.key), runners, self.crew.guard(self._processor),
-            self._merges(), strays, self.stopping, self._overdue(), self._stop_why)
+            self._merges(), strays, self.stopping, self._overdue(), self._stop_why, self.world.clock.time(),
+            self._results(), self.launch.auto_approve)
+
+    def _results(self) -> dict[str, Result | None]:
+        """What the agents said of attempts that are over, and that the flow has not been told of."""
+        found: dict[str, Result | None] = {}
+        for place in self.state.flow.places.values() if self.state.flow is not None else ():
+            node = self.state.nodes.get(place.node)
+            if node is not None and node.status in ("validated", "failed") and flow_policy.at(node, place):
+                path = self.files.attempt(place.node, node.attempt) / "result.json"
+                found[place.node], wrong = read_result(path, self.run, place.node, node.attempt)
+                self._tell_once(f"result of {place.node}", wrong)
+        return found
 
     def _look_for_the_repository(self) -> None:
         """Without its repository a run stops, and can go on once that is back; without its target branch it waits."""
@@ -200,7 +217,7 @@ class Guardian:
             if signal.signal_type in ("ORCHESTRATOR_CRASHED", "ORCHESTRATOR_STUCK"):
                 data["why"] = str(signal.payload.get("why", ""))
             data |= {name: act.data[name] for name in ("effect", "question", "answer") if act.data.get(name)}
-            data |= {name: act.data[name] for name in ("stuck", "hold", "text", "unhold", "lives") if name in act.data}
+            data |= {name: act.data[name] for name in POLICY_SAYS if name in act.data}
             self._tell_of_parking(signal, act.data)  # first: said twice is recognised, lost is not
             if "answer" in act.data and signal.node_id:
                 self.crew.pass_on(self._runner(signal.node_id), signal)  # first: said twice is recognised, lost is not
@@ -240,6 +257,18 @@ class Guardian:
     def _do_node(self, act: Act, view: GuardianView) -> None:
         self._log("node", act.data, sync=True)
 
+    def _do_flow(self, act: Act, view: GuardianView) -> None:
+        self._log("flow", act.data, sync=True)
+
+    def _do_gate(self, act: Act, view: GuardianView) -> None:
+        self._log("gate", act.data, sync=True)
+
+    def _do_cancel(self, act: Act, view: GuardianView) -> None:
+        attempt = self.state.nodes[act.who].attempt
+        self.crew.tell(self._runner(act.who), "GUIDANCE", {"action": "cancel", "text": act.why}, node=act.who,
+                       attempt=attempt, id_=f"{self.run}-{act.who}-{attempt}-cancel")
+        self._log("cancel", {"node": act.who, "attempt": attempt, "why": act.why}, sync=True)
+
     def _do_start(self, act: Act, view: GuardianView) -> None:
         try:
             if act.who == "processor":
@@ -273,7 +302,8 @@ class Guardian:
         path = self.files.attempt(node, attempt) / "task.json"
         task = run_records.load(Task, path)
         if task is None:
-            task = task_of(self.plan.tasks[node], self.launch, self.plan, attempt, self.state.nodes[node].reason)
+            task = task_of(self.plan.tasks[node], self.launch, self.plan, self.state.nodes[node],
+                           flow_policy.context_for(self.state, node))
             run_records.save(path, task)
         return task
 
@@ -356,8 +386,10 @@ def implied_phase(state: RunState) -> str:
     return "validating" if "impl_complete" in statuses else "impl_complete"
 
 
-def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, attempt: int, reason: str = "") -> Task:
-    """What a runner is told of a node. Pure."""
+def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
+            context: dict[str, Any] | None = None) -> Task:
+    """What a runner is told of a node's current attempt; `context` is what the flow's step sees. Pure."""
+    attempt = node.attempt
     agent = planned.agent or ("command" if planned.command else launch.agent)
     return Task(
         launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
@@ -366,8 +398,8 @@ def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, attempt: int, r
         silence_s=planned.silence_s, goal=plan.goal,
         # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.
         skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
-        rework=str(planned.attrs.get("rework", "fresh")), rework_reason=reason if attempt > 1 else "",
-        attributes=_plain(planned.attrs))
+        rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
+        attributes=_plain(planned.attrs), context=context or {})
 
 
 def _plain(attrs: Any) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What a guardian does next. Pure: plan, journaled state and what was seen go in, a list of acts comes out.
 
-The order is the protocol: first obey what was said (death does not unsay), then believe the merge journal, then look
-after the living and the dead, then start new nodes, then see whether the run is over. Any non-empty list is acted on
+The order is the protocol: first obey what was said (death does not unsay), then believe the merge journal, then let
+the flow go on by what the nodes came to, then look after the living and the dead, then start new nodes, then see
+whether the run is over. Any non-empty list is acted on
 and followed by a fresh look, so each rule decides alone.
 """
 
@@ -10,16 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.layers import flow_policy
+from garrison.layers.acts import Act, Decision
 from garrison.layers.parking import BY_HAND, UNFINISHED, guidance, resting, summary, waits_for_a_person
-from garrison.pipeline.routing import finished, first_status, frontier
+from garrison.pipeline.routing import first_status
 from garrison.records.signals import objection
 from garrison.supervise.restart import STOP, Policy
-from garrison.supervise.step import Basis, LifeView, Step, burial, next_step
+from garrison.supervise.step import LifeView, Step, burial, next_step
 
 if TYPE_CHECKING:
     from garrison.layers.run_state import NodeState, RunState
     from garrison.pipeline.launch import RunPlan
     from garrison.records.identity import Identity
+    from garrison.records.run import Result
     from garrison.records.signals import Posted, Signal
 
 BY_A_PERSON = "stopped by a person"
@@ -53,31 +57,12 @@ class GuardianView:
     overdue: bool = False
     """Whether those below were given their time to stop."""
     stop_why: str = BY_A_PERSON
-
-
-@dataclass(frozen=True)
-class Act:
-    """One thing to do; `kind` says what, the rest what it needs.
-
-    take, refuse (posted) · node (data) · start, probe, heal, replace, record, park, term (who = node or 'processor') ·
-    stray (who = node, its orchestrator) · run (who = status) · end
-    """
-
-    kind: str
-    who: str = ""
-    why: str = ""
-    posted: Posted | None = None
-    data: dict[str, Any] = field(default_factory=dict)
-    basis: Basis | None = field(default=None, compare=False)
-    """What a life's start or end was decided on; it is journaled before the act."""
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What to do now, and when to look again at the latest (monotonic seconds; None: at the next event or timer)."""
-
-    acts: list[Act]
-    wake_at: float | None = None
+    wall: float = 0.0
+    """Seconds since 1970."""
+    results: dict[str, Result | None] = field(default_factory=dict)
+    """Of nodes that have landed or failed, what their agents said."""
+    auto_approve: bool = False
+    """Whether gates for people are answered without them."""
 
 
 REWORKABLE = frozenset({"acceptance", "gate", "conflict"})
@@ -89,7 +74,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     """The acts of one turn."""
     acts = _signals(plan, state, view, max_rework)
     if not acts:
-        acts = _landed(state, view)
+        acts = _landed(state, view) or flow_policy.settle(plan, state, view)
     if acts:
         return Decision(acts)
     if state.status in ("new", "stopped"):
@@ -103,7 +88,8 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
         acts = [*_hold(state, view), *_begin(plan, state, view, max_agents)]
     if not acts:
         acts = _finish(plan, state, view)
-    return Decision(acts, wake_at)
+    due = [at for at in (wake_at, flow_policy.wake_at(plan, state, view)) if at is not None]
+    return Decision(acts, min(due, default=None))
 
 
 def _signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Act]:
@@ -121,11 +107,14 @@ def _signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int
             acts.append(Act("refuse", why=why, posted=posted))
         else:
             limit = _limit(plan, posted.signal, max_rework)
-            return [*acts, Act("take", posted=posted, data=_effect(state, view, posted.signal, limit))]
+            effect = _effect(plan, state, view, posted.signal, limit)
+            if "refuse" in effect:
+                return [*acts, Act("refuse", why=effect["refuse"], posted=posted)]
+            return [*acts, Act("take", posted=posted, data=effect)]
     return acts
 
 
-def _effect(state: RunState, view: GuardianView, signal: Signal, max_rework: int) -> dict[str, Any]:
+def _effect(plan: RunPlan, state: RunState, view: GuardianView, signal: Signal, max_rework: int) -> dict[str, Any]:
     """What obeying a signal changes: {'effect': node change}, {'resume': lives to lift}, {'stop': True}, or nothing."""
     node = state.nodes.get(signal.node_id or "")
     if signal.signal_type == "NODE_COMPLETE" and node and node.status == "active":
@@ -134,16 +123,26 @@ def _effect(state: RunState, view: GuardianView, signal: Signal, max_rework: int
             and signal.payload.get("status") == "failed":
         return {"effect": _after_failure(signal, node, max_rework)}
     if signal.signal_type == "GUIDANCE":
-        return guidance(state, view, signal.payload)
+        return flow_policy.told(state, signal.payload) or guidance(state, view, signal.payload)
     if signal.signal_type == "ORCHESTRATOR_STUCK" and node and node.status == "active" \
             and signal.attempt == node.attempt:
         told = {"why": str(signal.payload.get("why", "")), "probe_at": str(signal.payload.get("probe_at", ""))}
         return {"stuck": told if signal.payload.get("parked") else {}}
     if signal.signal_type == "NEEDS_INPUT" and node:
         return {"question": {"id": signal.payload.get("question_id", ""), "text": signal.payload.get("question", "")}}
+    if signal.signal_type == "INPUT_RESPONSE" and signal.node_id in plan.gates:
+        return _answered(state, signal)
     if signal.signal_type == "INPUT_RESPONSE" and node:
         return {"answer": signal.payload.get("question_id", "")}
     return {}
+
+
+def _answered(state: RunState, signal: Signal) -> dict[str, Any]:
+    """A person's word to a gate; one that is no option is refused, and the gate waits on."""
+    said = signal.payload
+    event, wrong = flow_policy.answer(state, str(signal.node_id), str(said.get("question_id", "")),
+                                      str(said.get("text", "")))
+    return {"flow": event} if event else {"refuse": wrong or f"{signal.node_id} does not wait for an answer any more"}
 
 
 def _limit(plan: RunPlan, signal: Signal, max_rework: int) -> int:
@@ -155,9 +154,10 @@ def _limit(plan: RunPlan, signal: Signal, max_rework: int) -> int:
 def _after_failure(signal: Signal, node: NodeState, max_rework: int) -> dict[str, Any]:
     """A failure that a new attempt may mend is reworked, as often as the limit says; any other is the node's end."""
     reason = str(signal.payload.get("reason", "no reason given"))
-    again = signal.payload.get("kind") in REWORKABLE and node.attempt <= max_rework
+    kind = str(signal.payload.get("kind", ""))
+    again = kind in REWORKABLE and node.attempt - node.first < max_rework
     return {"node": signal.node_id, "status": "active" if again else "failed", "reason": reason,
-            "attempt": node.attempt + 1 if again else node.attempt}
+            "attempt": node.attempt + 1 if again else node.attempt, **({} if again or not kind else {"kind": kind})}
 
 
 def _landed(state: RunState, view: GuardianView) -> list[Act]:
@@ -222,7 +222,7 @@ def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[li
     acts: list[Act] = []
     wakes = []
     watched = [(name, view.runners.get(name, LifeView())) for name in state.nodes
-               if _needs_runner(state, view, name) and name not in state.held]
+               if needs_runner(state, view, name) and name not in state.held]
     waiting = any(node.status == "impl_complete" for node in state.nodes.values())
     if view.processor.hung or (waiting and "processor" not in state.held):
         watched.append(("processor", view.processor))
@@ -246,7 +246,7 @@ def _given_up(state: RunState, view: GuardianView, name: str, why: str) -> list[
     enqueued = node is not None and merge is not None and merge.attempt == node.attempt
     if node is None or node.status not in UNFINISHED or (node.status == "impl_complete" and enqueued):
         return []
-    return [_node(name, "failed", node.attempt, reason=f"its runner was given up: {why}")]
+    return [_node(name, "failed", node.attempt, reason=f"its runner was given up: {why}", kind=flow_policy.GIVEN_UP)]
 
 
 def _hold(state: RunState, view: GuardianView) -> list[Act]:
@@ -264,7 +264,7 @@ def _hold(state: RunState, view: GuardianView) -> list[Act]:
     return acts
 
 
-def _needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
+def needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
     """A node under way needs one (which also says why it did not land); a landed one until it has cleaned up, which
     one that went home while nobody was above it, was stopped or is parked has not (that is tried once)."""
     status = state.nodes[name].status
@@ -311,25 +311,31 @@ def may_start_again(state: RunState, identity: Identity) -> bool:
 def _begin(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) -> list[Act]:
     """New nodes, as many as agents are free; a node that is parked or waits for its merge occupies nobody."""
     busy = sum(1 for name, node in state.nodes.items() if node.status == "active" and not resting(state, view, name))
-    ready = [name for name in frontier(plan, state.statuses) if name not in state.held]
-    return [_node(name, "active", state.nodes[name].attempt) for name in ready[: max(0, max_agents - busy)]]
+    ready = [name for name in flow_policy.startable(plan, state, view) if name not in state.held]
+    return [Act("node", name, data=flow_policy.begun(state, name)) for name in ready[: max(0, max_agents - busy)]]
 
 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
     at_rest = [name for name in state.nodes if resting(state, view, name)]
-    if any(_needs_runner(state, view, name) and not suspended(state, view, name) and name not in at_rest
+    if any(needs_runner(state, view, name) and not suspended(state, view, name) and name not in at_rest
            for name in state.nodes):
         return []
     living = [name for name, life in view.runners.items() if life.living and name not in at_rest]
     if living:  # cleaning up, but one whose node failed without it has nothing to wait for
         return [Act("term", name) for name in living if state.nodes[name].status == "failed"]
-    outcome = finished(plan, {**state.statuses, **dict.fromkeys(at_rest, "failed")})
-    if outcome == "done":
+    flow = state.flow
+    if flow is None or flow.over == "done":
         return [Act("run", "done")]
+    if flow.over and flow.state.resumable == "budget":
+        return [Act("run", "stopped", why=f"{flow.why}; garrison launch --resume {view.run} --max-steps N goes on")]
+    if flow.over:
+        return [Act("run", "failed", why=summary(state, view, at_rest, flow.why))]
+    if flow_policy.waits(plan, state):
+        return []
     if stopped := [name for name in state.nodes if suspended(state, view, name)]:
         return [Act("run", "stopped", why=f"a signal stopped the runner of {', '.join(stopped)}, and nothing else is "
                                           f"left to do; garrison launch --resume {view.run} goes on")]
-    if outcome == "failed" and not any(waits_for_a_person(state, name) for name in at_rest):
+    if not any(waits_for_a_person(state, name) for name in at_rest):
         return [Act("run", "failed", why=summary(state, view, at_rest))]
     return []
 

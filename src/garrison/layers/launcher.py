@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import GarrisonError
 from garrison.layers import launcher_policy as policy
 from garrison.layers import notices
+from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
-from garrison.layers.guardian_policy import BY_A_PERSON, Act, Decision
+from garrison.layers.guardian_policy import BY_A_PERSON
 from garrison.layers.launcher_policy import EXIT, LauncherView
 from garrison.layers.loop import leave, say
 from garrison.layers.run_state import RunState

@@ -77,10 +77,11 @@ def _guardian(world: World, options: argparse.Namespace) -> Callable[[Life], Lay
     from garrison.layers.plans import plan_of
     from garrison.system.git import Git
 
-    plan, git = plan_of(world.files(options.run)), Git(Path(world.launch(options.run).repo))
+    launch = world.launch(options.run)
+    plan, git = plan_of(world.files(options.run), launch), Git(Path(launch.repo))
     with contextlib.suppress(GarrisonError, OSError):  # a repository that is gone is the guardian's to tell
         _ = git.common  # a git process's time
-    return lambda life: Guardian(world, life, world.launch(options.run), plan, git)
+    return lambda life: Guardian(world, life, launch, plan, git)
 
 
 def _processor(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:

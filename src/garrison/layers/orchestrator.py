@@ -7,6 +7,7 @@ output.log is the truth. Its result is stamped with run, node, attempt and incar
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -132,7 +133,8 @@ class Orchestrator:
 
     def _begin(self, now: float) -> bool:
         """Write the prompt with what earlier lives learned, start the agent. A result already there is not redone."""
-        if run_records.read_result(self.assignment.folder / "result.json", self.task)[0] is not None:
+        task, path = self.task, self.assignment.folder / "result.json"
+        if run_records.read_result(path, task.run_id, task.node, task.attempt)[0] is not None:
             self._end("done")
             return True
         if self.stopping:
@@ -144,6 +146,7 @@ class Orchestrator:
         wisdom = build_wisdom_prompt_block(self.hook) if again else ""
         self.assignment = replace(self.assignment, wisdom=wisdom)
         text = prompt.build(self.task, self.life.identity.branch or "", wisdom, self._conflicts())
+        atomic.write(self.assignment.context_file, (json.dumps(self.task.context, indent=2) + "\n").encode())
         atomic.write(self.assignment.prompt_file, text.encode())
         failpoint.here(":prompted")
         self._move("executing")
@@ -219,7 +222,7 @@ class Orchestrator:
         reason = outcome.reason + tell_held_back(self.launch.held_back, self.assignment.output, outcome.exit_code)
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
                         self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
-                        tail(self.assignment.output, 20))
+                        tail(self.assignment.output, 20), dict(outcome.said))
         with self.world.store.locked(Identity, self.life.key, incarnation=self.life.incarnation) as found:
             unfenced(found, self.life.key)
             atomic.write(self.assignment.folder / "result.json", record.encode(result))

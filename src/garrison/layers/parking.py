@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from garrison.layers import flow_policy
 from garrison.layers.run_state import HOLDABLE
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def guidance(state: RunState, view: GuardianView, said: Mapping[str, Any]) -> di
         lift = state.status in ("stopped", "failed")
         unparked = sorted({name for name in (*state.nodes, "processor") if lift and parked(state, name)})
         lives = stopped_lives(view, set(state.nodes) - set(state.held))
-        return {"resume": lives, "unparked": unparked} if unparked else {"resume": lives}
+        went_on = flow_policy.resumed(state)
+        return {"resume": lives, **({"unparked": unparked} if unparked else {}), **went_on}
     known = state.nodes.get(who)
     if action == "park" and (who == "processor" or (known and known.status in HOLDABLE)):
         return {"hold": who, "text": str(said.get("text", ""))}
@@ -47,9 +49,11 @@ def stopped_lives(view: GuardianView, names: Collection[str]) -> dict[str, int]:
             and life.identity and life.identity.status == "terminated" and life.identity.reason == "stopped"}
 
 
-def summary(state: RunState, view: GuardianView, names: Sequence[str]) -> str:
-    """Why a run failed: each node that failed or is parked, and what a person can do about the parked ones."""
+def summary(state: RunState, view: GuardianView, names: Sequence[str], flow: str = "") -> str:
+    """Why a run failed: each node that failed or is parked, what a person can do about the parked ones, and why the
+    flow ended, where no node says so."""
     reasons = [f"{name}: {_brief(node.reason)}" for name, node in state.nodes.items() if node.status == "failed"]
+    reasons += [_brief(flow)] if flow and not reasons else []
     reasons += [f"{name}: parked: {_brief(one.why)}" for name in names if (one := parked(state, name))]
     if names:
         reasons.append(f"what was done is kept; mend that, then: garrison launch --resume {view.run}")

@@ -1,9 +1,13 @@
 """The state of a run, folded from the guardian's journal. No clock, disk or process here.
 
-Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit} · `signal` {id, type, node, …,
-effect?, question?, answer?, stuck?, hold?, unhold?} (applied: effect and id are one record, so that a crash between
-them is impossible) · `death` {full, …} · `lift` {lives, unparked?} · `spawn`, `park`, `heal` {full, …} (see
-supervise.circuit) · `note` (told, not folded) · `snapshot`.
+Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit, step?, kind?} · `flow` {event,
+place_id, node, outcome, took?} (see run_flow) · `gate` {place, node, …} (it waits for a word) · `signal` {id, type,
+node, …, effect?, flow?, heard?, budget?, question?, answer?, stuck?, hold?, unhold?} (applied: effect and id are one
+record, so that a crash between them is impossible) · `cancel` {node} · `death` {full, …} · `lift` {lives, unparked?} ·
+`spawn`, `park`, `heal` {full, …} (see supervise.circuit) · `note` (told, not folded) · `snapshot`.
+
+Who folds with the run's program (its guardian does) has the flow's state; who reads without it (status, answer) has
+the nodes, the gates and the latest outcomes, which need no graph.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from garrison.layers.run_flow import RunFlow
 from garrison.pipeline.routing import step
 from garrison.records.names import Key
 from garrison.supervise import circuit
@@ -18,6 +23,7 @@ from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death
 
 if TYPE_CHECKING:
+    from garrison.pipeline.program import Program
     from garrison.records.journal import Entry
 
 RUN_STATUS: dict[str, frozenset[str]] = {
@@ -36,13 +42,20 @@ HOLDABLE = frozenset({"pending", "active"})
 
 @dataclass(frozen=True)
 class NodeState:
-    """Where a node is; `commit` is what landed for it."""
+    """Where a node is; `commit` is what landed for it.
+
+    `step` names the step of the flow that the attempt is for (see run_flow.step_of), '' before its first; `first` is
+    that step's first attempt, the ones after it are rework. `kind` says what failed, as its runner calls it.
+    """
 
     status: str = "pending"
     attempt: int = 1
     reason: str = ""
     commit: str = ""
     since: str = ""
+    step: str = ""
+    first: int = 1
+    kind: str = ""
 
 
 @dataclass
@@ -64,6 +77,19 @@ class RunState:
     """Node → {why, probe_at}, where its runner parked its agent."""
     held: dict[str, str] = field(default_factory=dict)
     """Node or `processor` → why a person parked it."""
+    began: str = ""
+    """When the run began, UTC."""
+    gates: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Place of the flow → the gate that waits there for a person's word or a signal (see gates)."""
+    heard: dict[str, list[Any]] = field(default_factory=dict)
+    """Name of a pipeline's signal → what came with it, of those that no gate has taken yet."""
+    cancelled: set[str] = field(default_factory=set)
+    """Nodes whose runner was told that their work is not needed any more."""
+    budget: int | None = None
+    """Steps that a person allows the flow when the run goes on."""
+    outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Node → its latest outcome in the flow: status, and label, reason, visits where there are any."""
+    flow: RunFlow | None = field(default=None, compare=False, repr=False)
 
     @property
     def over(self) -> bool:
@@ -92,8 +118,27 @@ class RunState:
             handler(entry.data, entry.at)
         return self
 
-    def _on_run(self, data: dict[str, Any], _at: str) -> None:
+    def _on_run(self, data: dict[str, Any], at: str) -> None:
         self.status, self.reason = data["status"], data.get("reason", "")
+        if self.status == "running":
+            self.began = self.began or at
+
+    def _on_flow(self, data: dict[str, Any], _at: str) -> None:
+        if data.get("place_id"):
+            self.gates.pop(data["place_id"], None)
+            self.outcomes[data["node"]] = told_of(data, self.outcomes.get(data["node"]))
+        if data.get("took"):
+            self.heard[data["took"]] = self.heard.get(data["took"], [])[1:]
+        if self.flow is not None:
+            self.flow.follow(data)
+
+    def _on_gate(self, data: dict[str, Any], at: str) -> None:
+        self.gates.pop(data["place"], None)
+        if not data.get("closed"):
+            self.gates[data["place"]] = {**data, "at": at}
+
+    def _on_cancel(self, data: dict[str, Any], _at: str) -> None:
+        self.cancelled.add(data["node"])
 
     def _on_node(self, data: dict[str, Any], at: str) -> None:
         old = self.nodes.get(data["node"])
@@ -107,15 +152,22 @@ class RunState:
         if data["status"] != "active" or (old is not None and data.get("attempt", 1) > old.attempt):
             self.questions.pop(data["node"], None)
             self.stuck.pop(data["node"], None)
+        if data["status"] != "active":
+            self.cancelled.discard(data["node"])
         if data["status"] not in HOLDABLE:
             self.held.pop(data["node"], None)
-        self.nodes[data["node"]] = NodeState(data["status"], data.get("attempt", 1), data.get("reason", ""),
-                                             data.get("commit", ""), at)
+        asked, before = data.get("step"), old or NodeState()
+        new = asked is not None and asked != before.step
+        self.nodes[data["node"]] = NodeState(
+            data["status"], data.get("attempt", 1), data.get("reason", ""), data.get("commit", ""), at,
+            asked if asked is not None else before.step, data.get("attempt", 1) if new else before.first,
+            data.get("kind", ""))
 
     def _on_signal(self, data: dict[str, Any], at: str) -> None:
         self.applied.add(data["id"])
         if data.get("effect"):
             self._on_node(data["effect"], at)
+        self._hear(data, at)
         if data.get("question"):
             self.questions[data["node"]] = data["question"]
         if data.get("answer") and self.questions.get(data["node"], {}).get("id") == data["answer"]:
@@ -129,6 +181,15 @@ class RunState:
         if "unhold" in data:
             self.held.pop(data["unhold"], None)
             self._unpark([data["unhold"]], data.get("lives", {}))
+
+    def _hear(self, data: dict[str, Any], at: str) -> None:
+        """What a signal says to the flow."""
+        if data.get("flow"):
+            self._on_flow(data["flow"], at)
+        if data.get("heard"):
+            self.heard.setdefault(data["heard"]["name"], []).append(data["heard"].get("value", True))
+        if data.get("budget"):
+            self.budget = int(data["budget"])
 
     def _unpark(self, names: list[str], lives: dict[str, int]) -> None:
         """Empty the windows of these nodes' runners (or of the processor): a person lets them go on."""
@@ -170,6 +231,9 @@ class RunState:
 
     def _on_snapshot(self, data: dict[str, Any], _at: str) -> None:
         restored = from_snapshot(data)
+        restored.flow = self.flow
+        if self.flow is not None and data.get("flow"):
+            self.flow.restore(data["flow"])
         self.__dict__.update(restored.__dict__)
 
 
@@ -180,7 +244,9 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "deaths": {full: [asdict(death) for death in deaths] for full, deaths in state.deaths.items()},
             "incarnations": state.incarnations, "lifted": state.lifted, "questions": state.questions,
             "circuits": {full: asdict(one) for full, one in state.circuits.items()}, "stuck": state.stuck,
-            "held": state.held}
+            "held": state.held, "began": state.began, "gates": state.gates, "outcomes": state.outcomes,
+            "heard": state.heard, "cancelled": sorted(state.cancelled), "budget": state.budget,
+            "flow": state.flow.to_data() if state.flow is not None else {}}
 
 
 def from_snapshot(data: dict[str, Any]) -> RunState:
@@ -190,12 +256,23 @@ def from_snapshot(data: dict[str, Any]) -> RunState:
                     {full: [Death(**death) for death in deaths] for full, deaths in data["deaths"].items()},
                     dict(data["incarnations"]), dict(data["lifted"]), dict(data.get("questions", {})),
                     {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
-                    dict(data.get("stuck", {})), dict(data.get("held", {})))
+                    dict(data.get("stuck", {})), dict(data.get("held", {})), data.get("began", ""),
+                    dict(data.get("gates", {})), dict(data.get("heard", {})), set(data.get("cancelled", ())),
+                    data.get("budget"), dict(data.get("outcomes", {})))
 
 
-def fold(entries: list[Entry]) -> RunState:
-    """The state after `entries`."""
-    state = RunState()
+def told_of(data: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+    """What of a finished step is kept for people: status, label, reason, and how often the node came to an end."""
+    outcome = data["outcome"]
+    told = {"status": outcome["status"], "label": outcome.get("preferred_label", ""),
+            "reason": outcome.get("failure_reason", "").partition("\n")[0], "place": data["place_id"]}
+    ends = 1 + int(before["ends"]) if before else 1
+    return {**{name: value for name, value in told.items() if value}, "ends": ends}
+
+
+def fold(entries: list[Entry], program: Program | None = None, run: str = "") -> RunState:
+    """The state after `entries`; with the run's program (and its id) the flow's, too."""
+    state = RunState(flow=None if program is None else RunFlow(program, run))
     for entry in entries:
         state.apply(entry)
     return state

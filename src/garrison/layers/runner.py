@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import GarrisonError
 from garrison.layers import runner_policy as policy
 from garrison.layers import validator
+from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
-from garrison.layers.guardian_policy import Act, Decision, Merge
+from garrison.layers.guardian_policy import Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.node_signs import NodeSigns
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator
@@ -125,7 +126,8 @@ class Runner:
 
     def _result(self) -> Result | None:
         """The attempt's result if it is whole and of this run, node and attempt; anything else is said and ignored."""
-        result, wrong = run_records.read_result(self.folder / "result.json", self.task)
+        result, wrong = run_records.read_result(
+            self.folder / "result.json", self.task.run_id, self.task.node, self.task.attempt)
         if wrong and wrong != self._wrong_result:
             say(wrong)
         self._wrong_result = wrong
@@ -240,7 +242,8 @@ class Runner:
         signal = act.posted.signal
         if signal.id not in self.facts.applied:
             self._forward(signal, act.data.get("forward", ""))
-            self._log("signal", {"id": signal.id, "type": signal.signal_type, **act.data}, sync=True)
+            self._log("signal", {"id": signal.id, "type": signal.signal_type, "attempt": signal.attempt, **act.data},
+                      sync=True)
         failpoint.here(":signal-applied")
         signals.take(act.posted.path)
 
@@ -311,6 +314,10 @@ class Runner:
     def _do_move(self, act: Act, view: RunnerView) -> None:
         now = self.world.clock.utc()
         self.phase = self.life.hook(lambda old: hooks.move(old, act.who, now)).phase
+
+    def _do_again(self, act: Act, view: RunnerView) -> None:
+        now = self.world.clock.utc()
+        self.phase = self.life.hook(lambda old: hooks.again(old, now)).phase
 
     def _do_start(self, act: Act, view: RunnerView) -> None:
         """The orchestrator's life, in the terminal; a dead session of its name goes first."""
@@ -409,6 +416,10 @@ class Runner:
                                  self.git.lives(rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE))])
         archive = f"{ARCHIVE}/{self.launch.run_id}/{self.task.node}"
         if not self.launch.adhoc and tip:
+            before = self.git.rev(archive)
+            if before not in (None, tip) and not self.git.containing(before, but=archive):
+                self.git.keep_commit(before, rescue_stem(self.launch.run_id, self.task.node, self.task.attempt - 1,
+                                                         "archive"))
             if not self.git.update_ref(archive, tip):
                 raise GarrisonError(f"could not archive {self.branch} as {archive}")
             self.git.delete_refs([f"refs/heads/{self.branch}"])

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.layers.guardian_policy import Act, Decision, Merge
+from garrison.layers.acts import Act, Decision
+from garrison.layers.guardian_policy import Merge
 from garrison.records.signals import objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry
     from garrison.records.run import Result, Task
     from garrison.records.signals import Posted, Signal
+
+
+CANCELLED = "cancelled"
+"""The kind of a failure that the run's flow asked for: what the node does is not needed any more."""
 
 
 @dataclass
@@ -44,7 +49,8 @@ class RunnerFacts:
     """`yes` once this attempt's rework began; before that the hook's phase is the earlier attempt's."""
     failed: str = ""
     failed_kind: str = ""
-    """What failed: acceptance, gate or conflict (a new attempt may mend it), or '' for anything else."""
+    """What failed: acceptance, gate or conflict (a new attempt may mend it), `cancelled` by the run's flow, or '' for
+    anything else."""
     merge_told: bool = False
     """Whether MERGE_COMPLETE was applied."""
     kill: int = 0
@@ -59,7 +65,9 @@ class RunnerFacts:
         data = entry.data
         if entry.kind == "signal":
             self.applied.add(data["id"])
-            self.merge_told |= data.get("type") == "MERGE_COMPLETE"
+            self.merge_told |= data.get("type") == "MERGE_COMPLETE" and data.get("attempt", attempt) == attempt
+            if data.get("cancel") and data.get("attempt") == attempt and not self.failed:
+                self.failed, self.failed_kind = data["cancel"], CANCELLED
             self.kill = max(self.kill, data.get("kill", 0))
             if data.get("unpark"):
                 self.circuit = circuit.lifted(self.circuit, self.incarnation)
@@ -126,6 +134,8 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if view.orchestrator.hung and view.orchestrator.verdict is not None:
         step = next_step(view.orchestrator, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
         return Decision([Act(step.kind, why=step.why, basis=step.basis)])
+    if view.phase == "merged" and not _begun(facts, view):
+        return Decision([Act("again")])  # it landed in an earlier attempt; the flow comes here once more
     if view.phase in ("impl_complete", "validating") and not _begun(facts, view):
         return Decision([Act("move", "executing")])  # rework: the phase is the earlier attempt's
     return _PHASES[view.phase](facts, view, policy)
@@ -144,11 +154,16 @@ def _signals(facts: RunnerFacts, view: RunnerView) -> list[Act]:
         elif why := objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, lives):
             acts.append(Act("refuse", why=why, posted=posted))
         else:
-            acts.append(Act("take", posted=posted, data=_effect(signal, lives)))
+            acts.append(Act("take", posted=posted, data=_effect(signal, lives, handed_over=_handed_over(facts, view))))
     return acts
 
 
-def _effect(signal: Signal, lives: dict[str, int]) -> dict[str, Any]:
+def _handed_over(facts: RunnerFacts, view: RunnerView) -> bool:
+    """Whether the attempt is done and the merge queue has it, or soon will: then it is too late to cancel it."""
+    return view.phase in ("impl_complete", "validating", "merged") and _begun(facts, view)
+
+
+def _effect(signal: Signal, lives: dict[str, int], *, handed_over: bool) -> dict[str, Any]:
     if signal.signal_type == "KILL_ORCHESTRATOR":
         return {"kill": int(signal.payload.get("incarnation") or max(lives.values(), default=0))}
     if signal.signal_type == "NEEDS_INPUT":
@@ -157,6 +172,8 @@ def _effect(signal: Signal, lives: dict[str, int]) -> dict[str, Any]:
         return {"forward": "down"}
     if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "unpark":
         return {"unpark": True}
+    if signal.signal_type == "GUIDANCE" and signal.payload.get("action") == "cancel" and not handed_over:
+        return {"cancel": str(signal.payload.get("text") or "it was cancelled")}
     return {}
 
 

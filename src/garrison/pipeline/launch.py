@@ -3,10 +3,9 @@
 The rule of this room: whatever this version cannot do as the graph says it is refused here, before anything costs
 something, in one line that names the node, its place and the remedy. Nothing is skipped, reordered or approximated.
 
-This version runs start, exit, codergen and tool; it follows every edge once all predecessors are done (`flow=dag`),
-which for a graph that is one line is the same as to walk it. A condition is accepted only when it is trivial there:
-empty, `true`, or that the predecessor succeeded (`outcome=success` and its other spellings), because a task starts only
-after the success of those before it anyway.
+A run does tasks (codergen, tool), gates (wait.human, wait.signal), and whatever the machine of `flow` passes through
+by itself: conditional, parallel, parallel.fan_in. `flow=walk` (the default) follows one edge at a time, `flow=dag`
+every edge once all predecessors are done; for a graph that is one line both are the same.
 """
 
 from __future__ import annotations
@@ -16,25 +15,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from garrison.errors import Refused
+from garrison.pipeline.gates import HANDLERS as WAITS
+from garrison.pipeline.gates import Gate, gates_of
 from garrison.pipeline.graph import Graph, Node, known_handler, one_line, seconds, text
 from garrison.pipeline.lint import command_of, errors, find_cycle, flow_of, lint
+from garrison.pipeline.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.status import imported
 
 TASKS = ("codergen", "tool")
 """The handlers that become tasks of a run."""
 
 NEEDS: Mapping[str, str] = {
-    "wait.human": "a person's answer",
-    "wait.signal": "waiting for a signal",
-    "conditional": "routing by conditions",
-    "parallel": "parallel branches of a walk (with flow=dag, tasks without edges between them run side by side)",
-    "parallel.fan_in": "parallel branches of a walk (with flow=dag, a task waits for all its predecessors)",
-    "stack.manager_loop": "a manager loop",
+    "stack.manager_loop": "a manager that steers another pipeline",
     "subgraph": "a pipeline within a pipeline",
 }
-"""What a handler would need that this version does not have."""
+"""What a handler would need that a garrison run does not have; `garrison pipeline run` has more."""
 
-_SUCCESS = re.compile(r"(?:outcome\s*==?\s*)?[\"']?(?:success|succeeded|passed|pass|ok)[\"']?\Z", re.IGNORECASE)
 _GOAL = re.compile(r"\$(?:goal\b|\{goal\})")
 
 
@@ -78,10 +74,22 @@ class RunPlan:
     setup: str | None = None
     setup_key: tuple[str, ...] = ()
     """Files whose change makes set-up run again, as paths below the tree."""
+    program: Program | None = None
+    """The graph made ready to run; None where only the tasks are of interest."""
+    gates: Mapping[str, Gate] = field(default_factory=dict)
+    """The nodes that wait for a word from outside."""
+
+    @property
+    def max_seconds(self) -> float | None:
+        """How long a run of it may last."""
+        return self.program.max_seconds if self.program is not None else None
 
 
-def plan_run(graph: Graph) -> RunPlan:
-    """The plan of a garrison run of `graph`; Refused, in one line, when this version will not run it."""
+def plan_run(graph: Graph, *, max_steps: int | None = None) -> RunPlan:
+    """The plan of a garrison run of `graph`; Refused, in one line, when this version will not run it.
+
+    `max_steps` is an option of the run and wins over the graph's attribute.
+    """
     refusals = list(_refusals(graph))
     if refusals:
         more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
@@ -101,6 +109,8 @@ def plan_run(graph: Graph) -> RunPlan:
         gate=text(graph.attrs, "gate"),
         setup=text(graph.attrs, "setup"),
         setup_key=tuple(re.findall(r"[^\s,]+", text(graph.attrs, "setup_key", ""))),
+        program=compile_graph(graph, max_steps=max_steps),
+        gates=gates_of(graph),
     )
 
 
@@ -122,19 +132,6 @@ def plan_task(node: Node, goal: str) -> PlannedTask:
     )
 
 
-def is_line(graph: Graph) -> bool:
-    """Whether the graph is one line: no node has two ways in or out, and it does not run in a circle."""
-    outgoing = [edge.source for edge in graph.edges]
-    incoming = [edge.target for edge in graph.edges]
-    return len(set(outgoing)) == len(outgoing) and len(set(incoming)) == len(incoming) and not find_cycle(graph)
-
-
-def is_trivial(condition: str) -> bool:
-    """Whether an edge's condition always holds after a success, so that following the edge obeys it."""
-    bare = condition.strip()
-    return not bare or bare.lower() == "true" or bool(_SUCCESS.match(bare))
-
-
 # ---- refusals, the gravest first -------------------------------------------------------------------------------------
 
 
@@ -147,54 +144,46 @@ def _refusals(graph: Graph) -> Iterator[str]:
         return
     yield from _handlers(graph)
     yield from _flow(graph)
-    yield from _conditions(graph)
 
 
 def _handlers(graph: Graph) -> Iterator[str]:
     for node in graph.nodes.values():
         handler = node.handler
-        if handler in ("start", "exit", *TASKS):
+        if handler in (*AUTOMATIC, *TASKS, *WAITS):
             continue
         if not known_handler(handler):
-            why = f"has the unknown type {handler!r:.40}; a run knows start, exit, codergen and tool"
+            why = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_KNOWN)}"
         else:
             needs = NEEDS.get(handler, "a session of its own")
-            why = f"({handler}) needs {needs}, not in this version; a run does start, exit, codergen and tool"
+            why = f"({handler}) needs {needs}, not in this version of a garrison run; it does {', '.join(_KNOWN)}"
         yield _line(graph, node.line, node.column, f"node {node.id} {why}")
 
 
+_KNOWN = ("start", "exit", *TASKS, *WAITS, "conditional", "parallel", "parallel.fan_in")
+
+
 def _flow(graph: Graph) -> Iterator[str]:
-    flow = flow_of(graph)
-    if flow == "dag" or is_line(graph):
-        return
-    if flow == "walk":
-        yield _line(graph, 1, 1, "flow=walk with branches or loops is not in this version; "
-                    "make it one line, or say flow=dag when every edge is to be followed")
+    """In a walk only one of several unconditional edges is followed: who did not say so would lose the others."""
+    if flow_of(graph) is not None or find_cycle(graph):
         return
     fork = _fork(graph)
-    if fork and not find_cycle(graph):
+    if fork:
         yield _line(graph, fork.line, fork.column, f"node {fork.id} has several edges out and the graph does not say "
                     "which are followed; say flow=dag (all of them) or flow=walk (one)")
-        return
-    yield _line(graph, 1, 1, "a graph with branches or loops and no flow= is walked, which is not in this version; "
-                "make it one line, or say flow=dag when every edge is to be followed")
 
 
 def _fork(graph: Graph) -> Node | None:
-    """The first node with several unconditional edges to different nodes."""
+    """The first node that does work and has several edges to different nodes with nothing to choose between them."""
     targets: dict[str, set[str]] = {}
     for edge in graph.edges:
-        if is_trivial(edge.attrs.get("condition", "")):
+        if not any(str(edge.attrs.get(name, "")).strip() for name in _CHOOSES):
             targets.setdefault(edge.source, set()).add(edge.target)
-    return next((node for node in graph.nodes.values() if len(targets.get(node.id, ())) > 1), None)
+    return next((node for node in graph.nodes.values()
+                 if len(targets.get(node.id, ())) > 1 and node.handler in ("start", *TASKS)), None)
 
 
-def _conditions(graph: Graph) -> Iterator[str]:
-    for edge in graph.edges:
-        condition = edge.attrs.get("condition", "")
-        if not is_trivial(condition):
-            yield _line(graph, edge.line, edge.column, f"edge {edge} has condition=\"{condition!s:.60}\"; only "
-                        "outcome=success is in this version, remove the condition or the edge")
+_CHOOSES = ("condition", "label", "weight")
+"""Edge attributes by which a walk chooses."""
 
 
 def _line(graph: Graph, line: int, column: int, message: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from garrison.pipeline.graph import Graph, TypeConflict, text
 
 PENDING, ACTIVE, IMPL_COMPLETE, VALIDATED, FAILED = "pending", "active", "impl_complete", "validated", "failed"
+SKIPPED = "skipped"
 
 WORDS: Mapping[str, str] = {
     "pending": PENDING,

@@ -74,6 +74,15 @@ def move(hook: Hook, phase: str, now: str) -> Hook:
                    merged_at=now if phase == "merged" else hook.merged_at)
 
 
+def again(hook: Hook, now: str) -> Hook:
+    """`hook` where a merged node is to be worked on once more: back in planning, with its history. Another phase is no
+    change. Not in the table: a run's flow alone asks for it, with a new attempt."""
+    if hook.phase != "merged":
+        return hook
+    entry: dict[str, Any] = {"from": "merged", "to": "planning", "at": now, "again": True}
+    return replace(hook, phase="planning", updated_at=now, phase_history=[*hook.phase_history, entry])
+
+
 def note(hook: Hook, now: str, *, text: str | None = None, last_committed: str | None = None) -> Hook:
     """`hook` with new resumption notes and/or last commit; None leaves what is there."""
     return replace(hook, updated_at=now,

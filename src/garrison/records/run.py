@@ -49,6 +49,10 @@ class Launch:
     graph_source: str = ""
     prd_ref: str = ""
     adhoc: bool = False
+    auto_approve: bool = False
+    """Whether gates that wait for a person are answered without one."""
+    max_steps: int | None = None
+    """Visits of nodes that the run's flow may make; None: the graph's, else the default."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ class Task:
     rework_reason: str = ""
     """Why the attempt before this one was not good enough; empty in the first."""
     attributes: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)
+    """The pipeline's context when this attempt began, in a run whose graph has one."""
 
 
 @dataclass(frozen=True)
@@ -92,19 +98,21 @@ class Result:
     exit_code: int | None = None
     head: str | None = None
     tail: str = ""
+    said: dict[str, Any] = field(default_factory=dict)
+    """What the agent says for the pipeline (see `agents.said`)."""
 
     def __post_init__(self) -> None:
         if self.status not in ("success", "fail"):
             raise ValueError(f"status {self.status!r} is neither success nor fail")
 
 
-def read_result(path: Path, task: Task) -> tuple[Result | None, str]:
+def read_result(path: Path, run: str, node: str, attempt: int) -> tuple[Result | None, str]:
     """The result in `path` if it is whole and of that run, node and attempt; else None and what is wrong with it."""
     try:
         result = load(Result, path)
     except (RecordCorrupt, NewerSchema) as error:
         return None, str(error)
-    if result and (result.run_id, result.node, result.attempt) != (task.run_id, task.node, task.attempt):
+    if result and (result.run_id, result.node, result.attempt) != (run, node, attempt):
         return None, f"{path} is of {result.run_id}/{result.node}/{result.attempt}; ignored"
     return result, ""
 

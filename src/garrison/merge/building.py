@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.merge import failpoint
+from garrison.merge import failpoint, strategies
 from garrison.merge.queue import pin
 from garrison.merge.steps import Progress, Wait
-from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from garrison.merge.entry import Entry
     from garrison.merge.pen import Pen
 
@@ -33,28 +34,33 @@ class Builder:
             self.pen.append("cancel", {"entry": entry.id, "reason": f"commit {entry.oid} is gone"}, sync=True)
             return Progress("cancelled", entry.id)
         if self.git.is_ancestor(entry.oid, tip):
-            reason = f"already in {self.queue.target}"
-            self.pen.append("landed", {"entry": entry.id, "commit": tip, "old": tip, "reason": reason}, sync=True)
-            self.pen.drop_pins([self.queue.entry(entry.id)])
-            return Progress("landed", entry.id)
-        merged = self.git.merge_tree(tip, entry.oid)
-        if merged.tree is None:
-            self.pen.append("state", {"entry": entry.id, "status": "conflict", "files": merged.conflicts, "base": tip,
-                                   "reason": f"{merged.reason} (against {self.queue.target} at {tip[:10]})"}, sync=True)
+            return self._there(entry, tip, f"already in {self.queue.target}")
+        built = strategies.build(self.git, entry, tip, self._trailers(entry))
+        if built.commit is None:
+            self.pen.append("state", {"entry": entry.id, "status": "conflict", "files": list(built.files), "base": tip,
+                                   "reason": f"{built.reason} (against {self.queue.target} at {tip[:10]})"}, sync=True)
             return Progress("conflict", entry.id)
-        commit = self.commit(entry, merged.tree, tip)
-        self.pen.append("state", {"entry": entry.id, "status": "candidate", "base": tip, "tree": merged.tree,
-                               "commit": commit})
+        if built.commit == tip:
+            return self._there(entry, tip, f"its changes are already in {self.queue.target}")
+        if not self.git.update_ref(pin(entry.id, "candidate"), built.commit):
+            raise GarrisonError(f"could not pin the candidate of {entry.id}; it is tried again")
+        self.pen.append("state", {"entry": entry.id, "status": "candidate", "base": tip, "tree": built.tree,
+                               "commit": built.commit})
         failpoint.here("candidate")
         return Progress("candidate", entry.id)
 
-    def commit(self, entry: Entry, tree: str, tip: str) -> str:
-        """The candidate: the same commit whenever it is built again from the same entry, tree and tip."""
+    def _there(self, entry: Entry, tip: str, reason: str) -> Progress:
+        """Nothing of it is to be landed: the target has it all."""
+        self.pen.append("landed", {"entry": entry.id, "commit": tip, "old": tip, "reason": reason}, sync=True)
+        self.pen.drop_pins([self.queue.entry(entry.id)])
+        return Progress("landed", entry.id)
+
+    def _trailers(self, entry: Entry) -> Callable[[str], list[str]]:
+        """What ends the message of the entry's commit, by its tree: the history alone can tell what was tested."""
         config = self.queue.state.config
-        tested = f"{tree} gate {config.command_key}" if config and not config.no_gate else "none"
-        message = (f"Merge {entry.branch} into {entry.target}\n\nMerge-Queue-Entry: {entry.id}\n"
-                   f"Merge-Queue-Tested: {tested}\n")
-        commit = self.git.commit_tree(tree, [tip, entry.oid], message, date=int(from_iso(entry.enqueued_at)))
-        if not self.git.update_ref(pin(entry.id, "candidate"), commit):
-            raise GarrisonError(f"could not pin the candidate of {entry.id}; it is tried again")
-        return commit
+
+        def lines(tree: str) -> list[str]:
+            tested = f"{tree} gate {config.command_key}" if config and not config.no_gate else "none"
+            return [f"Merge-Queue-Entry: {entry.id}", f"Merge-Queue-Tested: {tested}"]
+
+        return lines

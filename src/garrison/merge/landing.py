@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.merge import failpoint, publish
+from garrison.merge import failpoint, publish, strategies
 from garrison.merge.publish import Blocked, Hold
 from garrison.merge.steps import RETRY_SECONDS, Progress, Wait
 
@@ -53,8 +53,8 @@ class Lander:
             return False
         if self._owing(self.queue.state, publish.holders(self.git, self.queue.target)[0]):
             return False
-        tree = entry.tree if tip == entry.base else self.git.merge_tree(tip, entry.oid).tree
-        return tree is None or publish.rehearse(self.git, self.queue.target, tip, tree) is None
+        tree = entry.tree if tip == entry.base else strategies.build(self.git, entry, tip, lambda _: ()).tree
+        return not tree or publish.rehearse(self.git, self.queue.target, tip, tree) is None
 
     def land(self, entry: Entry) -> Progress | Wait:
         """Rehearse, record the intent, swap, move along, record the landing."""
@@ -67,19 +67,27 @@ class Lander:
                 self.pen.append("state", {"entry": entry.id, "status": "landing_blocked", "reason": blocked.why,
                                        "files": list(blocked.files)}, sync=True)
                 return Progress("landing_blocked", entry.id)
-            with self.queue.locked():
-                self.queue.append("landing", {"entry": entry.id, "old": entry.base, "new": entry.commit},
-                                  epoch=self.pen.epoch, sync=True)
-                failpoint.here("landing")
-                swapped = self._swap(entry.base, entry.commit, entry.id)
-            if not swapped:
+            if self._swap(entry.base, entry.commit, entry.id, begun=False):
                 return Progress("swap refused", entry.id)
             owed = self._move(entry.id, entry.base, entry.commit, hold)
         return self._landed(entry.id, entry.base, entry.commit, owed)
 
-    def _swap(self, old: str, new: str, entry: str) -> bool:
-        """The one write to the target; the caller holds `queue.lock` and has compared the epoch."""
-        return self.git.update_ref(self.pen.ref, new, old, message=f"garrison: land {entry}", hooks=True)
+    def _swap(self, old: str, new: str, entry: str, *, begun: bool) -> str:
+        """The one write to the target, its intent recorded before it; empty, or why git refuses it.
+
+        The epoch is compared under `queue.lock`, which is held over a brief swap. With a remote nobody waits for it:
+        the lease of the push keeps out whoever was fenced meanwhile.
+        """
+        place, message = self.pen.place, f"garrison: land {entry}"
+        with self.queue.locked():
+            if begun:
+                self.pen.state()
+            else:
+                self.queue.append("landing", {"entry": entry, "old": old, "new": new}, epoch=self.pen.epoch, sync=True)
+                failpoint.here("landing")
+            if place.brief:
+                return place.swap(old, new, message)
+        return place.swap(old, new, message)
 
     def _move(self, entry: str, old: str, new: str, hold: Hold, *, again: bool = False) -> list[Path]:
         """After the swap: move along whatever checkout can be; returns those that are owed it."""
@@ -116,18 +124,11 @@ class Lander:
                 self.pen.append("unlanded", {"entry": landing.entry, "old": landing.old, "reason": hold.blocked.why,
                                           "files": list(hold.blocked.files)}, sync=True)
                 return Progress("landing_blocked", landing.entry)
-            with self.queue.locked():
-                self.pen.state()
-                swapped = self._swap(landing.old, landing.new, landing.entry)
-            if not swapped:
-                return Wait("ref_locked", f"git refuses to move {self.pen.ref}; if no git runs, remove {self._lock}, "
-                                          "and see that no reference-transaction hook forbids it")
+            refused = self._swap(landing.old, landing.new, landing.entry, begun=True)
+            if refused:
+                return Wait("ref_locked", refused)
             owed = self._move(landing.entry, landing.old, landing.new, hold)
         return self._landed(landing.entry, landing.old, landing.new, owed)
-
-    @property
-    def _lock(self) -> Path:
-        return self.git.common / f"{self.pen.ref}.lock"
 
     def _owing(self, state: QueueState, paths: list[Path]) -> Blocked | None:
         """A checkout that still shows an older value must be moved along before the next landing."""

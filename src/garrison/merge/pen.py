@@ -18,7 +18,7 @@ class Pen:
     """Reads and writes one queue for the processor that holds its lock; `epoch` is 0 until it does."""
 
     def __init__(self, queue: MergeQueue) -> None:
-        self.queue, self.git, self.clock = queue, queue.git, queue.clock
+        self.queue, self.git, self.clock, self.place = queue, queue.git, queue.clock, queue.place
         self.epoch = 0
 
     @property
@@ -29,11 +29,11 @@ class Pen:
     @property
     def ref(self) -> str:
         """The target as a full ref."""
-        return f"refs/heads/{self.queue.target}"
+        return self.place.ref
 
     def tip(self) -> str | None:
         """The target's commit now; None if there is no such branch."""
-        return self.git.branch_tip(self.queue.target)
+        return self.place.tip()
 
     def state(self) -> QueueState:
         """The queue as its journal tells it now; Fenced if another processor has taken over."""

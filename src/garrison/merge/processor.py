@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.errors import ForbiddenTransition
 from garrison.merge import decide, failpoint, publish
 from garrison.merge.building import Builder
 from garrison.merge.landing import Lander
@@ -98,7 +99,16 @@ class MergeProcessor:
     # --- one step ---------------------------------------------------------------------------------------------------
 
     def step(self) -> Progress | Wait:
-        """Do one small thing."""
+        """Do one small thing. What a person asked for meanwhile is met at the next one."""
+        before = self.pen.state().seq
+        try:
+            return self._step()
+        except ForbiddenTransition:
+            if self.queue.state.seq == before:
+                raise
+            return Progress("overtaken")
+
+    def _step(self) -> Progress | Wait:
         state = self.pen.state()
         if state.landing:
             return self.lander.finish(state.landing)
@@ -122,7 +132,7 @@ class MergeProcessor:
     def _held_up(self, state: QueueState) -> Progress | Wait | None:
         """Why nobody can be judged now; None if nothing keeps the queue."""
         if state.pause:
-            if state.pause.tip != self.pen.tip():
+            if not state.pause.asked and state.pause.tip != self.pen.tip():
                 self.pen.append("resume", {"reason": f"{self.queue.target} moved"}, sync=True)
                 return Progress("resumed")
             return Wait("paused", f"{state.pause.reason}: {state.pause.detail}")

@@ -9,7 +9,7 @@ from garrison.system import disk
 from garrison.system.git.call import CONTENTION, EMAIL, NAME, Call, GitError, attempts, pair, split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 ABSENT = ""
@@ -98,13 +98,16 @@ class History(Call):
                           "rename it: git branch -m garrison garrison-old")
 
     def update_ref(self, ref: str, new: str, old: str | None = None, *, message: str = "garrison",
-                   hooks: bool = False) -> bool:
+                   hooks: bool = False, extra: Mapping[str, str] | None = None) -> bool:
         """Set `ref` to `new` if it is still `old` (ABSENT: none; None: whatever it is); False if git refused.
+
+        `extra`: variables for the user's `hooks` to see.
 
         GitError if there was no room for it: that is no refusal.
         """
         values = (ref, new) if old is None else (ref, new, old)
-        answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks)
+        answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
+                          extra=extra)
         if answer.code and disk.lacking(answer.err):
             raise GitError(("update-ref", ref), answer.code, answer.err)
         return answer.code == 0

@@ -1,10 +1,10 @@
-"""What to do next with the line: the entries that are judged together, by what is known of the trees they give. Pure.
+"""What to do next with the line, by what is known of the trees that its entries give. Pure.
 
-The first i entries of the line, merged in order onto the target's tip, give `trees[i]`; `trees[0]` is the tip's own. Only
-prefixes are tested, so a green one lands at once and what follows it stands on it already. A red line is halved: the
-work that is left is the shortest prefix known to be red, and what lies behind it goes back to the queue, unknown. If
-the first half is green, the second is known to be red without a run, for its tree is the one that was red. What stays is
-a leaf, the first entry alone; it is run once more before it is rejected, and never rejected without a run of its own.
+The first i entries of the line, merged in order onto the target's tip, give `trees[i]`; `trees[0]` is the tip's own.
+Only prefixes are tested, so a green one lands at once and what follows it stands on it already. A red line is halved:
+the work that is left is the shortest prefix known to be red, and what lies behind it goes back to the queue, unknown.
+If the first half is green, the second is known to be red without a run, for its tree is the one that was red. What
+stays is a leaf, the first entry alone; it is run once more before it is rejected, and never without a run of its own.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _test(wanted: Sequence[int], trees: Sequence[str], known: Known, width: int)
 def _final(entry: str, reds: Sequence[Red], known: Known) -> bool:
     """Whether the leaf has been red often enough, once by itself."""
     own = [red for red in reds if red.entries == (entry,)]
-    return bool(own) and len(reds) >= NEEDED + known.wavers or any(red.result == "lost" for red in own)
+    return bool(own) and (len(reds) >= NEEDED + known.wavers or own[-1].result == "lost")
 
 
 def _ask_base(tip: str, reds: Sequence[Red], known: Known) -> Step | None:

@@ -1,4 +1,4 @@
-"""What the journal has seen of trees and gates: the verdict cache, and what batches are sized by. Pure, folded by `state`.
+"""What the journal has seen of trees and gates: the verdict cache, and what batches are sized by. Pure; see `state`.
 
 A verdict is kept by (tree, key); the key stands for gate, set-up and the environment they ran in. A green one is used
 again for any candidate with that tree. A red one is remembered with the entries that were under test, and never rejects

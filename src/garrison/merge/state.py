@@ -247,7 +247,8 @@ def _state(entry: Entry, data: dict[str, Any]) -> Entry:
 
 
 def _test(entry: Entry, data: dict[str, Any]) -> Entry:
-    return replace(entry, status="testing", tests=entry.tests + 1, log=data["log"], verdict="", reason="")
+    begun = replace(entry, status="testing", tests=entry.tests + 1)
+    return begun if data["of"] == "base" else replace(begun, log=data["log"], verdict="", reason="")
 
 
 def _landed(entry: Entry, data: dict[str, Any]) -> Entry:
@@ -318,6 +319,9 @@ def _on_test(state: QueueState, record: Record) -> None:
 
 def _on_verdict(state: QueueState, record: Record) -> None:
     data = record.data
+    if data.get("uncounted"):
+        state.tests.pop(data["job"], None)
+        return
     names = tuple(_ids(data)) if data["of"] != "preflight" else ()
     test = state.tests.pop(data.get("job", ""), None) or (None if "job" in data or data.get("reused") else state.test)
     if test:

@@ -1,63 +1,37 @@
 """What a queue's journal says: a pure fold of its records, and the outcomes derived from their numbers. No disk.
 
-Kinds: `config, enq, lease, state, test, verdict, landing, moved, landed, unlanded, foreign, pause, resume, cancel`.
+Kinds: `config, enq, amend, lease, state, test, verdict, landing, moved, landed, unlanded, foreign, pause, resume,
+cancel`. A record that moves entries names one (`entry`) or, in the line's order, several (`entries`, the first of them
+also as `entry`).
 `QueueState.check` refuses a record before it is written, by the same rules by which `apply` folds it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
-from garrison.merge.entry import Entry, check_transition
+from garrison.merge import order
+from garrison.merge.config import Config
+from garrison.merge.entry import STRATEGIES, Entry, check_transition
+from garrison.merge.seen import Seen
+from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from garrison.records.journal import Entry as Record
 
-DEFAULT_TIMEOUT = 1800.0
-"""Seconds a gate or set-up may take."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """What the queue runs: `gate` and `setup` are shell lines; without a gate only `no_gate` lets anything land."""
-
-    gate: str | None = None
-    setup: str | None = None
-    no_gate: bool = False
-    timeout: float = DEFAULT_TIMEOUT
-    lock_files: tuple[str, ...] = ()
-    """Files whose content decides when set-up runs again; empty: the common ones."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether entries may be judged at all."""
-        return self.no_gate or bool(self.gate)
-
-    @property
-    def command_key(self) -> str:
-        """What a verdict was given by: a short hash of gate and set-up."""
-        return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}".encode()).hexdigest()[:12]
-
-    def same_gate(self, other: Config) -> bool:
-        """Whether both judge alike."""
-        return (self.gate, self.setup, self.no_gate) == (other.gate, other.setup, other.no_gate)
-
-    def told(self) -> str:
-        """For people."""
-        gate = "no gate" if self.no_gate else f"gate {self.gate!r}"
-        return gate + (f" with setup {self.setup!r}" if self.setup else "")
+__all__ = ["Config", "QueueState"]
 
 
 @dataclass(frozen=True)
 class Test:
-    """A gate run that was begun and not yet judged; `of` is `entry` or `base`."""
+    """A gate run that was begun and not yet judged; `of` is `entry` or `base`. `entry` is the first of `entries`."""
 
     entry: str
+    entries: tuple[str, ...]
     of: str
     number: int
     job: str
@@ -66,6 +40,7 @@ class Test:
     slot: int
     command: str
     log: str
+    at: str
 
 
 @dataclass(frozen=True)
@@ -80,11 +55,18 @@ class BaseVerdict:
 
 @dataclass(frozen=True)
 class Landing:
-    """An intent to swap the target from `old` to `new`, not yet settled."""
+    """An intent to swap the target from `old` to `new`, with the entries (and their commits) not yet recorded as
+    landed."""
 
-    entry: str
+    entries: tuple[str, ...]
+    commits: tuple[str, ...]
     old: str
     new: str
+
+    @property
+    def entry(self) -> str:
+        """The first of them."""
+        return self.entries[0]
 
 
 @dataclass(frozen=True)
@@ -96,6 +78,10 @@ class Owed:
     new: str
 
 
+ASKED = "asked"
+"""The reason of a pause that a person asked for."""
+
+
 @dataclass(frozen=True)
 class Pause:
     """Why the queue judges nobody now; `tip` is the target's at that moment."""
@@ -104,6 +90,11 @@ class Pause:
     detail: str
     tip: str
     log: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether a person asked for it; then nothing but a person's word lifts it."""
+        return self.reason == ASKED
 
 
 @dataclass(frozen=True)
@@ -127,14 +118,39 @@ class QueueState:
     holder: str = ""
     seq: int = 0
     updated_at: str | None = None
-    test: Test | None = None
+    tests: dict[str, Test] = field(default_factory=dict)
+    """Gate runs under way, by job."""
     base: BaseVerdict | None = None
+    tip: str = ""
+    """Where the target was when the line was built, or left by our last landing."""
+    seen: Seen = field(default_factory=Seen)
     landing: Landing | None = None
     owed: tuple[Owed, ...] = ()
     pause: Pause | None = None
-    green: set[tuple[str, str]] = field(default_factory=set)
-    """(tree, command key) that passed."""
     outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def test(self) -> Test | None:
+        """The first gate run under way."""
+        return next(iter(self.tests.values()), None)
+
+    @property
+    def green(self) -> set[tuple[str, str]]:
+        """(tree, key) that passed."""
+        return self.seen.green
+
+    def ranked(self) -> list[Entry]:
+        """Unfinished entries in the order in which they are judged."""
+        return order.ranked(self.unfinished(), {name: place for place, name in enumerate(self.entries)})
+
+    def line(self) -> list[Entry]:
+        """The entries that are judged together now, in their order."""
+        return [entry for entry in self.ranked() if entry.status in ("candidate", "testing")]
+
+    def waiting(self) -> list[Entry]:
+        """The entries that may be taken into the line next, in their order."""
+        queued = [entry for entry in self.ranked() if entry.status == "queued"]
+        return order.in_line(queued, {entry.id: {other.id for other in self.needs(entry)} for entry in queued})
 
     def unfinished(self) -> list[Entry]:
         """Entries that something will still happen to, first in first."""
@@ -143,6 +159,19 @@ class QueueState:
     def of_key(self, run: str, node: str) -> list[Entry]:
         """All entries of a node in a run, oldest first."""
         return [entry for entry in self.entries.values() if entry.key == (run, node)]
+
+    def needs(self, entry: Entry) -> list[Entry]:
+        """What must still land before `entry` is judged: of each node it depends on the latest entry.
+
+        A dependency is met once that entry, or a later one of the same node, has landed.
+        """
+        found = []
+        for name in entry.depends_on:
+            other = self.entries.get(name)
+            line = [one for one in self.of_key(*other.key) if one.seq >= other.seq] if other else []
+            if line and all(one.status != "landed" for one in line) and line[-1] not in found:
+                found.append(line[-1])
+        return found
 
     def entry(self, entry_id: str) -> Entry:
         """The entry of that id; NotFound."""
@@ -154,23 +183,30 @@ class QueueState:
         """Raise what `apply` would raise, changing nothing."""
         step = _STEPS.get(kind)
         if step is not None:
-            entry = self.entry(data["entry"])
-            check_transition(entry.id, entry.status, step(entry, data).status)
+            for name in _ids(data):
+                entry = self.entry(name)
+                check_transition(entry.id, entry.status, step(entry, data).status)
 
     def apply(self, record: Record) -> None:
         """Fold one record."""
         kind, data = record.kind, record.data
         self.seq, self.epoch, self.updated_at = record.seq, record.epoch, record.at
         if kind in _STEPS:
-            self._step(record)
+            for name in _ids(data):
+                self._step(self.entry(name), record)
         if kind in _FOLDS:
             _FOLDS[kind](self, record)
-        if kind == "pause" and data.get("entry") in self.entries:
-            self._put(replace(self.entries[data["entry"]], status="queued", verdict="", reason=data["detail"],
-                              updated_at=record.at))
+        if kind == "pause":
+            for name in _ids(data):
+                if name in self.entries:
+                    self._put(replace(self.entries[name], status="queued", verdict="", reason=data["detail"],
+                                      updated_at=record.at))
+        self.tests = {job: test for job, test in self.tests.items() if self._goes_on(test)}
 
-    def _step(self, record: Record) -> None:
-        old = self.entry(record.data["entry"])
+    def _goes_on(self, test: Test) -> bool:
+        return any(self.entries[name].status == "testing" for name in test.entries)
+
+    def _step(self, old: Entry, record: Record) -> None:
         new = replace(_STEPS[record.kind](old, record.data), updated_at=record.at)
         check_transition(old.id, old.status, new.status)
         if new.status == "landed":
@@ -181,8 +217,6 @@ class QueueState:
 
     def _put(self, entry: Entry) -> None:
         self.entries[entry.id] = entry
-        if self.test and self.test.entry == entry.id and entry.status != "testing":
-            self.test = None
 
     def _tell(self, entry: Entry, kind: str, record: Record) -> None:
         failed = kind.endswith("FAILED")
@@ -192,16 +226,29 @@ class QueueState:
         self.outcomes.append(Outcome(entry, kind, record.seq, record.at, payload))
 
 
+def _ids(data: dict[str, Any]) -> list[str]:
+    """The entries that a record is about, in their order."""
+    return data.get("entries") or [data.get("entry", "")]
+
+
+def _own(entry: Entry, data: dict[str, Any], one: str, many: str, default: str) -> str:
+    """An entry's own value, of a record about it alone or about several."""
+    if many in data:
+        return str(data[many][data["entries"].index(entry.id)])
+    return str(data.get(one, default))
+
+
 def _state(entry: Entry, data: dict[str, Any]) -> Entry:
     fresh = data["status"] in ("queued", "candidate")
     return replace(entry, status=data["status"], reason=data.get("reason", ""), files=tuple(data.get("files", ())),
-                   base=data.get("base", entry.base), tree=data.get("tree", entry.tree),
-                   commit=data.get("commit", entry.commit), log=data.get("log", entry.log),
+                   base=data.get("base", entry.base), tree=_own(entry, data, "tree", "trees", entry.tree),
+                   commit=_own(entry, data, "commit", "commits", entry.commit), log=data.get("log", entry.log),
                    verdict="" if fresh else entry.verdict)
 
 
 def _test(entry: Entry, data: dict[str, Any]) -> Entry:
-    return replace(entry, status="testing", tests=data["number"], log=data["log"])
+    begun = replace(entry, status="testing", tests=entry.tests + 1)
+    return begun if data["of"] == "base" else replace(begun, log=data["log"], verdict="", reason="")
 
 
 def _landed(entry: Entry, data: dict[str, Any]) -> Entry:
@@ -225,9 +272,9 @@ _OUTCOMES = {"landed": ("MERGE_COMPLETE",), "conflict": ("MERGE_FAILED",), "canc
 
 
 def _on_config(state: QueueState, record: Record) -> None:
-    data = record.data
-    state.config = Config(data["gate"], data["setup"], data["no_gate"], data["timeout"], tuple(data["lock_files"]))
-    state.pause = None
+    state.config = Config.of(record.data)
+    if state.pause and not state.pause.asked:
+        state.pause = None
 
 
 def _on_enq(state: QueueState, record: Record) -> None:
@@ -238,45 +285,93 @@ def _on_enq(state: QueueState, record: Record) -> None:
         state._put(replace(entry, status="superseded", reason=f"replaced by {data['entry']}", updated_at=record.at))
     state.entries[data["entry"]] = Entry(
         data["entry"], data["run"], data["node"], data["attempt"], data["branch"], data["oid"], data["target"],
-        data["repo"], data["recipient"], enqueued_at=record.at, updated_at=record.at, seq=record.seq)
+        data["repo"], data["recipient"], data.get("status", "queued"),
+        "held by a person" if data.get("status") == "held" else "", enqueued_at=record.at, updated_at=record.at,
+        seq=record.seq, priority=data.get("priority", 0), depends_on=tuple(data.get("depends_on", ())),
+        strategy=data.get("strategy", STRATEGIES[0]))
+
+
+def _on_amend(state: QueueState, record: Record) -> None:
+    data = record.data
+    state._put(replace(state.entry(data["entry"]), priority=data["priority"], depends_on=tuple(data["depends_on"]),
+                       strategy=data["strategy"], updated_at=record.at))
 
 
 def _on_lease(state: QueueState, record: Record) -> None:
     state.holder = record.token
+    state.seen.new_life()
+
+
+def _on_state(state: QueueState, record: Record) -> None:
+    if record.data["status"] == "candidate":
+        state.tip = record.data["base"]
+        state.seen.fresh()
+    elif record.data["status"] == "rejected":
+        state.seen.fresh()
+        state.seen.judge(rejected=True)
 
 
 def _on_test(state: QueueState, record: Record) -> None:
     data = record.data
-    state.test = Test(data["entry"], data["of"], data["number"], data["job"], data["tree"], data["commit"],
-                      data["slot"], data["command"], data["log"])
+    state.tests[data["job"]] = Test(data["entry"], tuple(_ids(data)), data["of"], data["number"], data["job"],
+                                    data["tree"], data["commit"], data["slot"], data["command"], data["log"], record.at)
 
 
 def _on_verdict(state: QueueState, record: Record) -> None:
     data = record.data
-    if data["result"] == "green":
-        state.green.add((data["tree"], data["command"]))
-    if data["of"] == "preflight":
+    if data.get("uncounted"):
+        state.tests.pop(data["job"], None)
         return
-    state.test = None
-    state.base = None
+    names = tuple(_ids(data)) if data["of"] != "preflight" else ()
+    test = state.tests.pop(data.get("job", ""), None) or (None if "job" in data or data.get("reused") else state.test)
+    if test:
+        state.tests.pop(test.job, None)
+        if data["result"] != "lost":
+            state.seen.took(from_iso(record.at) - from_iso(test.at))
+    fold = (data["tree"], data["command"], data["result"])
     if data["of"] == "base":
-        state.base = BaseVerdict(data["entry"], data["result"], data["reason"], data["log"])
-    entry = state.entries.get(data["entry"])
-    if entry is None or data["of"] != "entry" or entry.final:
+        if state.seen.of_base(*fold, record.seq):
+            state.base = BaseVerdict(data["entry"], data["result"], data["reason"], data["log"])
+    elif state.seen.verdict(*fold, names, record.seq):
+        for entry in (state.entries[name] for name in names if name in state.entries):
+            if entry.status in ("candidate", "testing"):
+                _judged(state, entry, record, len(names))
+
+
+def _judged(state: QueueState, entry: Entry, record: Record, together: int) -> None:
+    """Fold a verdict into one of the entries that were under test; a red one of several is nobody's own."""
+    data = record.data
+    if data["result"] != "green" and together > 1:
+        state._put(replace(entry, reason=f"red together with {together - 1} others; the culprit is being looked for",
+                           log=data["log"], updated_at=record.at))
         return
-    entry = replace(entry, verdict=data["result"], reason=data["reason"], updated_at=record.at)
+    entry = replace(entry, verdict=data["result"], reason=data["reason"], log=data["log"], updated_at=record.at)
     state._put(entry)
     if data["result"] == "green":
         state._tell(entry, "VALIDATION_PASSED", record)
 
 
 def _on_landing(state: QueueState, record: Record) -> None:
-    state.landing = Landing(record.data["entry"], record.data["old"], record.data["new"])
+    data = record.data
+    state.landing = Landing(tuple(_ids(data)), tuple(data.get("commits") or [data["new"]]), data["old"], data["new"])
 
 
-def _on_settled(state: QueueState, record: Record) -> None:
+def _on_landed(state: QueueState, record: Record) -> None:
+    data, landing = record.data, state.landing
+    if landing and data["entry"] in landing.entries:
+        state.seen.judge(rejected=False)
+        left = [pair for pair in zip(landing.entries, landing.commits, strict=True) if pair[0] != data["entry"]]
+        state.landing = replace(landing, entries=tuple(name for name, _ in left),
+                                commits=tuple(commit for _, commit in left)) if left else None
+        if state.landing is None:
+            _on_settled(state, record, landing.new)
+
+
+def _on_settled(state: QueueState, record: Record, new: str = "") -> None:
     state.landing = None
-    state.owed += tuple(Owed(path, record.data["old"], record.data["commit"]) for path in record.data.get("owed", ()))
+    state.tip = new or state.tip
+    state.seen.fresh()
+    state.owed += tuple(Owed(path, record.data["old"], new) for path in record.data.get("owed", ()))
 
 
 def _on_moved(state: QueueState, record: Record) -> None:
@@ -285,7 +380,10 @@ def _on_moved(state: QueueState, record: Record) -> None:
 
 def _on_pause(state: QueueState, record: Record) -> None:
     data = record.data
+    if state.pause and state.pause.asked and data["reason"] != ASKED:
+        return  # what the queue itself finds wrong does not take the place of a person's word
     state.pause = Pause(data["reason"], data["detail"], data["tip"], data.get("log", ""))
+    state.seen.fresh()
 
 
 def _on_resume(state: QueueState, record: Record) -> None:
@@ -293,8 +391,8 @@ def _on_resume(state: QueueState, record: Record) -> None:
 
 
 _FOLDS: dict[str, Callable[[QueueState, Record], None]] = {
-    "config": _on_config, "enq": _on_enq, "lease": _on_lease, "test": _on_test, "verdict": _on_verdict,
-    "landing": _on_landing, "landed": _on_settled, "unlanded": _on_settled, "foreign": _on_settled,
-    "moved": _on_moved, "pause": _on_pause, "resume": _on_resume,
+    "config": _on_config, "enq": _on_enq, "amend": _on_amend, "lease": _on_lease, "state": _on_state,
+    "test": _on_test, "verdict": _on_verdict, "landing": _on_landing, "landed": _on_landed, "unlanded": _on_settled,
+    "foreign": _on_settled, "moved": _on_moved, "pause": _on_pause, "resume": _on_resume,
 }
 """Records that change the queue as a whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
@@ -9,7 +10,7 @@ from garrison.system import disk
 from garrison.system.git.call import CONTENTION, EMAIL, NAME, Call, GitError, attempts, pair, split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 ABSENT = ""
@@ -22,6 +23,38 @@ class MergeResult(NamedTuple):
     tree: str | None
     conflicts: list[str]
     reason: str = ""
+
+
+class Ident(NamedTuple):
+    """Who wrote a commit and when: `date` is git's raw form, `1700000000 +0100`."""
+
+    name: str
+    email: str
+    date: str
+
+
+class Commit(NamedTuple):
+    """One commit: parents' oids, author, whole message."""
+
+    oid: str
+    parents: list[str]
+    author: Ident
+    message: str
+
+
+_MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
+
+
+def in_conflict(paths: Sequence[str]) -> MergeResult:
+    """The result of a merge that leaves these paths in conflict."""
+    names = sorted(set(paths))
+    return MergeResult(None, names, "conflict in " + ", ".join(names))
+
+
+def _told(part: str) -> MergeResult:
+    """One merge of many: `1`, tree; or `0`, tree, paths."""
+    status, tree, *paths = split(part)
+    return MergeResult(tree, []) if status == "1" else in_conflict(paths)
 
 
 class History(Call):
@@ -62,6 +95,14 @@ class History(Call):
         """`abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
         return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--").out.splitlines()
 
+    def commits(self, old: str, new: str) -> list[Commit]:
+        """The commits reached from `new` and not from `old`, parents before children."""
+        told = self.run("log", "-z", "--reverse", "--topo-order", "--no-show-signature", "--encoding=UTF-8",
+                        "--date=raw", "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%ad%x00%B", f"{old}..{new}", "--").out
+        parts = told.split("\0")
+        return [Commit(oid, parents.split(), Ident(name, email, date), message) for oid, parents, name, email, date,
+                message in zip(*(parts[at::6] for at in range(6)), strict=False)]
+
     def changed_paths(self, old: str, new: str) -> list[str]:
         """Paths that differ between two tree-ishes."""
         return split(self.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new).out)
@@ -73,13 +114,16 @@ class History(Call):
                           "rename it: git branch -m garrison garrison-old")
 
     def update_ref(self, ref: str, new: str, old: str | None = None, *, message: str = "garrison",
-                   hooks: bool = False) -> bool:
+                   hooks: bool = False, extra: Mapping[str, str] | None = None) -> bool:
         """Set `ref` to `new` if it is still `old` (ABSENT: none; None: whatever it is); False if git refused.
+
+        `extra`: variables for the user's `hooks` to see.
 
         GitError if there was no room for it: that is no refusal.
         """
         values = (ref, new) if old is None else (ref, new, old)
-        answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks)
+        answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
+                          extra=extra)
         if answer.code and disk.lacking(answer.err):
             raise GitError(("update-ref", ref), answer.code, answer.err)
         return answer.code == 0
@@ -114,22 +158,41 @@ class History(Call):
 
     def merge_tree(self, ours: str, theirs: str) -> MergeResult:
         """Merge two commits without a checkout."""
-        answer = self.run("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs,
-                          check=False, durable=True)
+        answer = self.run(*_MERGE, ours, theirs, check=False, durable=True)
         if answer.code > 1 and "unrelated histories" in answer.err:
             return MergeResult(None, [], "the branch and the target have no commit in common")
         if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
         tree, *conflicts = split(answer.out)
-        if answer.code == 0:
-            return MergeResult(tree, [])
-        return MergeResult(None, sorted(set(conflicts)), "conflict in " + ", ".join(sorted(set(conflicts))))
+        return MergeResult(tree, []) if answer.code == 0 else in_conflict(conflicts)
 
-    def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int, name: str = NAME,
-                    email: str = EMAIL) -> str:
-        """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid."""
+    def merge_trees(self, ours: str, theirs: Sequence[str]) -> list[MergeResult]:
+        """Merge `ours` with each of `theirs`, in one call of git that leaves no object behind; `tree` is only a name.
+
+        What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
+        """
+        with TemporaryDirectory(prefix="garrison-objects-") as folder:
+            extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
+            text = "".join(f"{ours} {one}\n" for one in theirs)
+            answer = self.run(*_MERGE, "--stdin", check=False, text=text, extra=extra)
+        found = [_told(part) for part in answer.out.split("\0\0")[:-1]]
+        if len(found) == len(theirs):
+            return found
+        if len(theirs) < 2:
+            return [MergeResult(None, [], "cannot be merged")] * len(theirs)
+        half = len(theirs) // 2  # one of them ended git
+        return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
+
+    def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
+                    author: Ident | None = None) -> str:
+        """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid.
+
+        garrison commits it, and is its author unless another is named.
+        """
         stamp = f"@{date} +0000"
-        who = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": stamp,
-               "GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email, "GIT_COMMITTER_DATE": stamp}
+        name, email, written = (NAME, EMAIL, stamp) if author is None else (*author[:2], f"@{author.date}")
+        who = {"GIT_AUTHOR_NAME": name if any(letter.isalnum() for letter in name) else "unknown",
+               "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": written,
+               "GIT_COMMITTER_NAME": NAME, "GIT_COMMITTER_EMAIL": EMAIL, "GIT_COMMITTER_DATE": stamp}
         links = [part for parent in parents for part in ("-p", parent)]
         return self.run("commit-tree", tree, *links, "-F", "-", text=message, extra=who, durable=True).out.strip()

@@ -1,7 +1,7 @@
 """`garrison merge-queue`: branches waiting to land. Data on stdout, everything else on stderr.
 
 The rooms: `merge_queue_where` finds queue and entry, `merge_queue_hand` enqueues and processes, `merge_queue_work` has
-the commands for that, `merge_queue_show` those that only look, `merge_queue_ask` those by which a person says something.
+the commands for that, `merge_queue_show` those that only look, `merge_queue_ask` those by which a person speaks.
 """
 
 from __future__ import annotations

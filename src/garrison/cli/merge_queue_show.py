@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -37,8 +38,6 @@ def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None
     """Show entries: of one repository, or of all queues of the home."""
     followers = queues_of(find_home(home), say)
     if repo_root:
-        from pathlib import Path
-
         key = Git(Path(repo_root)).key
         followers = [one for one in followers if one.folder.parent.name == key]
     if as_json:
@@ -57,7 +56,8 @@ def listing(followers: list[Follower]) -> dict[str, Any]:
 
 def _queue(one: Follower) -> dict[str, Any]:
     state = one.state
-    pause = {"reason": state.pause.reason, "detail": state.pause.detail, "log": state.pause.log} if state.pause else None
+    why = state.pause
+    pause = {"reason": why.reason, "detail": why.detail, "log": why.log} if why else None
     return {"repository": one.folder.parent.name, "target": target_of(one.folder), "pause": pause,
             "config": state.config.record() if state.config else None}
 

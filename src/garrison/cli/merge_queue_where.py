@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
                            help="Repository (default: the current directory's).")
 target_option = click.option("--target", metavar="BRANCH", help="Branch to land on, `origin:main` for a remote's "
-                                                                "(default: the only queue's, main, the one checked out).")
+                                                                "(default: main, else the one checked out).")
 
 
 def open_queue(repo_root: Where = None, target: str | None = None, home: Where = None, *, busy: bool = False,

@@ -66,7 +66,8 @@ def read_history(path: Path) -> list[Landing]:
 
 def landings(records: Iterable[Record]) -> list[Landing]:
     """As `read_history`, from the records."""
-    state, found, green, gates = QueueState(), [], {}, {}
+    state, found = QueueState(), list[Landing]()
+    green, gates = dict[str, Tested](), dict[str, str]()
     for record in records:
         state.apply(record)
         if record.kind == "config" and state.config:

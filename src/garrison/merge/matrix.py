@@ -11,6 +11,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import Refused
+from garrison.merge.queue import PINS, pin
 
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
@@ -43,7 +44,8 @@ class Matrix:
     def to_dict(self) -> dict[str, Any]:
         """JSON's shape."""
         body = asdict(self)
-        return {**body, "conflicts": body.pop("pairs")}
+        body["conflicts"] = body.pop("pairs")
+        return body
 
 
 def matrix(queue: MergeQueue) -> Matrix:
@@ -52,7 +54,8 @@ def matrix(queue: MergeQueue) -> Matrix:
     if tip is None:
         raise Refused(f"branch {queue.target} does not exist in {queue.repo}; create it, or name another with --target")
     unfinished = queue.state.unfinished()
-    waiting = [entry for entry in unfinished if queue.git.rev(entry.oid)]
+    pinned = queue.git.refs(f"{PINS}/")
+    waiting = [entry for entry in unfinished if pin(entry.id, "head") in pinned or queue.git.rev(entry.oid)]
     gone = tuple(entry.id for entry in unfinished if entry not in waiting)
     names = [(entry.id, queue.target) for entry in waiting]
     names += [(one.id, other.id) for one, other in combinations(waiting, 2)]

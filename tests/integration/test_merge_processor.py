@@ -408,7 +408,7 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor = world.processor()
     processor.step()
     built = world.entry("one").commit
-    again = strategies.build(world.queue.git, entry, world.start, processor.builder._trailers(entry))
+    again = strategies.build(world.queue.git, entry, world.start, processor.builder._trailers(entry, (entry.id,), 1))
     assert again.commit == built
     processor.close()
 

@@ -9,6 +9,8 @@ from garrison.errors import Fenced, GarrisonError
 from garrison.merge.queue import pin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from garrison.merge.entry import Entry
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import QueueState
@@ -46,6 +48,11 @@ class Pen:
         """Append one record; Fenced as `state`."""
         with self.queue.locked():
             self.queue.append(kind, data, epoch=self.epoch, sync=sync)
+
+    def move(self, entries: Sequence[str], status: str, reason: str, *, sync: bool = False, **data: Any) -> None:
+        """Append one `state` record that moves all these entries."""
+        self.append("state", {"entry": entries[0], "entries": list(entries), "status": status, "reason": reason,
+                              **data}, sync=sync)
 
     def drop_pins(self, entries: list[Entry]) -> None:
         """Delete the pins of final entries; the head of one that did not land stays."""

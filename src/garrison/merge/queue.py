@@ -216,11 +216,14 @@ class MergeQueue:
             if state.pause and not state.pause.asked:
                 self.append("resume", {"reason": why}, sync=True)
 
-    def record_green(self, tree: str, config: Config) -> None:
-        """Record that a tree passed outside the queue (pre-flight), so that the identical tree is not tested again."""
+    def record_green(self, tree: str, key: str) -> None:
+        """Record that a tree passed outside the queue (pre-flight), so that the identical tree is not tested again.
+
+        `key`: see `decide.judge_key`.
+        """
         with self.locked() as state:
-            if (tree, config.command_key) not in state.green:
-                self.append("verdict", {"entry": "", "of": "preflight", "tree": tree, "command": config.command_key,
+            if (tree, key) not in state.green:
+                self.append("verdict", {"entry": "", "of": "preflight", "tree": tree, "command": key,
                                         "result": "green", "reason": "", "log": ""}, sync=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
@@ -39,6 +40,21 @@ class Commit(NamedTuple):
     parents: list[str]
     author: Ident
     message: str
+
+
+_MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
+
+
+def in_conflict(paths: Sequence[str]) -> MergeResult:
+    """The result of a merge that leaves these paths in conflict."""
+    names = sorted(set(paths))
+    return MergeResult(None, names, "conflict in " + ", ".join(names))
+
+
+def _told(part: str) -> MergeResult:
+    """One merge of many: `1`, tree; or `0`, tree, paths."""
+    status, tree, *paths = split(part)
+    return MergeResult(tree, []) if status == "1" else in_conflict(paths)
 
 
 class History(Call):
@@ -142,16 +158,30 @@ class History(Call):
 
     def merge_tree(self, ours: str, theirs: str) -> MergeResult:
         """Merge two commits without a checkout."""
-        answer = self.run("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs,
-                          check=False, durable=True)
+        answer = self.run(*_MERGE, ours, theirs, check=False, durable=True)
         if answer.code > 1 and "unrelated histories" in answer.err:
             return MergeResult(None, [], "the branch and the target have no commit in common")
         if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
         tree, *conflicts = split(answer.out)
-        if answer.code == 0:
-            return MergeResult(tree, [])
-        return MergeResult(None, sorted(set(conflicts)), "conflict in " + ", ".join(sorted(set(conflicts))))
+        return MergeResult(tree, []) if answer.code == 0 else in_conflict(conflicts)
+
+    def merge_trees(self, ours: str, theirs: Sequence[str]) -> list[MergeResult]:
+        """Merge `ours` with each of `theirs`, in one call of git that leaves no object behind; `tree` is only a name.
+
+        What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
+        """
+        with TemporaryDirectory(prefix="garrison-objects-") as folder:
+            extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
+            text = "".join(f"{ours} {one}\n" for one in theirs)
+            answer = self.run(*_MERGE, "--stdin", check=False, text=text, extra=extra)
+        found = [_told(part) for part in answer.out.split("\0\0")[:-1]]
+        if len(found) == len(theirs):
+            return found
+        if len(theirs) < 2:
+            return [MergeResult(None, [], "cannot be merged")] * len(theirs)
+        half = len(theirs) // 2  # one of them ended git
+        return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
 
     def merge_trees(self, pairs: Sequence[tuple[str, str]]) -> list[MergeResult]:
         """Merge many pairs of commits in one call, to know what conflicts: the trees are not promised to anyone.

@@ -128,7 +128,7 @@ class MergeProcessor:
             if not state.pause.asked and state.pause.tip != self.pen.tip():
                 self.pen.append("resume", {"reason": f"{self.queue.target} moved"}, sync=True)
                 return Progress("resumed")
-            return Wait("paused", f"{state.pause.reason}: {state.pause.detail}")
+            return Wait("paused", state.pause.told())
         if state.unfinished() and (state.config is None or not state.config.ready):
             return Wait("no_gate", "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
         return None

@@ -41,9 +41,13 @@ from garrison.system.environment import child_environment
 FORK = multiprocessing.get_context("fork")
 DEADLINE = 120.0
 """Seconds in which a queue in peace comes to rest."""
+SAID: set[str] = set()
+"""Troubles of this process that were told."""
 DESERTS = {"good": {"landed"}, "bad": {"rejected"}, "clash": {"conflict", "landed"}, "pair": {"landed", "rejected"},
            "there": {"landed"}, "flaky": {"landed", "rejected"}, "gone": {"landed"}}
 """Sort of branch → how its entry may end. Of a pair exactly one lands; of clashing ones the first."""
+WEATHERS = {"moment": 10.0, "failpoint": 10.0, "with all": 2.0, "thief": 3.0, "child": 2.0, "foreign": 1.0, "gc": 0.5}
+"""What is done to a processor, and how often beside the others."""
 GATE = """
 cd "$GARRISON_TREE" || exit 9
 tree=$(git rev-parse 'HEAD^{tree}')
@@ -174,7 +178,9 @@ def _step(processor: MergeProcessor) -> Any:
     except (Fenced, LockLost):
         raise
     except GarrisonError as error:  # as a layer does: said, and tried again
-        print(f"      {error}", file=sys.stderr)
+        if str(error) not in SAID:
+            SAID.add(str(error))
+            print(f"      {error}", file=sys.stderr)
         time.sleep(0.02)
         return None
 
@@ -182,8 +188,9 @@ def _step(processor: MergeProcessor) -> Any:
 class Storm:
     """Bad weather over one world after the other."""
 
-    def __init__(self, folder: Path, seed: int, each: int = 40) -> None:
+    def __init__(self, folder: Path, seed: int, each: int = 40, without: tuple[str, ...] = ()) -> None:
         self.folder, self.each = folder, each
+        self.weathers = {what: weight for what, weight in WEATHERS.items() if what not in without}
         self.dice = random.Random(seed)
         self.did: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -209,8 +216,7 @@ class Storm:
             while world.unfinished() < 3:
                 for name in world.make():
                     world.enqueue(name)
-            what = self.dice.choices(["moment", "failpoint", "with all", "thief", "child", "foreign", "gc"],
-                                     weights=[10, 10, 2, 3, 2, 1, 0.5])[0]
+            what = self.dice.choices(list(self.weathers), weights=list(self.weathers.values()))[0]
             getattr(self, f"_{what.replace(' ', '_')}")(world)
             self.did[what] += 1
 
@@ -324,9 +330,10 @@ def main() -> int:
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--each", type=int, default=40, help="kills a repository (default: 40)")
     options.add_argument("--keep", action="store_true", help="leave the last repository for inspection")
+    options.add_argument("--without", action="append", default=[], choices=sorted(WEATHERS), help="leave one kind out")
     said = options.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="queue-storm-"))
-    storm = Storm(folder, said.seed, said.each)
+    storm = Storm(folder, said.seed, said.each, tuple(said.without))
     begun = time.monotonic()
     try:
         storm.blow(said.kills)

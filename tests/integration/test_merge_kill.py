@@ -95,7 +95,7 @@ def test_a_landing_that_became_blocked_while_nobody_processed_waits(tmp_path):
     assert (world.repo / "lines.txt").read_text() == "mine\n"
     assert world.tip() == world.start
     git(world.repo, "checkout", "-q", "lines.txt")
-    processor._looked = float("-inf")
+    processor.lander.looked = float("-inf")
     drive(processor)
     processor.close()
     assert world.entry("one").status == "landed"

@@ -197,14 +197,14 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     processor = world.processor()
-    swap, moved = processor._swap, []
+    swap, moved = processor.lander._swap, []
 
     def late(old, new, entry):
         if not moved:
             moved.append(git(world.repo, "commit", "-q", "--allow-empty", "-m", "in between"))
         return swap(old, new, entry)
 
-    monkeypatch.setattr(processor, "_swap", late)
+    monkeypatch.setattr(processor.lander, "_swap", late)
     git(world.repo, "checkout", "-q", "--detach")  # so that nobody holds main
     (world.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
     monkeypatch.setattr("garrison.merge.publish.holders", lambda git, target: ([], None))
@@ -232,7 +232,7 @@ def test_a_second_processor_stands_by_and_a_fenced_one_stops(world):
     with pytest.raises(Fenced):
         first.step()
     with pytest.raises(Fenced):
-        first._append("resume", {"reason": "it looked before the other took over"})
+        first.pen.append("resume", {"reason": "it looked before the other took over"})
     assert isinstance(second.step(), Progress)
     first.close()
     second.close()
@@ -408,7 +408,7 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor.step()
     built = world.entry("one").commit
     tree = world.queue.git.merge_tree(world.start, entry.oid).tree
-    assert processor._commit(entry, tree, world.start) == built
+    assert processor.builder.commit(entry, tree, world.start) == built
     processor.close()
 
 

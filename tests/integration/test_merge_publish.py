@@ -101,7 +101,7 @@ def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
     """A `commit -a` in between would revert the landing."""
     world.enqueue("one")
     processor = world.processor()
-    swap, seen = processor._swap, []
+    swap, seen = processor.lander._swap, []
 
     def watched(old, new, entry):
         done = swap(old, new, entry)
@@ -110,7 +110,7 @@ def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
                                    check=False).stderr)
         return done
 
-    monkeypatch.setattr(processor, "_swap", watched)
+    monkeypatch.setattr(processor.lander, "_swap", watched)
     drive(processor)
     processor.close()
     assert "index.lock" in seen[0]
@@ -121,13 +121,13 @@ def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
 def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(world, monkeypatch):
     world.enqueue("one")
     processor = world.processor()
-    swap = processor._swap
+    swap = processor.lander._swap
 
     def edited(old, new, entry):
         (world.repo / "lines.txt").write_text("edited meanwhile\n")
         return swap(old, new, entry)
 
-    monkeypatch.setattr(processor, "_swap", edited)
+    monkeypatch.setattr(processor.lander, "_swap", edited)
     drive(processor)
     monkeypatch.undo()
     assert world.entry("one").status == "landed"
@@ -136,7 +136,7 @@ def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(wor
     world.enqueue("two")  # must not land over a checkout that is behind
     drive(processor, "blocked")
     (world.repo / "lines.txt").write_text("".join(f"{n}\n" for n in range(10)))
-    processor._looked = float("-inf")
+    processor.lander.looked = float("-inf")
     drive(processor)
     processor.close()
     assert world.queue.state.owed == ()

@@ -9,5 +9,6 @@ The rules of this room:
   `update-ref REF NEW OLD` under `queue.lock`, after the epoch was compared there.
 * No checkout the user has open is switched, reset or made dirty. A landing under one is rehearsed before the swap.
 * Whoever enqueues waits for no test. One processor at a time works, by `processor.lock` of the repository.
-* `entry`, `state` and `decide` are pure; `queue`, `publish`, `slot`, `gate`, `preflight` act; `processor` joins them.
+* `entry`, `state`, `steps` and `decide` are pure; `queue`, `publish`, `slot`, `gate`, `preflight` act; `processor`
+  joins `building` (candidates), `trying` (gate runs) and `landing`, which all write with its `pen`.
 """

@@ -31,6 +31,12 @@ FINAL = frozenset(status for status, following in TRANSITIONS.items() if not fol
 """Statuses that nothing follows."""
 FAILED = frozenset({"conflict", "rejected", "cancelled"})
 """Final statuses that tell the node it did not land."""
+WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if "cancelled" in following)
+"""Statuses in which a person may still cancel or hold it: everything before its landing began."""
+STRATEGIES = ("merge", "squash", "rebase", "ff-only")
+"""How a branch becomes commits of the target; the first is the default. What each does: `merge.strategies`."""
+PRIORITIES = range(-100, 101)
+"""Priorities that may be asked for; higher goes first, 0 is the default. Waiting makes up for any of them."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,11 @@ class Entry:
     updated_at: str = ""
     landed_at: str = ""
     seq: int = 0
+    priority: int = 0
+    """Higher goes first among those that may go; see PRIORITIES."""
+    depends_on: tuple[str, ...] = ()
+    """Entries that must have landed before this one is judged."""
+    strategy: str = STRATEGIES[0]
 
     @property
     def final(self) -> bool:
@@ -79,7 +90,7 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         """JSON's shape; `node_id` repeats `node` for readers that know it by that name."""
         body: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**body, "files": list(self.files), "node_id": self.node}
+        return {**body, "files": list(self.files), "depends_on": list(self.depends_on), "node_id": self.node}
 
 
 def check_transition(entry_id: str, old: str, new: str) -> None:

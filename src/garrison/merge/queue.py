@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from garrison.errors import RecordError, Refused, UsageError
-from garrison.merge import decide, slot
-from garrison.merge.entry import FAILED, TRANSITIONS, Entry, entry_id
+from garrison.merge import asked, decide, slot
+from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, Entry, entry_id
 from garrison.merge.state import Config, QueueState
 from garrison.records import atomic, journal, names
 from garrison.records.life import is_held
@@ -135,47 +135,55 @@ class MergeQueue:
         return record
 
     def enqueue(self, run: str, node: str, attempt: int, branch: str, *, recipient: str = "",
-                oid: str | None = None) -> Entry:
+                oid: str | None = None, wishes: asked.Wishes = asked.NOTHING) -> Entry:
         """Enqueue the commit at `branch`'s tip (or `oid`); durable when this returns, and no test is waited for.
 
-        The same run, node, attempt and commit is the same entry. Another commit or attempt of the node supersedes one
-        that has not begun to land. Refused if the branch is missing.
+        The same run, node, attempt and commit is the same entry, of which only the wishes may be others. Another commit
+        or attempt of the node supersedes one that has not begun to land, and stays held if that was held.
+        Refused if the branch is missing.
         """
         names.check_node(node)
+        wishes.check()
         tip = self.git.rev(oid) if oid else self.git.branch_tip(branch)
         if tip is None:
             raise Refused(f"{self.repo} has no branch {branch}; commit the work on it first")
         name = entry_id(str(self.folder), run, node, attempt, tip)
         known = self.state.entries.get(name)
-        if known is None:
-            if not self.git.update_ref(pin(name, "head"), tip, message=f"garrison: enqueue {node}"):
-                raise Refused(f"could not pin {tip} under {pin(name, 'head')} in {self.repo}; try again")
+        if known is None and not self.git.update_ref(pin(name, "head"), tip, message=f"garrison: enqueue {node}"):
+            raise Refused(f"could not pin {tip} under {pin(name, 'head')} in {self.repo}; try again")
+        if known is None or wishes != asked.NOTHING:
             data = {"entry": name, "run": run, "node": node, "attempt": attempt, "branch": branch, "oid": tip,
                     "target": self.target, "repo": str(self.repo), "recipient": recipient}
-            known = self._enqueue(data)
+            known = self._enqueue(data, wishes)
         return known
 
-    def _enqueue(self, data: dict[str, Any]) -> Entry:
+    def _enqueue(self, data: dict[str, Any], wishes: asked.Wishes) -> Entry:
         with self.locked() as state:
-            if data["entry"] not in state.entries:
-                waiting = [entry.id for entry in state.of_key(data["run"], data["node"])
-                           if not entry.final and entry.status != "landing"]
-                self.append("enq", {**data, "supersedes": waiting}, sync=True)
+            known = state.entries.get(data["entry"])
+            if known:
+                return known if known.final else asked.amend(self, known, wishes)
+            key = (data["run"], data["node"])
+            waiting = [entry for entry in state.of_key(*key) if not entry.final and entry.status != "landing"]
+            default = state.config.strategy if state.config else STRATEGIES[0]
+            treatment = asked.treatment_of(state, wishes, *key, default)
+            status = "held" if any(entry.status == "held" for entry in waiting) else "queued"
+            self.append("enq", {**data, **treatment.record(), "status": status,
+                                "supersedes": [entry.id for entry in waiting]}, sync=True)
             return self.state.entries[data["entry"]]
 
-    def enqueue_by_hand(self, node: str, branch: str, *, run: str = "") -> Entry:
+    def enqueue_by_hand(self, node: str, branch: str, *, run: str = "", wishes: asked.Wishes = asked.NOTHING) -> Entry:
         """As `enqueue`, in the attempt after the last failed one of the node, so that a failed branch may try again."""
         tries = self.state.of_key(run, node)
         attempt = 1
         if tries:
             attempt = tries[-1].attempt + (tries[-1].status in FAILED)
-        return self.enqueue(run, node, attempt, branch)
+        return self.enqueue(run, node, attempt, branch, wishes=wishes)
 
     def cancel(self, entry: str, reason: str) -> Entry:
         """Withdraw an entry; its branch stays. NotFound, or Refused if it is landing or over."""
         with self.locked() as state:
             found = state.entry(entry)
-            if "cancelled" not in TRANSITIONS[found.status]:
+            if found.status not in WITHDRAWABLE:
                 raise Refused(f"{entry} is {found.status}; only an entry that still waits can be withdrawn")
             self.append("cancel", {"entry": entry, "reason": reason}, sync=True)
             return self.state.entry(entry)
@@ -183,19 +191,23 @@ class MergeQueue:
     def configure(self, config: Config) -> None:
         """Record what the queue runs. Refused, showing both, if it has another gate and is in use."""
         with self.locked() as state:
+            config = state.config.brought(config) if state.config else config
             if state.config == config:
                 return
             why = decide.refusal(state.config, config, unfinished=len(state.unfinished()),
                                  processor=self.processor_alive())
             if why:
                 raise Refused(why)
-            self.append("config", {"gate": config.gate, "setup": config.setup, "no_gate": config.no_gate,
-                                   "timeout": config.timeout, "lock_files": list(config.lock_files)}, sync=True)
+            self.record(config)
+
+    def record(self, config: Config) -> None:
+        """Record what the queue runs; the caller holds `queue.lock` and has judged it."""
+        self.append("config", config.record(), sync=True)
 
     def resume(self, why: str) -> None:
-        """Let a paused queue judge again."""
+        """Let a paused queue judge again, unless a person paused it: then only a person's `resume` lifts that."""
         with self.locked() as state:
-            if state.pause:
+            if state.pause and not state.pause.asked:
                 self.append("resume", {"reason": why}, sync=True)
 
     def record_green(self, tree: str, config: Config) -> None:

@@ -1,56 +1,25 @@
 """What a queue's journal says: a pure fold of its records, and the outcomes derived from their numbers. No disk.
 
-Kinds: `config, enq, lease, state, test, verdict, landing, moved, landed, unlanded, foreign, pause, resume, cancel`.
+Kinds: `config, enq, amend, lease, state, test, verdict, landing, moved, landed, unlanded, foreign, pause, resume,
+cancel`.
 `QueueState.check` refuses a record before it is written, by the same rules by which `apply` folds it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
-from garrison.merge.entry import Entry, check_transition
+from garrison.merge.config import Config
+from garrison.merge.entry import STRATEGIES, Entry, check_transition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from garrison.records.journal import Entry as Record
 
-DEFAULT_TIMEOUT = 1800.0
-"""Seconds a gate or set-up may take."""
-
-
-@dataclass(frozen=True)
-class Config:
-    """What the queue runs: `gate` and `setup` are shell lines; without a gate only `no_gate` lets anything land."""
-
-    gate: str | None = None
-    setup: str | None = None
-    no_gate: bool = False
-    timeout: float = DEFAULT_TIMEOUT
-    lock_files: tuple[str, ...] = ()
-    """Files whose content decides when set-up runs again; empty: the common ones."""
-
-    @property
-    def ready(self) -> bool:
-        """Whether entries may be judged at all."""
-        return self.no_gate or bool(self.gate)
-
-    @property
-    def command_key(self) -> str:
-        """What a verdict was given by: a short hash of gate and set-up."""
-        return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}".encode()).hexdigest()[:12]
-
-    def same_gate(self, other: Config) -> bool:
-        """Whether both judge alike."""
-        return (self.gate, self.setup, self.no_gate) == (other.gate, other.setup, other.no_gate)
-
-    def told(self) -> str:
-        """For people."""
-        gate = "no gate" if self.no_gate else f"gate {self.gate!r}"
-        return gate + (f" with setup {self.setup!r}" if self.setup else "")
+__all__ = ["Config", "QueueState"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +65,10 @@ class Owed:
     new: str
 
 
+ASKED = "asked"
+"""The reason of a pause that a person asked for."""
+
+
 @dataclass(frozen=True)
 class Pause:
     """Why the queue judges nobody now; `tip` is the target's at that moment."""
@@ -104,6 +77,11 @@ class Pause:
     detail: str
     tip: str
     log: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether a person asked for it; then nothing but a person's word lifts it."""
+        return self.reason == ASKED
 
 
 @dataclass(frozen=True)
@@ -143,6 +121,19 @@ class QueueState:
     def of_key(self, run: str, node: str) -> list[Entry]:
         """All entries of a node in a run, oldest first."""
         return [entry for entry in self.entries.values() if entry.key == (run, node)]
+
+    def needs(self, entry: Entry) -> list[Entry]:
+        """What must still land before `entry` is judged: of each node it depends on the latest entry.
+
+        A dependency is met once that entry, or a later one of the same node, has landed.
+        """
+        found = []
+        for name in entry.depends_on:
+            other = self.entries.get(name)
+            line = [one for one in self.of_key(*other.key) if one.seq >= other.seq] if other else []
+            if line and all(one.status != "landed" for one in line) and line[-1] not in found:
+                found.append(line[-1])
+        return found
 
     def entry(self, entry_id: str) -> Entry:
         """The entry of that id; NotFound."""
@@ -225,9 +216,9 @@ _OUTCOMES = {"landed": ("MERGE_COMPLETE",), "conflict": ("MERGE_FAILED",), "canc
 
 
 def _on_config(state: QueueState, record: Record) -> None:
-    data = record.data
-    state.config = Config(data["gate"], data["setup"], data["no_gate"], data["timeout"], tuple(data["lock_files"]))
-    state.pause = None
+    state.config = Config.of(record.data)
+    if state.pause and not state.pause.asked:
+        state.pause = None
 
 
 def _on_enq(state: QueueState, record: Record) -> None:
@@ -238,7 +229,16 @@ def _on_enq(state: QueueState, record: Record) -> None:
         state._put(replace(entry, status="superseded", reason=f"replaced by {data['entry']}", updated_at=record.at))
     state.entries[data["entry"]] = Entry(
         data["entry"], data["run"], data["node"], data["attempt"], data["branch"], data["oid"], data["target"],
-        data["repo"], data["recipient"], enqueued_at=record.at, updated_at=record.at, seq=record.seq)
+        data["repo"], data["recipient"], data.get("status", "queued"),
+        "held by a person" if data.get("status") == "held" else "", enqueued_at=record.at, updated_at=record.at,
+        seq=record.seq, priority=data.get("priority", 0), depends_on=tuple(data.get("depends_on", ())),
+        strategy=data.get("strategy", STRATEGIES[0]))
+
+
+def _on_amend(state: QueueState, record: Record) -> None:
+    data = record.data
+    state._put(replace(state.entry(data["entry"]), priority=data["priority"], depends_on=tuple(data["depends_on"]),
+                       strategy=data["strategy"], updated_at=record.at))
 
 
 def _on_lease(state: QueueState, record: Record) -> None:
@@ -285,6 +285,8 @@ def _on_moved(state: QueueState, record: Record) -> None:
 
 def _on_pause(state: QueueState, record: Record) -> None:
     data = record.data
+    if state.pause and state.pause.asked and data["reason"] != ASKED:
+        return  # what the queue itself finds wrong does not take the place of a person's word
     state.pause = Pause(data["reason"], data["detail"], data["tip"], data.get("log", ""))
 
 
@@ -293,8 +295,8 @@ def _on_resume(state: QueueState, record: Record) -> None:
 
 
 _FOLDS: dict[str, Callable[[QueueState, Record], None]] = {
-    "config": _on_config, "enq": _on_enq, "lease": _on_lease, "test": _on_test, "verdict": _on_verdict,
-    "landing": _on_landing, "landed": _on_settled, "unlanded": _on_settled, "foreign": _on_settled,
-    "moved": _on_moved, "pause": _on_pause, "resume": _on_resume,
+    "config": _on_config, "enq": _on_enq, "amend": _on_amend, "lease": _on_lease, "test": _on_test,
+    "verdict": _on_verdict, "landing": _on_landing, "landed": _on_settled, "unlanded": _on_settled,
+    "foreign": _on_settled, "moved": _on_moved, "pause": _on_pause, "resume": _on_resume,
 }
 """Records that change the queue as a whole."""

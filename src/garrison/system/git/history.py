@@ -24,6 +24,23 @@ class MergeResult(NamedTuple):
     reason: str = ""
 
 
+class Ident(NamedTuple):
+    """Who wrote a commit and when: `date` is git's raw form, `1700000000 +0100`."""
+
+    name: str
+    email: str
+    date: str
+
+
+class Commit(NamedTuple):
+    """One commit: parents' oids, author, whole message."""
+
+    oid: str
+    parents: list[str]
+    author: Ident
+    message: str
+
+
 class History(Call):
     """What a repository holds."""
 
@@ -61,6 +78,14 @@ class History(Call):
     def log_oneline(self, revisions: str, limit: int = 20) -> list[str]:
         """`abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first."""
         return self.run("log", "--no-decorate", "--format=%h %s", f"-n{limit}", revisions, "--").out.splitlines()
+
+    def commits(self, old: str, new: str) -> list[Commit]:
+        """The commits reached from `new` and not from `old`, parents before children."""
+        told = self.run("log", "-z", "--reverse", "--topo-order", "--no-show-signature", "--encoding=UTF-8",
+                        "--date=raw", "--format=tformat:%H%x00%P%x00%an%x00%ae%x00%ad%x00%B", f"{old}..{new}", "--").out
+        parts = told.split("\0")
+        return [Commit(oid, parents.split(), Ident(name, email, date), message) for oid, parents, name, email, date,
+                message in zip(*(parts[at::6] for at in range(6)), strict=False)]
 
     def changed_paths(self, old: str, new: str) -> list[str]:
         """Paths that differ between two tree-ishes."""
@@ -125,11 +150,16 @@ class History(Call):
             return MergeResult(tree, [])
         return MergeResult(None, sorted(set(conflicts)), "conflict in " + ", ".join(sorted(set(conflicts))))
 
-    def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int, name: str = NAME,
-                    email: str = EMAIL) -> str:
-        """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid."""
+    def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
+                    author: Ident | None = None) -> str:
+        """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid.
+
+        garrison commits it, and is its author unless another is named.
+        """
         stamp = f"@{date} +0000"
-        who = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": stamp,
-               "GIT_COMMITTER_NAME": name, "GIT_COMMITTER_EMAIL": email, "GIT_COMMITTER_DATE": stamp}
+        name, email, written = (NAME, EMAIL, stamp) if author is None else (*author[:2], f"@{author.date}")
+        who = {"GIT_AUTHOR_NAME": name if any(letter.isalnum() for letter in name) else "unknown",
+               "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": written,
+               "GIT_COMMITTER_NAME": NAME, "GIT_COMMITTER_EMAIL": EMAIL, "GIT_COMMITTER_DATE": stamp}
         links = [part for parent in parents for part in ("-p", parent)]
         return self.run("commit-tree", tree, *links, "-F", "-", text=message, extra=who, durable=True).out.strip()

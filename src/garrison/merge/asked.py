@@ -1,0 +1,223 @@
+"""What a person asks of a queue: hold, release, retry, pause, resume, other wishes for an entry, another configuration.
+
+The rules of this room: every request is judged and recorded in one hold of `queue.lock`, so it is safe at any moment
+beside a working processor, which meets it in the journal at its next step. What is landing is landed first; a request
+that comes too late is refused with one line. What the queue itself found wrong never takes a person's word's place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import NotFound, Refused, UsageError
+from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, WITHDRAWABLE, Entry
+from garrison.merge.state import ASKED, Config, Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from garrison.merge.queue import MergeQueue
+    from garrison.merge.state import QueueState
+
+BEGUN = ("candidate", "testing", "landing_blocked")
+"""Statuses in which the queue has built on an entry's wishes; other wishes mean that it is built again."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """How an entry is to be treated; None where nothing was said. `depends_on`: ids of entries, or names of nodes."""
+
+    priority: int | None = None
+    depends_on: tuple[str, ...] | None = None
+    strategy: str | None = None
+
+    def check(self) -> Wishes:
+        """Itself; UsageError for what is no wish."""
+        if self.strategy is not None:
+            check_strategy(self.strategy)
+        if self.priority is not None and self.priority not in PRIORITIES:
+            raise UsageError(f"priority {self.priority} is out of bounds; give one from {PRIORITIES[0]} to "
+                             f"{PRIORITIES[-1]}, higher goes first")
+        return self
+
+
+NOTHING = Wishes()
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What the wishes came to."""
+
+    priority: int = 0
+    depends_on: tuple[str, ...] = ()
+    strategy: str = STRATEGIES[0]
+
+    def record(self) -> dict[str, Any]:
+        """As it stands in the journal."""
+        return {**asdict(self), "depends_on": list(self.depends_on)}
+
+
+def check_strategy(strategy: str) -> str:
+    """Itself; UsageError if there is none of that name."""
+    if strategy not in STRATEGIES:
+        raise UsageError(f"no strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
+    return strategy
+
+
+# -------------------------------------------------------------------------------------------------------- pure
+
+
+def treatment_of(state: QueueState, wishes: Wishes, run: str, node: str, default: str = STRATEGIES[0]) -> Treatment:
+    """What a new entry of (run, node) gets: what was said, else what its forerunner had that did not land.
+
+    Refused if it would wait for itself, NotFound for an unknown dependency.
+    """
+    line = state.of_key(run, node)
+    old = line[-1] if line and line[-1].status != "landed" else None
+    before = Treatment(old.priority, old.depends_on, old.strategy) if old else Treatment(strategy=default)
+    return settled(state, wishes, before, run, node)
+
+
+def settled(state: QueueState, wishes: Wishes, before: Treatment, run: str, node: str) -> Treatment:
+    """`before` with the wishes applied."""
+    told = before.depends_on if wishes.depends_on is None else \
+        tuple(dict.fromkeys(_named(state, name, run).id for name in wishes.depends_on))
+    after = Treatment(before.priority if wishes.priority is None else wishes.priority, told,
+                      wishes.strategy or before.strategy)
+    _refuse_circle(state, after.depends_on, (run, node))
+    return after
+
+
+def _named(state: QueueState, name: str, run: str) -> Entry:
+    if name in state.entries:
+        return state.entries[name]
+    line = state.of_key(run, name)
+    if not line:
+        raise NotFound(f"nothing to depend on: no merge entry and no node {name} in this queue; "
+                       "`garrison merge-queue list` shows them")
+    return line[-1]
+
+
+def _refuse_circle(state: QueueState, depends_on: Sequence[str], key: tuple[str, str]) -> None:
+    """Refused if what is depended on waits, at whatever remove, for the node itself."""
+    waiting, seen = list(depends_on), set()
+    while waiting:
+        name = waiting.pop()
+        entry = state.entries.get(name)
+        if entry is None or name in seen or entry.status == "landed":
+            continue
+        seen.add(name)
+        if entry.key == key:
+            raise Refused(f"{key[1]} would wait for itself, by way of {name}; leave that dependency out")
+        waiting += [name for other in state.needs(entry) for name in (other.id, *other.depends_on)]
+        waiting += entry.depends_on
+
+
+def why_not_retried(entry: Entry) -> str | None:
+    """Why an entry is not tried again; None if it is."""
+    if entry.status in FAILED:
+        return None
+    if entry.status == "superseded":
+        return f"{entry.id} was replaced ({entry.reason}); retry or enqueue that one"
+    if entry.status == "landed":
+        return f"{entry.id} has landed; enqueue the branch's new commit"
+    if entry.status == "held":
+        return f"{entry.id} is held; `garrison merge-queue release {entry.id}` lets it go on"
+    return f"{entry.id} is {entry.status} and still on its way; only what failed is tried again"
+
+
+# -------------------------------------------------------------------------------------------------------- recorded
+
+
+def hold(queue: MergeQueue, entry_id: str, why: str = "") -> Entry:
+    """Keep an entry from being judged until it is released; a test under way is ended. Again is no matter."""
+    with queue.locked() as state:
+        entry = state.entry(entry_id)
+        if entry.status != "held":
+            if entry.status not in WITHDRAWABLE:
+                raise Refused(f"{entry_id} is {entry.status}; only an entry that still waits can be held")
+            queue.append("state", {"entry": entry_id, "status": "held", "reason": why or "held by a person"}, sync=True)
+        return queue.state.entry(entry_id)
+
+
+def release(queue: MergeQueue, entry_id: str) -> Entry:
+    """Let a held entry wait for its turn again, where it stood. Again is no matter."""
+    with queue.locked() as state:
+        entry = state.entry(entry_id)
+        if entry.final:
+            raise Refused(f"{entry_id} is {entry.status}, nothing holds it; `garrison merge-queue retry {entry_id}` "
+                          "tries again what failed")
+        if entry.status == "held":
+            queue.append("state", {"entry": entry_id, "status": "queued", "reason": ""}, sync=True)
+        return queue.state.entry(entry_id)
+
+
+def retry(queue: MergeQueue, entry_id: str) -> Entry:
+    """Enqueue the commit of a failed entry again, as the next attempt; nobody but the journal is told what becomes of
+    it. Refused for what did not fail, or whose commit is gone."""
+    old = queue.state.entry(entry_id)
+    why = why_not_retried(old)
+    if why:
+        raise Refused(why)
+    line = queue.state.of_key(*old.key)
+    if line[-1].id != old.id:
+        raise Refused(f"{entry_id} has a later attempt, {line[-1].id} ({line[-1].status}); see that one")
+    if queue.git.rev(old.oid) is None:
+        raise Refused(f"commit {old.oid} of {entry_id} is gone from {queue.repo}; enqueue the branch again")
+    return queue.enqueue(old.run, old.node, old.attempt + 1, old.branch, oid=old.oid)
+
+
+def pause(queue: MergeQueue, why: str = "") -> Pause:
+    """Judge and land nobody until a person resumes; a test under way runs on and its verdict is kept."""
+    with queue.locked() as state:
+        if state.pause is None or not state.pause.asked:
+            queue.append("pause", {"reason": ASKED, "detail": why or "by a person", "tip": ""}, sync=True)
+        assert queue.state.pause is not None
+        return queue.state.pause
+
+
+def resume(queue: MergeQueue, why: str = "a person said so") -> Pause | None:
+    """Lift whatever pause there is; it, None if there was none."""
+    with queue.locked() as state:
+        pause = state.pause
+        if pause:
+            queue.append("resume", {"reason": why}, sync=True)
+        return pause
+
+
+def amend(queue: MergeQueue, entry: Entry, wishes: Wishes) -> Entry:
+    """Other wishes for an entry that is under way; the caller holds `queue.lock`. One begun with another strategy is
+    built again; Refused for one that is landing."""
+    state = queue.state
+    before = Treatment(entry.priority, entry.depends_on, entry.strategy)
+    after = settled(state, wishes, before, *entry.key)
+    if after == before:
+        return entry
+    if entry.status == "landing":
+        raise Refused(f"{entry.id} is landing; it is too late for other wishes")
+    if entry.status in BEGUN and (after.strategy, after.depends_on) != (before.strategy, before.depends_on):
+        queue.append("state", {"entry": entry.id, "status": "queued", "reason": "asked to be treated otherwise"})
+    queue.append("amend", {"entry": entry.id, **after.record()}, sync=True)
+    return queue.state.entry(entry.id)
+
+
+def reconfigure(queue: MergeQueue, **changes: object) -> Config:
+    """Record other settings of the queue, because a person says so: entries begun with another gate are judged anew.
+
+    Refused while one is landing, for a millisecond.
+    """
+    with queue.locked() as state:
+        old = state.config or Config()
+        new = replace(old, **changes)  # type: ignore[arg-type]
+        if new == state.config:
+            return new
+        if not old.same_gate(new):
+            for entry in state.unfinished():
+                if entry.status == "landing":
+                    raise Refused(f"{entry.id} is landing; say it again")
+                if entry.status in BEGUN:
+                    queue.append("state", {"entry": entry.id, "status": "queued", "reason": "the gate was changed"})
+        queue.record(new)
+        return new
+

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from merge_support import World, git
+
+from garrison.merge.entry import STRATEGIES, Entry
+from garrison.merge.strategies import build
+
+OF_OTHERS = "Ann Else <ann@x> 1600000000 +0200"
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path)
+
+
+def commit(world, branch, name, text, who=OF_OTHERS, parents=()):
+    """One commit on `branch` by somebody else than the committer."""
+    start = git(world.repo, "rev-parse", "-q", "--verify", branch, check=False) or world.tip()
+    lines = [f"commit refs/heads/{branch}", f"author {who}", "committer A <a@x> 1700000000 +0000",
+             f"data {len(name) + 4}", f"Add {name}", f"from {start}", *(f"merge {parent}" for parent in parents),
+             f"M 100644 inline {name}", f"data {len(text)}", text]
+    subprocess.run(["git", "fast-import", "--quiet", "--force"], cwd=world.repo, input="\n".join(lines) + "\n",
+                   text=True, check=True)
+    return git(world.repo, "rev-parse", branch)
+
+
+def entry(oid, strategy):
+    return Entry("n-1-aa", "r", "n", 1, "work", oid, "main", strategy=strategy,
+                 enqueued_at="2026-01-02T03:04:05.000000Z")
+
+
+def built(world, oid, strategy, base=None):
+    def trailers(tree):
+        return [f"Tested: {tree}"]
+
+    first = build(world.queue.git, entry(oid, strategy), base or world.tip(), trailers)
+    assert build(world.queue.git, entry(oid, strategy), base or world.tip(), trailers) == first
+    return first
+
+
+def shape(world, commit, base):
+    """(subject, author, author's date, parents) of what `commit` adds, oldest first."""
+    told = git(world.repo, "log", "--reverse", "--topo-order", "--format=%s|%an|%at|%P", f"{base}..{commit}")
+    return [line.split("|") for line in told.splitlines()]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_each_strategy_makes_its_own_shape_and_keeps_the_authors(world, strategy):
+    one = commit(world, "work", "one.txt", "1")
+    two = commit(world, "work", "two.txt", "2", "Bob <bob@x> 1600000001 +0000")
+    base = world.tip()
+    if strategy != "ff-only":
+        base = world.branch("main", {"main.txt": "m"})
+    got = built(world, two, strategy, base)
+    files = set(git(world.repo, "ls-tree", "--name-only", got.tree).splitlines())
+    assert {"one.txt", "two.txt"} | ({"main.txt"} if strategy != "ff-only" else set()) <= files
+    assert git(world.repo, "rev-parse", f"{got.commit}^{{tree}}") == got.tree
+    work = [["Add one.txt", "Ann Else", "1600000000"], ["Add two.txt", "Bob", "1600000001"]]
+    lines = shape(world, got.commit, base)
+    if strategy == "merge":
+        assert [line[:3] for line in lines[:2]] == work
+        assert lines[2][0] == "Merge work into main"
+        assert lines[2][3] == f"{base} {two}"
+    elif strategy == "squash":
+        assert lines == [["Squash work", "Ann Else", "1600000000", base]]
+        assert "Co-authored-by: Bob <bob@x>" in git(world.repo, "log", "-1", "--format=%B", got.commit)
+    elif strategy == "rebase":
+        assert [line[:3] for line in lines] == work
+        assert lines[0][3] == base
+        assert {one, two} & set(git(world.repo, "rev-list", f"{base}..{got.commit}").split()) == set()
+    else:
+        assert got.commit == two
+    trailer = git(world.repo, "log", "-1", "--format=%(trailers:key=Tested,valueonly)", got.commit)
+    assert trailer == ("" if strategy == "ff-only" else got.tree)
+
+
+def test_a_rebase_leaves_what_stands_where_it_belongs_and_names_the_entry_in_the_last(world):
+    one = commit(world, "work", "one.txt", "1")
+    two = commit(world, "work", "two.txt", "2")
+    got = built(world, two, "rebase")
+    assert git(world.repo, "rev-parse", f"{got.commit}^") == one
+    assert got.commit != two
+
+
+@pytest.mark.parametrize("strategy", ["merge", "squash", "rebase"])
+def test_a_conflict_names_its_files(world, strategy):
+    commit(world, "work", "free.txt", "1")
+    two = commit(world, "work", "lines.txt", "other")
+    base = world.branch("main", {"lines.txt": "else"})
+    got = built(world, two, strategy, base)
+    assert (got.commit, got.files) == (None, ("lines.txt",))
+    assert "lines.txt" in got.reason
+    assert (two[:10] in got.reason) == (strategy == "rebase")
+
+
+def test_what_a_strategy_cannot_do_is_said(world):
+    oid = commit(world, "work", "one.txt", "1")
+    base = world.branch("main", {"main.txt": "m"})
+    assert "cannot be moved forward" in built(world, oid, "ff-only", base).reason
+    merged = commit(world, "work", "two.txt", "2", parents=[base])
+    assert "is a merge" in built(world, merged, "rebase", base).reason
+    assert built(world, merged, "ff-only", base).commit == merged
+    alone = world.branch("alone", {"x": "x"}, start="")
+    assert "has no parent" in built(world, alone, "rebase", base).reason
+    assert "no commit in common" in built(world, alone, "squash", base).reason
+
+
+@pytest.mark.parametrize("strategy", ["squash", "rebase"])
+def test_what_the_target_has_already_is_its_own_tip(world, strategy):
+    oid = commit(world, "work", "one.txt", "1")
+    base = world.branch("main", {"one.txt": "1", "main.txt": "m"})
+    assert built(world, oid, strategy, base).commit == base

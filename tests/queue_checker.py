@@ -82,8 +82,8 @@ class Case:
     """File in which the gate itself wrote each tree that it failed."""
     resting: bool = True
     """Whether the queue was worked to its end, so that nothing may be under way or left."""
-    edits: Mapping[str, str] = field(default_factory=dict)
-    """Checkout of the target → what `git status --porcelain` shall say there (default: nothing)."""
+    edits: Mapping[str, str] | None = field(default_factory=dict)
+    """Checkout of the target → what `git status --porcelain` shall say there (default: nothing); None: not asked."""
     trees: Collection[str] = ()
     """Worktrees of the test's own."""
     slots: int = 8
@@ -474,15 +474,16 @@ class _Judge:
 
     def _checkouts(self) -> Iterator[str]:
         """Every checkout of the target shows its tip, with the user's own edits and no others."""
-        if not self.case.resting or git(self.case.repo, "rev-parse", "--is-bare-repository") == "true":
+        told = self.case.edits
+        if not self.case.resting or told is None:
             return
         path = ""
         for line in git(self.case.repo, "worktree", "list", "--porcelain").splitlines():
             path = line[9:] if line.startswith("worktree ") else path
             if line == f"branch {self.ref}":
                 edits = git(Path(path), "status", "--porcelain")
-                if edits != self.case.edits.get(path, ""):
-                    yield f"left: {path} shows {edits!r} instead of {self.case.edits.get(path, '')!r}"
+                if edits != told.get(path, ""):
+                    yield f"left: {path} shows {edits!r} instead of {told.get(path, '')!r}"
 
 
 def living(home: Path) -> Iterator[tuple[int, str]]:

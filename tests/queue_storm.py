@@ -2,11 +2,11 @@
 
     python -m tests.queue_storm [--kills 1000] [--seed 1] [--each 40] [--keep]
 
-The rule of this room: what is done is drawn from the seed, what the queue made of it is judged by `queue_checker`, which
-asks no garrison code, and by what each branch deserves (`DESERTS`). A processor is a forked process that works until it
+The rule of this room: what is done is drawn from the seed; what the queue made of it is judged by `queue_checker`,
+which asks no garrison code, and by what each branch deserves (`DESERTS`). A processor is a forked process that works until it
 is killed: at a random moment, at a failpoint, or while it is stopped and another one has taken its place. Every
 `--each` kills the queue is left in peace until it rests, judged, and another repository is begun.
-Exit code 0: nothing was lost, landed twice, landed untested or recorded otherwise than it happened, and nothing is left.
+Exit code 0: nothing was lost, landed twice, untested or recorded otherwise than it happened, and nothing is left.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from queue_checker import Case, examine, git, living
-
 from garrison.errors import Fenced, GarrisonError, LockLost
 from garrison.merge import failpoint
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.merge.state import Config
 from garrison.system.environment import child_environment
+from queue_checker import Case, examine, git, living
 
 FORK = multiprocessing.get_context("fork")
 DEADLINE = 120.0
@@ -341,7 +340,8 @@ def main() -> int:
         if not (said.keep or storm.wrong):
             shutil.rmtree(folder, ignore_errors=True)
     did = ", ".join(f"{what} {number}" for what, number in sorted(storm.did.items()))
-    print(f"{storm.kills} processors killed over {storm.worlds} repositories in {time.monotonic() - begun:.0f} s ({did})")
+    took = time.monotonic() - begun
+    print(f"{storm.kills} processors killed over {storm.worlds} repositories in {took:.0f} s ({did})")
     for line in storm.wrong:
         print(f"WRONG {line}")
     if storm.wrong:

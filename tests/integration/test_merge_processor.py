@@ -8,6 +8,7 @@ import pytest
 from merge_support import World, check, drive, git, until
 
 from garrison.errors import Fenced, LockLost, Refused
+from garrison.merge import strategies
 from garrison.merge.processor import Progress, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.merge.state import Config
@@ -197,14 +198,14 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     processor = world.processor()
-    swap, moved = processor.lander._swap, []
+    swap, moved = processor.pen.place.swap, []
 
     def late(old, new, entry):
         if not moved:
             moved.append(git(world.repo, "commit", "-q", "--allow-empty", "-m", "in between"))
         return swap(old, new, entry)
 
-    monkeypatch.setattr(processor.lander, "_swap", late)
+    monkeypatch.setattr(processor.pen.place, "swap", late)
     git(world.repo, "checkout", "-q", "--detach")  # so that nobody holds main
     (world.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
     monkeypatch.setattr("garrison.merge.publish.holders", lambda git, target: ([], None))
@@ -407,8 +408,8 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor = world.processor()
     processor.step()
     built = world.entry("one").commit
-    tree = world.queue.git.merge_tree(world.start, entry.oid).tree
-    assert processor.builder.commit(entry, tree, world.start) == built
+    again = strategies.build(world.queue.git, entry, world.start, processor.builder._trailers(entry, (entry.id,), 1))
+    assert again.commit == built
     processor.close()
 
 

@@ -101,7 +101,7 @@ def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
     """A `commit -a` in between would revert the landing."""
     world.enqueue("one")
     processor = world.processor()
-    swap, seen = processor.lander._swap, []
+    swap, seen = processor.pen.place.swap, []
 
     def watched(old, new, entry):
         done = swap(old, new, entry)
@@ -110,7 +110,7 @@ def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
                                    check=False).stderr)
         return done
 
-    monkeypatch.setattr(processor.lander, "_swap", watched)
+    monkeypatch.setattr(processor.pen.place, "swap", watched)
     drive(processor)
     processor.close()
     assert "index.lock" in seen[0]
@@ -121,13 +121,13 @@ def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
 def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(world, monkeypatch):
     world.enqueue("one")
     processor = world.processor()
-    swap = processor.lander._swap
+    swap = processor.pen.place.swap
 
     def edited(old, new, entry):
         (world.repo / "lines.txt").write_text("edited meanwhile\n")
         return swap(old, new, entry)
 
-    monkeypatch.setattr(processor.lander, "_swap", edited)
+    monkeypatch.setattr(processor.pen.place, "swap", edited)
     drive(processor)
     monkeypatch.undo()
     assert world.entry("one").status == "landed"

@@ -118,9 +118,9 @@ class Processor:
 
     def watch(self, waker: Waker) -> None:
         """Wake when the queue's journal or a gate's verdict changes."""
-        folder = self.worker.gate_folder
-        if folder is not None and folder.is_dir():
-            waker.watch_directory(folder)
+        for folder in self.worker.gate_folders:
+            if folder.is_dir():
+                waker.watch_directory(folder)
         if self.queue.path.parent.is_dir():
             waker.watch_directory(self.queue.path.parent)
 

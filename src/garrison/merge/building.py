@@ -1,21 +1,45 @@
-"""Candidates: what the target would become, as commits that depend on nothing but the entry, the tip and the gate.
+"""Candidates: what the target would become, as commits that depend on nothing but the entries, the tip and the gate.
 
-Built without a checkout. What cannot be built is answered here: in conflict, already landed, or its commit gone.
+The line's entries are stacked on the tip in their order, without a checkout. Each prefix that is tested has commits of
+its own, whose trailers tell which batch they are of and that only the last one's tree was tested; the trees do not
+depend on where the line is cut. Who cannot be built on the tip itself is answered here: in conflict, already landed, or
+its commit gone. Who cannot be built on the others of the line waits until they have landed.
 """
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.merge import failpoint
-from garrison.merge.queue import pin
-from garrison.merge.steps import Progress, Wait
-from garrison.system.clock import from_iso
+from garrison.merge import failpoint, strategies
+from garrison.merge.queue import PINS, pin
+from garrison.merge.steps import Progress
+from garrison.system.git import GitError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from garrison.merge.entry import Entry
     from garrison.merge.pen import Pen
+    from garrison.merge.strategies import Built
+
+_TRIES = 8
+"""Entries beyond those wanted that are tried for the line when some do not fit behind the others."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A line stacked on the tip `base`: `trees[0]` is the tip's, `trees[i]` that of the first i entries."""
+
+    base: str
+    entries: tuple[Entry, ...]
+    trees: tuple[str, ...]
+
+    def after(self, count: int, tip: str) -> Chain:
+        """What is left once the first `count` entries are the tip."""
+        return Chain(tip, self.entries[count:], self.trees[count:])
 
 
 class Builder:
@@ -23,38 +47,126 @@ class Builder:
 
     def __init__(self, pen: Pen) -> None:
         self.pen, self.queue, self.git = pen, pen.queue, pen.git
+        self._chain = Chain("", (), ())
+        self._commits: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
 
-    def build(self, entry: Entry) -> Progress | Wait:
-        """queued → candidate, or at once conflict, landed (already there) or cancelled (its commit is gone)."""
-        tip = self.pen.tip()
-        if tip is None:
-            return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
-        if self.git.rev(entry.oid) is None:
+    # --- the line ---------------------------------------------------------------------------------------------------
+
+    def form(self, tip: str, waiting: Sequence[Entry], size: int) -> Progress:
+        """Stack up to `size` of the waiting entries on the tip; or record what becomes of one that cannot be.
+
+        The first that waits is always settled: it is in the line, or its end is recorded.
+        """
+        there = self._there_already(tip)
+        chosen: list[Entry] = []
+        built: list[Built] = []
+        names = tuple(entry.id for entry in waiting[:size])
+        for entry in waiting[:size + _TRIES]:
+            if len(chosen) == size:
+                break
+            if entry.id in there:
+                return self._there(entry, tip, f"already in {self.queue.target}")
+            parent = str(built[-1].commit) if built else tip
+            found = self._build(entry, parent, names, len(chosen) + 1)
+            if isinstance(found, Progress):
+                return found
+            if found.commit is not None and found.commit != parent:
+                chosen.append(entry)
+                built.append(found)
+            elif not chosen:
+                return self._without(entry, tip, found)
+        trees = (self.git.tree_of(tip), *(one.tree for one in built))
+        self._chain = Chain(tip, tuple(chosen), trees)
+        taken = tuple(entry.id for entry in chosen)
+        if taken == names:
+            self._commits = {(tip, taken): tuple(str(one.commit) for one in built)}
+        commits = self.commits(self._chain, len(chosen))
+        failpoint.here("pinned")
+        self.pen.append("state", {"entry": taken[0], "entries": list(taken), "status": "candidate", "base": tip,
+                                  "trees": list(trees[1:]), "commits": list(commits)})
+        failpoint.here("candidate")
+        return Progress("candidate", taken[0])
+
+    def _build(self, entry: Entry, parent: str, names: tuple[str, ...], place: int) -> Built | Progress:
+        try:
+            return strategies.build(self.git, entry, parent, self._trailers(entry, names, place))
+        except GitError:
+            if self.git.rev(entry.oid) is not None:
+                raise
             self.pen.append("cancel", {"entry": entry.id, "reason": f"commit {entry.oid} is gone"}, sync=True)
             return Progress("cancelled", entry.id)
-        if self.git.is_ancestor(entry.oid, tip):
-            reason = f"already in {self.queue.target}"
-            self.pen.append("landed", {"entry": entry.id, "commit": tip, "old": tip, "reason": reason}, sync=True)
-            self.pen.drop_pins([self.queue.entry(entry.id)])
-            return Progress("landed", entry.id)
-        merged = self.git.merge_tree(tip, entry.oid)
-        if merged.tree is None:
-            self.pen.append("state", {"entry": entry.id, "status": "conflict", "files": merged.conflicts, "base": tip,
-                                   "reason": f"{merged.reason} (against {self.queue.target} at {tip[:10]})"}, sync=True)
-            return Progress("conflict", entry.id)
-        commit = self.commit(entry, merged.tree, tip)
-        self.pen.append("state", {"entry": entry.id, "status": "candidate", "base": tip, "tree": merged.tree,
-                               "commit": commit})
-        failpoint.here("candidate")
-        return Progress("candidate", entry.id)
 
-    def commit(self, entry: Entry, tree: str, tip: str) -> str:
-        """The candidate: the same commit whenever it is built again from the same entry, tree and tip."""
+    def _without(self, entry: Entry, tip: str, built: Built) -> Progress:
+        """Record what becomes of one that has no candidate on the tip."""
+        if built.commit is not None:
+            return self._there(entry, tip, f"its changes are already in {self.queue.target}")
+        return self.conflict(entry, tip, built.files, built.reason)
+
+    def conflict(self, entry: Entry, tip: str, files: Sequence[str], reason: str) -> Progress:
+        """Record that an entry is in conflict with the tip."""
+        self.pen.append("state", {"entry": entry.id, "status": "conflict", "files": list(files), "base": tip,
+                                  "reason": f"{reason} (against {self.queue.target} at {tip[:10]})"}, sync=True)
+        return Progress("conflict", entry.id)
+
+    def _there(self, entry: Entry, tip: str, reason: str) -> Progress:
+        """Nothing of it is to be landed: the target has it all."""
+        self.pen.append("landed", {"entry": entry.id, "commit": tip, "old": tip, "reason": reason}, sync=True)
+        self.pen.drop_pins([self.queue.entry(entry.id)])
+        return Progress("landed", entry.id)
+
+    def _there_already(self, tip: str) -> set[str]:
+        """Ids of entries whose pinned head the tip contains."""
+        told = self.git.run("for-each-ref", f"--merged={tip}", "--format=%(refname)", f"{PINS}/").out.splitlines()
+        return {ref.split("/")[3] for ref in told if ref.endswith("/head")}
+
+    # --- its commits ------------------------------------------------------------------------------------------------
+
+    def chain(self, tip: str, line: Sequence[Entry]) -> Chain | None:
+        """The line stacked on the tip, from memory if it stands there; None if it does not fit together any more."""
+        names = tuple(entry.id for entry in line)
+        kept = tuple(entry.id for entry in self._chain.entries)
+        if self._chain.base == tip and kept[:len(names)] == names:
+            self._chain = Chain(tip, tuple(line), self._chain.trees[:len(names) + 1])
+            return self._chain
+        trees, commits = [self.git.tree_of(tip)], [tip]
+        for place, entry in enumerate(line, 1):
+            built = strategies.build(self.git, entry, commits[-1], self._trailers(entry, names, place))
+            if built.commit is None or built.commit == commits[-1]:
+                return None
+            trees.append(built.tree)
+            commits.append(built.commit)
+        self._chain = Chain(tip, tuple(line), tuple(trees))
+        self._commits = {(tip, names): tuple(commits[1:])}
+        return self._chain
+
+    def commits(self, chain: Chain, count: int) -> tuple[str, ...]:
+        """The commits of the chain's first `count` entries as a batch of their own; the last one is pinned."""
+        names = tuple(entry.id for entry in chain.entries[:count])
+        if (chain.base, names) not in self._commits:
+            made = [chain.base]
+            for place, entry in enumerate(chain.entries[:count], 1):
+                built = strategies.build(self.git, entry, made[-1], self._trailers(entry, names, place),
+                                         chain.trees[place])
+                made.append(str(built.commit))
+            self._commits[chain.base, names] = tuple(made[1:])
+        commits = self._commits[chain.base, names]
+        if not self.git.update_ref(pin(names[-1], "candidate"), commits[-1]):
+            raise GarrisonError(f"could not pin the candidate of {names[-1]}; it is tried again")
+        return commits
+
+    def landed(self, count: int, tip: str) -> None:
+        """The chain's first `count` entries are the tip now; the trees of the others are as they were."""
+        self._chain = self._chain.after(count, tip)
+        self._commits = {}
+
+    def _trailers(self, entry: Entry, names: tuple[str, ...], place: int) -> Callable[[str], list[str]]:
+        """What ends the message of the entry's commit, by its tree: the history alone can tell what was tested."""
         config = self.queue.state.config
-        tested = f"{tree} gate {config.command_key}" if config and not config.no_gate else "none"
-        message = (f"Merge {entry.branch} into {entry.target}\n\nMerge-Queue-Entry: {entry.id}\n"
-                   f"Merge-Queue-Tested: {tested}\n")
-        commit = self.git.commit_tree(tree, [tip, entry.oid], message, date=int(from_iso(entry.enqueued_at)))
-        if not self.git.update_ref(pin(entry.id, "candidate"), commit):
-            raise GarrisonError(f"could not pin the candidate of {entry.id}; it is tried again")
-        return commit
+        batch = f"{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]} {place}/{len(names)}"
+
+        def lines(tree: str) -> list[str]:
+            tested = "none" if config is None or config.no_gate else \
+                f"{tree} gate {config.command_key}" if place == len(names) else f"with {len(names)}/{len(names)}"
+            return [f"Merge-Queue-Entry: {entry.id}", f"Merge-Queue-Batch: {batch}", f"Merge-Queue-Tested: {tested}"]
+
+        return lines

@@ -31,6 +31,8 @@ class Config:
     """What is cleaned out of a slot before each test; see CLEANING."""
     keep: tuple[str, ...] = ()
     """Patterns, as in .gitignore, of files that stay for the next test whatever is cleaned."""
+    gate_cores: int = 0
+    """Cores that one run of the gate keeps busy, so that others may go on beside it where cores are idle; 0: all."""
     guard: bool = False
     """Whether a hook keeps everybody else from moving the target."""
 

@@ -1,31 +1,32 @@
-"""What the queue decides, from facts that are given. Pure.
+"""What the queue decides about one gate run and one configuration, from facts that are given. Pure.
 
-`classify` turns an exit into a class; only `green` lands. The classes in BROKEN say that the gate did not judge at
-all, so the bare target is asked first; `blame` then says whether the entry, or the gate itself, is at fault.
+`classify` turns an exit into a class; only `green` lands. What follows from the classes of several trees is decided in
+`batch`, how many are tried together in `sizing`, and in which order in `order`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from garrison.merge.state import Config, QueueState
+from garrison.merge.classes import BROKEN, MAX_LOST, Class
 
 if TYPE_CHECKING:
-    from garrison.merge.entry import Entry
+    from collections.abc import Mapping
 
-Class = Literal["green", "red", "missing", "timeout", "empty", "setup", "lost"]
+    from garrison.merge.config import Config
 
-BROKEN: frozenset[str] = frozenset({"missing", "timeout", "empty", "setup", "lost"})
-"""Classes in which the gate itself may be at fault."""
+__all__ = ["BROKEN", "MAX_LOST", "Class", "classify", "gate_words", "in_words", "judge_key", "refusal"]
+
 EMPTY_EXIT = 5
 """pytest's and unittest's (from 3.12) exit code for "no tests ran"."""
-MAX_LOST = 3
-"""Gate runs that may vanish without a verdict before that counts as one."""
 
 _RAN_NOTHING = re.compile(r"^Ran 0 tests in ", re.MULTILINE)
 _RAN_SOME = re.compile(r"^Ran [1-9]\d* tests? in |^[= ]*\d+ passed", re.MULTILINE)
+_VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
+"""Variables that tell one terminal from another, not one machine from another."""
 
 WORDS = {
     "red": "the gate failed with exit code {code}",
@@ -57,31 +58,12 @@ def in_words(result: str, code: int, timeout: float, *, timed_out: bool = False)
     return WORDS.get(result, "").format(code=code, timeout=timeout)
 
 
-def needs_base(result: str, base_tree: str, state: QueueState) -> bool:
-    """Whether the bare target must be asked before an entry with this verdict is rejected.
-
-    A plain red is the entry's own if the target's tree is known to pass; a broken gate may have broken since.
-    """
-    if result in BROKEN:
-        return True
-    return state.config is not None and (base_tree, state.config.command_key) not in state.green
-
-
-def blame(base: str) -> tuple[str, str]:
-    """Who is at fault, by the verdict on the bare target: ("entry", "") or ("queue", pause reason)."""
-    if base == "green":
-        return "entry", ""
-    return "queue", "base_red" if base == "red" else "gate_broken"
-
-
-def chosen(state: QueueState) -> Entry | None:
-    """The entry to work on: one already begun, else the first in."""
-    unfinished = state.unfinished()
-    for status in ("landing", "testing", "candidate", "queued"):
-        for entry in unfinished:
-            if entry.status == status:
-                return entry
-    return None
+def judge_key(config: Config, environment: Mapping[str, str]) -> str:
+    """By what a verdict was given: gate and set-up, and the environment that they saw. Verdicts of one tree are
+    exchangeable if their keys are equal."""
+    told = "\0".join(f"{name}={value}" for name, value in sorted(environment.items())
+                     if name not in _VOLATILE and not name.startswith("GARRISON_"))
+    return f"{config.command_key}-{hashlib.sha256(told.encode(errors='surrogateescape')).hexdigest()[:8]}"
 
 
 def refusal(old: Config | None, new: Config, *, unfinished: int, processor: bool) -> str | None:

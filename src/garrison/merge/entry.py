@@ -35,7 +35,7 @@ WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if 
 """Statuses in which a person may still cancel or hold it: everything before its landing began."""
 STRATEGIES = ("merge", "squash", "rebase", "ff-only")
 """How a branch becomes commits of the target; the first is the default. What each does: `merge.strategies`."""
-PRIORITIES = range(-100, 101)
+PRIORITIES = range(-9, 10)
 """Priorities that may be asked for; higher goes first, 0 is the default. Waiting makes up for any of them."""
 
 

@@ -9,6 +9,6 @@ from garrison.system.failpoint import here
 
 __all__ = ["NAMES", "here"]
 
-NAMES = ("lease", "candidate", "test_recorded", "test_started", "verdict_before", "verdict", "landing", "swapped",
-         "moving", "moved", "landed", "cleaned", "recover")
+NAMES = ("lease", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict", "landing",
+         "swapped", "moving", "moved", "landed_first", "landed", "cleaned", "recover")
 """Every point there is."""

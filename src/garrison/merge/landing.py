@@ -6,16 +6,20 @@ A landing that was recorded and not settled is judged by the ref, whoever began 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from garrison.merge import failpoint, publish
+from garrison.merge import failpoint, publish, strategies
 from garrison.merge.publish import Blocked, Hold
+from garrison.merge.state import Landing
 from garrison.merge.steps import RETRY_SECONDS, Progress, Wait
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from garrison.merge.building import Chain
     from garrison.merge.entry import Entry
     from garrison.merge.pen import Pen
-    from garrison.merge.state import Landing, Owed, QueueState
+    from garrison.merge.state import Owed, QueueState
 
 
 class Lander:
@@ -53,81 +57,102 @@ class Lander:
             return False
         if self._owing(self.queue.state, publish.holders(self.git, self.queue.target)[0]):
             return False
-        tree = entry.tree if tip == entry.base else self.git.merge_tree(tip, entry.oid).tree
-        return tree is None or publish.rehearse(self.git, self.queue.target, tip, tree) is None
+        tree = entry.tree if tip == entry.base else strategies.build(self.git, entry, tip, lambda _: ()).tree
+        return not tree or publish.rehearse(self.git, self.queue.target, tip, tree) is None
 
-    def land(self, entry: Entry) -> Progress | Wait:
-        """Rehearse, record the intent, swap, move along, record the landing."""
-        if self.pen.tip() != entry.base:
-            self.pen.append("state", {"entry": entry.id, "status": "queued", "reason": f"{self.queue.target} moved"})
-            return Progress("requeued", entry.id)
-        with Hold(self.git, self.queue.target, entry.base, entry.commit) as hold:
+    def land(self, chain: Chain, commits: Sequence[str]) -> Progress | Wait:
+        """Land the chain's first entries, of which these are the commits: rehearse, record the intent, swap to the last
+        one, move along, record the landing of each.
+
+        Only the last one's tree was tested, so the target takes no other value.
+        """
+        landing = Landing(tuple(entry.id for entry in chain.entries[:len(commits)]), tuple(commits), chain.base,
+                          commits[-1])
+        with Hold(self.git, self.queue.target, landing.old, landing.new) as hold:
             blocked = hold.blocked or self._owing(self.queue.state, [one.path for one in hold.checkouts])
             if blocked:
-                self.pen.append("state", {"entry": entry.id, "status": "landing_blocked", "reason": blocked.why,
-                                       "files": list(blocked.files)}, sync=True)
-                return Progress("landing_blocked", entry.id)
-            with self.queue.locked():
-                self.queue.append("landing", {"entry": entry.id, "old": entry.base, "new": entry.commit},
-                                  epoch=self.pen.epoch, sync=True)
+                return self._block(chain, landing, blocked)
+            if self._swap(landing, begun=False):
+                return Progress("swap refused", landing.entry)
+            owed = self._move(landing, hold)
+        return self._landed(landing, owed)
+
+    def _block(self, chain: Chain, landing: Landing, blocked: Blocked) -> Progress:
+        """Those that touch what is in the way wait for it; the others are built again without them."""
+        touching = []
+        for place, name in enumerate(landing.entries if blocked.files else (), 1):
+            if set(blocked.files).intersection(self.git.changed_paths(chain.trees[place - 1], chain.trees[place])):
+                touching.append(name)
+        touching = touching or list(landing.entries)
+        self.pen.move(touching, "landing_blocked", blocked.why, files=list(blocked.files), sync=True)
+        others = [entry.id for entry in chain.entries if entry.id not in touching]
+        if others:
+            self.pen.move(others, "queued", "built again without what cannot land now")
+        return Progress("landing_blocked", touching[0])
+
+    def _swap(self, landing: Landing, *, begun: bool) -> str:
+        """The one write to the target, its intent recorded before it; empty, or why git refuses it.
+
+        The epoch is compared under `queue.lock`, which is held over a brief swap. With a remote nobody waits for it:
+        the lease of the push keeps out whoever was fenced meanwhile.
+        """
+        place, message = self.pen.place, f"garrison: land {' '.join(landing.entries)}"
+        with self.queue.locked():
+            if begun:
+                self.pen.state()
+            else:
+                self.queue.append("landing", {
+                    "entry": landing.entry, "entries": list(landing.entries), "commits": list(landing.commits),
+                    "old": landing.old, "new": landing.new}, epoch=self.pen.epoch, sync=True)
                 failpoint.here("landing")
-                swapped = self._swap(entry.base, entry.commit, entry.id)
-            if not swapped:
-                return Progress("swap refused", entry.id)
-            owed = self._move(entry.id, entry.base, entry.commit, hold)
-        return self._landed(entry.id, entry.base, entry.commit, owed)
+            if place.brief:
+                return place.swap(landing.old, landing.new, message)
+        return place.swap(landing.old, landing.new, message)
 
-    def _swap(self, old: str, new: str, entry: str) -> bool:
-        """The one write to the target; the caller holds `queue.lock` and has compared the epoch."""
-        return self.git.update_ref(self.pen.ref, new, old, message=f"garrison: land {entry}", hooks=True)
-
-    def _move(self, entry: str, old: str, new: str, hold: Hold, *, again: bool = False) -> list[Path]:
+    def _move(self, landing: Landing, hold: Hold, *, again: bool = False) -> list[Path]:
         """After the swap: move along whatever checkout can be; returns those that are owed it."""
         failpoint.here("swapped")
+        old, new = landing.old, landing.new
         moved = hold.move(old, new, again=again)
         for path in moved:
-            self.pen.append("moved", {"entry": entry, "path": str(path), "old": old, "new": new})
+            self.pen.append("moved", {"entry": landing.entry, "path": str(path), "old": old, "new": new})
         failpoint.here("moved")
         return publish.behind(self.git, self.queue.target, moved) if again or len(moved) < len(hold.checkouts) else []
 
-    def _landed(self, entry: str, old: str, new: str, owed: list[Path]) -> Progress:
+    def _landed(self, landing: Landing, owed: list[Path]) -> Progress:
         """Record the landing, with no checkout held: what is final needs no successor to clean up after us."""
-        self.pen.append("landed", {"entry": entry, "commit": new, "old": old, "owed": [str(path) for path in owed]},
-                     sync=True)
+        last = len(landing.entries) - 1
+        for place, (name, commit) in enumerate(zip(landing.entries, landing.commits, strict=True)):
+            told = {"owed": [str(path) for path in owed]} if place == last else {}
+            self.pen.append("landed", {"entry": name, "commit": commit, "old": landing.old, **told}, sync=place == last)
+            if place == 0:
+                failpoint.here("landed_first")
         failpoint.here("landed")
-        self.pen.drop_pins([self.queue.entry(entry)])
+        self.pen.drop_pins([self.queue.entry(name) for name in landing.entries])
         failpoint.here("cleaned")
-        return Progress("landed", entry)
+        return Progress("landed", landing.entry)
 
     def finish(self, landing: Landing) -> Progress | Wait:
         """A landing that was recorded and not settled: judged by the ref, whoever began it."""
         tip = self.pen.tip()
         if tip is not None and self.git.is_ancestor(landing.new, tip):
             with Hold(self.git, self.queue.target, landing.old, landing.new) as hold:
-                owed = self._move(landing.entry, landing.old, landing.new, hold, again=True)
-            return self._landed(landing.entry, landing.old, landing.new, owed)
+                owed = self._move(landing, hold, again=True)
+            return self._landed(landing, owed)
         if tip != landing.old:
-            self.pen.append("foreign", {"entry": landing.entry, "expected": landing.old, "found": tip or "", "old":
-                                     landing.old, "reason": f"{self.queue.target} was moved by somebody else"},
-                         sync=True)
+            self.pen.append("foreign", {**_named(landing), "expected": landing.old, "found": tip or "",
+                                        "reason": f"{self.queue.target} was moved by somebody else"}, sync=True)
             return Progress("foreign", landing.entry)
         with Hold(self.git, self.queue.target, landing.old, landing.new) as hold:
             if hold.blocked:
-                self.pen.append("unlanded", {"entry": landing.entry, "old": landing.old, "reason": hold.blocked.why,
-                                          "files": list(hold.blocked.files)}, sync=True)
+                self.pen.append("unlanded", {**_named(landing), "reason": hold.blocked.why,
+                                             "files": list(hold.blocked.files)}, sync=True)
                 return Progress("landing_blocked", landing.entry)
-            with self.queue.locked():
-                self.pen.state()
-                swapped = self._swap(landing.old, landing.new, landing.entry)
-            if not swapped:
-                return Wait("ref_locked", f"git refuses to move {self.pen.ref}; if no git runs, remove {self._lock}, "
-                                          "and see that no reference-transaction hook forbids it")
-            owed = self._move(landing.entry, landing.old, landing.new, hold)
-        return self._landed(landing.entry, landing.old, landing.new, owed)
-
-    @property
-    def _lock(self) -> Path:
-        return self.git.common / f"{self.pen.ref}.lock"
+            refused = self._swap(landing, begun=True)
+            if refused:
+                return Wait("ref_locked", refused)
+            owed = self._move(landing, hold)
+        return self._landed(landing, owed)
 
     def _owing(self, state: QueueState, paths: list[Path]) -> Blocked | None:
         """A checkout that still shows an older value must be moved along before the next landing."""
@@ -136,3 +161,8 @@ class Lander:
                 if str(path) == owed.path:
                     return Blocked(path, (), f"{path} still shows {owed.old[:10]}; commit or stash its edits")
         return None
+
+
+def _named(landing: Landing) -> dict[str, Any]:
+    """How a record says which landing it is about."""
+    return {"entry": landing.entry, "entries": list(landing.entries), "old": landing.old}

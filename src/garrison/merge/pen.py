@@ -9,6 +9,8 @@ from garrison.errors import Fenced, GarrisonError
 from garrison.merge.queue import pin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from garrison.merge.entry import Entry
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import QueueState
@@ -18,7 +20,7 @@ class Pen:
     """Reads and writes one queue for the processor that holds its lock; `epoch` is 0 until it does."""
 
     def __init__(self, queue: MergeQueue) -> None:
-        self.queue, self.git, self.clock = queue, queue.git, queue.clock
+        self.queue, self.git, self.clock, self.place = queue, queue.git, queue.clock, queue.place
         self.epoch = 0
 
     @property
@@ -29,11 +31,11 @@ class Pen:
     @property
     def ref(self) -> str:
         """The target as a full ref."""
-        return f"refs/heads/{self.queue.target}"
+        return self.place.ref
 
     def tip(self) -> str | None:
         """The target's commit now; None if there is no such branch."""
-        return self.git.branch_tip(self.queue.target)
+        return self.place.tip()
 
     def state(self) -> QueueState:
         """The queue as its journal tells it now; Fenced if another processor has taken over."""
@@ -46,6 +48,11 @@ class Pen:
         """Append one record; Fenced as `state`."""
         with self.queue.locked():
             self.queue.append(kind, data, epoch=self.epoch, sync=sync)
+
+    def move(self, entries: Sequence[str], status: str, reason: str, *, sync: bool = False, **data: Any) -> None:
+        """Append one `state` record that moves all these entries."""
+        self.append("state", {"entry": entries[0], "entries": list(entries), "status": status, "reason": reason,
+                              **data}, sync=sync)
 
     def drop_pins(self, entries: list[Entry]) -> None:
         """Delete the pins of final entries; the head of one that did not land stays."""

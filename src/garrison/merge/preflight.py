@@ -77,7 +77,7 @@ def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Ma
         slot.release()
     tree = queue.git.tree_of(commit)
     if not config.no_gate:
-        queue.record_green(tree, config)
+        queue.record_green(tree, decide.judge_key(config, environment))
     queue.resume("pre-flight passed")
     return PreflightResult(commit, tree, time.monotonic() - begun, log)
 

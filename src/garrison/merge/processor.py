@@ -1,18 +1,21 @@
-"""The processor: works the queue, one entry at a time, in small steps that never wait for a test.
+"""The processor: works the queue, a batch at a time, in small steps that never wait for a test.
 
 `take` the lock, `recover` once, then `step` again and again: each step looks at the journal and the refs, does one
-thing and says what (`Progress`) or what it waits for (`Wait`). All it remembers is in the journal; only the handle of a
-running gate is held, and found again by `recover`. A step raises Fenced when another processor has taken over, GitError
-when git cannot do its part now (the next step tries again).
+thing and says what (`Progress`) or what it waits for (`Wait`). All it remembers is in the journal; only handles of
+running gates are held, and found again by `recover`. A step raises Fenced when another processor has taken over,
+GitError when git cannot do its part now (the next step tries again).
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.merge import decide, failpoint, publish
+from garrison.errors import ForbiddenTransition
+from garrison.merge import batch, failpoint, publish, sizing
 from garrison.merge.building import Builder
+from garrison.merge.early import Early
 from garrison.merge.landing import Lander
 from garrison.merge.pen import Pen
 from garrison.merge.publish import Checkout
@@ -25,7 +28,7 @@ from garrison.records.life import LifeLock
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from garrison.merge.entry import Entry
+    from garrison.merge.building import Chain
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import Outcome, QueueState
 
@@ -33,14 +36,18 @@ __all__ = ["MergeProcessor", "Progress", "Wait"]
 
 
 class MergeProcessor:
-    """The one processor of a queue. `environment` is what gates get (and `held_back` not), `trees` has the slots."""
+    """The one processor of a queue. `environment` is what gates get (and `held_back` not), `trees` has the slots.
+
+    `most`: entries that it tests together at most; 1 for who wants one verdict at a time.
+    """
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
-                 held_back: Sequence[str] = ()) -> None:
+                 held_back: Sequence[str] = (), most: int = sizing.CAP) -> None:
         self.queue, self.git, self.clock = queue, queue.git, queue.clock
         self.pen = Pen(queue)
         self.builder, self.lander = Builder(self.pen), Lander(self.pen)
         self.trials = Trials(self.pen, trees / self.git.key, environment, held_back)
+        self.early, self.most = Early(self.pen, self.builder), most
         self._lock: LifeLock | None = None
 
     @property
@@ -68,9 +75,9 @@ class MergeProcessor:
             self._lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
 
     @property
-    def gate_folder(self) -> Path | None:
-        """Where the running gate will write its verdict; None if none runs."""
-        return self.trials.run.folder if self.trials.run else None
+    def gate_folders(self) -> list[Path]:
+        """Where the running gates will write their verdicts."""
+        return self.trials.folders
 
     def close(self, *, end_gate: bool = False) -> None:
         """Let go of everything; a running gate goes on and is adopted by the next processor, unless it is to end."""
@@ -80,13 +87,12 @@ class MergeProcessor:
             self._lock = None
 
     def recover(self) -> None:
-        """After `take`: free checkouts a dead processor held, adopt its running gate, drop pins nobody needs."""
+        """After `take`: free checkouts a dead processor held, adopt its running gates, drop pins nobody needs."""
         state = self.pen.state()
         for path in publish.holders(self.git, self.queue.target)[0]:
             Checkout(self.git, path).recover()
         failpoint.here("recover")
         self.trials.adopt(state)
-        self.trials.clear_jobs(state)
         pins = (ref.removeprefix(f"{PINS}/").split("/") for ref in self.git.refs(f"{PINS}/"))
         entries = [state.entries[parts[0]] for parts in pins if len(parts) == 2 and parts[0] in state.entries]
         self.pen.drop_pins(entries)
@@ -98,74 +104,127 @@ class MergeProcessor:
     # --- one step ---------------------------------------------------------------------------------------------------
 
     def step(self) -> Progress | Wait:
-        """Do one small thing."""
+        """Do one small thing. What a person asked for meanwhile is met at the next one."""
+        before = self.pen.state().seq
+        try:
+            return self._step()
+        except ForbiddenTransition:
+            if self.queue.state.seq == before:
+                raise
+            return Progress("overtaken")
+
+    def _step(self) -> Progress | Wait:
         state = self.pen.state()
         if state.landing:
-            return self.lander.finish(state.landing)
-        if self.trials.run:
-            return self.trials.watch(self.trials.run, state)
-        looked = self.lander.look_again(state)
-        if looked:
-            return looked
-        held = self._held_up(state)
-        if held:
-            return held
-        entry = decide.chosen(state)
-        if entry is None:
-            return self._nothing(state)
-        if entry.status == "queued":
-            return self.builder.build(entry)
-        if entry.status == "candidate":
-            return self._candidate(entry, state)
-        return self._tested(entry, state)
+            done = self.lander.finish(state.landing)
+        else:
+            done = self.trials.watch(state) or self.lander.look_again(state) or self._held_up(state) or \
+                self._with_tip(state)
+        return done
 
     def _held_up(self, state: QueueState) -> Progress | Wait | None:
         """Why nobody can be judged now; None if nothing keeps the queue."""
         if state.pause:
-            if state.pause.tip != self.pen.tip():
+            if not state.pause.asked and state.pause.tip != self.pen.tip():
                 self.pen.append("resume", {"reason": f"{self.queue.target} moved"}, sync=True)
                 return Progress("resumed")
-            return Wait("paused", f"{state.pause.reason}: {state.pause.detail}")
+            return Wait("paused", state.pause.told())
         if state.unfinished() and (state.config is None or not state.config.ready):
             return Wait("no_gate", "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
         return None
 
+    def _with_tip(self, state: QueueState) -> Progress | Wait:
+        """Go on with the line on the target's tip, or begin one."""
+        line, waiting = state.line(), state.waiting()
+        if not line:
+            self.trials.keep((), state)
+        if not line and not waiting:
+            return self._nothing(state)
+        tip = self.pen.tip()
+        if tip is None:
+            return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
+        if not line:
+            return self.builder.form(tip, waiting, self._size(state, len(waiting)))
+        chain = self.builder.chain(tip, line) if tip == state.tip else None
+        if chain is None:
+            self.trials.keep((), state)
+            self.pen.move([entry.id for entry in line], "queued",
+                          f"{self.queue.target} moved" if tip != state.tip else "the line was changed")
+            return Progress("requeued", line[0].id)
+        done = self._judge(chain, state)
+        return (self.early.look(tip, waiting) if isinstance(done, Wait) else None) or done
+
+    def _size(self, state: QueueState, backlog: int) -> int:
+        if ready(state).no_gate:
+            return 1
+        return sizing.size(state.seen.judged, backlog, state.seen.seconds, width=self._width(state), most=self.most)
+
+    def _width(self, state: QueueState) -> int:
+        return sizing.width(len(os.sched_getaffinity(0)), ready(state).gate_cores)
+
     def _nothing(self, state: QueueState) -> Wait:
-        blocked = [entry for entry in state.unfinished() if entry.status == "landing_blocked"]
-        if blocked:
-            return Wait("blocked", blocked[0].reason)
+        for entry in state.unfinished():
+            if entry.status == "landing_blocked":
+                return Wait("blocked", entry.reason)
+        for entry in state.unfinished():
+            if entry.status == "queued":
+                told = ", ".join(f"{other.id} ({other.status})" for other in state.needs(entry))
+                return Wait("blocked", f"{entry.id} waits for {told}")
         return Wait("empty")
 
-    def _candidate(self, entry: Entry, state: QueueState) -> Progress | Wait:
-        config = ready(state)
-        if config.no_gate or entry.verdict == "green":
-            return self.lander.land(entry)
-        if (entry.tree, config.command_key) in state.green:
-            self.pen.append("verdict", {"entry": entry.id, "of": "entry", "tree": entry.tree, "reused": True,
-                                     "command": config.command_key, "result": "green", "reason": "", "log": entry.log},
-                         sync=True)
-            return Progress("verdict", entry.id)
-        return self.trials.test(entry, config, "entry")
+    # --- the line ---------------------------------------------------------------------------------------------------
 
-    def _tested(self, entry: Entry, state: QueueState) -> Progress | Wait:
-        """testing, and no run of ours is on its way: land, judge, ask the base, or test again."""
+    def _judge(self, chain: Chain, state: QueueState) -> Progress | Wait:
+        """Do what `batch` decides about the line."""
         config = ready(state)
-        if not entry.verdict:
-            return self.trials.test(entry, config, "entry")
-        if entry.verdict == "green":
-            return self.lander.land(entry)
-        base_verdict = state.base if state.base and state.base.entry == entry.id else None
-        if base_verdict is None:
-            if decide.needs_base(entry.verdict, self.git.tree_of(entry.base), state):
-                return self.trials.test(entry, config, "base")
-            who, why = "entry", ""
-        else:
-            who, why = decide.blame(base_verdict.result)
-        if who == "entry":
-            self.pen.append("state", {"entry": entry.id, "status": "rejected", "reason": entry.reason}, sync=True)
-            self.pen.drop_pins([self.queue.entry(entry.id)])
-            return Progress("rejected", entry.id)
-        assert base_verdict is not None
-        self.pen.append("pause", {"entry": entry.id, "reason": why, "detail": f"on the bare {self.queue.target} "
-                               + base_verdict.reason, "tip": entry.base, "log": base_verdict.log}, sync=True)
-        return Progress("paused", entry.id)
+        if config.no_gate:
+            return self._land(chain, len(chain.entries), state)
+        known = state.seen.known(self.trials.key(config), self.trials.running(state))
+        names = [entry.id for entry in chain.entries]
+        red = batch.shortest_red(chain.trees, known)
+        if 0 < red < len(names):
+            self.pen.move(names[red:], "queued", f"stood behind {red} that are red together")
+            return Progress("split", names[0])
+        step = batch.next_step(names, chain.trees, known, width=self._width(state))
+        if isinstance(step, batch.Land):
+            return self._land(chain, step.count, state)
+        if isinstance(step, batch.Test):
+            return self._test(chain, step, state)
+        self.trials.keep((), state)
+        if isinstance(step, batch.Pause):
+            return self._pause(chain, step.reason, state)
+        self.pen.append("state", {"entry": names[0], "status": "rejected", "reason": chain.entries[0].reason},
+                        sync=True)
+        self.pen.drop_pins([self.queue.entry(names[0])])
+        return Progress("rejected", names[0])
+
+    def _land(self, chain: Chain, count: int, state: QueueState) -> Progress | Wait:
+        config, entries = ready(state), chain.entries[:count]
+        if not config.no_gate and any(entry.verdict != "green" for entry in entries):
+            self.pen.append("verdict", {
+                "entry": entries[0].id, "entries": [entry.id for entry in entries], "of": "entry", "reused": True,
+                "tree": chain.trees[count], "command": self.trials.key(config), "result": "green", "reason": "",
+                "log": entries[0].log}, sync=True)
+            return Progress("verdict", entries[0].id)
+        commits = self.builder.commits(chain, count)
+        done = self.lander.land(chain, commits)
+        if isinstance(done, Progress) and done.what == "landed":
+            self.builder.landed(count, commits[-1])
+        return done
+
+    def _test(self, chain: Chain, step: batch.Test, state: QueueState) -> Progress | Wait:
+        self.trials.keep({chain.trees[count] for count in step.wanted}, state)
+        for count in step.start:
+            if count == 0:
+                return self.trials.begin(chain.entries[:1], chain.base, chain.trees[0], "base")
+            commits = self.builder.commits(chain, count)
+            return self.trials.begin(chain.entries[:count], commits[-1], chain.trees[count], "entry")
+        return self.trials.wait(state)
+
+    def _pause(self, chain: Chain, reason: str, state: QueueState) -> Progress:
+        names = [entry.id for entry in chain.entries]
+        told = state.base
+        self.pen.append("pause", {
+            "entry": names[0], "entries": names, "reason": reason, "tip": chain.base, "log": told.log if told else "",
+            "detail": f"on the bare {self.queue.target} {told.reason if told else ''}"}, sync=True)
+        return Progress("paused", names[0])

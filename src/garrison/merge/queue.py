@@ -7,14 +7,16 @@ homes exclude each other. Every append holds `queue.lock` for milliseconds and k
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from garrison.errors import RecordError, Refused, UsageError
+from garrison.errors import RecordError, Refused
 from garrison.merge import asked, decide, slot
 from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, Entry, entry_id
 from garrison.merge.state import Config, QueueState
+from garrison.merge.target import Target, check_name, open_target
 from garrison.records import atomic, journal, names
 from garrison.records.life import is_held
 from garrison.system.clock import Clock, SystemClock
@@ -72,11 +74,15 @@ class MergeQueue:
         self.home, self.repo, self.target, self.token = home, repo, target, token
         self.git = git or Git(repo)
         self.clock: Clock = clock or SystemClock()
-        if not target or target.startswith("-"):
-            raise UsageError(f"not a branch: {target!r}; name the branch to land on")
+        check_name(target)
         self.folder = home / "merge-queue" / self.git.key / safe_target(target)
         self.locks = self.git.common / "garrison" / safe_target(target)
         self._follower = Follower(self.folder)
+
+    @cached_property
+    def place(self) -> Target:
+        """The target itself."""
+        return open_target(self.git, self.target)
 
     @property
     def path(self) -> Path:
@@ -210,11 +216,14 @@ class MergeQueue:
             if state.pause and not state.pause.asked:
                 self.append("resume", {"reason": why}, sync=True)
 
-    def record_green(self, tree: str, config: Config) -> None:
-        """Record that a tree passed outside the queue (pre-flight), so that the identical tree is not tested again."""
+    def record_green(self, tree: str, key: str) -> None:
+        """Record that a tree passed outside the queue (pre-flight), so that the identical tree is not tested again.
+
+        `key`: see `decide.judge_key`.
+        """
         with self.locked() as state:
-            if (tree, config.command_key) not in state.green:
-                self.append("verdict", {"entry": "", "of": "preflight", "tree": tree, "command": config.command_key,
+            if (tree, key) not in state.green:
+                self.append("verdict", {"entry": "", "of": "preflight", "tree": tree, "command": key,
                                         "result": "green", "reason": "", "log": ""}, sync=True)
 
 

@@ -1,7 +1,8 @@
 """What a queue's journal says: a pure fold of its records, and the outcomes derived from their numbers. No disk.
 
 Kinds: `config, enq, amend, lease, state, test, verdict, landing, moved, landed, unlanded, foreign, pause, resume,
-cancel`.
+cancel`. A record that moves entries names one (`entry`) or, in the line's order, several (`entries`, the first of them
+also as `entry`).
 `QueueState.check` refuses a record before it is written, by the same rules by which `apply` folds it.
 """
 
@@ -11,8 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
+from garrison.merge import order
 from garrison.merge.config import Config
 from garrison.merge.entry import STRATEGIES, Entry, check_transition
+from garrison.merge.seen import Seen
+from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +28,10 @@ __all__ = ["Config", "QueueState"]
 
 @dataclass(frozen=True)
 class Test:
-    """A gate run that was begun and not yet judged; `of` is `entry` or `base`."""
+    """A gate run that was begun and not yet judged; `of` is `entry` or `base`. `entry` is the first of `entries`."""
 
     entry: str
+    entries: tuple[str, ...]
     of: str
     number: int
     job: str
@@ -35,6 +40,7 @@ class Test:
     slot: int
     command: str
     log: str
+    at: str
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,18 @@ class BaseVerdict:
 
 @dataclass(frozen=True)
 class Landing:
-    """An intent to swap the target from `old` to `new`, not yet settled."""
+    """An intent to swap the target from `old` to `new`, with the entries (and their commits) not yet recorded as
+    landed."""
 
-    entry: str
+    entries: tuple[str, ...]
+    commits: tuple[str, ...]
     old: str
     new: str
+
+    @property
+    def entry(self) -> str:
+        """The first of them."""
+        return self.entries[0]
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,12 @@ class Pause:
         """Whether a person asked for it; then nothing but a person's word lifts it."""
         return self.reason == ASKED
 
+    def told(self) -> str:
+        """One line for people, and what they can do."""
+        if self.asked:
+            return f"the queue is paused: {self.detail}; `garrison merge-queue resume` lets it go on"
+        return f"the queue is paused: {self.reason}: {self.detail}"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -105,14 +124,39 @@ class QueueState:
     holder: str = ""
     seq: int = 0
     updated_at: str | None = None
-    test: Test | None = None
+    tests: dict[str, Test] = field(default_factory=dict)
+    """Gate runs under way, by job."""
     base: BaseVerdict | None = None
+    tip: str = ""
+    """Where the target was when the line was built, or left by our last landing."""
+    seen: Seen = field(default_factory=Seen)
     landing: Landing | None = None
     owed: tuple[Owed, ...] = ()
     pause: Pause | None = None
-    green: set[tuple[str, str]] = field(default_factory=set)
-    """(tree, command key) that passed."""
     outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def test(self) -> Test | None:
+        """The first gate run under way."""
+        return next(iter(self.tests.values()), None)
+
+    @property
+    def green(self) -> set[tuple[str, str]]:
+        """(tree, key) that passed."""
+        return self.seen.green
+
+    def ranked(self) -> list[Entry]:
+        """Unfinished entries in the order in which they are judged."""
+        return order.ranked(self.unfinished(), {name: place for place, name in enumerate(self.entries)})
+
+    def line(self) -> list[Entry]:
+        """The entries that are judged together now, in their order."""
+        return [entry for entry in self.ranked() if entry.status in ("candidate", "testing")]
+
+    def waiting(self) -> list[Entry]:
+        """The entries that may be taken into the line next, in their order."""
+        queued = [entry for entry in self.ranked() if entry.status == "queued"]
+        return order.in_line(queued, {entry.id: {other.id for other in self.needs(entry)} for entry in queued})
 
     def unfinished(self) -> list[Entry]:
         """Entries that something will still happen to, first in first."""
@@ -145,23 +189,30 @@ class QueueState:
         """Raise what `apply` would raise, changing nothing."""
         step = _STEPS.get(kind)
         if step is not None:
-            entry = self.entry(data["entry"])
-            check_transition(entry.id, entry.status, step(entry, data).status)
+            for name in _ids(data):
+                entry = self.entry(name)
+                check_transition(entry.id, entry.status, step(entry, data).status)
 
     def apply(self, record: Record) -> None:
         """Fold one record."""
         kind, data = record.kind, record.data
         self.seq, self.epoch, self.updated_at = record.seq, record.epoch, record.at
         if kind in _STEPS:
-            self._step(record)
+            for name in _ids(data):
+                self._step(self.entry(name), record)
         if kind in _FOLDS:
             _FOLDS[kind](self, record)
-        if kind == "pause" and data.get("entry") in self.entries:
-            self._put(replace(self.entries[data["entry"]], status="queued", verdict="", reason=data["detail"],
-                              updated_at=record.at))
+        if kind == "pause":
+            for name in _ids(data):
+                if name in self.entries:
+                    self._put(replace(self.entries[name], status="queued", verdict="", reason=data["detail"],
+                                      updated_at=record.at))
+        self.tests = {job: test for job, test in self.tests.items() if self._goes_on(test)}
 
-    def _step(self, record: Record) -> None:
-        old = self.entry(record.data["entry"])
+    def _goes_on(self, test: Test) -> bool:
+        return any(self.entries[name].status == "testing" for name in test.entries)
+
+    def _step(self, old: Entry, record: Record) -> None:
         new = replace(_STEPS[record.kind](old, record.data), updated_at=record.at)
         check_transition(old.id, old.status, new.status)
         if new.status == "landed":
@@ -172,8 +223,6 @@ class QueueState:
 
     def _put(self, entry: Entry) -> None:
         self.entries[entry.id] = entry
-        if self.test and self.test.entry == entry.id and entry.status != "testing":
-            self.test = None
 
     def _tell(self, entry: Entry, kind: str, record: Record) -> None:
         failed = kind.endswith("FAILED")
@@ -183,16 +232,29 @@ class QueueState:
         self.outcomes.append(Outcome(entry, kind, record.seq, record.at, payload))
 
 
+def _ids(data: dict[str, Any]) -> list[str]:
+    """The entries that a record is about, in their order."""
+    return data.get("entries") or [data.get("entry", "")]
+
+
+def _own(entry: Entry, data: dict[str, Any], one: str, many: str, default: str) -> str:
+    """An entry's own value, of a record about it alone or about several."""
+    if many in data:
+        return str(data[many][data["entries"].index(entry.id)])
+    return str(data.get(one, default))
+
+
 def _state(entry: Entry, data: dict[str, Any]) -> Entry:
     fresh = data["status"] in ("queued", "candidate")
     return replace(entry, status=data["status"], reason=data.get("reason", ""), files=tuple(data.get("files", ())),
-                   base=data.get("base", entry.base), tree=data.get("tree", entry.tree),
-                   commit=data.get("commit", entry.commit), log=data.get("log", entry.log),
+                   base=data.get("base", entry.base), tree=_own(entry, data, "tree", "trees", entry.tree),
+                   commit=_own(entry, data, "commit", "commits", entry.commit), log=data.get("log", entry.log),
                    verdict="" if fresh else entry.verdict)
 
 
 def _test(entry: Entry, data: dict[str, Any]) -> Entry:
-    return replace(entry, status="testing", tests=data["number"], log=data["log"])
+    begun = replace(entry, status="testing", tests=entry.tests + 1)
+    return begun if data["of"] == "base" else replace(begun, log=data["log"], verdict="", reason="")
 
 
 def _landed(entry: Entry, data: dict[str, Any]) -> Entry:
@@ -243,40 +305,79 @@ def _on_amend(state: QueueState, record: Record) -> None:
 
 def _on_lease(state: QueueState, record: Record) -> None:
     state.holder = record.token
+    state.seen.new_life()
+
+
+def _on_state(state: QueueState, record: Record) -> None:
+    if record.data["status"] == "candidate":
+        state.tip = record.data["base"]
+        state.seen.fresh()
+    elif record.data["status"] == "rejected":
+        state.seen.fresh()
+        state.seen.judge(rejected=True)
 
 
 def _on_test(state: QueueState, record: Record) -> None:
     data = record.data
-    state.test = Test(data["entry"], data["of"], data["number"], data["job"], data["tree"], data["commit"],
-                      data["slot"], data["command"], data["log"])
+    state.tests[data["job"]] = Test(data["entry"], tuple(_ids(data)), data["of"], data["number"], data["job"],
+                                    data["tree"], data["commit"], data["slot"], data["command"], data["log"], record.at)
 
 
 def _on_verdict(state: QueueState, record: Record) -> None:
     data = record.data
-    if data["result"] == "green":
-        state.green.add((data["tree"], data["command"]))
-    if data["of"] == "preflight":
+    if data.get("uncounted"):
+        state.tests.pop(data["job"], None)
         return
-    state.test = None
-    state.base = None
+    names = tuple(_ids(data)) if data["of"] != "preflight" else ()
+    test = state.tests.pop(data.get("job", ""), None) or (None if "job" in data or data.get("reused") else state.test)
+    if test:
+        state.tests.pop(test.job, None)
+        if data["result"] != "lost":
+            state.seen.took(from_iso(record.at) - from_iso(test.at))
+    fold = (data["tree"], data["command"], data["result"])
     if data["of"] == "base":
-        state.base = BaseVerdict(data["entry"], data["result"], data["reason"], data["log"])
-    entry = state.entries.get(data["entry"])
-    if entry is None or data["of"] != "entry" or entry.final:
+        if state.seen.of_base(*fold, record.seq):
+            state.base = BaseVerdict(data["entry"], data["result"], data["reason"], data["log"])
+    elif state.seen.verdict(*fold, names, record.seq):
+        for entry in (state.entries[name] for name in names if name in state.entries):
+            if entry.status in ("candidate", "testing"):
+                _judged(state, entry, record, len(names))
+
+
+def _judged(state: QueueState, entry: Entry, record: Record, together: int) -> None:
+    """Fold a verdict into one of the entries that were under test; a red one of several is nobody's own."""
+    data = record.data
+    if data["result"] != "green" and together > 1:
+        state._put(replace(entry, reason=f"red together with {together - 1} others; the culprit is being looked for",
+                           log=data["log"], updated_at=record.at))
         return
-    entry = replace(entry, verdict=data["result"], reason=data["reason"], updated_at=record.at)
+    entry = replace(entry, verdict=data["result"], reason=data["reason"], log=data["log"], updated_at=record.at)
     state._put(entry)
     if data["result"] == "green":
         state._tell(entry, "VALIDATION_PASSED", record)
 
 
 def _on_landing(state: QueueState, record: Record) -> None:
-    state.landing = Landing(record.data["entry"], record.data["old"], record.data["new"])
+    data = record.data
+    state.landing = Landing(tuple(_ids(data)), tuple(data.get("commits") or [data["new"]]), data["old"], data["new"])
 
 
-def _on_settled(state: QueueState, record: Record) -> None:
+def _on_landed(state: QueueState, record: Record) -> None:
+    data, landing = record.data, state.landing
+    if landing and data["entry"] in landing.entries:
+        state.seen.judge(rejected=False)
+        left = [pair for pair in zip(landing.entries, landing.commits, strict=True) if pair[0] != data["entry"]]
+        state.landing = replace(landing, entries=tuple(name for name, _ in left),
+                                commits=tuple(commit for _, commit in left)) if left else None
+        if state.landing is None:
+            _on_settled(state, record, landing.new)
+
+
+def _on_settled(state: QueueState, record: Record, new: str = "") -> None:
     state.landing = None
-    state.owed += tuple(Owed(path, record.data["old"], record.data["commit"]) for path in record.data.get("owed", ()))
+    state.tip = new or state.tip
+    state.seen.fresh()
+    state.owed += tuple(Owed(path, record.data["old"], new) for path in record.data.get("owed", ()))
 
 
 def _on_moved(state: QueueState, record: Record) -> None:
@@ -288,6 +389,7 @@ def _on_pause(state: QueueState, record: Record) -> None:
     if state.pause and state.pause.asked and data["reason"] != ASKED:
         return  # what the queue itself finds wrong does not take the place of a person's word
     state.pause = Pause(data["reason"], data["detail"], data["tip"], data.get("log", ""))
+    state.seen.fresh()
 
 
 def _on_resume(state: QueueState, record: Record) -> None:
@@ -295,8 +397,8 @@ def _on_resume(state: QueueState, record: Record) -> None:
 
 
 _FOLDS: dict[str, Callable[[QueueState, Record], None]] = {
-    "config": _on_config, "enq": _on_enq, "amend": _on_amend, "lease": _on_lease, "test": _on_test,
-    "verdict": _on_verdict, "landing": _on_landing, "landed": _on_settled, "unlanded": _on_settled,
+    "config": _on_config, "enq": _on_enq, "amend": _on_amend, "lease": _on_lease, "state": _on_state,
+    "test": _on_test, "verdict": _on_verdict, "landing": _on_landing, "landed": _on_landed, "unlanded": _on_settled,
     "foreign": _on_settled, "moved": _on_moved, "pause": _on_pause, "resume": _on_resume,
 }
 """Records that change the queue as a whole."""

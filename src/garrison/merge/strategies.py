@@ -11,13 +11,14 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system.clock import from_iso
+from garrison.system.git.history import MergeResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from garrison.merge.entry import Entry
     from garrison.system.git import Git
-    from garrison.system.git.history import Commit, MergeResult
+    from garrison.system.git.history import Commit
 
     Trailers = Callable[[str], Sequence[str]]
     """Tree → the lines that end a commit's message."""
@@ -37,13 +38,18 @@ class Built(NamedTuple):
     reason: str = ""
 
 
-def build(git: Git, entry: Entry, base: str, trailers: Trailers) -> Built:
-    """The commit that `entry` would put on top of `base`, by its strategy. Writes objects, moves nothing."""
+def build(git: Git, entry: Entry, base: str, trailers: Trailers, tree: str = "") -> Built:
+    """The commit that `entry` would put on top of `base`, by its strategy. Writes objects, moves nothing.
+
+    `tree`: what a merge of the two is known to give, so that it is not merged again.
+    """
+    if tree and entry.strategy == "merge":
+        return _merge(git, entry, base, trailers, MergeResult(tree, []))
     return _STRATEGIES[entry.strategy](git, entry, base, trailers)
 
 
-def _merge(git: Git, entry: Entry, base: str, trailers: Trailers) -> Built:
-    merged = git.merge_tree(base, entry.oid)
+def _merge(git: Git, entry: Entry, base: str, trailers: Trailers, merged: MergeResult | None = None) -> Built:
+    merged = merged or git.merge_tree(base, entry.oid)
     if merged.tree is None:
         return _refused(merged)
     message = f"Merge {entry.branch} into {entry.target}"

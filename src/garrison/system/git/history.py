@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
@@ -9,7 +10,7 @@ from garrison.system import disk
 from garrison.system.git.call import CONTENTION, EMAIL, NAME, Call, GitError, attempts, pair, split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 ABSENT = ""
@@ -39,6 +40,21 @@ class Commit(NamedTuple):
     parents: list[str]
     author: Ident
     message: str
+
+
+_MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
+
+
+def in_conflict(paths: Sequence[str]) -> MergeResult:
+    """The result of a merge that leaves these paths in conflict."""
+    names = sorted(set(paths))
+    return MergeResult(None, names, "conflict in " + ", ".join(names))
+
+
+def _told(part: str) -> MergeResult:
+    """One merge of many: `1`, tree; or `0`, tree, paths."""
+    status, tree, *paths = split(part)
+    return MergeResult(tree, []) if status == "1" else in_conflict(paths)
 
 
 class History(Call):
@@ -98,13 +114,16 @@ class History(Call):
                           "rename it: git branch -m garrison garrison-old")
 
     def update_ref(self, ref: str, new: str, old: str | None = None, *, message: str = "garrison",
-                   hooks: bool = False) -> bool:
+                   hooks: bool = False, extra: Mapping[str, str] | None = None) -> bool:
         """Set `ref` to `new` if it is still `old` (ABSENT: none; None: whatever it is); False if git refused.
+
+        `extra`: variables for the user's `hooks` to see.
 
         GitError if there was no room for it: that is no refusal.
         """
         values = (ref, new) if old is None else (ref, new, old)
-        answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks)
+        answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
+                          extra=extra)
         if answer.code and disk.lacking(answer.err):
             raise GitError(("update-ref", ref), answer.code, answer.err)
         return answer.code == 0
@@ -139,16 +158,45 @@ class History(Call):
 
     def merge_tree(self, ours: str, theirs: str) -> MergeResult:
         """Merge two commits without a checkout."""
-        answer = self.run("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs,
-                          check=False, durable=True)
+        answer = self.run(*_MERGE, ours, theirs, check=False, durable=True)
         if answer.code > 1 and "unrelated histories" in answer.err:
             return MergeResult(None, [], "the branch and the target have no commit in common")
         if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
         tree, *conflicts = split(answer.out)
-        if answer.code == 0:
-            return MergeResult(tree, [])
-        return MergeResult(None, sorted(set(conflicts)), "conflict in " + ", ".join(sorted(set(conflicts))))
+        return MergeResult(tree, []) if answer.code == 0 else in_conflict(conflicts)
+
+    def merge_trees(self, ours: str, theirs: Sequence[str]) -> list[MergeResult]:
+        """Merge `ours` with each of `theirs`, in one call of git that leaves no object behind; `tree` is only a name.
+
+        What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
+        """
+        with TemporaryDirectory(prefix="garrison-objects-") as folder:
+            extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
+            text = "".join(f"{ours} {one}\n" for one in theirs)
+            answer = self.run(*_MERGE, "--stdin", check=False, text=text, extra=extra)
+        found = [_told(part) for part in answer.out.split("\0\0")[:-1]]
+        if len(found) == len(theirs):
+            return found
+        if len(theirs) < 2:
+            return [MergeResult(None, [], "cannot be merged")] * len(theirs)
+        half = len(theirs) // 2  # one of them ended git
+        return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
+
+    def merge_trees(self, pairs: Sequence[tuple[str, str]]) -> list[MergeResult]:
+        """Merge many pairs of commits in one call, to know what conflicts: the trees are not promised to anyone.
+
+        The first pair that git cannot merge at all ends such a call; that one is asked for by itself.
+        """
+        found: list[MergeResult] = []
+        while len(found) < len(pairs):
+            asked = "".join(f"{ours} {theirs}\n" for ours, theirs in pairs[len(found):])
+            told = self.run("merge-tree", "--write-tree", "--stdin", "-z", "--name-only", "--no-messages", text=asked,
+                            check=False).out.split("\0")
+            found += _told(told)
+            if len(found) < len(pairs):
+                found.append(self.merge_tree(*pairs[len(found)]))
+        return found
 
     def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
                     author: Ident | None = None) -> str:
@@ -163,3 +211,16 @@ class History(Call):
                "GIT_COMMITTER_NAME": NAME, "GIT_COMMITTER_EMAIL": EMAIL, "GIT_COMMITTER_DATE": stamp}
         links = [part for parent in parents for part in ("-p", parent)]
         return self.run("commit-tree", tree, *links, "-F", "-", text=message, extra=who, durable=True).out.strip()
+
+
+def _told(parts: Sequence[str]) -> list[MergeResult]:
+    """What `merge-tree --stdin -z` says: of each merge `1` or `0`, the tree, the paths in conflict, an empty part."""
+    found, at = [], 0
+    while "" in parts[at:-1]:
+        end = parts.index("", at)
+        clean, tree, *conflicts = parts[at:end]
+        files = sorted(set(conflicts))
+        found.append(MergeResult(tree, []) if clean == "1" else
+                     MergeResult(None, files, "conflict in " + ", ".join(files)))
+        at = end + 1
+    return found

@@ -1,0 +1,147 @@
+"""What to do next with the line, by what is known of the trees that its entries give. Pure.
+
+The first i entries of the line, merged in order onto the target's tip, give `trees[i]`; `trees[0]` is the tip's own.
+Only prefixes are tested, so a green one lands at once and what follows it stands on it already. A red line is halved:
+the work that is left is the shortest prefix known to be red, and what lies behind it goes back to the queue, unknown.
+If the first half is green, the second is known to be red without a run, for its tree is the one that was red. What
+stays is a leaf, the first entry alone; it is run once more before it is rejected, and never without a run of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from garrison.merge.classes import BROKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Mapping, Sequence
+
+NEEDED = 2
+"""Red runs of a leaf's tree before it is rejected, one of them its own; one more where the gate was seen to waver."""
+ONCE_MORE = frozenset({"red", "setup"})
+"""Verdicts on the bare target that are asked for again before the queue pauses."""
+
+
+@dataclass(frozen=True)
+class Red:
+    """A run that was not green: of which entries, its class, its record's number."""
+
+    entries: tuple[str, ...]
+    result: str
+    seq: int
+
+
+@dataclass(frozen=True)
+class Base:
+    """The last verdict on the bare tip: its class, its record's number, how many in a row were not green."""
+
+    result: str
+    seq: int
+    failures: int
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the journal and the running gates say of trees; `broken` is the number of the first broken verdict on this
+    tip (0: none), `wavers` whether the gate was seen to judge one tree both ways."""
+
+    green: Container[str] = ()
+    red: Mapping[str, Sequence[Red]] = field(default_factory=dict)
+    running: Collection[str] = ()
+    base: Base | None = None
+    broken: int = 0
+    wavers: bool = False
+
+
+@dataclass(frozen=True)
+class Land:
+    """Land the first `count` entries."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Reject the first entry."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """The bare target does not pass: judge nobody; `reason` is base_red or gate_broken."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Test:
+    """Have these prefixes under test, shortest first; 0 is the bare target. Empty `start`: wait for those running."""
+
+    wanted: tuple[int, ...]
+    start: tuple[int, ...]
+
+
+Step = Land | Reject | Pause | Test
+
+
+def next_step(line: Sequence[str], trees: Sequence[str], known: Known, *, width: int = 1) -> Step:
+    """The next thing to do with a line that is not empty; `width` gate runs may go on at a time."""
+    prefixes = range(1, len(line) + 1)
+    green = max((i for i in prefixes if trees[i] in known.green), default=0)
+    if green:
+        return Land(green)
+    red = shortest_red(trees, known)
+    if red and (step := _ask_base(trees[0], known.red[trees[red]], known)):
+        return step
+    if red == 1 and _final(line[0], known.red[trees[1]], known):
+        return Reject()
+    return _test(cuts(red, width) if red else probes(len(line), width), trees, known, width)
+
+
+def shortest_red(trees: Sequence[str], known: Known) -> int:
+    """How many entries the shortest prefix has that is known to be red; 0 if none is."""
+    return next((i for i in range(1, len(trees)) if known.red.get(trees[i])), 0)
+
+
+def _test(wanted: Sequence[int], trees: Sequence[str], known: Known, width: int) -> Test:
+    waited = {trees[i] for i in wanted} & set(known.running)
+    fresh = [i for i in wanted if trees[i] not in waited]
+    return Test(tuple(wanted), tuple(fresh[:max(0, width - len(waited))]))
+
+
+def _final(entry: str, reds: Sequence[Red], known: Known) -> bool:
+    """Whether the leaf has been red often enough, once by itself."""
+    own = [red for red in reds if red.entries == (entry,)]
+    return bool(own) and (len(reds) >= NEEDED + known.wavers or own[-1].result == "lost")
+
+
+def _ask_base(tip: str, reds: Sequence[Red], known: Known) -> Step | None:
+    """Whether the bare target must be asked, or has answered that nobody can be judged; None if it passes.
+
+    A plain red is the entries' own if the target's tree is known to pass; a broken gate may have broken since.
+    """
+    base = known.base
+    if base is not None and base.result != "green":
+        if base.failures < NEEDED and base.result in ONCE_MORE:
+            return _test((0,), [tip], known, 1)
+        return Pause("base_red" if base.result == "red" else "gate_broken")
+    asked = base is not None and base.seq > known.broken
+    if asked or (tip in known.green and not known.broken and reds[-1].result not in BROKEN):
+        return None
+    return _test((0,), [tip], known, 1)
+
+
+def cuts(red: int, width: int) -> tuple[int, ...]:
+    """Prefixes to test of `red` entries known to be red together: equal parts, for the culprit may be anyone."""
+    if red == 1:
+        return (1,)
+    return tuple(sorted({max(1, red * part // (width + 1)) for part in range(1, width + 1)}))
+
+
+def probes(size: int, width: int) -> tuple[int, ...]:
+    """Prefixes to test of `size` entries of which nothing is known: the whole, and with idle cores shorter ones too,
+    so that each is as likely as the other to hold the first bad entry."""
+    whole = math.log(width + 1)
+    parts = {max(1, round(size * -math.log(1 - part / (width + 1)) / whole)) for part in range(1, width)}
+    return tuple(sorted({*parts, size}))

@@ -1,0 +1,125 @@
+"""What entries land on: a branch of this repository, or one of a remote (`origin:main`).
+
+The rules of this room: `tip` asks the one who decides, each time; `swap` moves the branch from OLD to NEW in one
+compare-and-swap and nothing else, and may be said again after a crash. A remote is asked by `ls-remote` and moved by
+`push --force-with-lease`; what it holds is fetched into a ref of ours, never into the user's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from garrison.errors import Refused, UsageError
+from garrison.system.git import GitError
+
+if TYPE_CHECKING:
+    from garrison.system.git import Git
+
+REMOTES = "refs/garrison/remote"
+"""Where a remote's branch is fetched to: `<REMOTES>/<remote>/<branch>`."""
+LANDING = "GARRISON_LANDING"
+"""Names the ref that the queue moves, in the environment of that one call: the guard lets it pass."""
+_NETWORK_SECONDS = 120.0
+
+
+class Target(Protocol):
+    """A branch that entries land on."""
+
+    name: str
+    """As the queue is named by it."""
+    ref: str
+    """The branch as a full ref, where it lies."""
+    brief: bool
+    """Whether a swap takes but milliseconds, so that it may be done under `queue.lock`."""
+
+    def tip(self) -> str | None:
+        """Its commit now, which this repository then holds; None if there is no such branch."""
+        ...
+
+    def swap(self, old: str, new: str, message: str) -> str:
+        """Move it from `old` to `new` if it is still at `old`; empty, or why it was not moved."""
+        ...
+
+
+class LocalTarget:
+    """A branch of this repository."""
+
+    brief = True
+
+    def __init__(self, git: Git, branch: str) -> None:
+        self.git, self.name = git, branch
+        self.ref = f"refs/heads/{branch}"
+
+    def tip(self) -> str | None:
+        """As Target."""
+        return self.git.branch_tip(self.name)
+
+    def swap(self, old: str, new: str, message: str) -> str:
+        """As Target."""
+        if self.git.update_ref(self.ref, new, old, message=message, hooks=True, extra={LANDING: self.ref}):
+            return ""
+        return (f"git refuses to move {self.ref}; if no git runs, remove {self.git.common / self.ref}.lock, and see "
+                "that no reference-transaction hook forbids it")
+
+
+class RemoteTarget:
+    """A branch of a remote of this repository."""
+
+    brief = False
+
+    def __init__(self, git: Git, remote: str, branch: str) -> None:
+        self.git, self.remote, self.branch = git, remote, branch
+        self.name, self.ref = f"{remote}:{branch}", f"refs/heads/{branch}"
+        self.copy = f"{REMOTES}/{remote}/{branch}"
+
+    def tip(self) -> str | None:
+        """As Target; GitError if the remote does not answer."""
+        told = self.git.run("ls-remote", "--", self.remote, self.ref, timeout=_NETWORK_SECONDS).out.split()
+        if not told:
+            return None
+        if self.git.rev(self.copy) != told[0]:
+            self.git.run("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head",
+                         self.remote, f"+{self.ref}:{self.copy}", timeout=_NETWORK_SECONDS, durable=True)
+        return self.git.rev(self.copy)
+
+    def swap(self, old: str, new: str, message: str) -> str:
+        """As Target. A push that was cut off is in doubt until `tip` is asked."""
+        arguments = ("push", "--quiet", "--no-recurse-submodules", f"--force-with-lease={self.ref}:{old}", self.remote,
+                     f"{new}:{self.ref}")
+        try:
+            answer = self.git.run(*arguments, check=False, timeout=_NETWORK_SECONDS)
+        except GitError as error:
+            return str(error)
+        if answer.code == 0:
+            self.git.update_ref(self.copy, new, message=message)
+            return ""
+        return f"{self.remote} did not take {self.branch} ({GitError(arguments, answer.code, answer.err)})"
+
+
+def split_target(name: str) -> tuple[str | None, str]:
+    """(remote, branch) of a target's name: `origin:main`, or a branch of this repository alone. Pure."""
+    remote, colon, branch = name.partition(":")
+    return (remote, branch) if colon else (None, name)
+
+
+def check_name(name: str) -> str:
+    """Itself; UsageError for what cannot name a target. Pure."""
+    remote, branch = split_target(name)
+    if not branch or remote == "" or any(part.startswith("-") for part in (branch, remote or "")):
+        raise UsageError(f"not a branch: {name!r}; name the branch to land on, `origin:main` for one of a remote")
+    return name
+
+
+def open_target(git: Git, name: str) -> Target:
+    """The target of that name in a repository."""
+    remote, branch = split_target(name)
+    return RemoteTarget(git, remote, branch) if remote else LocalTarget(git, branch)
+
+
+def check_target(git: Git, name: str) -> None:
+    """Refused unless the branch, or the remote, is known here; a remote itself is not asked."""
+    remote, branch = split_target(check_name(name))
+    if remote is None and not git.branch_exists(branch):
+        raise Refused(f"{git.root} has no branch {branch} to land on; name one with --target")
+    if remote and remote not in git.run("remote").out.split():
+        raise Refused(f"{git.root} has no remote {remote}; `git remote add` it, or name a branch with --target")

@@ -30,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.errors import Fenced, GarrisonError, LockLost
-from garrison.merge import failpoint
+from garrison.merge import failpoint, sizing
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.merge.state import Config
@@ -43,7 +43,7 @@ DEADLINE = 120.0
 SAID: set[str] = set()
 """Troubles of this process that were told."""
 DESERTS = {"good": {"landed"}, "bad": {"rejected"}, "clash": {"conflict", "landed"}, "pair": {"landed", "rejected"},
-           "there": {"landed"}, "flaky": {"landed", "rejected"}, "gone": {"landed"}}
+           "there": {"landed"}, "flaky": {"landed"}, "gone": {"landed"}}
 """Sort of branch → how its entry may end. Of a pair exactly one lands; of clashing ones the first."""
 WEATHERS = {"moment": 10.0, "failpoint": 10.0, "with all": 2.0, "thief": 3.0, "child": 2.0, "foreign": 1.0, "gc": 0.5}
 """What is done to a processor, and how often beside the others."""
@@ -78,11 +78,15 @@ class World:
         self._commit("main", {"lines.txt": "".join(f"{n}\n" for n in range(30))}, "")
         git(self.repo, "reset", "-q", "--hard")
         self.open = dice.random() < 0.5
+        self.together = dice.random() < 0.7
+        """Whether its short gates are worth batches."""
+        sizing.SHORT_TEST = -1.0 if self.together else 99.0
+        cores = len(os.sched_getaffinity(0)) if dice.random() < 0.5 else 1
         if not self.open:
             git(self.repo, "checkout", "-q", "-b", "work")
         self.start = git(self.repo, "rev-parse", "main")
         (root / "gate").write_text(GATE.replace("ROOT", str(root)))
-        self.queue.configure(Config(f"sh {root}/gate", None, False, 30.0))
+        self.queue.configure(Config(f"sh {root}/gate", None, False, 30.0, gate_cores=cores))
 
     @property
     def queue(self) -> MergeQueue:
@@ -212,7 +216,7 @@ class Storm:
 
     def _over(self, world: World, kills: int) -> None:
         while self.kills < kills:
-            while world.unfinished() < 3:
+            while world.unfinished() < (9 if world.together else 3):
                 for name in world.make():
                     world.enqueue(name)
             what = self.dice.choices(list(self.weathers), weights=list(self.weathers.values()))[0]

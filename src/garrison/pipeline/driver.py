@@ -35,6 +35,7 @@ from garrison.pipeline.flow import (
 )
 from garrison.pipeline.graph import seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, as_outcome, failed, from_error, is_async
+from garrison.pipeline.handlers.human import INTERRUPTED, ask_again
 from garrison.pipeline.handlers.registry import ADOPTING, OWN_TIMEOUT, Registry
 from garrison.pipeline.outcome import Outcome, check_json
 from garrison.pipeline.program import Program
@@ -105,7 +106,8 @@ class Driver:
         self._ready: list[Place] = []
         self._working: dict[str, _Work] = {}
         self._resting: dict[str, _Rest] = {}
-        self._fresh: set[str] = set()
+        self._inherited: set[str] = set()
+        self._called: set[tuple[str, int]] = set()
         self._settled = 0
         self._dirty: dict[str, None] = {}
         self._saved_at = 0.0
@@ -119,6 +121,8 @@ class Driver:
     async def drive(self, change: Change) -> None:
         """Run from what `change` started until the run ends or waits; cancelled, it ends what is at work first."""
         self.take_change(change)
+        if self.options.resumed:
+            self._inherited = {place.id for place in change.started}
         self.checkpoint()
         try:
             while not self.state.ended and not self.how:
@@ -188,8 +192,9 @@ class Driver:
         node = self.program.graph.nodes[place.node]
         edge = self.program.graph.edges[place.via] if 0 <= place.via < len(self.program.graph.edges) else None
         context = self.state.context(place.branch)
-        told = folder = None
-        resumed = self.options.resumed and place.id not in self._fresh
+        told = None
+        inherited = place.id in self._inherited
+        self._inherited.discard(place.id)
         if node.handler == "codergen":
             graph = self.program.graph
             history = Told(str(graph.attrs.get("goal", "")), self.scope.run, self.state.completed, self.state.outcomes,
@@ -198,10 +203,10 @@ class Driver:
             if told.fidelity == FULL and self._is_lost(told.thread, context):
                 told = carried(graph, node, edge, history, lost=True)
             told = self._steered(told)
-        if self.hold is not None and self.registry.is_built_in(node.handler):
-            folder = self._folder(place, keep=node.handler in ADOPTING)
+        keep = inherited and node.handler in ADOPTING
+        folder = None if self.hold is None else lambda: self._folder(place, keep=keep)
         call = Call(node, place, context, self.scope, edge=edge, carried=told, folder=folder, emit=self.stream.emit,
-                    resumed=resumed)
+                    resumed=inherited)
         call.idle = lambda: self._may_rest(place.id)
         return call
 
@@ -231,8 +236,8 @@ class Driver:
         if others and others[0].id != place.id:
             name = f"{place.node} {place.branch.replace('/', ' ').replace('#', '-')}"
         folder = self.hold.folder
-        again = self.options.resumed and keep and place.id not in self._fresh
-        self._fresh.add(place.id)
+        again = keep or (place.id, place.attempt) in self._called
+        self._called.add((place.id, place.attempt))
         return folder.node(name) if again else folder.rotate(name)
 
     async def _attempt(self, work: _Work, *, alone: bool = True) -> Outcome | Waiting:
@@ -245,7 +250,9 @@ class Driver:
         kind = call.node.handler
         limit = None if kind in OWN_TIMEOUT and self.registry.is_built_in(kind) else seconds(call.attrs, "timeout")
         try:
-            if limit is None:
+            if place.reason == INTERRUPTED and (said := await ask_again(call)) is not None:
+                value = said
+            elif limit is None:
                 value = await self._invoke(call, alone=alone)
             else:
                 async with asyncio.timeout(limit) as scope:
@@ -323,7 +330,6 @@ class Driver:
         gone = {place.id for place in change.cancelled}
         self._ready = [place for place in self._ready if place.id not in gone]
         self._ready += change.started
-        self._fresh.difference_update(place.id for place in change.started)
 
     def _leaving(self, work: _Work) -> None:
         """End work that nobody waits for; it is waited for at the run's end at the latest."""
@@ -356,7 +362,7 @@ class Driver:
         folder = self.hold.folder
         for place in found["in_flight"]:
             call = self._working[place["id"]].call if place["id"] in self._working else None
-            place["folder"] = str(call.folder if call and call.folder else folder.node(place["node"]))
+            place["folder"] = str(call.made_folder if call and call.made_folder else folder.node(place["node"]))
         found["seq"] = self.hold.journal.seq
         for node in self._dirty:
             write_status(folder.node(node), node, self.state)

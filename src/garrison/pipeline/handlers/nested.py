@@ -1,9 +1,11 @@
 """subgraph and stack.manager_loop: a pipeline within a pipeline, in a run directory of its own below the parent's.
 
-`subgraph` runs another file (`graph_ref`) once; how that ends is the node's outcome. `stack.manager_loop` starts a
-child (`stack.child_dotfile` of the node or the graph) and looks at it every `manager.poll_interval`,
-`manager.max_cycles` times at most: `observe` puts its state under `stack.child.*`, `steer` writes the node's prompt into the folder of what
-the child does now, `wait` waits. It ends with its child, or when `manager.stop_condition` holds, which ends the child.
+`subgraph` runs another file (`graph_ref`) once; how that ends is the node's outcome.
+
+`stack.manager_loop` starts a child (`stack.child_dotfile` of the node or the graph) and looks at it every
+`manager.poll_interval`, `manager.max_cycles` times at most. Of its `manager.actions`, `observe` puts the child's state
+under `stack.child.*`, `steer` writes the node's prompt into the folder of what the child does now, and `wait` waits. It
+ends with its child, or when `manager.stop_condition` holds, which ends the child.
 
 A child's run directory is kept: a resumed parent resumes it. A child that waits for a person makes its parent wait.
 Pipelines run within pipelines eight deep at most.

@@ -112,28 +112,35 @@ def _show(event: Event) -> None:
 
 def _desk(home: Path, conversation: str, repo_root: Path | None) -> AgentOrchestrator:
     """The desk of a home: its crew, its tools, what its person prefers."""
-    from garrison.agents.claude import program
-    from garrison.agents.registry import ClaudeProfile, known
     from garrison.delegation.crew import read_crew
     from garrison.delegation.history import Conversation
     from garrison.delegation.orchestrator import AgentOrchestrator
     from garrison.delegation.tools import Desk
-    from garrison.records import atomic
 
-    profile = known("claude", home)
-    if not isinstance(profile, ClaudeProfile):
-        raise UsageError("the agent `claude` of config.toml is no Claude agent, and the butler is one")
-    atomic.make_directory(program.config_folder(home))
+    model, metadata = claude_node(home)
     crew = read_crew(home)
     desk = Desk(home, _runner(home, repo_root))
     for one in crew.specialists.values():
         desk.of(one)  # a crew that wants what nobody has is refused before anybody is asked
+    return AgentOrchestrator(crew, Conversation(home / "conversations", conversation), tools=desk.of,
+                             preferences=desk.preferences.all, known=lambda: _names(home), metadata=metadata,
+                             model=model)
+
+
+def claude_node(home: Path) -> tuple[str | None, dict[str, Any]]:
+    """(model, metadata) of a Claude node of an agent graph with the home's settings and log-in."""
+    from garrison.agents.claude import program
+    from garrison.agents.registry import ClaudeProfile, known
+    from garrison.records import atomic
+
+    profile = known("claude", home)
+    if not isinstance(profile, ClaudeProfile):
+        raise UsageError("the agent `claude` of config.toml is no Claude agent, and this needs one")
+    atomic.make_directory(program.config_folder(home))
     metadata: dict[str, Any] = {"env": program.environment(home, profile.settings), "cwd": str(home)}
     if profile.settings.cli:
         metadata["cli"] = profile.settings.cli
-    return AgentOrchestrator(crew, Conversation(home / "conversations", conversation), tools=desk.of,
-                             preferences=desk.preferences.all, known=lambda: _names(home), metadata=metadata,
-                             model=profile.settings.model)
+    return profile.settings.model, metadata
 
 
 def _names(home: Path) -> list[str]:

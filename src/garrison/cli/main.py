@@ -30,6 +30,7 @@ COMMANDS = {
     "logs": ("logs_cmd", "logs", "Show what a node's agent, or a layer, printed."),
     "attach": ("attach_cmd", "attach", "Watch a node's session, or type into it."),
     "answer": ("answer_cmd", "answer", "Answer what an agent asked."),
+    "workflow": ("workflow_cmd", "workflow", "Named tools in dependency order, with results that flow."),
     "ask": ("chat_cmd", "ask", "Ask the butler something; specialists work with garrison's own commands."),
     "chat": ("chat_cmd", "chat", "Speak with the butler."),
     "takeover": ("takeover_cmd", "takeover", "Go on in a Claude agent's session yourself; it waits meanwhile."),

@@ -1,0 +1,246 @@
+"""`garrison workflow`: run, resume and look at workflows.
+
+The rule of this room: results go to stdout, progress to stderr; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garrison.cli.helping import Explained
+from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli.output import say, show_json, show_table
+from garrison.cli.workflow_plan import plan
+from garrison.errors import UsageError
+from garrison.settings import find_home
+
+if TYPE_CHECKING:
+    from garrison.workflow.agent import WorkflowAgent
+    from garrison.workflow.executor import Progress
+    from garrison.workflow.mcp_tools import ServerSpec
+    from garrison.workflow.models import WorkflowResult
+
+FOREVER = 7 * 24 * 3600.0
+tree_option = click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
+                           help="Where tools work (default: the current directory).")
+keep_option = click.option("--keep", is_flag=True, help="Keep the session's state after success, too.")
+
+
+@click.group()
+def workflow() -> None:
+    """Named tools in dependency order, with results that flow from step to step."""
+
+
+@workflow.command(cls=Explained, examples=(
+    ("garrison workflow run slow_tests.yaml --set folder=tests", "run it, with an input"),
+    ("garrison workflow run report.yaml --json | jq .results", "everything as one JSON object"),
+))
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--set", "values", multiple=True, metavar="KEY=VALUE", help="An input of the workflow (JSON or text).")
+@click.option("--session", metavar="ID", help="The session's id (default: a new one).")
+@tree_option
+@keep_option
+@json_option
+@home_option
+def run(file: Path, values: tuple[str, ...], session: str | None, tree: Path, keep: bool, as_json: bool,
+        home: str | None) -> None:
+    """Run the workflow in FILE; exit 1 if a critical step failed (it can be resumed then)."""
+    from garrison.workflow.files import read_value, read_workflow
+
+    given = {}
+    for word in values:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {word!r:.80}: say KEY=VALUE")
+        given[key] = read_value(value)
+    flow, servers = read_workflow(file, given)
+    flow.metadata = {**flow.metadata, "tree": str(tree.resolve())}
+
+    async def begun() -> WorkflowResult:
+        async with AsyncExitStack() as stack:
+            agent = await _agent(stack, find_home(home), tree, servers, keep=keep, as_json=as_json)
+            return await agent.execute_workflow(flow, session)
+
+    _show(asyncio.run(begun()), as_json=as_json)
+
+
+@workflow.command(cls=Explained, examples=(
+    ("garrison workflow resume 20260131_120000_1f2e3d4c", "go on where it stopped or died"),
+))
+@click.argument("session")
+@keep_option
+@json_option
+@home_option
+def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
+    """Go on with a session that failed or died; steps that are done are not done again."""
+    from garrison.workflow.errors import StateLoadError
+    from garrison.workflow.mcp_tools import ServerSpec
+    from garrison.workflow.state import StateManager
+
+    place = find_home(home)
+    state = StateManager(place / "workflows").read(session)
+    if state is None or state.workflow is None:
+        raise StateLoadError(f"no session {session}; `garrison workflow list` shows those that can be resumed")
+    metadata = state.workflow.metadata
+    servers = {name: ServerSpec.from_data(name, one) for name, one in metadata.get("servers", {}).items()}
+
+    async def gone_on() -> WorkflowResult:
+        async with AsyncExitStack() as stack:
+            agent = await _agent(stack, place, Path(metadata.get("tree", ".")), servers, keep=keep, as_json=as_json)
+            return await agent.resume_workflow(session)
+
+    _show(asyncio.run(gone_on()), as_json=as_json)
+
+
+workflow.add_command(plan)
+
+
+@workflow.command("list")
+@json_option
+@home_option
+def list_command(as_json: bool, home: str | None) -> None:
+    """List the sessions that are kept: those that failed, died or are under way."""
+    from garrison.workflow.state import StateManager
+
+    found = asyncio.run(StateManager(find_home(home) / "workflows").list_sessions())
+    if as_json:
+        show_json(found)
+        return
+    show_table(("SESSION", "WORKFLOW", "STATUS", "STEP", "UPDATED"), [
+        (one["session_id"], one["workflow_name"], one["status"], one["current_step"], one["updated_at"][:19])
+        for one in found], "no session is kept here")
+
+
+@workflow.command()
+@click.argument("session")
+@json_option
+@home_option
+def show(session: str, as_json: bool, home: str | None) -> None:
+    """Show a session: each step with its status and what came of it."""
+    from garrison.workflow.errors import StateLoadError
+    from garrison.workflow.state import StateManager
+
+    manager = StateManager(find_home(home) / "workflows")
+    state = manager.read(session)
+    if state is None or state.workflow is None:
+        raise StateLoadError(f"no session {session}; `garrison workflow list` shows those that are kept")
+    if as_json:
+        show_json(json.loads(manager.path(session).read_bytes()))
+        return
+    statuses = state.step_status
+    show_table(("STEP", "TOOL", "STATUS", "RESULT"), [
+        (step.name, step.tool, statuses[step.name].value if step.name in statuses else "pending",
+         json.dumps(state.step_results.get(step.name, ""), ensure_ascii=False)[:80]) for step in state.workflow.steps])
+    for line in (*state.errors, *state.suggestions):
+        say(line)
+
+
+@workflow.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@tree_option
+@home_option
+def validate(file: Path, tree: Path, home: str | None) -> None:
+    """Say what is wrong with the workflow in FILE, or what its steps wait for; servers are asked for their tools."""
+    from garrison.workflow import validate as rules
+    from garrison.workflow.files import read_workflow
+
+    flow, servers = read_workflow(file)
+
+    async def checked() -> dict[str, list[str]]:
+        async with AsyncExitStack() as stack:
+            return rules.validate(flow, await tools_of(stack, tree, servers, None))
+
+    waits = asyncio.run(checked())
+    show_table(("STEP", "TOOL", "AFTER"), [(step.name, step.tool, ", ".join(waits[step.name])) for step in flow.steps])
+
+
+@workflow.command()
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@tree_option
+@json_option
+@home_option
+def tools(file: Path | None, tree: Path, as_json: bool, home: str | None) -> None:
+    """List the tools that are always there, and those of the servers that FILE names."""
+    from garrison.workflow.files import read_workflow
+
+    servers = read_workflow(file)[1] if file is not None else {}
+
+    async def asked() -> list[dict[str, str]]:
+        async with AsyncExitStack() as stack:
+            found = await tools_of(stack, tree, servers, None)
+            listed = getattr(found, "listed", {})
+            return [{"tool": name, "about": _about(found, listed, name)} for name in found]
+
+    rows = asyncio.run(asked())
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(("TOOL", "ABOUT"), [(row["tool"], row["about"]) for row in rows])
+
+
+class Tools(dict[str, Any]):
+    """Built-in tools and those of servers in one; `listed` has what the servers say of theirs."""
+
+    listed: Mapping[str, Any] = {}
+
+
+def _about(found: Mapping[str, Any], listed: Mapping[str, Any], name: str) -> str:
+    text = listed[name].description if name in listed else found[name].__doc__
+    return next(iter((text or "").strip().splitlines()), "")
+
+
+async def tools_of(stack: AsyncExitStack, tree: Path, servers: Mapping[str, ServerSpec], logs: Path | None) -> Tools:
+    """The built-in tools working in `tree`, and those of `servers`, which end with `stack`."""
+    from garrison.workflow.tools import Toolbox
+
+    found = Tools(Toolbox(tree).tools())
+    if servers:
+        from garrison.workflow.mcp_tools import McpTools
+
+        more = await stack.enter_async_context(McpTools(servers, logs))
+        found.update(more)
+        found.listed = more.listed
+    return found
+
+
+async def _agent(stack: AsyncExitStack, home: Path, tree: Path, servers: Mapping[str, ServerSpec], *, keep: bool,
+                 as_json: bool) -> WorkflowAgent:
+    from garrison.records import atomic
+    from garrison.workflow.agent import AgentConfig, WorkflowAgent
+
+    logs = atomic.make_directory(home / "workflows" / "logs")
+    found = await tools_of(stack, tree, servers, logs)
+    config = AgentConfig(timeout_seconds=FOREVER, state_dir=str(home / "workflows"))
+    return WorkflowAgent(found, config, on_progress=lambda one: _progress(one, as_json=as_json), keep=keep)
+
+
+def _progress(one: Progress, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(one.to_data(), ensure_ascii=False), file=sys.stderr, flush=True)
+    elif one.status.value != "running":
+        rest = f": {one.error}" if one.error else ""
+        say(f"[{one.done}/{one.total}] {one.step} {one.status.value} in {one.elapsed:.1f} s{rest}")
+
+
+def _show(result: WorkflowResult, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"success": result.success, "results": result.results, "errors": result.errors,
+                   "message": result.message, "session": result.session_id, "suggestions": result.suggestions,
+                   "steps": {name: one.value for name, one in result.step_status.items()}})
+    else:
+        say(result.message)
+        for line in result.suggestions:
+            say(f"  {line}")
+        if result.success and result.results:
+            last = next(reversed(result.results.values()))
+            print(last if isinstance(last, str) else json.dumps(last, ensure_ascii=False, indent=1))
+    if not result.success:
+        sys.exit(1)

@@ -1,0 +1,264 @@
+"""`WorkflowExecutor`: a workflow's steps as nodes of an engine run; a result is journaled before anything follows.
+
+How a step ends:
+
+    a result                      it is kept in the run's context, and the steps that wait for it begin
+    a failure, tries left         the engine tries again, later and later
+    a failure, not critical       it is kept as an error; what refers to the step is skipped, the rest goes on
+    a failure, critical           the step stays in flight and the run is suspended: what is under way ends, nothing new
+                                  begins, and a resume takes up just here
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from garrison.errors import GarrisonError
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome, check_json
+from garrison.workflow import validate
+from garrison.workflow.compile import compile_workflow, node_id
+from garrison.workflow.errors import (
+    LostReference,
+    MissingReference,
+    ToolNotFoundError,
+    WorkflowExecutionError,
+    suggestion,
+)
+from garrison.workflow.models import StepStatus, Workflow, WorkflowResult, WorkflowState, WorkflowStep
+from garrison.workflow.references import INPUTS, resolve
+from garrison.workflow.state import StateManager
+
+Tool = Callable[..., Any]
+_HOPELESS = (TypeError, AttributeError, NameError, LookupError, ValueError, MissingReference, ToolNotFoundError)
+"""Failures that another try would meet again."""
+_OVER = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A step began or ended: `done` of `total` steps are over."""
+
+    step: str
+    status: StepStatus
+    elapsed: float
+    """Seconds; 0 when it begins."""
+    done: int
+    total: int
+    error: str = ""
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON's shapes."""
+        return {**dataclasses.asdict(self), "status": self.status.value, "elapsed": round(self.elapsed, 3)}
+
+
+class WorkflowExecutor:
+    """Executes workflows with the given tools; `on_progress` is told of each step."""
+
+    def __init__(self, tools: Mapping[str, Tool], state_manager: StateManager | None = None,
+                 logger: logging.Logger | None = None, *, max_retries: int | None = None,
+                 on_progress: Callable[[Progress], None] | None = None) -> None:
+        self.tools, self.state_manager = tools, state_manager
+        self.logger = logger or logging.getLogger(__name__)
+        self._max_retries, self._on_progress = max_retries, on_progress
+
+    async def execute(self, workflow: Workflow, state: WorkflowState, *, resume: bool = False) -> WorkflowResult:
+        """Run a session from its beginning, or go on with what its run has not done; never raises for a step's failure.
+
+        WorkflowValidationError or ToolNotFoundError before anything ran.
+        """
+        waits = validate.validate(workflow, self.tools)
+        session = _Session(self, workflow, state, waits)
+        return await session.run(resume=resume)
+
+
+class _Session:
+    """One execution of a session in this process."""
+
+    def __init__(self, executor: WorkflowExecutor, workflow: Workflow, state: WorkflowState,
+                 waits: dict[str, list[str]]) -> None:
+        self.executor, self.workflow, self.state, self.waits = executor, workflow, state, waits
+        self.steps = {node_id(index): step for index, step in enumerate(workflow.steps)}
+        self.names = {step.name for step in workflow.steps}
+        self.halted = ""
+        self.failed: dict[str, str] = {}
+
+    async def run(self, *, resume: bool) -> WorkflowResult:
+        from garrison.pipeline.engine import run_async
+
+        kept = self.executor.state_manager
+        folder = kept.run_dir(self.state.session_id) if kept is not None else None
+        going_on = resume and folder is not None and (folder / "journal.jsonl").exists()
+        self.state.status = "running"
+        self.state.workflow = self.workflow
+        self._save()
+        graph = compile_workflow(self._capped(), self.waits)
+        try:
+            result = await run_async(graph, handlers={"tool": self.step}, run_dir=folder, resume=going_on,
+                                     seed=self.state.session_id)
+        except asyncio.CancelledError:
+            self.state.status = "interrupted"
+            self._save()
+            raise
+        except GarrisonError as error:
+            raise WorkflowExecutionError(f"workflow {self.workflow.name!r} could not be run: {error}") from error
+        return self._ended(result)
+
+    def _capped(self) -> Workflow:
+        limit = self.executor._max_retries
+        if limit is None:
+            return self.workflow
+        return dataclasses.replace(self.workflow, steps=[
+            dataclasses.replace(step, retry_count=min(step.retry_count, limit)) for step in self.workflow.steps])
+
+    def _ended(self, result: Any) -> WorkflowResult:
+        self._take(result.context, result.node_outcomes)
+        success = result.status == "success"
+        self.state.status = "completed" if success else "failed"
+        self._save()
+        if success:
+            count = len(self.state.errors)
+            message = f"Workflow '{self.workflow.name}' completed successfully" + (
+                f", with {count} step{'s' if count > 1 else ''} that failed" if count else "")
+        else:
+            step = self.halted or next(iter(self.failed), "")
+            message = (f"Critical step failed: {step}" if step else f"Workflow '{self.workflow.name}' failed: "
+                       f"{result.reason or result.detail}") + \
+                f"; go on with `garrison workflow resume {self.state.session_id}`"
+        return WorkflowResult(success, dict(self.state.step_results), list(self.state.errors), message,
+                              self.state.session_id, dict(self.state.step_status), list(self.state.suggestions))
+
+    # ---- one step
+
+    async def step(self, call: Any) -> Any:
+        """The engine's handler: call the step's tool."""
+        from garrison.pipeline.handlers.call import Waiting
+
+        step = self.steps[call.node.id]
+        if self.halted:
+            return Waiting(f"{step.name} was not begun: {self.halted} failed")
+        self._take(call.context, {})
+        self.state.attempts[step.name] = self.state.attempts.get(step.name, 0) + 1
+        self._tell(step, StepStatus.RUNNING, 0.0)
+        began = time.monotonic()
+        try:
+            result = await self._called(step, call.context)
+        except LostReference as error:
+            self._tell(step, StepStatus.SKIPPED, 0.0, str(error))
+            return Outcome(SKIPPED, notes=str(error), context_updates={f"lost.{step.name}": "was skipped"})
+        except Exception as error:
+            return self._failed(step, call.place.attempt, error, time.monotonic() - began)
+        self._done(step, result, time.monotonic() - began)
+        return Outcome(SUCCESS, context_updates={f"step.{step.name}": result})
+
+    async def _called(self, step: WorkflowStep, context: Mapping[str, Any]) -> Any:
+        results = {name: context[f"step.{name}"] for name in self.names if f"step.{name}" in context}
+        lost = {name: context[f"lost.{name}"] for name in self.names if f"lost.{name}" in context}
+        arguments = resolve(step.arguments, {**results, INPUTS: self.workflow.inputs}, lost)
+        tool = self.executor.tools[step.tool]
+        self.executor.logger.info("call %s: %s(%s)", step.name, step.tool, _short(arguments))
+        try:
+            async with asyncio.timeout(step.timeout):
+                result = await _invoke(tool, arguments)
+        except TimeoutError as error:
+            raise TimeoutError(str(error) or f"no answer within {step.timeout:g} s") from error
+        return plain(result, step)
+
+    def _failed(self, step: WorkflowStep, attempt: int, error: Exception, elapsed: float) -> Any:
+        from garrison.pipeline.handlers.call import Waiting
+
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        retries = min(step.retry_count, self.executor._max_retries if self.executor._max_retries is not None else 100)
+        hopeless = isinstance(error, _HOPELESS) and not isinstance(error, json.JSONDecodeError)
+        if attempt <= retries and not hopeless:
+            self.executor.logger.warning("step %s, try %d: %s", step.name, attempt, said)
+            return Outcome(FAIL, failure_reason=said, failure_class="error")
+        self.state.errors.append(f"Step '{step.name}' failed: {said}")
+        self.state.suggestions.append(f"{step.name}: {suggestion(error)}")
+        self.failed[step.name] = said
+        if step.critical:
+            self.halted = self.halted or step.name
+            self._tell(step, StepStatus.FAILED, elapsed, said)
+            return Waiting(f"critical step {step.name} failed: {said}", "mend the cause, then resume")
+        self.state.step_results[step.name] = {"error": said}
+        self._tell(step, StepStatus.FAILED, elapsed, said)
+        return Outcome(FAIL, failure_reason=said, failure_class=DETERMINISTIC,
+                       context_updates={f"lost.{step.name}": f"failed: {said}"})
+
+    def _done(self, step: WorkflowStep, result: Any, elapsed: float) -> None:
+        self.state.step_results[step.name] = result
+        self.state.errors = [one for one in self.state.errors if not one.startswith(f"Step '{step.name}' failed: ")]
+        self.state.suggestions = [one for one in self.state.suggestions if not one.startswith(f"{step.name}: ")]
+        if step.name not in self.state.completed_steps:
+            self.state.completed_steps.append(step.name)
+        self._tell(step, StepStatus.COMPLETED, elapsed)
+
+    # ---- what is told
+
+    def _take(self, context: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
+        """Take results in that another process had, so that the snapshot is whole."""
+        for node, step in self.steps.items():
+            if f"step.{step.name}" in context:
+                self.state.step_results[step.name] = context[f"step.{step.name}"]
+                self.state.step_status[step.name] = StepStatus.COMPLETED
+                if step.name not in self.state.completed_steps:
+                    self.state.completed_steps.append(step.name)
+            elif node in outcomes and f"lost.{step.name}" in context:
+                skipped = context[f"lost.{step.name}"] == "was skipped"
+                self.state.step_status[step.name] = StepStatus.SKIPPED if skipped else StepStatus.FAILED
+
+    def _tell(self, step: WorkflowStep, status: StepStatus, elapsed: float, error: str = "") -> None:
+        self.state.step_status[step.name] = status
+        done = sum(one in _OVER for one in self.state.step_status.values())
+        self.state.current_step = next((index for index, one in enumerate(self.workflow.steps) if self._is_next(one)),
+                                       len(self.workflow.steps))
+        level = logging.ERROR if status is StepStatus.FAILED else logging.INFO
+        self.executor.logger.log(level, "step %s %s after %.2f s (%d of %d)%s", step.name, status.value, elapsed, done,
+                                 len(self.workflow.steps), f": {error}" if error else "")
+        if status is not StepStatus.RUNNING:
+            self._save()
+        if self.executor._on_progress is not None:
+            self.executor._on_progress(Progress(step.name, status, elapsed, done, len(self.workflow.steps), error))
+
+    def _is_next(self, step: WorkflowStep) -> bool:
+        status = self.state.step_status.get(step.name)
+        return status not in _OVER or (status is StepStatus.FAILED and step.critical)
+
+    def _save(self) -> None:
+        if self.executor.state_manager is not None:
+            self.executor.state_manager.write(self.state)
+
+
+async def _invoke(tool: Tool, arguments: dict[str, Any]) -> Any:
+    """Call a tool; one that blocks runs in a thread, so that other steps go on."""
+    def blocking() -> Any:
+        return tool(**arguments)
+    is_async = inspect.iscoroutinefunction(tool) or inspect.iscoroutinefunction(getattr(tool, "__call__", None))  # noqa: B004
+    result: Any = tool(**arguments) if is_async else await asyncio.to_thread(blocking)
+    return await result if isinstance(result, Awaitable) else result
+
+
+def plain(result: Any, step: WorkflowStep) -> Any:
+    """A tool's result as JSON's shapes; TypeError that says what to return if it cannot be kept."""
+    if hasattr(result, "model_dump"):
+        result = result.model_dump(mode="json")
+    elif dataclasses.is_dataclass(result) and not isinstance(result, type):
+        result = dataclasses.asdict(result)
+    try:
+        check_json({"result": result}, "result")
+        return json.loads(json.dumps(result))
+    except (TypeError, ValueError, GarrisonError) as error:
+        raise TypeError(f"the tool {step.tool} returned a {type(result).__name__} that cannot be kept; return text, "
+                        "numbers, lists and tables") from error
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 500 else f"{text[:500]}…"

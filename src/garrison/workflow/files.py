@@ -1,0 +1,73 @@
+"""Workflow files: YAML (so JSON too) with the fields of `Workflow`, and `servers` for MCP.
+
+    name: slow-tests
+    inputs: {folder: tests}
+    servers:
+      notes: {command: [python3, -m, my_notes_server]}
+    steps:
+      - {name: files, tool: files.list, arguments: {pattern: "${inputs.folder}/**/test_*.py"}}
+      - {name: keep, tool: notes.add, arguments: {text: "${files.count} files"}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from garrison.errors import NotFound
+from garrison.workflow.errors import WorkflowValidationError
+from garrison.workflow.mcp_tools import ServerSpec
+from garrison.workflow.models import Workflow
+
+
+def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[Workflow, dict[str, ServerSpec]]:
+    """The workflow of a file with `given` put over its inputs, and its servers; refused in one line with the place."""
+    body = _body(path)
+    specs, servers = _servers(path, body)
+    try:
+        workflow = Workflow.from_data(body)
+    except WorkflowValidationError as error:
+        raise WorkflowValidationError(f"{path}: {error}") from error
+    workflow.inputs = {**workflow.inputs, **(given or {})}
+    if specs:
+        workflow.metadata = {**workflow.metadata, "servers": servers}
+    return workflow, specs
+
+
+def read_servers(path: Path) -> tuple[dict[str, ServerSpec], dict[str, Any]]:
+    """The servers of a workflow file alone, and as they are written."""
+    return _servers(path, _body(path))
+
+
+def _body(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise NotFound(f"no workflow at {path}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise WorkflowValidationError(f"{path}: {' '.join(str(error).split())[:300]}") from error
+    if not isinstance(body, dict):
+        raise WorkflowValidationError(f"{path}: a workflow is a table with name and steps")
+    return body
+
+
+def _servers(path: Path, body: dict[str, Any]) -> tuple[dict[str, ServerSpec], dict[str, Any]]:
+    servers = body.pop("servers", None) or {}
+    if not isinstance(servers, dict):
+        raise WorkflowValidationError(f"{path}: servers is a table of NAME: {{command or url}}")
+    try:
+        return {str(name): ServerSpec.from_data(str(name), one) for name, one in servers.items()}, servers
+    except WorkflowValidationError as error:
+        raise WorkflowValidationError(f"{path}: {error}") from error
+
+
+def read_value(text: str) -> Any:
+    """What `--set KEY=TEXT` means: JSON where it is JSON, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,249 @@
+"""The tools of MCP servers, over stdio or HTTP: `server.tool` for a workflow's step.
+
+The rules of this room: only here is the MCP client loaded. A server is started when it is first needed and lives in
+one task, since the client's own tasks cannot be left by another; one that died is started again at the next call.
+Whatever a server does (crash, garbage, silence) is an McpError that names the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from garrison.workflow.errors import AgentError, ToolNotFoundError, WorkflowValidationError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+START_SECONDS = 30.0
+CALL_SECONDS = 3600.0
+"""A step's own timeout is what ends a call; this is for whoever calls without one."""
+
+
+class McpError(AgentError):
+    """An MCP server could not be used, or its tool failed."""
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """How a server is reached: a command for stdio, or a URL. `env` names variables it gets beside a bare few."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+
+    @classmethod
+    def from_data(cls, name: str, data: Any) -> ServerSpec:
+        """A server of a workflow file; WorkflowValidationError if it cannot be meant."""
+        known = {"command": (list, str), "args": list, "url": str, "env": dict, "cwd": str}
+        if not isinstance(data, dict) or not name.isidentifier():
+            raise WorkflowValidationError(f"server {name!r:.60} should be a name of letters and digits and a table "
+                                          "with command or url")
+        for key, value in data.items():
+            if key not in known or not isinstance(value, known[key]):  # type: ignore[arg-type]
+                raise WorkflowValidationError(f"server {name}: {key} = {value!r:.60} cannot be meant; there are "
+                                              f"{', '.join(known)}")
+        command = data.get("command", [])
+        words = (*([command] if isinstance(command, str) else command), *data.get("args", []))
+        if bool(words) == bool(data.get("url")) or not all(isinstance(word, str) for word in words):
+            raise WorkflowValidationError(f"server {name}: say either command = [words] or url")
+        environment = {str(key): os.path.expandvars(str(value)) for key, value in data.get("env", {}).items()}
+        return cls(name, words, str(data.get("url", "")), environment, data.get("cwd"))
+
+
+@dataclass
+class _Question:
+    tool: str
+    arguments: dict[str, Any]
+    answer: asyncio.Future[Any]
+
+
+class McpServer:
+    """One server in use."""
+
+    def __init__(self, spec: ServerSpec, log: Path | None = None) -> None:
+        self.spec, self._log = spec, log
+        self._task: asyncio.Task[None] | None = None
+        self._questions: asyncio.Queue[_Question | None] = asyncio.Queue()
+        self._ready: asyncio.Future[list[Any]] | None = None
+        self._lock = asyncio.Lock()
+        self._gone = False
+        """Whether the server was found dead; its task is about to end."""
+
+    async def tools(self) -> list[Any]:
+        """What the server offers: objects with name, description and input_schema."""
+        return await self._running()
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> Any:
+        """Call a tool: its structured result if it has one, else its text (read as JSON where it is JSON)."""
+        await self._running()
+        question = _Question(tool, arguments, asyncio.get_running_loop().create_future())
+        self._questions.put_nowait(question)
+        assert self._task is not None
+        waiting: set[asyncio.Future[Any]] = {question.answer, self._task}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            question.answer.cancel()
+            raise
+        if not question.answer.done():
+            raise McpError(f"server {self.spec.name} ended while {tool} was at work")
+        return question.answer.result()
+
+    async def close(self) -> None:
+        """End the server."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        self._questions.put_nowait(None)
+        done, _ = await asyncio.wait({task}, timeout=5)
+        if not done:
+            task.cancel()
+            await asyncio.wait({task}, timeout=5)
+
+    async def _running(self) -> list[Any]:
+        async with self._lock:
+            if self._gone and self._task is not None:
+                await asyncio.wait({self._task})
+            if self._task is None or self._task.done():
+                self._gone = False
+                self._questions = asyncio.Queue()
+                self._ready = asyncio.get_running_loop().create_future()
+                self._task = asyncio.create_task(self._live(self._ready, self._questions), name=f"mcp {self.spec.name}")
+            assert self._ready is not None
+            ready = self._ready
+        await asyncio.wait({ready})
+        return ready.result()
+
+    async def _live(self, ready: asyncio.Future[list[Any]], questions: asyncio.Queue[_Question | None]) -> None:
+        """The server's whole life in one task; calls run side by side within it."""
+        try:
+            with self._errors() as errors:
+                async with _client(self.spec, errors) as client:
+                    async with asyncio.timeout(START_SECONDS):
+                        listed = await client.list_tools()
+                    ready.set_result(list(listed.tools))
+                    async with asyncio.TaskGroup() as group:
+                        while (question := await questions.get()) is not None:
+                            group.create_task(self._one(client, question, asyncio.current_task()))
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(McpError(f"server {self.spec.name} did not start: {_said(error)}"))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def _one(self, client: Any, question: _Question, life: asyncio.Task[Any] | None) -> None:
+        try:
+            result = await client.call_tool(question.tool, question.arguments, read_timeout_seconds=CALL_SECONDS)
+            answer = _value(result)
+        except Exception as error:
+            if not question.answer.done():
+                question.answer.set_exception(McpError(f"{self.spec.name}.{question.tool}: {_said(error)}"))
+            if _is_gone(error) and life is not None:
+                self._gone = True
+                life.cancel()  # the next call starts the server anew
+            return
+        if question.answer.done():
+            return
+        if result.is_error:
+            question.answer.set_exception(McpError(f"{self.spec.name}.{question.tool}: {answer!s:.500}"))
+        else:
+            question.answer.set_result(answer)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Any:
+        """Where the server's stderr goes."""
+        if self._log is None:
+            with Path(os.devnull).open("w") as file:
+                yield file
+        else:
+            with self._log.open("a", encoding="utf-8") as file:
+                yield file
+
+
+def _client(spec: ServerSpec, errors: io.TextIOBase) -> Any:
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    if spec.url:
+        return Client(spec.url)
+    parameters = StdioServerParameters(command=spec.command[0], args=list(spec.command[1:]), env=dict(spec.env),
+                                       cwd=spec.cwd)
+    return Client(stdio_client(parameters, errlog=errors))  # type: ignore[arg-type]
+
+
+def _value(result: Any) -> Any:
+    if result.structured_content is not None:
+        body = result.structured_content
+        return body["result"] if isinstance(body, dict) and set(body) == {"result"} else body
+    texts = [block.text for block in result.content if getattr(block, "text", None) is not None]
+    text = "\n".join(texts)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _is_gone(error: BaseException) -> bool:
+    return "closed" in str(error).lower() or type(error).__name__ in ("ClosedResourceError", "BrokenResourceError")
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return _said(error.exceptions[0])
+    said = " ".join(str(error).split())[:400]
+    return said or type(error).__name__
+
+
+class McpTools(Mapping[str, Any]):
+    """The tools of several servers by `server.tool`, as a workflow agent takes them; an async context manager."""
+
+    def __init__(self, specs: Mapping[str, ServerSpec], logs: Path | None = None) -> None:
+        self._servers = {name: McpServer(spec, logs / f"mcp-{name}.log" if logs else None)
+                         for name, spec in specs.items()}
+        self._tools: dict[str, Any] = {}
+        self.listed: dict[str, Any] = {}
+
+    async def __aenter__(self) -> Self:
+        try:
+            for name, server in self._servers.items():
+                for tool in await server.tools():
+                    self._add(name, server, tool)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        await asyncio.gather(*(server.close() for server in self._servers.values()))
+
+    def _add(self, name: str, server: McpServer, tool: Any) -> None:
+        async def call(**arguments: Any) -> Any:
+            return await server.call(tool.name, arguments)
+        self._tools[f"{name}.{tool.name}"] = call
+        self.listed[f"{name}.{tool.name}"] = tool
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._tools:
+            raise ToolNotFoundError(f"no tool {key!r:.80}; there are {', '.join(self._tools) or 'none'}")
+        return self._tools[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._tools

@@ -1,0 +1,105 @@
+"""A session's state on disk: `ID.json`, a snapshot with the seed's fields, beside the engine's journal and the log.
+
+    ID.json          what is told: status, current step, results, errors, and the workflow itself
+    runs/ID/         the engine's run directory; its journal is the truth
+    logs/ID.log      when what was called, with what, and what came of it
+
+The rule of this room: the snapshot is written whole or not at all, after the journal; nobody but `load_state` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from garrison.errors import NewerSchema
+from garrison.records import atomic
+from garrison.workflow.errors import AgentError, StateLoadError
+from garrison.workflow.models import StepStatus, Workflow, WorkflowState
+
+SCHEMA = 1
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+
+
+class StateManager:
+    """The sessions of one directory."""
+
+    def __init__(self, state_dir: Path | str) -> None:
+        self.state_dir = Path(state_dir)
+
+    def path(self, session_id: str) -> Path:
+        """The snapshot's file; StateLoadError for what cannot be an id."""
+        if not _ID.match(session_id):
+            raise StateLoadError(f"{session_id!r:.80} is no session id; use 1 to 64 of A-Z a-z 0-9 _ -")
+        return self.state_dir / f"{session_id}.json"
+
+    def run_dir(self, session_id: str) -> Path:
+        """The engine's run directory."""
+        return self.path(session_id).parent / "runs" / session_id
+
+    def log(self, session_id: str) -> Path:
+        """The log's file."""
+        return self.path(session_id).parent / "logs" / f"{session_id}.log"
+
+    async def save_state(self, state: WorkflowState) -> None:
+        """Write the snapshot, whole or not at all."""
+        self.write(state)
+
+    def write(self, state: WorkflowState) -> None:
+        """The same, from code that does not wait."""
+        if state.workflow is None:
+            raise AgentError(f"the state of session {state.session_id} has no workflow; it could not be resumed")
+        body = {"schema": SCHEMA, "session_id": state.session_id, "workflow_name": state.workflow.name,
+                "status": state.status, "current_step": state.current_step,
+                "completed_steps": state.completed_steps, "step_results": state.step_results, "errors": state.errors,
+                "started_at": state.started_at.isoformat(), "updated_at": datetime.now(UTC).isoformat(),
+                "step_status": {name: one.value for name, one in state.step_status.items()},
+                "attempts": state.attempts, "suggestions": state.suggestions, "workflow": state.workflow.to_data()}
+        path = self.path(state.session_id)
+        atomic.make_directory(path.parent)
+        atomic.write(path, json.dumps(body, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace"))
+
+    async def load_state(self, session_id: str) -> WorkflowState | None:
+        """The state with its workflow; None if there is no such session, StateLoadError if it cannot be read."""
+        return self.read(session_id)
+
+    def read(self, session_id: str) -> WorkflowState | None:
+        """The same, from code that does not wait."""
+        path = self.path(session_id)
+        raw = atomic.read(path)
+        if raw is None:
+            return None
+        try:
+            body = json.loads(raw)
+            if body.get("schema", SCHEMA) > SCHEMA:
+                raise NewerSchema(path, body["schema"], SCHEMA)
+            return WorkflowState(
+                body["session_id"], Workflow.from_data(body["workflow"]), body["status"], body["current_step"],
+                list(body["completed_steps"]), dict(body["step_results"]), list(body["errors"]),
+                datetime.fromisoformat(body["started_at"]),
+                {name: StepStatus(value) for name, value in body["step_status"].items()}, dict(body["attempts"]),
+                list(body["suggestions"]))
+        except (ValueError, KeyError, TypeError, AttributeError, AgentError) as error:
+            raise StateLoadError(f"{path} cannot be read ({error}); it was left in place") from error
+
+    async def cleanup_state(self, session_id: str) -> None:
+        """Remove a session's snapshot and run; the log stays. Without a session nothing happens."""
+        self.path(session_id).unlink(missing_ok=True)
+        shutil.rmtree(self.run_dir(session_id), ignore_errors=True)
+
+    async def list_sessions(self) -> list[dict[str, Any]]:
+        """Every session, the latest first; one that cannot be read is told with status `corrupt`."""
+        found = []
+        for path in self.state_dir.glob("*.json"):
+            try:
+                body = json.loads(path.read_bytes())
+                found.append({key: body[key] for key in ("session_id", "workflow_name", "status", "current_step",
+                                                         "started_at", "updated_at")})
+            except (OSError, ValueError, KeyError, TypeError):
+                found.append({"session_id": path.stem, "workflow_name": "", "status": "corrupt", "current_step": 0,
+                              "started_at": "", "updated_at": ""})
+        return sorted(found, key=lambda one: (one["updated_at"], one["session_id"]), reverse=True)

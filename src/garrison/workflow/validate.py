@@ -1,0 +1,81 @@
+"""What a workflow means before it runs: who depends on whom, and what is wrong with it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from graphlib import CycleError, TopologicalSorter
+
+from garrison.pipeline.outcome import check_json
+from garrison.workflow.errors import ToolNotFoundError, WorkflowValidationError
+from garrison.workflow.models import Workflow, WorkflowStep
+from garrison.workflow.references import INPUTS, references, split
+
+MAX_STEPS = 5_000
+
+
+def dependencies(workflow: Workflow) -> dict[str, list[str]]:
+    """Step → the steps it waits for: those it names and those its arguments refer to, in the workflow's order."""
+    names = {step.name: place for place, step in enumerate(workflow.steps)}
+    found = {}
+    for step in workflow.steps:
+        wanted = {*step.depends_on, *referred(step, names)}
+        unknown = sorted(wanted - names.keys())
+        if unknown:
+            raise WorkflowValidationError(f"step {step.name!r} depends on {unknown[0]!r:.60}, which is no step")
+        found[step.name] = sorted(wanted, key=names.__getitem__)
+    return found
+
+
+def referred(step: WorkflowStep, names: Container[str]) -> list[str]:
+    """The steps that a step's arguments refer to."""
+    try:
+        found = [split(one, names)[0] for one in references(step.arguments)]
+    except WorkflowValidationError as error:
+        raise WorkflowValidationError(f"step {step.name!r}: {error}") from error
+    return [name for name in dict.fromkeys(found) if name != INPUTS]
+
+
+def validate(workflow: Workflow, tools: Container[str] | None = None) -> dict[str, list[str]]:
+    """The dependencies of a sound workflow; WorkflowValidationError or ToolNotFoundError that names the step if not."""
+    if not workflow.name.strip() or not workflow.steps:
+        raise WorkflowValidationError("a workflow needs a name and at least one step")
+    if len(workflow.steps) > MAX_STEPS:
+        raise WorkflowValidationError(f"{len(workflow.steps)} steps are too many; {MAX_STEPS} is the limit")
+    check_json(workflow.inputs, "inputs")
+    seen: set[str] = set()
+    for step in workflow.steps:
+        _step(step, seen)
+        if tools is not None and step.tool not in tools:
+            raise ToolNotFoundError(f"step {step.name!r} wants the tool {step.tool!r:.80}, which is not there; "
+                                    "`garrison workflow tools` lists them")
+    found = dependencies(workflow)
+    _inputs(workflow)
+    try:
+        TopologicalSorter(found).prepare()
+    except CycleError as error:
+        raise WorkflowValidationError("these steps wait for each other: " + " -> ".join(error.args[1][:8])) from error
+    return found
+
+
+def _step(step: WorkflowStep, seen: set[str]) -> None:
+    if not step.name.strip() or not step.name.isprintable() or step.name == INPUTS:
+        raise WorkflowValidationError(f"{step.name!r:.60} cannot name a step; use one line of printable characters")
+    if step.name in seen:
+        raise WorkflowValidationError(f"two steps are called {step.name!r:.60}; give each its own name")
+    seen.add(step.name)
+    if not 0 < step.timeout < 1e7:
+        raise WorkflowValidationError(f"step {step.name!r}: timeout is in seconds and above 0")
+    if not 0 <= step.retry_count <= 100:
+        raise WorkflowValidationError(f"step {step.name!r}: retry_count goes from 0 to 100")
+    check_json(step.arguments, f"the arguments of step {step.name!r}")
+
+
+def _inputs(workflow: Workflow) -> None:
+    names = {step.name for step in workflow.steps}
+    for step in workflow.steps:
+        for one in references(step.arguments):
+            which, path = split(one, names)
+            if which == INPUTS and (not path or str(path[0]) not in workflow.inputs):
+                known = ", ".join(workflow.inputs) or "none"
+                raise WorkflowValidationError(f"step {step.name!r} wants ${{{one}}}; give it with --set "
+                                              f"{path[0] if path else 'NAME'}=VALUE (inputs: {known})")

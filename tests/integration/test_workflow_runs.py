@@ -1,0 +1,218 @@
+"""Workflows for real: other processes, kill -9 in each step, MCP servers over stdio that behave and misbehave, the CLI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from garrison.cli.main import main
+from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
+from garrison.workflow.files import read_workflow
+from garrison.workflow.mcp_tools import McpError, McpTools, ServerSpec
+from support import processes, wait_for
+
+SERVER = """
+import asyncio, os, sys, time
+from mcp.server import MCPServer
+
+server = MCPServer("notes")
+kept = []
+
+@server.tool()
+def add(text: str) -> dict:
+    "Keep a note."
+    kept.append(text)
+    return {"count": len(kept), "text": text}
+
+@server.tool()
+def crash() -> str:
+    "End at once."
+    os._exit(3)
+
+@server.tool()
+async def hang() -> str:
+    "Never answer."
+    await asyncio.sleep(1000)
+    return "never"
+
+@server.tool()
+def fail() -> str:
+    "Say no."
+    raise ValueError("no such note")
+
+server.run()
+"""
+VICTIM = """
+import asyncio, os, sys
+from pathlib import Path
+from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
+
+folder, victim = Path(sys.argv[1]), sys.argv[2]
+
+def tool(name, after=None):
+    (folder / "ledger").open("a").write(name + "\\n")
+    if name == victim and not (folder / "died").exists():
+        (folder / "died").touch()
+        os.kill(os.getpid(), 9)
+    return {"name": name}
+
+steps = [WorkflowStep("a", "tool", {"name": "a"}), WorkflowStep("b", "tool", {"name": "b", "after": "${a.name}"}),
+         WorkflowStep("c", "tool", {"name": "c", "after": "${a.name}"}),
+         WorkflowStep("d", "tool", {"name": "d", "after": ["${b}", "${c}"]})]
+agent = ResearchAgent({"tool": tool}, AgentConfig(state_dir=str(folder / "state")))
+result = asyncio.run(agent.execute_workflow(Workflow("w", "", steps), "s1"))
+print(result.success, sorted(result.results))
+"""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> ServerSpec:
+    path = tmp_path / "server.py"
+    path.write_text(SERVER)
+    return ServerSpec("notes", (sys.executable, "-P", str(path)))
+
+
+def children() -> list[Any]:
+    return [one for one in processes() if one.ppid == os.getpid() and "server.py" in one.argv]
+
+
+@pytest.mark.parametrize("victim", ["a", "b", "d"])
+def test_killed_in_a_step_no_completed_step_runs_twice_and_none_is_lost(tmp_path: Path, victim: str) -> None:
+    script = tmp_path / "victim.py"
+    script.write_text(VICTIM)
+    words = [sys.executable, "-P", str(script), str(tmp_path), victim]
+    first = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert first.returncode == -signal.SIGKILL, first.stderr
+    second = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert second.stdout == "True ['a', 'b', 'c', 'd']\n", second.stderr
+    ran = (tmp_path / "ledger").read_text().split()
+    assert ran.count(victim) == 2, "the one in flight runs again"
+    finished_before = {"a"} if victim in "bd" else set()
+    assert all(ran.count(name) == 1 for name in finished_before | ({"b", "c"} if victim == "d" else set()))
+    assert not (tmp_path / "state/s1.json").exists()
+
+
+def test_tools_of_an_mcp_server(server: ServerSpec) -> None:
+    async def scene() -> None:
+        async with McpTools({"notes": server}) as tools:
+            assert sorted(tools) == ["notes.add", "notes.crash", "notes.fail", "notes.hang"]
+            agent = ResearchAgent(tools, AgentConfig(state_dir=str(Path(server.command[2]).parent / "state")))
+            result = await agent.execute_workflow(Workflow("w", "", [
+                WorkflowStep("one", "notes.add", {"text": "x"}),
+                WorkflowStep("two", "notes.add", {"text": "${one.text}y"})]))
+            assert result.results["two"] == {"count": 2, "text": "xy"}
+            with pytest.raises(McpError, match="notes.fail: .*fail|no such note"):
+                await tools["notes.fail"]()
+    asyncio.run(scene())
+    assert children() == []
+
+
+def test_a_server_that_crashes_or_hangs_in_mid_call_is_an_error_and_is_started_again(server: ServerSpec) -> None:
+    async def scene() -> None:
+        async with McpTools({"notes": server}) as tools:
+            with pytest.raises(McpError, match=r"notes"):
+                await asyncio.wait_for(tools["notes.crash"](), 30)
+            assert (await asyncio.wait_for(tools["notes.add"](text="x"), 30))["count"] == 1
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(tools["notes.hang"](), 0.3)
+            assert (await asyncio.wait_for(tools["notes.add"](text="y"), 30))["count"] == 2
+    asyncio.run(scene())
+    assert children() == []
+
+
+@pytest.mark.parametrize("body", ["print('this is no protocol', flush=True); import time; time.sleep(0.2)",
+                                  "raise SystemExit(4)"])
+def test_a_server_that_speaks_garbage_or_goes_is_refused_in_a_line(tmp_path: Path, body: str) -> None:
+    spec = ServerSpec("odd", (sys.executable, "-c", body))
+
+    async def scene() -> None:
+        async with McpTools({"odd": spec}):
+            pass
+    with pytest.raises(McpError, match="server odd did not start") as caught:
+        asyncio.run(scene())
+    assert "\n" not in str(caught.value)
+
+
+def write(path: Path, **body: Any) -> Path:
+    path.write_text(yaml.safe_dump(body))
+    return path
+
+
+def test_the_command_runs_fails_resumes_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GARRISON_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    file = write(tmp_path / "w.yaml", name="w", inputs={"who": "nobody"}, steps=[
+        {"name": "first", "tool": "files.write", "arguments": {"path": "out/a.txt", "text": "for ${inputs.who}"}},
+        {"name": "need", "tool": "files.read", "arguments": {"path": "key.txt"}, "depends_on": ["first"]},
+        {"name": "last", "tool": "text.join",
+         "arguments": {"parts": ["${need.text}", "${first.path}"], "separator": "+"}}])
+    assert main(["workflow", "run", str(file), "--set", "who=me", "--session", "s1"]) == 1
+    assert "go on with `garrison workflow resume s1`" in capsys.readouterr().err
+    assert (tmp_path / "out/a.txt").read_text() == "for me"
+    assert main(["workflow", "list", "--json"]) == 0
+    assert [one["status"] for one in json.loads(capsys.readouterr().out)] == ["failed"]
+    (tmp_path / "key.txt").write_text("k")
+    monkeypatch.chdir("/")
+    assert main(["workflow", "show", "s1"]) == 0
+    assert "FileNotFoundError" in capsys.readouterr().err
+    assert main(["workflow", "resume", "s1", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["success"], told["results"]["last"]) == (True, "k+out/a.txt")
+    assert main(["workflow", "list"]) == 0
+    assert "no session" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("name: [", "w.yaml"), ("- 1", "a table"), ("name: w", "no steps"), ("name: w\nsteps: 3", "cannot be 3"),
+    ("name: w\nsteps: [{name: a, tool: fly}]", "which is not there"),
+    ("name: w\nservers: {n: {}}\nsteps: []", "either"),
+    ("name: w\nsteps: [{name: a, tool: files.read, arguments: {path: '${b.c}'}}]", "names no step")])
+def test_a_file_that_cannot_be_meant_is_one_line(tmp_path: Path, text: str, why: str,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text(text)
+    assert main(["workflow", "validate", str(file), "--home", str(tmp_path)]) == 1
+    said = capsys.readouterr().err.strip()
+    assert why in said
+    assert "\n" not in said
+
+
+def test_tools_stay_in_their_directory_and_end_with_their_step(tmp_path: Path) -> None:
+    from garrison.errors import UsageError
+    from garrison.workflow.tools import CommandFailed, Toolbox
+
+    box = Toolbox(tmp_path)
+    with pytest.raises(UsageError, match="outside"):
+        box.read("../x")
+    (tmp_path / "a.py").write_text("one\ntwo = 2\n")
+    assert box.search(r"\d", "*.py")["hits"] == [{"path": "a.py", "line": 2, "text": "two = 2"}]
+    assert box.list_files("*.py") == {"files": ["a.py"], "count": 1}
+
+    async def scene() -> None:
+        assert (await box.run(["echo", "x y"]))["stdout"] == "x y\n"
+        assert (await box.run("exit 3", check=False))["exit_code"] == 3
+        with pytest.raises(CommandFailed, match="exit code 3: oh"):
+            await box.run("echo oh >&2; exit 3")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(box.run("echo $$ > pid; sleep 1000 & wait"), 1.0)
+    asyncio.run(scene())
+    pid = int((tmp_path / "pid").read_text())
+    wait_for("the command's group to be gone", lambda: not any(pid in (one.ppid, one.pid) for one in processes()))
+
+
+def test_a_file_with_servers_is_kept_with_its_session(tmp_path: Path, server: ServerSpec) -> None:
+    file = write(tmp_path / "w.yaml", name="w", servers={"notes": {"command": list(server.command)}},
+                 steps=[{"name": "a", "tool": "notes.add", "arguments": {"text": "x"}}])
+    flow, specs = read_workflow(file)
+    assert specs == {"notes": server}
+    assert flow.metadata["servers"]["notes"]["command"] == list(server.command)

@@ -1,0 +1,352 @@
+"""Workflows by the seed's acceptance criteria: AC-001 … AC-006 by number, with tools that are plain functions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.errors import AlreadyAlive
+from garrison.workflow import (
+    AgentConfig,
+    ResearchAgent,
+    StateLoadError,
+    StateManager,
+    StepStatus,
+    ToolNotFoundError,
+    Workflow,
+    WorkflowResult,
+    WorkflowState,
+    WorkflowStep,
+    WorkflowValidationError,
+)
+from garrison.workflow.executor import Progress
+from garrison.workflow.references import references, resolve, split
+from garrison.workflow.validate import validate
+
+
+def step(name: str, tool: str = "echo", **more: Any) -> WorkflowStep:
+    arguments = more.pop("arguments", {"value": name})
+    return WorkflowStep(name, tool, arguments, **more)
+
+
+class Bench:
+    """An agent with a few tools that remember their calls."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.calls: list[Any] = []
+        self.broken: dict[str, Exception] = {}
+        self.at_once = self.most_at_once = 0
+        self.progress: list[Progress] = []
+        self.manager = StateManager(folder)
+        config = options.pop("config", AgentConfig())
+        self.agent = ResearchAgent({"echo": self.echo, "slow": self.slow, "plain": self.plain, "fails": self.fails},
+                                   config, self.manager, on_progress=self.progress.append, **options)
+
+    async def echo(self, value: Any = None) -> Any:
+        self.calls.append(value)
+        if isinstance(value, str) and value in self.broken:
+            raise self.broken[value]
+        return {"said": value}
+
+    async def slow(self, value: Any = None) -> Any:
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self.at_once -= 1
+        self.calls.append(value)
+        return value
+
+    def plain(self, value: Any = None) -> Any:
+        self.calls.append(value)
+        return [value, value]
+
+    async def fails(self, **_: Any) -> Any:
+        self.calls.append("fails")
+        raise ConnectionError("no route")
+
+    def run(self, *steps: WorkflowStep, session: str | None = None, **more: Any) -> WorkflowResult:
+        return asyncio.run(self.agent.execute_workflow(Workflow("w", "d", list(steps), **more), session))
+
+    def resume(self, session: str) -> WorkflowResult:
+        return asyncio.run(self.agent.resume_workflow(session))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+# ---- AC-001, AC-004: dependency order, results that flow, real concurrency
+
+
+def test_ac_004_results_flow_in_dependency_order(bench: Bench) -> None:
+    result = bench.run(step("b", arguments={"value": "${a.said}"}), step("a", arguments={"value": {"n": [1, 2]}}),
+                       step("c", arguments={"value": "n is ${b.said.n[1]}, whole ${a}"}))
+    assert result.success, result
+    assert bench.calls == [{"n": [1, 2]}, {"n": [1, 2]}, 'n is 2, whole {"said": {"n": [1, 2]}}']
+    assert result.results["b"] == {"said": {"n": [1, 2]}}
+    assert result.message == "Workflow 'w' completed successfully"
+    assert set(result.step_status.values()) == {StepStatus.COMPLETED}
+
+
+def test_ac_004_independent_steps_run_at_the_same_time(bench: Bench) -> None:
+    assert bench.run(*(step(name, "slow") for name in "abc"), step("d", "slow", depends_on=["a", "b"])).success
+    assert bench.most_at_once == 3
+    assert bench.calls[3] == "d"
+
+
+def test_ac_004_plain_functions_block_nobody(bench: Bench) -> None:
+    meeting = __import__("threading").Barrier(2, timeout=20)
+
+    def meet() -> str:
+        meeting.wait()
+        return "met"
+    bench.agent.tools = {"meet": meet}
+    result = bench.run(step("a", "meet", arguments={}), step("b", "meet", arguments={}))
+    assert result.results == {"a": "met", "b": "met"}
+
+
+def test_ac_005_progress_after_each_step(bench: Bench) -> None:
+    bench.run(step("a"), step("b", depends_on=["a"]))
+    assert [(one.step, one.status.value, one.done, one.total) for one in bench.progress] == [
+        ("a", "running", 0, 2), ("a", "completed", 1, 2), ("b", "running", 1, 2), ("b", "completed", 2, 2)]
+    [log] = list((bench.manager.state_dir / "logs").glob("*.log"))
+    text = log.read_text()
+    assert 'call a: echo({"value": "a"})' in text
+    assert "step b completed" in text
+
+
+# ---- AC-003: state
+
+
+def test_ac_003_state_is_cleaned_up_after_success_and_kept_when_asked(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.run(step("a"), session="s1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "runs"]
+    assert list((tmp_path / "runs").iterdir()) == []
+    kept = Bench(tmp_path, keep=True)
+    kept.run(step("a"), session="s1")
+    body = json.loads((tmp_path / "s1.json").read_text())
+    assert {"session_id": "s1", "workflow_name": "w", "status": "completed", "current_step": 1,
+            "completed_steps": ["a"], "step_results": {"a": {"said": "a"}}, "errors": []}.items() <= body.items()
+
+
+def test_ac_003_a_failed_session_is_resumed_where_it_was(bench: Bench) -> None:
+    bench.broken["b"] = ConnectionError("no route")
+    result = bench.run(step("a"), step("b", depends_on=["a"]), step("c", depends_on=["b"]), session="s1")
+    assert not result.success
+    assert result.message == "Critical step failed: b; go on with `garrison workflow resume s1`"
+    assert result.errors == ["Step 'b' failed: ConnectionError: no route"]
+    assert result.suggestions == ["b: see whether the service is up and reachable, then resume"]
+    assert result.results == {"a": {"said": "a"}}, "partial results are kept"
+    [session] = asyncio.run(bench.agent.list_sessions())
+    assert (session["session_id"], session["status"], session["current_step"]) == ("s1", "failed", 1)
+    bench.broken.clear()
+    again = bench.resume("s1")
+    assert again.success, again
+    assert bench.calls == ["a", "b", "b", "c"], "no completed step runs twice"
+    assert again.results == {name: {"said": name} for name in "abc"}
+    assert again.errors == []
+    assert asyncio.run(bench.agent.list_sessions()) == []
+
+
+def test_ac_003_what_was_under_way_beside_a_critical_failure_ends_and_nothing_new_begins(bench: Bench) -> None:
+    bench.broken["bad"] = ConnectionError("x")
+    result = bench.run(step("long", "slow"), step("bad"), step("after", depends_on=["long"]), session="s1")
+    assert not result.success
+    assert result.results == {"long": "long"}
+    bench.broken.clear()
+    assert bench.resume("s1").success
+    assert sorted(map(str, bench.calls)) == ["after", "bad", "bad", "long"]
+
+
+def test_ac_003_the_state_round_trips(tmp_path: Path) -> None:
+    manager = StateManager(tmp_path)
+    state = WorkflowState("s1", Workflow("w", "d", [step("a", timeout=5, critical=False)], {"k": 1}, {"q": "x"}),
+                          "failed", 1, ["a"], {"a": [1]}, ["e"], step_status={"a": StepStatus.COMPLETED},
+                          attempts={"a": 2}, suggestions=["s"])
+    asyncio.run(manager.save_state(state))
+    assert asyncio.run(manager.load_state("s1")) == state
+    assert asyncio.run(manager.load_state("s2")) is None
+    asyncio.run(manager.cleanup_state("s1"))
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_ac_003_what_cannot_be_read_is_told_and_left(bench: Bench) -> None:
+    bench.manager.state_dir.mkdir(exist_ok=True)
+    path = bench.manager.state_dir / "s1.json"
+    path.write_text("{")
+    with pytest.raises(StateLoadError, match="left in place"):
+        bench.resume("s1")
+    assert path.read_text() == "{"
+    assert asyncio.run(bench.agent.list_sessions())[0]["status"] == "corrupt"
+    with pytest.raises(StateLoadError, match="no session"):
+        bench.resume("s9")
+    with pytest.raises(StateLoadError, match="no session id"):
+        bench.resume("../s1")
+
+
+def test_two_workflows_at_once_on_one_home_and_one_session_once(bench: Bench) -> None:
+    async def scene() -> None:
+        gate = asyncio.Event()
+        bench.agent.tools = {"wait": gate.wait, "echo": bench.echo}
+        first = Workflow("w", "", [step("a", "wait", arguments={})])
+        one = asyncio.create_task(bench.agent.execute_workflow(first, "s1"))
+        while not bench.progress:
+            await asyncio.sleep(0.001)
+        assert (await bench.agent.execute_workflow(Workflow("v", "", [step("a")]), "s2")).success
+        with pytest.raises(AlreadyAlive):
+            await bench.agent.resume_workflow("s1")
+        gate.set()
+        assert (await one).success
+    asyncio.run(scene())
+
+
+# ---- AC-006: errors
+
+
+def test_ac_006_a_failure_that_is_not_critical_is_kept_and_what_refers_to_it_is_skipped(bench: Bench) -> None:
+    bench.broken["a"] = ValueError("bad")
+    result = bench.run(step("a", critical=False), step("b", arguments={"value": "${a.said}"}),
+                       step("c", arguments={"value": "${b.said}"}), step("d", depends_on=["a"]))
+    assert result.success
+    assert result.results == {"a": {"error": "ValueError: bad"}, "d": {"said": "d"}}
+    assert {name: one.value for name, one in result.step_status.items()} == {
+        "a": "failed", "b": "skipped", "c": "skipped", "d": "completed"}
+    assert result.message == "Workflow 'w' completed successfully, with 1 step that failed"
+    assert bench.calls == ["a", "d"]
+
+
+def test_ac_006_a_failure_that_may_pass_is_tried_again_and_one_that_cannot_is_not(bench: Bench) -> None:
+    tries = []
+
+    async def flaky() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError("later")
+        return "ok"
+
+    async def wrong(value: int) -> str:
+        raise TypeError("wrong")
+    bench.agent.tools = {"flaky": flaky, "wrong": wrong}
+    assert bench.run(step("a", "flaky", arguments={}, retry_count=2)).results == {"a": "ok"}
+    assert len(tries) == 3
+    result = bench.run(step("a", "wrong", arguments={"value": 1}, retry_count=2))
+    assert "TypeError" in result.errors[0]
+    assert [one.status for one in bench.progress].count(StepStatus.RUNNING) == 4
+
+
+def test_ac_006_the_agents_limit_of_retries_is_above_a_steps(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, config=AgentConfig(max_retries=1))
+    assert not bench.run(step("a", "fails", retry_count=5)).success
+    assert bench.calls == ["fails", "fails"]
+
+
+def test_ac_006_a_step_that_takes_too_long_fails(bench: Bench) -> None:
+    async def forever() -> None:
+        await asyncio.Event().wait()
+    bench.agent.tools = {"forever": forever}
+    began = time.monotonic()
+    result = bench.run(step("a", "forever", arguments={}, timeout=0.05))
+    assert "TimeoutError: no answer within 0.05 s" in result.errors[0]
+    assert "raise the step's timeout" in result.suggestions[0]
+    assert time.monotonic() - began < 10
+
+
+def test_a_session_that_takes_too_long_can_be_resumed(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    bench = Bench(tmp_path, config=AgentConfig(timeout_seconds=0.2))
+    bench.agent.tools = {"wait": gate.wait, "echo": bench.echo}
+    result = bench.run(step("a"), step("b", "wait", arguments={}, depends_on=["a"]), session="s1")
+    assert not result.success
+    assert "took too long" in result.message
+    assert result.results == {"a": {"said": "a"}}
+    bench.agent.config.timeout_seconds = 60
+    bench.agent.tools = {"wait": bench.slow, "echo": bench.echo}
+    assert bench.resume("s1").success
+    assert bench.calls == ["a", None]
+
+
+def test_a_result_that_cannot_be_kept_says_what_to_return(bench: Bench) -> None:
+    bench.agent.tools = {"odd": object}
+    result = bench.run(step("a", "odd", arguments={}))
+    assert "return text, numbers, lists and tables" in result.errors[0]
+
+
+# ---- references
+
+
+@pytest.mark.parametrize(("value", "means"), [
+    ("${a}", {"x": [{"n": 1}]}), ("${a.x}", [{"n": 1}]), ("${a.x[0].n}", 1), ("${a.x.0.n}", 1), ("${a.x[-1].n}", 1),
+    ("n=${a.x[0].n}!", "n=1!"), ("$${a}", "${a}"), ({"k": ["${a.x[0]}", 2]}, {"k": [{"n": 1}, 2]}),
+    ("${ my step.v }", "w"), ("${inputs.q}", None), (7, 7)])
+def test_references(value: Any, means: Any) -> None:
+    results = {"a": {"x": [{"n": 1}]}, "my step": {"v": "w"}, "inputs": {"q": None}}
+    assert resolve(value, results, {}) == means
+
+
+@pytest.mark.parametrize(("value", "why"), [
+    ("${a.y}", "a has no y; it has x"), ("${a.x[3]}", "a.x has no 3; it is a list of 1"),
+    ("${a.x[0].n.z}", "which has nothing within"), ("${lost.x}", "lost failed: why"), ("${no.x}", "names no step"),
+    ("${a[b]}", "cannot be read")])
+def test_a_reference_that_is_not_there_is_told_before_the_tool_is_called(value: str, why: str) -> None:
+    with pytest.raises(Exception, match=__import__("re").escape(why)):
+        resolve(value, {"a": {"x": [{"n": 1}]}}, {"lost": "failed: why"})
+
+
+def test_the_longest_name_that_fits_is_meant() -> None:
+    assert split("a.b.c", {"a", "a.b"}) == ("a.b", ["c"])
+    assert list(references({"k": ["${a.b} and ${c}", "$${d}"]})) == ["a.b", "c"]
+
+
+def test_a_missing_key_fails_the_step_without_a_call(bench: Bench) -> None:
+    result = bench.run(step("a"), step("b", arguments={"value": "${a.nothing}"}, retry_count=3))
+    assert not result.success
+    assert "a has no nothing; it has said" in result.errors[0]
+    assert bench.calls == ["a"]
+
+
+# ---- what cannot be meant
+
+
+@pytest.mark.parametrize(("steps", "why"), [
+    ([], "at least one step"), ([step("a"), step("a")], "two steps are called"),
+    ([step("inputs")], "cannot name a step"),
+    ([step("a", depends_on=["z"])], "depends on 'z'"), ([step("a", arguments={"v": "${z.k}"})], "names no step"),
+    ([step("a", depends_on=["b"]), step("b", depends_on=["a"])], "wait for each other"),
+    ([step("a", timeout=0)], "above 0"), ([step("a", retry_count=-1)], "from 0 to 100"),
+    ([step("a", arguments={"v": "${inputs.q}"})], "--set q=VALUE"),
+    ([step("a", arguments={"v": {1, 2}})], "arguments")])
+def test_what_cannot_be_meant_is_refused_before_anything_runs(bench: Bench, steps: list[Any], why: str) -> None:
+    with pytest.raises(Exception, match=why) as caught:
+        bench.run(*steps)
+    assert "\n" not in str(caught.value)
+    assert bench.calls == []
+
+
+def test_a_tool_that_is_not_there_is_refused(bench: Bench) -> None:
+    with pytest.raises(ToolNotFoundError, match="fly"):
+        bench.run(step("a", "fly"))
+
+
+@pytest.mark.parametrize(("body", "why"), [
+    ([], "table of fields"), ({"name": "w"}, "no steps"), ({"name": "w", "steps": [{}]}, "step 1 has no name"),
+    ({"name": "w", "steps": [{"name": "a", "tool": "t", "colour": 1}]}, "step 'a' has the unknown field colour"),
+    ({"name": "w", "steps": [{"name": "a", "tool": "t", "timeout": "5"}]}, "timeout cannot be '5'"),
+    ({"name": "w", "steps": [{"name": "a", "tool": "t", "retry_count": True}]}, "retry_count cannot be True")])
+def test_a_body_that_is_no_workflow_is_refused(body: Any, why: str) -> None:
+    with pytest.raises(WorkflowValidationError, match=why):
+        Workflow.from_data(body)
+
+
+def test_a_workflow_is_the_same_after_its_data() -> None:
+    steps = [step("a", critical=False, description="x"), step("b", depends_on=["a"])]
+    flow = Workflow("w", "d", steps, {"m": 1}, {"q": 2})
+    assert Workflow.from_data(json.loads(json.dumps(flow.to_data()))) == flow
+    assert validate(flow) == {"a": [], "b": ["a"]}

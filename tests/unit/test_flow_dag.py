@@ -106,7 +106,7 @@ def test_a_gate_that_was_skipped_does_not_count() -> None:
 
 
 def test_a_cycle_is_refused_with_its_place() -> None:
-    with pytest.raises(Refused, match="flow=dag, but .* wait for each other"):
+    with pytest.raises(Refused, match=r"flow=dag, but .* wait for each other"):
         Ride("flow=dag; start -> a -> b -> a; b -> exit")
     with pytest.raises(Refused, match="cannot begin at a: flow=dag begins at the start"):
         Ride("flow=dag; start -> a -> exit", at="a")

@@ -136,7 +136,8 @@ def test_skipped_and_partial_are_routed_as_success() -> None:
 
 
 def test_a_conditional_passes_status_and_label_through() -> None:
-    done = ride("""d [shape=diamond] start -> a -> d; d -> b [condition="preferred_label=MORE"]; d -> exit; b -> exit""",
+    done = ride("""d [shape=diamond] start -> a -> d; d -> b [condition="preferred_label=MORE"]
+                   d -> exit; b -> exit""",
                 {"a": Outcome(SUCCESS, "More")})
     assert done.ran == "a b"
     assert done.state.outcomes["d"].preferred_label == "More"

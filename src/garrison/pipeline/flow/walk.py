@@ -60,6 +60,9 @@ def give_up(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
         detail = f"no edge of {unit.id} fits its outcome {outcome.status}"
         if outcome.preferred_label:
             detail += f" (preferred label {outcome.preferred_label!r:.40})"
+        asked = [route.condition.text for route in unit.conditional if route.condition is not None]
+        if asked:
+            detail += f"; they ask for {' | '.join(asked)}"
         fail_branch(turn, branch, unit.id, "no_matching_edge", detail)
         return
     for target in unit.retry_targets:

@@ -40,8 +40,9 @@ class Place:
 
     `id` is stable and unique in a run: `impl#2` is the second visit, `fan#1/left/impl#1` a visit within a branch.
     `attempt` counts from 1 within the visit, `failed` those attempts that ended in a recorded failure. `branch` is the
-    context it sees. `delay_s` is how long to wait before this attempt may start. `reason` says why the node is tried
-    again and belongs into its prompt. `via` is the edge it was entered by, an index of `Program.edges` (-1: none).
+    context it sees. `delay_s` is how long to wait before this attempt may start. `reason` says why the node is tried or
+    visited again (a failed attempt, a failure it was sent back for) and belongs into its prompt. `via` is the edge it
+    was entered by, an index of `Program.edges` (-1: none).
     """
 
     id: str

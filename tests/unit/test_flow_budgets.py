@@ -93,6 +93,7 @@ def test_a_retry_is_the_next_attempt_at_the_same_place_with_the_reason() -> None
         run.fold(Finished("a#1", OK, attempt=1))
     assert run.go().result == "done"
     assert run.state.completed == ["start", "a", "exit"]
+    assert run.state.context()["internal.retry_count.a"] == 0
 
 
 def test_a_deterministic_failure_is_not_tried_again() -> None:

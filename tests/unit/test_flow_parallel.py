@@ -90,8 +90,8 @@ def test_a_branch_has_a_context_of_its_own_and_gives_back_what_it_wrote() -> Non
         run.state.contexts[place.branch]["deep"]["list"].append(place.node)
         return Outcome(SUCCESS, context_updates={"mine": place.node, place.node: 1})
 
-    run = Ride("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a -> a2 -> f; p -> b -> f; f -> exit", work,
-               context={"deep": {"list": []}, "kept": 1})
+    run = Ride("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a -> a2 -> f; p -> b -> f\n"
+               "f -> exit", work, context={"deep": {"list": []}, "kept": 1})
     run.go()
     assert seen["a2"]["mine"] == "a"
     assert "a" not in seen["b"]
@@ -187,7 +187,7 @@ def test_a_failed_parallel_with_a_plain_join_fails_the_run() -> None:
 
 
 def test_a_failed_parallel_follows_an_edge_that_asks_for_it() -> None:
-    run = ride('p [shape=component] start -> p; p -> {a b}; p -> mend [condition="fail"]; {a b} -> c -> exit; mend -> c',
+    run = ride('p [shape=component] start -> p -> {a b} -> c -> exit; p -> mend [condition="fail"]; mend -> c',
                dict.fromkeys("ab", no()))
     assert (run.result, run.ran) == ("done", "a b mend c")
 
@@ -280,8 +280,8 @@ def test_a_join_that_is_an_exit() -> None:
 
 
 def test_a_branch_that_goes_back_to_its_parallel_has_left_it() -> None:
-    run = ride('p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit; a -> p [condition="fail"]',
-               {"a": no()})
+    run = ride('p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit\n'
+               'a -> p [condition="fail"]', {"a": no()})
     assert run.state.context()["parallel.results"][0]["failure_reason"] == "branch_left_parallel"
     assert run.result == "done"
 
@@ -297,6 +297,13 @@ def test_a_gate_within_a_branch_counts_at_the_exit() -> None:
     run = ride("""p [shape=component] f [shape=tripleoctagon] a [goal_gate=true, retry_target=p]
                   start -> p -> {a b} -> f -> exit; a -> f [condition="fail"]""", {"a": [no(), no("2"), OK]})
     assert (run.result, run.state.redirects, run.trace.count("b")) == ("done", 2, 3)
+
+
+def test_a_gate_that_was_cancelled_does_not_count() -> None:
+    run = Ride("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] a [goal_gate=true]"
+               "start -> p -> {a b} -> f -> exit")
+    run.finish(run.state.in_flight["p#1/b/b#1"])
+    assert run.result == "done"
 
 
 # ---- loading in the middle

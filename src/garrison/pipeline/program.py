@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from garrison.errors import GarrisonError, Refused
-from garrison.pipeline.condition import Condition, ConditionSyntax, keys_of, normal_label, parse_condition
+from garrison.pipeline.condition import Condition, ConditionSyntax, normal_label, parse_condition
 from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, flag, number, one_line, place, seconds, text
 from garrison.pipeline.joins import Join, find_join
 from garrison.pipeline.retry import NO_RETRY, RetryPolicy, policy_of
@@ -132,11 +132,6 @@ def compile_graph(graph: Graph, *, flow: str | None = None, max_steps: int | Non
         raise Refused(_line(graph, error.line, error.column, error.message)) from None
 
 
-def asks_for(condition: Condition | None, key: str) -> bool:
-    """Whether a condition looks at `key`."""
-    return condition is not None and key in keys_of(condition)
-
-
 def _compile(graph: Graph, flow: str | None, max_steps: int | None) -> Program:
     flow = flow or text(graph.attrs, "flow") or "walk"
     if flow not in ("walk", "dag"):
@@ -145,6 +140,9 @@ def _compile(graph: Graph, flow: str | None, max_steps: int | None) -> Program:
     if len(starts) != 1 or not exits:
         raise Refused(_line(graph, 1, 1, "a graph needs one start node (shape=Mdiamond) and an exit (shape=Msquare); "
                                          f"this one has {len(starts)} and {len(exits)}"))
+    for node in graph.nodes.values():
+        if set(node.id) & set("/#"):
+            raise Refused(_line(graph, node.line, node.column, f"node id {node.id!r:.60} has a / or #; rename it"))
     handlers = {node.id: node.handler for node in graph.nodes.values()}
     edges = tuple(_route(graph, index, edge, handlers) for index, edge in enumerate(graph.edges))
     units = _units(graph, edges, handlers, flow)

@@ -13,6 +13,7 @@ from garrison.pipeline.flow.turn import Turn
 from garrison.pipeline.flow.walk import gate_open, known_outcome
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
 from garrison.pipeline.program import CONDITIONAL
+from garrison.pipeline.status import ACTIVE
 
 
 def enter(turn: Turn, move: Move) -> None:
@@ -90,7 +91,9 @@ def _settle_edge(turn: Turn, source: str, target: str, index: int, *, taken: boo
     left = state.waiting_for.get(target, turn.program.indegree[target]) - 1
     state.waiting_for[target] = left
     if not left:
-        state.queue.append(Move(ROOT, target, index))
+        # What the graph calls active was begun before: it comes first.
+        begun = turn.program.initial.get(target) == ACTIVE
+        (state.queue.appendleft if begun else state.queue.append)(Move(ROOT, target, index))
 
 
 def _skip(turn: Turn, node: str) -> None:

@@ -49,7 +49,8 @@ class Suspended:
 class Resumed:
     """A run that waited, or that a budget or a person stopped, goes on.
 
-    `max_steps` replaces the budget. `again` also takes up a run that failed at a node: that node is visited again.
+    `max_steps` replaces the budget (that of a run that is running, too). `again` also takes up a run that failed at a
+    node: that node is visited again.
     """
 
     max_steps: int | None = None
@@ -86,7 +87,7 @@ def event_to_data(event: Event) -> dict[str, Any]:
         value = getattr(event, key)
         if isinstance(value, Outcome):
             found[key] = value.to_data()
-        elif value:
+        elif value is not None and value is not False and value != "":
             found[key] = value
     return found
 

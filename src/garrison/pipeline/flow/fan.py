@@ -75,8 +75,7 @@ def _start_more(turn: Turn, found: Fan) -> None:
         key = found.todo.pop(0)
         found.running.append(key)
         move = found.starts[key]
-        last = bare(turn.state.branches[found.branch].last)
-        turn.open_branch(move.branch, turn.state.contexts[found.branch], last, found.node)
+        turn.open_branch(move.branch, turn.state.contexts[found.branch], Outcome(SUCCESS), found.node)
         turn.change.branches.append(("started", move.branch))
         turn.change.followed.append((found.branch, turn.program.edges[move.via]))
         turn.state.queue.append(move)

@@ -105,33 +105,37 @@ def _restarted(turn: Turn, event: Restarted) -> None:
 
 def _resumed(turn: Turn, event: Resumed) -> None:
     state = turn.state
-    failed = state.status == FAILED
-    if not failed and state.status != WAITING:
-        raise ForbiddenTransition("the run", state.status, RUNNING, ())
-    if failed and (not state.resumable or (state.resumable == "again" and not event.again)):
+    failed, node, how = state.status == FAILED, state.node, state.resumable
+    if failed and (not how or (how == "again" and not event.again)):
         raise ForbiddenTransition(f"the run ({state.reason})", FAILED, RUNNING, ())
-    turn.become(RUNNING)
+    if state.status != RUNNING:
+        turn.become(RUNNING)
     if event.max_steps is not None:
         state.max_steps = event.max_steps
-    if failed:
-        node, again = state.node, state.resumable == "again"
-        state.reason = state.detail = state.node = state.resumable = ""
-        # Whoever stopped the run also stopped what was in flight: those attempts are lost, not failed.
-        for place in list(state.in_flight.values()):
-            turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0))
-        if again:
-            _again(turn, node)
-    state.detail = ""
+    state.reason = state.detail = state.node = state.resumable = ""
+    if not failed:
+        return
+    # Whoever stopped the run also stopped what was in flight: those attempts are lost, not failed.
+    for place in list(state.in_flight.values()):
+        turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0))
+    if how == "again":
+        _again(turn, node)
 
 
 def _again(turn: Turn, node: str) -> None:
-    turn.state.repeated.clear()
-    turn.state.redirects = 0
+    """Visit the node that failed the run once more; within a parallel, the outermost parallel."""
+    state = turn.state
+    state.repeated.clear()
+    state.redirects = 0
     if turn.program.flow == "dag":
         dag.again(turn)
-    else:
-        last = turn.state.outcomes.get(node)
-        turn.enqueue(ROOT, node, None, last.failure_reason if last else "")
+        return
+    node = next((fan.node for fan in state.fans.values() if fan.branch == ROOT), node)
+    for path in [one for one in state.branches if one != ROOT]:
+        del state.branches[path], state.contexts[path]
+    state.fans.clear()
+    last = state.outcomes.get(node)
+    turn.enqueue(ROOT, node, None, last.failure_reason if last else "")
 
 
 def _in_flight(turn: Turn, place_id: str, attempt: int) -> Any:

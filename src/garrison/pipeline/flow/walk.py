@@ -10,7 +10,7 @@ from garrison.pipeline.flow import fan
 from garrison.pipeline.flow.routing import choose
 from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place
 from garrison.pipeline.flow.turn import Turn
-from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.pipeline.outcome import FAIL, PARTIAL, SUCCESS, Outcome
 from garrison.pipeline.program import CONDITIONAL, EXIT, FAN_IN, PARALLEL, START, Unit
 
 MAX_REDIRECTS = 3
@@ -129,10 +129,10 @@ def gate_open(turn: Turn, gate: str) -> bool:
 
     A partial success counts where the node says allow_partial.
     """
-    outcome = turn.state.outcomes.get(gate)
-    if outcome is None or outcome.status == SUCCESS:
+    if not turn.state.visits.get(gate):
         return True
-    return outcome.status == "partial_success" and turn.program.units[gate].allow_partial
+    status = turn.state.outcomes[gate].status
+    return status == SUCCESS or (status == PARTIAL and turn.program.units[gate].allow_partial)
 
 
 def _redirect(turn: Turn, gate: str) -> None:

@@ -87,7 +87,7 @@ def _rig(at: int, how: str) -> None:
 
 @pytest.fixture
 def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Life]]:
-    """Makes places for runs, each in a directory of its own. What a power cut leaves is not asked: nothing is synced."""
+    """Makes places for runs, each in its own directory. What a power cut leaves is not asked: nothing is synced."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _descriptor: None)
     monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)

@@ -45,6 +45,9 @@ from garrison.records import atomic
 
 CHECKPOINT_EVERY = 0.5
 """Seconds between two writings of checkpoint.json at least; the journal has every step."""
+_QUICK = 0.005
+"""Seconds within which a plain handler must have returned to be called without a thread the next time; while it runs
+so, nothing else happens in this loop."""
 _STEER = "intervention.md"
 
 
@@ -111,6 +114,8 @@ class Driver:
         self._settled = 0
         self._dirty: dict[str, None] = {}
         self._saved_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._quick: dict[str, bool] = {}
         self._began = time.monotonic()
         self._told_threads: set[str] = set()
         self._left: set[asyncio.Task[Any]] = set()
@@ -123,7 +128,7 @@ class Driver:
         self.take_change(change)
         if self.options.resumed:
             self._inherited = {place.id for place in change.started}
-        self.checkpoint()
+        self._checkpoint_soon()
         try:
             while not self.state.ended and not self.how:
                 await self._turn()
@@ -277,10 +282,14 @@ class Driver:
     async def _invoke(self, call: Call, *, alone: bool) -> Any:
         handler = self.registry.get(call.node.handler)
         assert handler is not None  # checked before the run began
-        if is_async(handler) or (alone and self.options.own_loop):
+        if is_async(handler):
+            return await handler(call)  # type: ignore[misc]
+        kind, began = call.node.handler, time.monotonic()
+        if alone and self.options.own_loop and self._quick.get(kind):
             value: Any = handler(call)
         else:
             value = await in_thread(lambda: handler(call))
+        self._quick[kind] = time.monotonic() - began < _QUICK
         return await value if inspect.isawaitable(value) else value
 
     def _may_rest(self, place_id: str) -> bool:
@@ -313,8 +322,7 @@ class Driver:
             self.stream.emit("CheckpointSaved", seq=self.hold.journal.seq)
             self.hold.journal.compact(self.hold.begun, self.state.to_data)
         self.stream.flush()
-        if time.monotonic() - self._saved_at >= CHECKPOINT_EVERY:
-            self.checkpoint()
+        self._checkpoint_soon()
 
     def take_change(self, change: Change) -> None:
         """Begin and end what the machine says."""
@@ -349,16 +357,25 @@ class Driver:
 
     # ---- what is derived ---------------------------------------------------------------------------------------------
 
-    def checkpoint(self, *, durable: bool = False) -> None:
-        """Write checkpoint.json and the status of the nodes that ended since; tell whoever observes the run."""
-        self._saved_at = time.monotonic()
-        if self.hold is None and self.options.on_checkpoint is None:
-            return
-        found = checkpoint_of(self.program, self.state, self.scope.run, self.how)
+    def _checkpoint_soon(self) -> None:
+        """Write the checkpoint now, or when it is time for the next."""
         if self.options.on_checkpoint is not None:
-            self.options.on_checkpoint(found)
+            self.options.on_checkpoint(checkpoint_of(self.program, self.state, self.scope.run, self.how))
+        due = self._saved_at + CHECKPOINT_EVERY - time.monotonic()
+        if due <= 0:
+            self.checkpoint()
+        elif self._timer is None and self.hold is not None:
+            self._timer = asyncio.get_running_loop().call_later(due, self.checkpoint)
+
+    def checkpoint(self, *, durable: bool = False) -> None:
+        """Write checkpoint.json and the status of the nodes that ended since."""
+        self._saved_at = time.monotonic()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self.hold is None:
             return
+        found = checkpoint_of(self.program, self.state, self.scope.run, self.how)
         folder = self.hold.folder
         for place in found["in_flight"]:
             call = self._working[place["id"]].call if place["id"] in self._working else None

@@ -351,7 +351,7 @@ def _interrupted(driver: Driver, place: Place) -> None:
     if driver.hold is not None and node.handler in ("tool", "codergen"):
         from garrison.pipeline.handlers.tool import end_left
 
-        end_left(driver.hold.folder.node(place.node))
+        end_left(driver.hold.folder.root, place.node)
     policy = text(node.attrs, "on_resume", "rerun")
     if flag(node.attrs, "side_effecting") and policy == "fail":
         why = f"{place.node} was interrupted, has side effects, and says on_resume=fail"

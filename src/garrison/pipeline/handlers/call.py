@@ -68,8 +68,8 @@ class Scope:
 class Call:
     """One call of a handler: a node's attempt, with what it may see and use."""
 
-    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "carried", "context", "edge", "graph", "idle", "node",
-                 "place", "resumed", "run", "session")
+    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "carried", "context", "edge", "graph", "idle",
+                 "node", "place", "resumed", "run", "session")
 
     def __init__(self, node: Node, place: Place, context: Mapping[str, Any], run: Scope, *,
                  edge: Edge | None = None, carried: Carried | None = None, folder: Callable[[], Path] | None = None,

@@ -86,8 +86,7 @@ async def _supervised(call: Call, actions: list[str], telemetry: Mapping[str, An
         seen = {"stack.child.cycle": cycle, **telemetry} if "observe" in actions else {"stack.child.cycle": cycle}
         call.emit("ManagerCycle", cycle=cycle, child=dict(telemetry))
         if "steer" in actions and (cycle - 1) * interval - steered >= cooldown:
-            _steer(call, telemetry)
-            steered = (cycle - 1) * interval
+            steered = (cycle - 1) * interval if _steer(call, telemetry) else steered
         if stop is not None and holds(stop, Outcome(SUCCESS), {**call.context, **seen}):
             return Outcome(SUCCESS, notes=f"the stop condition held in cycle {cycle}", context_updates=seen)
         if child is not None:
@@ -137,16 +136,18 @@ def _stop(call: Call) -> Condition | Outcome | None:
         return failed(f"manager.stop_condition of {call.node.id}: {error}")
 
 
-def _steer(call: Call, telemetry: Mapping[str, Any]) -> None:
-    """Leave the manager's prompt where the child works now; its agents are told of it from then on."""
+def _steer(call: Call, telemetry: Mapping[str, Any]) -> bool:
+    """Leave the manager's prompt where the child works now, and for its next agent; False while it has not begun."""
     node, directory = telemetry.get("stack.child.current_node"), telemetry.get("stack.child.directory")
     if not node or not directory:
-        return
+        return False
     from garrison.pipeline.run_files import RunFolder
 
-    folder = atomic.make_directory(RunFolder(Path(directory)).node(str(node)))
-    atomic.write(folder / "intervention.md", call.prompt.encode(), durable=False)
+    child = RunFolder(Path(directory))
+    for folder in (child.root, atomic.make_directory(child.node(str(node)))):
+        atomic.write(folder / "intervention.md", call.prompt.encode(), durable=False)
     call.emit("ManagerSteered", child=str(node))
+    return True
 
 
 def _elsewhere(call: Call) -> dict[str, Any]:

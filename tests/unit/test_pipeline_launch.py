@@ -72,7 +72,7 @@ REFUSED = [
     (f"{ENDS} a [type=magic] start -> a -> end", "unknown type 'magic'"),
     (f"{ENDS} start -> {{a b}} -> end", "say flow=dag (all of them) or flow=walk (one)"),
     (f"{ENDS} start -> a -> b -> end a -> end", "node a has several edges out"),
-    (f"flow=dag {ENDS} start -> a -> end a -> b [condition=\"x\ny ==\"]", "edge a -> b"),
+    (f"flow=dag {ENDS} start -> a -> end a -> b [condition=\"x\ny ==\"]", "condition_syntax"),
     (f"flow=dag {ENDS} start -> a -> b -> a -> end", "(dag_cycle)"),
     (f"{ENDS} p [shape=component] start -> p -> {{a b}} a -> end b -> b", "branches never meet"),
     (f"{ENDS} a [status=nope] start -> a -> end", "(status_known)"),

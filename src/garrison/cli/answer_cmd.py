@@ -1,4 +1,4 @@
-"""`garrison answer NODE TEXT`: what an agent asked is answered; it goes on where it was."""
+"""`garrison answer NODE TEXT`: what an agent or a gate of the pipeline asked is answered; it goes on where it was."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import click
 from garrison.cli import resolve, which
 from garrison.cli.home_cmd import home_option, run_option
 from garrison.cli.output import say
-from garrison.errors import NotFound
-from garrison.layers.run_state import fold
+from garrison.errors import NotFound, Refused
+from garrison.layers.run_state import RunState, fold
+from garrison.pipeline import gates
 from garrison.records import journal, signals
 from garrison.records import run as run_records
 from garrison.records.names import Key
@@ -26,19 +27,35 @@ from garrison.system.clock import SystemClock
 @run_option
 @home_option
 def answer(node: str, text: str, run: str | None, home: str | None) -> None:
-    """Answer what the agent of NODE asked (`garrison status` shows it); TEXT becomes its next message."""
+    """Answer what NODE asks (`garrison status` shows it).
+
+    For an agent TEXT becomes its next message. For a gate it is the label of an edge, its key, or the node it leads to;
+    anything else is refused with the options.
+    """
     store = Store(find_home(home))
     chosen = which.run_of_node(store, node, run)
     files = RunFiles(store.home, chosen)
     state = fold(journal.read_all(files.journal))
-    open_ = state.questions.get(node)
+    open_ = _of_gate(state, node, text) or state.questions.get(node)
     launch = run_records.load(run_records.Launch, files.launch)
     if open_ is None or launch is None:
         raise NotFound(f"{node} of run {chosen} has not asked anything; `garrison status {chosen}` shows what it does")
     target = {"role": "guardian", "name": launch.pipeline_id}
     signals.post(store.home, Signal(
         fresh_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0}, target, "INPUT_RESPONSE", chosen,
-        SystemClock().utc(), node, state.nodes[node].attempt, {"question_id": open_["id"], "text": text}))
+        SystemClock().utc(), node, state.nodes[node].attempt if node in state.nodes else 0,
+        {"question_id": open_["id"], "text": text}))
     living = resolve.is_living(store, Key("guardian", launch.pipeline_id, chosen))
     when = "" if living else f" as soon as run {chosen} goes on: `garrison launch --resume {chosen}`"
     say(f"{node} is told{when}")
+
+
+def _of_gate(state: RunState, node: str, text: str) -> dict[str, str] | None:
+    """The question of an open gate, the one that waits longest; Refused, with its options, if `text` is none."""
+    open_ = gates.waiting_for(state.gates.values(), node)
+    if not open_:
+        return None
+    wrong = gates.objection(open_[0], text)
+    if wrong:
+        raise Refused(wrong)
+    return {"id": open_[0]["place"]}

@@ -13,7 +13,7 @@ from garrison.merge.entry import Entry
 from garrison.merge.state import Pause
 
 PLACES: Mapping[str, str] = {"validated": "merged", "impl_complete": "landing", "active": "working",
-                             "failed": "failed", "pending": "waiting"}
+                             "failed": "failed", "pending": "waiting", "skipped": "skipped"}
 """Node status → the word for people, in the order of the progress bar."""
 PARKED = "parked"
 """The place of a node under way that is parked."""
@@ -58,6 +58,8 @@ class Facts:
     """Of its agent, in this attempt."""
     waits_for: Sequence[str] = ()
     """Predecessors that have not landed."""
+    unreached: bool = False
+    """Whether the walk has not come to it so far."""
     blocked_by: Sequence[str] = ()
     """Failed nodes that keep it from ever beginning."""
     busy: int = 0
@@ -99,7 +101,10 @@ def _waiting(facts: Facts) -> str:
         return f"did not begin; the run is {facts.over}"
     if facts.waits_for:
         return f"waits for {', '.join(facts.waits_for)}"
-    return f"waits for a free agent, {facts.busy} at work"
+    if facts.unreached:
+        return "the pipeline has not come here"
+    again = f" (again, since {first_line(facts.reason)})" if facts.reason else ""
+    return f"waits for a free agent, {facts.busy} at work{again}"
 
 
 def _working(facts: Facts) -> str:
@@ -173,4 +178,5 @@ _QUEUE: Mapping[str, Callable[[Entry, int], str]] = {
 """Status of a merge entry → what its node waits for."""
 
 _WORDS: Mapping[str, Callable[[Facts], str]] = {
-    "pending": _waiting, "active": _working, "impl_complete": _landing, "validated": _merged, "failed": _failed}
+    "pending": _waiting, "active": _working, "impl_complete": _landing, "validated": _merged, "failed": _failed,
+    "skipped": _failed}

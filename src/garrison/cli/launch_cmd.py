@@ -36,6 +36,7 @@ GROUPS = {
     "What runs, and where": ("target_dir", "base", "run", "pipeline_id", "new"),
     "Going on with a run": ("resume", "onto"),
     "Trees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "allow_foreign_imports"),
+    "The way through the graph": ("auto_approve", "max_steps"),
     "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
 }
 """Title in the help → options; the others follow under `Options`."""
@@ -70,6 +71,9 @@ GROUPS = {
 @click.option("--dry-run", is_flag=True, help="Check graph, repository and gate, say what would run, start nothing.")
 @click.option("--onto", is_flag=True, help="With --resume: go on although the target branch was rewritten.")
 @click.option("--new", is_flag=True, help="A new run although one of this pipeline and repository is unfinished.")
+@click.option("--auto-approve", is_flag=True, help="Gates for people take their default, else their first option.")
+@click.option("--max-steps", type=click.IntRange(1),
+              help="Nodes the flow may visit (default: the graph's max_steps, else 500); with --resume: from now on.")
 @click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports a checkout.")
 @click.option("--json", "as_json", is_flag=True, help="Progress as one JSON object a line.")
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, detach: bool,
@@ -85,6 +89,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         if pipeline or target_dir:
             raise UsageError("--resume RUN stands alone: the run keeps its pipeline and target")
         resumed = preparing.check_resume(world, resume, onto=onto)
+        if options["max_steps"]:
+            launching.allow_steps(world, resumed, options["max_steps"])
         _note_queue(world, resumed)
         _go(world, resumed, [*flags, "--resume"], detach=detach)
         return

@@ -19,7 +19,8 @@ from garrison.cli import pipeline_more, pipeline_run
 from garrison.cli.home_cmd import home_option
 from garrison.cli.pipeline_places import is_place
 from garrison.errors import NotFound, Refused
-from garrison.layers.run_state import fold
+from garrison.layers.run_state import RunState, fold
+from garrison.pipeline.gates import asked_in_words
 from garrison.pipeline.graph import DialectError, Graph
 from garrison.pipeline.launch import plan_run
 from garrison.pipeline.lint import ERROR, Finding, errors, lint
@@ -85,16 +86,32 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     files = RunFiles(find_home(home), check_run(run))
     if not files.graph.is_file():
         raise NotFound(f"no run {run} with a graph in {find_home(home)}; `garrison status` lists the runs")
-    graph, nodes = parse_file(files.graph), fold(read_all(files.journal)).nodes
+    graph, state = parse_file(files.graph), fold(read_all(files.journal))
+    bodies = status_of_nodes(state)
     if dot:
-        click.echo(to_dot(graph, {name: {"status": node.status, "attempt": str(node.attempt)}
-                                  for name, node in nodes.items()}), nl=False)
+        click.echo(to_dot(graph, {name: {key: str(body[key]) for key in ("status", "attempt", "outcome", "visits")
+                                         if body.get(key)} for name, body in bodies.items()}), nl=False)
     elif as_json:
-        click.echo(json.dumps({name: asdict(node) for name, node in nodes.items()}, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(bodies, indent=2, ensure_ascii=False))
     else:
-        _print_table(("node", "status", "attempt", "commit", "reason"),
-                     [(name, node.status, str(node.attempt), node.commit[:10], node.reason.partition("\n")[0])
-                      for name, node in nodes.items()])
+        _print_table(("node", "status", "attempt", "visits", "outcome", "commit", "reason"),
+                     [(name, body["status"], str(body.get("attempt", "")), str(body["visits"] or ""),
+                       " ".join(filter(None, (body["outcome"], body["label"]))), body.get("commit", "")[:10],
+                       body.get("reason", "").partition("\n")[0]) for name, body in bodies.items()])
+
+
+def status_of_nodes(state: RunState) -> dict[str, dict[str, Any]]:
+    """Node → how it stands: tasks as the guardian has them, gates that are open or answered; with its latest outcome in
+    the flow, the label it chose, and how often it came to an end. Pure."""
+    found: dict[str, dict[str, Any]] = {name: asdict(node) for name, node in state.nodes.items()}
+    for name in state.outcomes:
+        found.setdefault(name, {"status": "answered"})
+    for gate in state.gates.values():
+        found[gate["node"]] = {"status": "waiting", "reason": asked_in_words(gate)}
+    for name, body in found.items():
+        told = state.outcomes.get(name, {})
+        body |= {"outcome": told.get("status", ""), "label": told.get("label", ""), "visits": told.get("ends", 0)}
+    return found
 
 
 for _command in (pipeline_more.parse, pipeline_run.run, pipeline_run.resume, pipeline_run.fork, pipeline_more.handlers,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.errors import GarrisonError
 from garrison.layers.run_state import RunState
 from garrison.layers.runner_policy import RunnerFacts
 from garrison.merge.entry import Entry
@@ -113,13 +114,28 @@ class RunLook:
                 return state
         return None
 
-    def waiting(self, statuses: Mapping[str, str]) -> dict[str, tuple[list[str], tuple[str, ...]]]:
-        """For each pending task: those it waits for, and the failed ones that keep it from ever beginning."""
+    @property
+    def plan(self) -> RunPlan:
+        """The run's plan; what its launch allows does not matter here."""
         from garrison.layers.plans import plan_of
 
         if self._plan is None:
             self._plan = plan_of(self.files)
-        plan, blocked = self._plan, blocked_by(self._plan, statuses)
+        return self._plan
+
+    @property
+    def walks(self) -> bool:
+        """Whether its pipeline follows one edge after the other; False where the graph cannot be read."""
+        try:
+            return self.plan.flow == "walk"
+        except (GarrisonError, OSError):
+            return False
+
+    def waiting(self, statuses: Mapping[str, str]) -> dict[str, tuple[list[str], tuple[str, ...]]]:
+        """For each pending task: those it waits for, and the failed ones that keep it from ever beginning."""
+        plan, blocked = self.plan, blocked_by(self.plan, statuses)
+        if plan.flow != "dag":
+            return {}
         return {name: ([one for one in plan.predecessors.get(name, ()) if one in plan.tasks
                         and statuses.get(one) != "validated"], blocked.get(name, ()))
                 for name, status in statuses.items() if status == "pending"}

@@ -20,7 +20,8 @@ from garrison.cli.run_look import RunLook
 from garrison.cli.status_nodes import UNFINISHED, Nodes, place_of
 from garrison.errors import GarrisonError
 from garrison.layers.lost_journal import refuse_lost
-from garrison.layers.run_state import RunState
+from garrison.layers.run_state import NodeState, RunState
+from garrison.pipeline.gates import asked_in_words
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
@@ -79,6 +80,7 @@ class Gatherer:
         known = launch or _unknown(run)
         return {
             "run_id": run, "status": status, "reason": state.reason,
+            "waiting": status == "running" and waits(state), "gates": gates_told(state),
             "merged": counts["merged"], "total": len(state.nodes), "counts": counts,
             "pipeline_id": known.pipeline_id, "repo": known.repo, "base": known.base, "adhoc": known.adhoc,
             "created_at": known.created_at, "age_s": self._age(known.created_at),
@@ -120,6 +122,22 @@ class Gatherer:
 
     def _age(self, since: str) -> float | None:
         return max(0.0, self.observer.clock.time() - from_iso(since)) if since else None
+
+
+def waits(state: RunState) -> bool:
+    """Whether nothing of a run goes on but by a word from outside. Pure."""
+    def moves(node: NodeState) -> bool:
+        """Whether it is at work, or about to begin again."""
+        return node.status in ("active", "impl_complete") or (node.status == "pending" and bool(node.step))
+
+    return bool(state.gates) and not any(moves(node) for node in state.nodes.values())
+
+
+def gates_told(state: RunState) -> list[dict[str, Any]]:
+    """The open gates of a run, with what each waits for in words. Pure."""
+    return [{"node": gate["node"], "place": gate["place"], "kind": gate["kind"], "text": gate["text"],
+             "options": [one["label"] for one in gate["options"]], "signal": gate["signal"],
+             "deadline": gate["deadline"] or None, "doing": asked_in_words(gate)} for gate in state.gates.values()]
 
 
 def shown(bodies: Sequence[Mapping[str, Any]], also: Container[str] = ()) -> set[str]:

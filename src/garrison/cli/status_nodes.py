@@ -100,7 +100,8 @@ class Nodes:
         return {"node": name, **vars(node), "place": place_of(self.state, name), "doing": doing(facts),
                 "parked": self._parked(name), "asks": asks(facts),
                 "phase": facts.phase, "agent_phase": agent.get("phase", ""),
-                "signs": signs, "attempts": 1 if never else 1 + self.launch.max_rework, "deaths": facts.deaths,
+                "signs": signs, "attempts": node.first + (0 if never else self.launch.max_rework),
+                "deaths": facts.deaths,
                 "lives": {"runner": runner.get("incarnation", 0), "agent": agent.get("incarnation", 0)}}
 
     def _signs(self, name: str, node: NodeState, task: Task | None) -> dict[str, Any] | None:
@@ -121,6 +122,7 @@ class Nodes:
         entry, ahead = place(self.queue, self.look.run, name, node.attempt)
         waits_for, blocked_by = self.waiting.get(name, ((), ()))
         rests = parked(self.state, name)
+        unreached = node.status == "pending" and not node.step and self.under_way and self.look.walks
         return Facts(
             node.status, node.attempt, node.reason, node.commit, runner.get("phase", ""),
             held=self.state.held.get(name), parked=rests.why if rests else "",
@@ -132,7 +134,7 @@ class Nodes:
             asked=self.state.questions.get(name, {}).get("text", ""), waits=self._waits(name, node),
             job=heard.job if heard and runner.get("living") else "",
             deaths=sum(one.counts for one in self.deaths.get(full, ())), waits_for=waits_for,
-            blocked_by=blocked_by, busy=self.body["counts"]["working"], entry=entry, ahead=ahead,
+            unreached=unreached, blocked_by=blocked_by, busy=self.body["counts"]["working"], entry=entry, ahead=ahead,
             pause=self.queue.pause if self.queue else None)
 
     def _parked(self, name: str) -> dict[str, Any] | None:

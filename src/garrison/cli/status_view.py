@@ -17,16 +17,16 @@ from garrison.cli.paint import Line, Span, fit, raw, span, table, wrapped
 from garrison.system import screen
 
 COLOURS: Mapping[str, str] = {
-    "merged": "good", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim", "parked": "due",
-    "done": "good", "running": "busy", "new": "dim", "stopped": "due", "corrupt": "bad",
+    "merged": "good", "skipped": "dim", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",
+    "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "corrupt": "bad",
     "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "elsewhere": "due",
 }
 """Word → style."""
 BLOCKS: Mapping[str, str] = {"merged": "█", "landing": "▓", "working": "▒", "failed": "!", "waiting": "░",
-                             "parked": "p"}
+                             "parked": "p", "skipped": "-"}
 """Place of a node → its part of the bar; each can be told without colours."""
 WORDS: Mapping[str, str] = {"merged": "merged", "landing": "waiting to land", "working": "working",
-                            "failed": "failed", "waiting": "waiting", "parked": "parked"}
+                            "failed": "failed", "waiting": "waiting", "parked": "parked", "skipped": "skipped"}
 BAR = 30
 """Columns of a progress bar, at most."""
 RUNS = ("RUN", "STATUS", "MERGED", "PIPELINE", "BEGUN", "REPOSITORY", "REASON")
@@ -37,7 +37,7 @@ LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 
 def overview(bodies: Sequence[Mapping[str, Any]], columns: int | None) -> list[Line]:
     """A line a run."""
-    rows = [(span(body["run_id"], "head"), _word(body["status"]), span(merged(body)), span(body["pipeline_id"]),
+    rows = [(span(body["run_id"], "head"), _word(stands(body)), span(merged(body)), span(body["pipeline_id"]),
              span(age(body["age_s"]) and f"{age(body['age_s'])} ago"), span(body["repo"]),
              span(first_line(body["reason"]))) for body in bodies]
     return table(RUNS, rows, columns, least=12)
@@ -60,12 +60,14 @@ def merged(body: Mapping[str, Any]) -> str:
 
 
 def _head(body: Mapping[str, Any], columns: int | None) -> Iterator[Line]:
-    yield from wrapped(summary(body), columns, COLOURS.get(body["status"], "head"))
+    yield from wrapped(summary(body), columns, COLOURS.get(stands(body), "head"))
     if body["total"]:
         yield _bar(body["counts"], body["total"], columns)
     if body["queue"]:
         yield from wrapped(f"the merge queue is paused ({body['queue']['paused']}): "
                            f"{first_line(body['queue']['detail'])}", columns, "due")
+    for gate in body["gates"]:
+        yield from wrapped(f"{gate['node']} {gate['doing']}", columns, "due")
     if body["hint"]:
         yield from wrapped(body["hint"], columns, "due")
     for problem in body["problems"]:
@@ -74,8 +76,13 @@ def _head(body: Mapping[str, Any], columns: int | None) -> Iterator[Line]:
 
 def summary(body: Mapping[str, Any]) -> str:
     """A run in one sentence."""
-    return (f"run {body['run_id']}: {body['status']}, {merged(body)}" + ("" if body["adhoc"] else " merged")
+    return (f"run {body['run_id']}: {stands(body)}, {merged(body)}" + ("" if body["adhoc"] else " merged")
             + (f"; {first_line(body['reason'])}" if body["reason"] else ""))
+
+
+def stands(body: Mapping[str, Any]) -> str:
+    """How a run stands, in one word: `waiting` if it runs, and only people and signals from outside are waited for."""
+    return "waiting" if body["waiting"] else str(body["status"])
 
 
 def _bar(counts: Mapping[str, int], total: int, columns: int | None) -> Line:
@@ -167,6 +174,7 @@ def changes(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> list[str]:
     lines = [summary(new)] if old is None or summary(old) != summary(new) else []
     if new["hint"] and (old is None or old["hint"] != new["hint"]):
         lines.append(new["hint"])
+    lines += [f"{gate['node']} {gate['doing']}" for gate in new["gates"] if old is None or gate not in old["gates"]]
     lines += [problem for problem in new["problems"] if old is None or problem not in old["problems"]]
     return lines + [_told(node) for node in new["nodes"] if before.get(node["node"]) != _told(node)]
 

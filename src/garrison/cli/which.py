@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from garrison.cli import resolve
-from garrison.errors import GarrisonError, NotFound
+from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key, check_node, check_run
 from garrison.records.run import RunFiles, runs
@@ -39,8 +40,8 @@ def nodes_of(home: Path, run: str) -> list[str]:
     names: dict[str, None] = {}
     try:
         for entry in read_all(files.journal):
-            named = entry.data.get("nodes", {}) if entry.kind == "snapshot" else (
-                [entry.data["node"]] if entry.kind == "node" else [])
+            named = [*entry.data.get("nodes", {}), *entry.data.get("outcomes", {})] if entry.kind == "snapshot" else (
+                [entry.data["node"]] if entry.kind in ("node", "gate") else [])
             names |= dict.fromkeys(named)
     except (GarrisonError, KeyError):
         pass  # an unreadable journal is told by `status`; the folders are names enough here
@@ -68,3 +69,20 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
 def lives(store: Store, key: Key) -> bool:
     """Whether somebody works on a node: its runner or its agent."""
     return resolve.is_living(store, key) or resolve.is_living(store, Key("orchestrator", key.name, key.run))
+
+
+def run_with_guardian(store: Store, run: str | None) -> str:
+    """The run that is meant: the one given, else the only one whose guardian lives, else the only one.
+
+    NotFound if there is none; Refused with the list if several could be meant.
+    """
+    if run is not None:
+        return known_run(store.home, run)
+    guardians = [key for key in store.keys(Identity) if key.role == "guardian"]
+    living = sorted({key.run for key in guardians if resolve.is_living(store, key)})
+    found = living or runs(store.home)
+    if not found:
+        raise NotFound(f"no run in {store.home}; `garrison status` lists the runs")
+    if len(found) > 1:
+        raise Refused(f"several runs could be meant: {', '.join(found)}; say which with --run")
+    return found[0]

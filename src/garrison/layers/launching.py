@@ -18,15 +18,16 @@ from garrison.layers.loop import HELD
 from garrison.layers.one_look import judge_once
 from garrison.layers.preparing import LOCALE, taken
 from garrison.layers.world import World, layer_argv
-from garrison.records import atomic
+from garrison.records import atomic, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, fit_run, launcher
 from garrison.records.run import Launch
+from garrison.records.signals import Signal
 from garrison.settings import homes_list, trees_root
 from garrison.supervise.lease import Wish, marker
 from garrison.supervise.replace import replace_life
-from garrison.supervise.start import take_lease
+from garrison.supervise.start import fresh_id, take_lease
 from garrison.system import user_manager
 from garrison.system.environment import held_back
 from garrison.system.git import Git, validate_repository
@@ -95,6 +96,14 @@ def lease_launcher(world: World, run: str) -> Identity:
                 raise AlreadyAlive(f"another launcher of run {run} is alive by now; `garrison status {run}` shows it"
                                    ) from error
     return take_lease(world.observer, Wish(key, metadata=why), world.timing.spawn_deadline)
+
+
+def allow_steps(world: World, launch: Launch, steps: int) -> None:
+    """Tell the guardian how many nodes the flow may visit when the run goes on."""
+    signals.post(world.home, Signal(
+        fresh_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0},
+        {"role": "guardian", "name": launch.pipeline_id}, "GUIDANCE", launch.run_id, world.clock.utc(), None, 0,
+        {"action": "budget", "max_steps": steps}))
 
 
 def _succession(old: Identity, verdict: Verdict) -> str:

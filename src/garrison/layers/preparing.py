@@ -64,6 +64,8 @@ class Request:
     max_rework: int = 2
     terminal: str = "auto"
     new: bool = False
+    auto_approve: bool = False
+    max_steps: int | None = None
     allow_foreign_imports: bool = False
 
 
@@ -81,7 +83,7 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
     text = _read(request.pipeline)
     notices.wanted(world.home)
     graph = parse(text, str(request.pipeline))
-    plan = plan_run(graph)
+    plan = plan_run(graph, max_steps=request.max_steps)
     repo = validate_repository(request.target)
     git = Git(repo)
     git.check_branch_space()
@@ -99,7 +101,8 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
         max_rework=request.max_rework,
         terminal=request.terminal, path=world.environ.get("PATH", os.defpath),
         locale={name: world.environ[name] for name in LOCALE if name in world.environ},
-        graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "")
+        graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "", auto_approve=request.auto_approve,
+        max_steps=request.max_steps)
     _refuse_unfinished(world, launch, request)
     launch = _with_gate(world, launch, git, request, plan, say)
     return Prepared(launch, text, plan)

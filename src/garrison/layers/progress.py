@@ -13,6 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from garrison.pipeline.gates import asked_in_words
 from garrison.system.screen import clean
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry
 
 _WORDS = {"pending": "waiting", "active": "an agent works on it", "impl_complete": "done, waiting to be merged",
-          "validated": "merged", "failed": "FAILED"}
+          "validated": "merged", "failed": "FAILED", "skipped": "skipped"}
 _LONG = 300
 """Characters of what somebody said, in one line."""
 
@@ -82,7 +83,7 @@ def describe(kind: str, data: dict[str, Any]) -> str:
 
 def _node(data: dict[str, Any]) -> str:
     if data["status"] == "pending":
-        return ""
+        return ""  # its attempt will be told when it begins
     reason = _brief(data.get("reason", ""))
     if data["status"] == "active" and data.get("attempt", 1) > 1:
         return f"{data['node']}: attempt {data['attempt']}, since {reason or 'it was asked for'}"
@@ -93,12 +94,29 @@ def _node(data: dict[str, Any]) -> str:
 def _signal(data: dict[str, Any]) -> str:
     if data.get("effect"):
         return _node(data["effect"])
+    if data.get("flow"):
+        return _flow(data["flow"])
     if data.get("question"):
         return f"{data['node']} asks: {shortened(data['question']['text'])}  (garrison answer {data['node']} 'TEXT')"
     if data.get("type") == "ORCHESTRATOR_CRASHED" and data.get("why") != "stopped":
         why = f" ({_brief(data['why'])})" if data.get("why") else ""
         return f"orchestrator-{data['node']} died{why}; its runner looks after it"
     return ""
+
+
+def _gate(data: dict[str, Any]) -> str:
+    return "" if data.get("closed") else f"{data['node']} {shortened(asked_in_words(data))}"
+
+
+def _flow(data: dict[str, Any]) -> str:
+    """Only what its nodes do not tell themselves."""
+    if data.get("event") == "timed_out":
+        return "the pipeline's time is used up"
+    outcome = data.get("outcome") or {}
+    label = outcome.get("preferred_label")
+    if not label:
+        return ""
+    return f"{data['node']}: {shortened(label)}"
 
 
 def _run(data: dict[str, Any]) -> str:
@@ -129,7 +147,7 @@ def shortened(line: str) -> str:
 
 
 _TELLERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
-    "node": _node, "signal": _signal, "run": _run, "spawn": _spawn,
+    "node": _node, "signal": _signal, "run": _run, "spawn": _spawn, "gate": _gate, "flow": _flow,
     "note": lambda data: f"{data['who']} waits for you: {data['text']}",
     "death": lambda data: f"{_stem(data)} life {data['incarnation']} died: {data['why']}",
     "park": lambda data: f"{_stem(data)} was given up: {data['why']}",

@@ -1,0 +1,120 @@
+"""Graphs that branch, loop, run side by side and wait for people, in real runs with command agents."""
+
+from __future__ import annotations
+
+import json
+
+from support import Place, git, load, wait_for
+
+ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
+
+
+def node(name: str, command: str, attributes: str = "", kind: str = "command") -> str:
+    """A node's statement with its shell command quoted."""
+    quoted = command.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name} [{kind}="{quoted}"{attributes and ", " + attributes}];'
+
+
+def dot(place: Place, *statements: str, attributes: str = "") -> str:
+    """A graph's file."""
+    path = place.root / "crew.dot"
+    path.write_text("\n".join([f"digraph crew {{ {attributes}", ENDS, *statements, "}", ""]))
+    return str(path)
+
+
+def said(**what: object) -> str:
+    """Shell that says something for the pipeline."""
+    return f"echo '{json.dumps(what)}' > \"$GARRISON_RESULT_FILE\""
+
+
+def subjects(place: Place) -> list[str]:
+    """What was merged, oldest first."""
+    return git(place.repo, "log", "--first-parent", "--reverse", "--format=%s", f"{place.start}..main").splitlines()
+
+
+def test_a_loop_goes_round_until_the_test_is_green_and_says_what_was_red(place):
+    """The test is red after the first visit; the second begins at the tip, is told why, and passes. What it says of
+    itself decides the way and is read by the node after it."""
+    graph = dot(
+        place,
+        node("implement", 'if test -e code.txt; then cp "$GARRISON_PROMPT_FILE" told.txt; echo right > code.txt; '
+             'else echo wrong > code.txt; fi'),
+        node("check", "grep right code.txt || { echo the code is wrong; exit 1; }", "shape=parallelogram",
+             "tool_command"),
+        "ok [shape=diamond];",
+        node("ship", said(preferred_label="loud", context_updates={"ship.port": 8080})),
+        node("loud", 'cp "$GARRISON_CONTEXT_FILE" context.json'), node("quiet", "echo never > quiet.txt"),
+        "start -> implement -> check -> ok; ok -> implement [condition=\"outcome=fail\"];",
+        "ok -> ship [condition=\"outcome=success\"]; ship -> quiet [label=quiet, weight=9]; ship -> loud [label=Loud];",
+        "{quiet loud} -> exit;")
+    assert place.finish(place.launch(graph, "r1")) == 0, place.told()
+    nodes = place.nodes()
+    assert {name: (one["status"], one["attempt"]) for name, one in nodes.items()} == {
+        "implement": ("validated", 2), "check": ("validated", 2), "ship": ("validated", 1), "loud": ("validated", 1),
+        "quiet": ("pending", 1)}
+    told = git(place.repo, "show", "main:told.txt")
+    assert "check failed" in told and "the code is wrong" in told
+    assert git(place.repo, "show", "main:code.txt") == "right"
+    context = json.loads(git(place.repo, "show", "main:context.json"))
+    assert context["ship.port"] == 8080 and context["preferred_label"] == "loud"
+    assert sum("garrison/r1/implement" in one for one in subjects(place)) == 2
+    assert place.hook("runner-implement")["phase"] == "merged"
+    place.check_left()
+    rows = json.loads(place.command("pipeline", "status", "r1", "--json").stdout)
+    assert (rows["check"]["outcome"], rows["check"]["visits"], rows["ship"]["label"]) == ("success", 2, "loud")
+    assert 'visits=2' in place.command("pipeline", "status", "r1", "--dot").stdout.replace('"', "")
+
+
+def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(place):
+    graph = dot(
+        place, "fan [shape=component]; join [shape=tripleoctagon]; ask [shape=hexagon, label=\"Ship it?\"];",
+        node("slow", f"{place.hold('slow')}; echo slow > slow.txt"), node("yes", "echo yes > yes.txt"),
+        node("no", "echo no > no.txt"), node("last", "ls > all.txt"),
+        "hear [type=wait.signal, signal=deployed];",
+        "start -> fan -> {slow ask}; ask -> yes [label=\"[Y] Yes\"]; ask -> no [label=\"[N] No\"];",
+        "{slow yes no} -> join -> hear -> last -> exit;")
+    child = place.launch(graph, "r1")
+    place.arrived("slow")
+    gate = wait_for("the gate is open", lambda: [one["data"] for one in place.journal() if one["kind"] == "gate"])[0]
+    assert (gate["node"], gate["text"]) == ("ask", "Ship it?")
+    place.kill("guardian-crew")
+    status = json.loads(place.command("status", "r1", "--json").stdout)
+    told = place.command("status", "r1").stdout
+    assert "garrison answer ask LABEL, one of [Y] Yes, [N] No" in told
+    assert not (status[0] if isinstance(status, list) else status)["waiting"]
+    wrong = place.command("answer", "ask", "Perhaps")
+    assert wrong.returncode == 1 and "[Y] Yes, [N] No" in wrong.stderr
+    assert place.command("answer", "ask", "y").returncode == 0
+    wait_for("yes lands", lambda: place.nodes().get("yes", {}).get("status") == "validated")
+    assert place.nodes()["slow"]["status"] == "active"
+    assert place.command("answer", "ask", "n").returncode == 1
+    place.free("slow")
+    wait_for("it waits for the signal", lambda: "waits for the signal deployed" in place.command("status", "r1").stdout)
+    assert place.command("status", "r1").stdout.startswith("run r1: waiting")
+    assert place.command("stop", "r1").returncode == 0
+    child.wait()
+    assert place.status() == "stopped"
+    assert place.command("signals", "send", "deployed", "7").returncode == 0
+    assert place.finish(place.resume()) == 0, place.told()
+    assert set(git(place.repo, "show", "main:all.txt").split()) >= {"slow.txt", "yes.txt"}
+    assert "no" not in {name for name, one in place.nodes().items() if one["status"] == "validated"}
+    place.check_left()
+    assert len(subjects(place)) == 3
+
+
+def test_a_retry_is_told_why_and_a_goal_gate_sends_the_run_back(place):
+    """`a` fails once and is tried again; the goal `check` is not met at the exit, so the run goes back to `a`."""
+    graph = dot(
+        place,
+        node("a", 'case $GARRISON_ATTEMPT in 1) echo no network >&2; exit 3;; 2) cp "$GARRISON_PROMPT_FILE" why.txt;; '
+             '*) cp "$GARRISON_PROMPT_FILE" goal.txt;; esac', "max_retries=1"),
+        node("check", "test -e goal.txt", "shape=parallelogram, goal_gate=true, retry_target=a, on_error=continue",
+             "tool_command"),
+        "start -> a -> check -> exit;")
+    assert place.finish(place.launch(graph, "r1")) == 0, place.told()
+    assert {name: (one["status"], one["attempt"]) for name, one in place.nodes().items()} == {
+        "a": ("validated", 3), "check": ("validated", 2)}
+    assert "no network" in git(place.repo, "show", "main:why.txt")
+    assert "goal gate check ended as fail" in git(place.repo, "show", "main:goal.txt")
+    task = load(place.home / "runs/r1/nodes/a/2/task.json")
+    assert task["rework_reason"] and "internal.retry_count.a" in task["context"]

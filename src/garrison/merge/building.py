@@ -70,7 +70,8 @@ class Builder:
             found = self._build(entry, parent, names, len(chosen) + 1)
             if isinstance(found, Progress):
                 return found
-            if found.commit is not None and found.commit != parent:
+            if found.commit is not None and found.commit != parent and not (
+                    built and found.tree == built[-1].tree):  # behind its like it may prove to be landed already
                 chosen.append(entry)
                 built.append(found)
             elif not chosen:

@@ -60,7 +60,7 @@ def matrix(queue: MergeQueue) -> Matrix:
     names = [(entry.id, queue.target) for entry in waiting]
     names += [(one.id, other.id) for one, other in combinations(waiting, 2)]
     oids = {queue.target: tip, **{entry.id: entry.oid for entry in waiting}}
-    results = queue.git.merge_trees([(oids[against], oids[name]) for name, against in names])
+    results = queue.git.merge_pairs([(oids[against], oids[name]) for name, against in names])
     pairs = tuple(Pair(name, against, tuple(result.conflicts), result.reason)
                   for (name, against), result in zip(names, results, strict=True) if result.tree is None)
     return Matrix(queue.target, tip, tuple(entry.id for entry in waiting), pairs, gone)

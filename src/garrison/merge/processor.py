@@ -49,6 +49,8 @@ class MergeProcessor:
         self.trials = Trials(self.pen, trees / self.git.key, environment, held_back)
         self.early, self.most = Early(self.pen, self.builder), most
         self._lock: LifeLock | None = None
+        self._untidy = False
+        """Whether something was done since pins were last looked at."""
 
     @property
     def epoch(self) -> int:
@@ -93,6 +95,11 @@ class MergeProcessor:
             Checkout(self.git, path).recover()
         failpoint.here("recover")
         self.trials.adopt(state)
+        self._tidy(state)
+
+    def _tidy(self, state: QueueState) -> None:
+        """Drop the pins of entries that came to their end without us: superseded, cancelled, or before a crash."""
+        self._untidy = False
         pins = (ref.removeprefix(f"{PINS}/").split("/") for ref in self.git.refs(f"{PINS}/"))
         entries = [state.entries[parts[0]] for parts in pins if len(parts) == 2 and parts[0] in state.entries]
         self.pen.drop_pins(entries)
@@ -107,11 +114,13 @@ class MergeProcessor:
         """Do one small thing. What a person asked for meanwhile is met at the next one."""
         before = self.pen.state().seq
         try:
-            return self._step()
+            done = self._step()
         except ForbiddenTransition:
             if self.queue.state.seq == before:
                 raise
-            return Progress("overtaken")
+            done = Progress("overtaken")
+        self._untidy |= isinstance(done, Progress)
+        return done
 
     def _step(self) -> Progress | Wait:
         state = self.pen.state()
@@ -163,6 +172,8 @@ class MergeProcessor:
         return sizing.width(len(os.sched_getaffinity(0)), ready(state).gate_cores)
 
     def _nothing(self, state: QueueState) -> Wait:
+        if self._untidy:
+            self._tidy(state)
         for entry in state.unfinished():
             if entry.status == "landing_blocked":
                 return Wait("blocked", entry.reason)

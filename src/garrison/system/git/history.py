@@ -183,7 +183,7 @@ class History(Call):
         half = len(theirs) // 2  # one of them ended git
         return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
 
-    def merge_trees(self, pairs: Sequence[tuple[str, str]]) -> list[MergeResult]:
+    def merge_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[MergeResult]:
         """Merge many pairs of commits in one call, to know what conflicts: the trees are not promised to anyone.
 
         The first pair that git cannot merge at all ends such a call; that one is asked for by itself.
@@ -193,7 +193,7 @@ class History(Call):
             asked = "".join(f"{ours} {theirs}\n" for ours, theirs in pairs[len(found):])
             told = self.run("merge-tree", "--write-tree", "--stdin", "-z", "--name-only", "--no-messages", text=asked,
                             check=False).out.split("\0")
-            found += _told(told)
+            found += _told_pairs(told)
             if len(found) < len(pairs):
                 found.append(self.merge_tree(*pairs[len(found)]))
         return found
@@ -213,7 +213,7 @@ class History(Call):
         return self.run("commit-tree", tree, *links, "-F", "-", text=message, extra=who, durable=True).out.strip()
 
 
-def _told(parts: Sequence[str]) -> list[MergeResult]:
+def _told_pairs(parts: Sequence[str]) -> list[MergeResult]:
     """What `merge-tree --stdin -z` says: of each merge `1` or `0`, the tree, the paths in conflict, an empty part."""
     found, at = [], 0
     while "" in parts[at:-1]:

@@ -3,9 +3,9 @@
     python -m tests.queue_storm [--kills 1000] [--seed 1] [--each 40] [--keep]
 
 The rule of this room: what is done is drawn from the seed; what the queue made of it is judged by `queue_checker`,
-which asks no garrison code, and by what each branch deserves (`DESERTS`). A processor is a forked process that works until it
-is killed: at a random moment, at a failpoint, or while it is stopped and another one has taken its place. Every
-`--each` kills the queue is left in peace until it rests, judged, and another repository is begun.
+which asks no garrison code, and by what each branch deserves (`DESERTS`). A processor is a forked process that works
+until it is killed: at a random moment, at a failpoint, or while it is stopped and another one has taken its place.
+Every `--each` kills the queue is left in peace until it rests, judged, and another repository is begun.
 Exit code 0: nothing was lost, landed twice, untested or recorded otherwise than it happened, and nothing is left.
 """
 

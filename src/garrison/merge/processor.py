@@ -24,6 +24,7 @@ from garrison.merge.steps import Progress, Wait
 from garrison.merge.trying import Trials, ready
 from garrison.records import atomic
 from garrison.records.life import LifeLock
+from garrison.system.git.repository import collecting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from garrison.merge.state import Outcome, QueueState
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
+
+GC_SECONDS = 0.2
+"""How often it is looked whether git's gc is over."""
 
 
 class MergeProcessor:
@@ -149,6 +153,9 @@ class MergeProcessor:
             self.trials.keep((), state)
         if not line and not waiting:
             return self._nothing(state)
+        if collecting(self.git.common):
+            return Wait("ref_locked", f"git gc runs in {self.queue.repo}, and might remove what is built meanwhile",
+                        seconds=GC_SECONDS)
         tip = self.pen.tip()
         if tip is None:
             return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")

@@ -6,19 +6,17 @@ command's module, attribute and help line.
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
-from click.shell_completion import CompletionItem
 
 from garrison.cli.home_cmd import home_option
+from garrison.cli.lazy import LazyGroup
 from garrison.cli.output import INTERRUPTED, guarded, say, tell
-from garrison.errors import NotFound, Refused
+from garrison.errors import Refused
 
 COMMANDS = {
     "launch": ("launch_cmd", "launch", "Run a pipeline on a repository, or go on with an unfinished run."),
@@ -50,48 +48,6 @@ COMMANDS = {
 """Command → (module of garrison.cli, attribute, help line)."""
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the table's order."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None if there is none."""
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        name = f"garrison.cli.{module}"
-        try:
-            command: click.Command = getattr(importlib.import_module(name), attribute)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            raise NotFound(f"`{cmd_name}` is not part of this garrison") from error
-        return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str],
-                        ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant; a typo is told what is nearest."""
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, 1, 0.5)
-            ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {near[0]!r}?" if near else
-                                                    "`garrison --help` lists what there is"))
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The help lines of the table; nothing is imported for them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The table's names; nothing is imported for them."""
-        found = [CompletionItem(name, help=line) for name, (_, _, line) in COMMANDS.items()
-                 if name.startswith(incomplete)]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
-
-
 EPILOG = """\b
 Examples:
   garrison launch work.dot --target-dir ~/src/project --gate "make test"
@@ -104,7 +60,7 @@ Completion:
 """
 
 
-@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, table=COMMANDS, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="garrison")
 @home_option
 def garrison(home: str | None) -> None:

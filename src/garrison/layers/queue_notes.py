@@ -21,7 +21,7 @@ _SHOWN = 5
 def waiting_of_others(world: World, launch: Launch) -> str:
     """One line about entries of runs that are not under way, which will land while this one is; '' for none."""
     queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock)
-    living = _under_way(world)
+    living = under_way(world)
     return note([entry for entry in queue.state.unfinished() if entry.run not in living | {launch.run_id}])
 
 
@@ -35,7 +35,7 @@ def note(entries: list[Entry]) -> str:
             f"{more}; `garrison merge-queue cancel ID` withdraws one")
 
 
-def _under_way(world: World) -> set[str]:
+def under_way(world: World) -> set[str]:
     """Runs of which any layer lives; one whose records cannot be read counts as such, for nobody knows."""
     found = set()
     for key in world.store.keys(Identity):

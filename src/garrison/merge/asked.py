@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound, Refused, UsageError
+from garrison.merge import guard
+from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, WITHDRAWABLE, Entry
-from garrison.merge.state import ASKED, Config, Pause
+from garrison.merge.state import ASKED, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,6 +220,14 @@ def reconfigure(queue: MergeQueue, **changes: object) -> Config:
                     raise Refused(f"{entry.id} is landing; say it again")
                 if entry.status in BEGUN:
                     queue.append("state", {"entry": entry.id, "status": "queued", "reason": "the gate was changed"})
+        if new.guard != old.guard:
+            _set_guard(queue, new.guard)
         queue.record(new)
         return new
+
+
+def _set_guard(queue: MergeQueue, up: bool) -> None:
+    if not queue.place.brief:
+        raise Refused(f"{queue.target} is guarded where it lies: protect the branch on its server")
+    (guard.put_up if up else guard.take_down)(queue.git, queue.place.ref)
 

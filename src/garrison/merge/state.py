@@ -96,6 +96,12 @@ class Pause:
         """Whether a person asked for it; then nothing but a person's word lifts it."""
         return self.reason == ASKED
 
+    def told(self) -> str:
+        """One line for people, and what they can do."""
+        if self.asked:
+            return f"the queue is paused: {self.detail}; `garrison merge-queue resume` lets it go on"
+        return f"the queue is paused: {self.reason}: {self.detail}"
+
 
 @dataclass(frozen=True)
 class Outcome:

@@ -1,0 +1,218 @@
+"""`garrison merge-queue cancel`, `hold`, `release`, `retry`, `pause`, `resume`, `config`, `doctor`: what a person says.
+
+Each prints as JSON what it came to. The rule of this room: said while a processor works or while none does, it is the
+same; what it means stands in `merge.asked`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from garrison.cli.helping import Explained
+from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli.merge_queue_where import queue_of, repo_option, show_ok, target_option, the_queue
+from garrison.cli.output import say, show_json, show_table
+from garrison.errors import Refused
+from garrison.merge import asked
+from garrison.merge.config import CLEANING, Config
+from garrison.merge.entry import STRATEGIES
+from garrison.settings import find_home, trees_root
+
+_repo = click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
+                     help="The repository it is of, to be sure.")
+
+
+@click.command("cancel", cls=Explained, examples=(
+    ("garrison merge-queue cancel add_tests-1-0f3a9c21", "its branch stays"),
+))
+@click.argument("entry")
+@_repo
+@json_option
+@home_option
+def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
+    """Withdraw an entry: its branch stays and does not land, and its node, if it has one, fails.
+
+    A test under way is ended. Refused for one that is landing, or over.
+    """
+    queue, found = queue_of(entry, repo_root, home)
+    show_ok(entry=queue.cancel(found.id, "withdrawn by a person").to_dict())
+
+
+@click.command("hold", cls=Explained, examples=(
+    ('garrison merge-queue hold add_tests --reason "wait for the release"', "it keeps its place"),
+))
+@click.argument("entry")
+@click.option("--reason", default="", help="Why, for whoever looks.")
+@_repo
+@json_option
+@home_option
+def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
+    """Keep an entry from being judged until it is released; the others go on.
+
+    A test under way is ended. What replaces it while it is held is held too.
+    """
+    queue, found = queue_of(entry, repo_root, home)
+    show_ok(entry=asked.hold(queue, found.id, " ".join(reason.split())).to_dict())
+
+
+@click.command("release", cls=Explained, examples=(
+    ("garrison merge-queue release add_tests", "it waits for its turn again"),
+))
+@click.argument("entry")
+@_repo
+@json_option
+@home_option
+def release_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
+    """Let a held entry go on, from the place it had."""
+    queue, found = queue_of(entry, repo_root, home)
+    show_ok(entry=asked.release(queue, found.id).to_dict())
+
+
+@click.command("retry", cls=Explained, examples=(
+    ("garrison merge-queue retry add_tests", "the same commit, after a flaky gate or a mended target"),
+))
+@click.argument("entry")
+@_repo
+@json_option
+@home_option
+def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
+    """Enqueue the commit of a failed entry again, as the next attempt at its node.
+
+    For a branch with new commits say `enqueue`. Refused while the run that it is of goes on: that decides itself.
+    """
+    queue, found = queue_of(entry, repo_root, home)
+    if found.recipient and found.run in _under_way(home):
+        raise Refused(f"{found.id} is of run {found.run}, which goes on and decides itself about {found.node}; "
+                      f"`garrison why {found.node} --run {found.run}` tells what it does")
+    again = asked.retry(queue, found.id)
+    tip = queue.git.branch_tip(found.branch)
+    if tip and tip != again.oid:
+        say(f"note: {found.branch} is at {tip[:10]} now and {again.id} at {again.oid[:10]}; `enqueue` takes the former")
+    show_ok(entry=again.to_dict())
+
+
+def _under_way(home: str | None) -> set[str]:
+    from garrison.layers.queue_notes import under_way
+    from garrison.layers.world import World
+
+    return under_way(World.real(find_home(home)))
+
+
+@click.command("pause", cls=Explained, examples=(
+    ('garrison merge-queue pause --reason "release day"', "enqueueing goes on"),
+))
+@click.option("--reason", default="", help="Why, for whoever looks.")
+@repo_option
+@target_option
+@json_option
+@home_option
+def pause_command(reason: str, repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
+    """Judge and land nobody until a person says `resume`; entries may still be enqueued.
+
+    A test under way ends by itself, and its verdict is kept.
+    """
+    queue = the_queue(repo_root, target, home)
+    pause = asked.pause(queue, " ".join(reason.split()))
+    show_ok(target=queue.target, pause={"reason": pause.reason, "detail": pause.detail})
+
+
+@click.command("resume", cls=Explained, examples=(
+    ("garrison merge-queue resume", "after `pause`, or once gate and target are mended"),
+))
+@repo_option
+@target_option
+@json_option
+@home_option
+def resume_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
+    """Lift whatever pause there is; what made the queue pause itself is tried again."""
+    queue = the_queue(repo_root, target, home)
+    pause = asked.resume(queue)
+    if pause is None:
+        say(f"the queue of {queue.target} was not paused")
+    show_ok(target=queue.target, was={"reason": pause.reason, "detail": pause.detail} if pause else None)
+
+
+@click.command("config", cls=Explained, examples=(
+    ("garrison merge-queue config", "what is recorded"),
+    ('garrison merge-queue config --gate "make test" --timeout 600', "what tests a merged tree, and how long at most"),
+    ("garrison merge-queue config --strategy squash --guard", "one commit a branch, and nobody else moves the target"),
+))
+@repo_option
+@target_option
+@click.option("--gate", metavar="CMD", help="Command that tests a merged tree.")
+@click.option("--no-gate", is_flag=True, help="Land without any test.")
+@click.option("--setup", metavar="CMD", help="Command that makes a tree ready for the gate; '' for none.")
+@click.option("--lock-file", "lock_files", multiple=True, metavar="PATH",
+              help="File whose content decides when set-up runs again; repeatable.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+              help="How long gate or set-up may take.")
+@click.option("--strategy", type=click.Choice(STRATEGIES), help="How branches land that say nothing else.")
+@click.option("--clean", type=click.Choice(CLEANING), help="What is removed from the tree before each test.")
+@click.option("--keep", multiple=True, metavar="PATTERN", help="Files that stay whatever is cleaned; '' for none.")
+@click.option("--guard/--no-guard", default=None, help="Keep everybody else from moving the target, by a hook.")
+@json_option
+@home_option
+def config_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None, **said: Any) -> None:
+    """Show what the queue of a target runs, or record it; without options nothing is changed.
+
+    With another gate, what was begun is judged anew by that.
+    """
+    if said["gate"] and said["no_gate"]:
+        raise click.UsageError("--gate and --no-gate exclude each other")
+    queue = the_queue(repo_root, target, home)
+    changes = _changes(said)
+    config = asked.reconfigure(queue, **changes) if changes else queue.state.config or Config()
+    if as_json or changes:
+        show_json({"repository": str(queue.repo), "target": queue.target, "recorded": queue.state.config is not None,
+                   **config.record()})
+    else:
+        show_table(("SETTING", "VALUE"), [(name, _plain(value)) for name, value in config.record().items()])
+
+
+def _changes(said: dict[str, Any]) -> dict[str, Any]:
+    """The settings that were said, as the record has them."""
+    found = {name: said[name] for name in ("timeout", "strategy", "clean", "guard") if said[name] is not None}
+    found |= {name: tuple(one for one in said[name] if one) for name in ("lock_files", "keep") if said[name]}
+    if said["gate"]:
+        found |= {"gate": said["gate"], "no_gate": False}
+    if said["no_gate"]:
+        found |= {"gate": None, "no_gate": True}
+    if said["setup"] is not None:
+        found["setup"] = said["setup"] or None
+    return found
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
+
+
+@click.command("doctor", cls=Explained, examples=(
+    ("garrison merge-queue doctor", "after a crash, or when something looks wrong; harmless at any time"),
+))
+@repo_option
+@target_option
+@json_option
+@home_option
+def doctor_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
+    """Repair what a crash left of a queue, and say what was done and what is left to a person.
+
+    Exit code 1 if something is left. `garrison doctor` looks after the rest of the home.
+    """
+    from garrison.merge.mending import mend
+
+    queue = the_queue(repo_root, target, home)
+    found = mend(queue, Path(trees_root()))
+    if as_json:
+        show_json({"target": queue.target, "findings": [one.to_dict() for one in found]})
+    else:
+        show_table(("DONE", "WHAT"), [("mended" if one.mended else "left", one.what) for one in found],
+                   f"nothing is wrong with the queue of {queue.target}")
+    if any(not one.mended for one in found):
+        raise Refused("something is left to you; see above")
+
+

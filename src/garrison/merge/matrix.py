@@ -1,0 +1,66 @@
+"""Who conflicts with whom: every waiting entry against the target's tip, and every two against each other.
+
+By the pinned commits, in one call of git, without a checkout. Two that conflict with each other may each land; the
+second to come will be answered with the conflict then. Nothing is recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import Refused
+from garrison.merge.queue import PINS, pin
+
+if TYPE_CHECKING:
+    from garrison.merge.queue import MergeQueue
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A conflict of `entry` with the target or with another entry, in these files."""
+
+    entry: str
+    against: str
+    files: tuple[str, ...]
+    reason: str
+
+    def told(self) -> str:
+        """The files in one line, or why there are none."""
+        return ", ".join(self.files) or self.reason
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All conflicts at `tip`; `entries` were looked at, `gone` could not be, because their commit is gone."""
+
+    target: str
+    tip: str
+    entries: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    gone: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON's shape."""
+        body = asdict(self)
+        body["conflicts"] = body.pop("pairs")
+        return body
+
+
+def matrix(queue: MergeQueue) -> Matrix:
+    """Look at all unfinished entries of `queue`; Refused if the target does not exist."""
+    tip = queue.place.tip()
+    if tip is None:
+        raise Refused(f"branch {queue.target} does not exist in {queue.repo}; create it, or name another with --target")
+    unfinished = queue.state.unfinished()
+    pinned = queue.git.refs(f"{PINS}/")
+    waiting = [entry for entry in unfinished if pin(entry.id, "head") in pinned or queue.git.rev(entry.oid)]
+    gone = tuple(entry.id for entry in unfinished if entry not in waiting)
+    names = [(entry.id, queue.target) for entry in waiting]
+    names += [(one.id, other.id) for one, other in combinations(waiting, 2)]
+    oids = {queue.target: tip, **{entry.id: entry.oid for entry in waiting}}
+    results = queue.git.merge_pairs([(oids[against], oids[name]) for name, against in names])
+    pairs = tuple(Pair(name, against, tuple(result.conflicts), result.reason)
+                  for (name, against), result in zip(names, results, strict=True) if result.tree is None)
+    return Matrix(queue.target, tip, tuple(entry.id for entry in waiting), pairs, gone)

@@ -36,6 +36,9 @@ def test_only_the_queue_moves_the_target(world):
     assert world.tip() == world.start
     git(world.repo, "reset", "-q", "--hard")
     git(world.repo, "gc", "-q", "--prune=now")
+    assert "refs/heads/main" in (world.repo / ".git/packed-refs").read_text()
+    for arguments in (("update-ref", "-d", "refs/heads/main", world.start), ("update-ref", "refs/heads/main", "one")):
+        assert refused(world, *arguments), arguments
     git(world.repo, "branch", "-f", "another", "one")
     world.enqueue("one")
     world.drain()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +44,7 @@ class Commit(NamedTuple):
     message: str
 
 
+_OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
 
 
@@ -66,7 +69,16 @@ class History(Call):
 
     def branch_tip(self, branch: str) -> str | None:
         """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
-        return self.rev(f"refs/heads/{branch}")
+        ref = f"refs/heads/{branch}"
+        return self._loose(ref) or self.rev(ref)
+
+    def _loose(self, ref: str) -> str | None:
+        """The commit that a ref names which is a file of its own; None: git is to be asked."""
+        try:
+            told = (self.common / ref).read_text(errors="replace").removesuffix("\n")
+        except (OSError, ValueError):
+            return None
+        return told if _OID.fullmatch(told) and self.has(told) else None
 
     def has(self, oid: str) -> bool:
         """Whether the repository holds that object; without asking git if it is a file of its own."""
@@ -75,7 +87,16 @@ class History(Call):
 
     def tree_of(self, commit: str) -> str:
         """Tree of a commit."""
-        return self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+        if commit not in self._trees:
+            tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+            if not _OID.fullmatch(commit):
+                return tree  # a name: it may stand for another commit the next time
+            self._trees[commit] = tree
+        return self._trees[commit]
+
+    @cached_property
+    def _trees(self) -> dict[str, str]:
+        return {}
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Whether `old` is reachable from `new` (itself included)."""

@@ -3,9 +3,9 @@
     python -m tests.queue_storm [--kills 1000] [--seed 1] [--each 40] [--keep]
 
 The rule of this room: what is done is drawn from the seed; what the queue made of it is judged by `queue_checker`,
-which asks no garrison code, and by what each branch deserves (`DESERTS`). A processor is a forked process that works until it
-is killed: at a random moment, at a failpoint, or while it is stopped and another one has taken its place. Every
-`--each` kills the queue is left in peace until it rests, judged, and another repository is begun.
+which asks no garrison code, and by what each branch deserves (`DESERTS`). A processor is a forked process that works
+until it is killed: at a random moment, at a failpoint, or while it is stopped and another one has taken its place.
+Every `--each` kills the queue is left in peace until it rests, judged, and another repository is begun.
 Exit code 0: nothing was lost, landed twice, untested or recorded otherwise than it happened, and nothing is left.
 """
 
@@ -44,7 +44,8 @@ SAID: set[str] = set()
 """Troubles of this process that were told."""
 DESERTS = {"good": {"landed"}, "bad": {"rejected"}, "clash": {"conflict", "landed"}, "pair": {"landed", "rejected"},
            "there": {"landed"}, "flaky": {"landed"}, "gone": {"landed"}}
-"""Sort of branch → how its entry may end. Of a pair exactly one lands; of clashing ones the first."""
+"""Sort of branch → how its entry may end. Of a pair exactly one lands; of clashing ones the first. With a flaky one a
+tree is red when it is tested for the first time."""
 WEATHERS = {"moment": 10.0, "failpoint": 10.0, "with all": 2.0, "thief": 3.0, "child": 2.0, "foreign": 1.0, "gc": 0.5}
 """What is done to a processor, and how often beside the others."""
 GATE = """
@@ -54,7 +55,7 @@ red() { echo $tree >> ROOT/red; exit 1; }
 sleep 0.0$(( $(od -An -N1 -tu1 /dev/urandom) % 10 ))
 for file in bad-*; do test ! -e "$file" || red; done
 for file in pair-*-a; do test ! -e "${file%a}b" || red; done
-for file in flaky-*; do test ! -e "$file" || test -e "ROOT/seen-$file" || { touch "ROOT/seen-$file"; red; }; done
+for file in flaky-*; do test ! -e "$file" || test -e "ROOT/seen-$tree" || { touch "ROOT/seen-$tree"; red; }; done
 echo $tree >> ROOT/green
 """
 

@@ -5,6 +5,7 @@ The judge of `queue_checker` compares journal, refs and history after each.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -12,7 +13,10 @@ from pathlib import Path
 import pytest
 from merge_support import World, drive, git, until
 
-from garrison.merge.processor import Wait
+from garrison.errors import GarrisonError
+from garrison.merge.processor import MergeProcessor, Wait
+from garrison.merge.slot import Slot
+from garrison.system.git import GitError
 from queue_checker import Case, judge
 
 BASE = {"text": "".join(f"{n}\n" for n in range(10)), "moved": "".join(f"m{n}\n" for n in range(10)),
@@ -254,4 +258,66 @@ def test_five_hundred_entries(tmp_path):
     wanted = {"bad": "rejected", "clash": "conflict", "good": "landed"}
     assert statuses(world) == {f"n{number}": "landed" if number == first else wanted[sort]
                                for number, sort in sorts.items()}
+    sound(world)
+
+
+@pytest.mark.parametrize("when", ["candidate", "verdict"])
+def test_a_candidate_that_was_collected_under_us_is_built_again(tmp_path, when):
+    """Seen to hang: git gc --prune=now had listed the refs before the candidate had one, and removed it after."""
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    until(lambda: getattr(processor.step(), "what", "") == when, when)
+    commit = world.entry("one").commit
+    (world.repo / ".git/objects" / commit[:2] / commit[2:]).unlink()
+    until(lambda: _patiently(processor) and world.entry("one").final, "a landing")
+    drive(processor)
+    processor.close()
+    assert statuses(world) == {"one": "landed"}
+    sound(world)
+
+
+def _patiently(processor: MergeProcessor) -> bool:
+    """One step as a layer does it: trouble is no end."""
+    with contextlib.suppress(GarrisonError):
+        processor.step()
+    return True
+
+
+def test_while_somebody_collects_nothing_is_built(world, monkeypatch):
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    child = subprocess.Popen(["sh", "-c", "read line", "git gc"], stdin=subprocess.PIPE)
+    (world.repo / ".git/gc.pid").write_text(f"{child.pid} here")
+    step = processor.step()
+    assert isinstance(step, Wait)
+    assert "git gc runs" in step.reason
+    child.communicate(b"\n")
+    drive(processor)
+    processor.close()
+    assert statuses(world) == {"one": "landed"}
+    (world.repo / ".git/gc.pid").unlink()
+    sound(world)
+
+
+def test_a_slot_that_git_cannot_make_ready_is_nobodys_verdict(world, monkeypatch):
+    """Seen to reject the entry after three tries, as if its gate had vanished three times."""
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    tries, prepare = [], Slot.prepare
+
+    def trouble(slot: Slot, commit: str) -> None:
+        tries.append(commit)
+        if len(tries) < 6:
+            raise GitError(("read-tree",), 128, "fatal: not now")
+        prepare(slot, commit)
+
+    monkeypatch.setattr(Slot, "prepare", trouble)
+    until(lambda: _patiently(processor) and world.entry("one").final, "a landing")
+    drive(processor)
+    processor.close()
+    assert statuses(world) == {"one": "landed"}
     sound(world)

@@ -1,4 +1,4 @@
-"""Workflows for real: other processes, kill -9 in each step, MCP servers over stdio that behave and misbehave, the CLI."""
+"""Workflows for real: processes, kill -9 in each step, MCP servers over stdio that behave and misbehave, the CLI."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_tools_of_an_mcp_server(server: ServerSpec) -> None:
                 WorkflowStep("one", "notes.add", {"text": "x"}),
                 WorkflowStep("two", "notes.add", {"text": "${one.text}y"})]))
             assert result.results["two"] == {"count": 2, "text": "xy"}
-            with pytest.raises(McpError, match="notes.fail: .*fail|no such note"):
+            with pytest.raises(McpError, match=r"notes\.fail: .*fail|no such note"):
                 await tools["notes.fail"]()
     asyncio.run(scene())
     assert children() == []

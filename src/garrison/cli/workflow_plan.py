@@ -19,7 +19,7 @@ TRIES = 3
 
 
 @click.command(cls=Explained, examples=(
-    ('garrison workflow plan "list the TODOs of this repository in TODO.md" -o todo.yaml', "a plan to read, then to run"),
+    ('garrison workflow plan "list this repository\'s TODOs in TODO.md" -o todo.yaml', "a plan to read, then to run"),
 ))
 @click.argument("command")
 @click.option("--servers", type=click.Path(path_type=Path), help="A workflow file whose MCP servers may be used, too.")

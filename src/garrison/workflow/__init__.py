@@ -7,8 +7,8 @@
 
 The rules of this room: a workflow is compiled to a graph (`compile`) and run by the pipeline engine, whose journal is
 the truth; `state/workflows/ID.json` is a snapshot of it for people and programs. What refers to what (`references`),
-what is wrong with a workflow (`validate`) and what it means as a graph are pure. Tools are Python callables, or those of
-any MCP server (`mcp_tools`), which nobody else imports.
+what is wrong with a workflow (`validate`) and what it means as a graph are pure. Tools are Python callables, or those
+of any MCP server (`mcp_tools`), which nobody else imports.
 """
 
 from garrison.workflow.agent import AgentConfig, ResearchAgent, WorkflowAgent

@@ -30,7 +30,8 @@ def described(name: str, tool: Any, listed: Mapping[str, Any]) -> str:
 def question(command: str, tools: Mapping[str, Any], listed: Mapping[str, Any]) -> str:
     """What the agent is asked."""
     known = "\n".join(described(name, tools[name], listed) for name in tools)
-    return (f"Break this command into a workflow of tool calls:\n\n<command>\n{command}\n</command>\n\nTools:\n{known}\n\n"
+    return ("Break this command into a workflow of tool calls:\n\n"
+            f"<command>\n{command}\n</command>\n\nTools:\n{known}\n\n"
             "A step may refer to an earlier step's result anywhere in its arguments: ${STEP.KEY}, ${STEP.LIST[0].KEY}; "
             "alone it keeps its type. Steps that do not depend on one another run at the same time. Use only these "
             f"tools, as few steps as do it. Answer with one JSON object and nothing else:\n{_FORM}")

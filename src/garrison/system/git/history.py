@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +44,7 @@ class Commit(NamedTuple):
     message: str
 
 
+_OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
 
 
@@ -66,11 +69,34 @@ class History(Call):
 
     def branch_tip(self, branch: str) -> str | None:
         """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
-        return self.rev(f"refs/heads/{branch}")
+        ref = f"refs/heads/{branch}"
+        return self._loose(ref) or self.rev(ref)
+
+    def _loose(self, ref: str) -> str | None:
+        """The commit that a ref names which is a file of its own; None: git is to be asked."""
+        try:
+            told = (self.common / ref).read_text(errors="replace").removesuffix("\n")
+        except (OSError, ValueError):
+            return None
+        return told if _OID.fullmatch(told) and self.has(told) else None
+
+    def has(self, oid: str) -> bool:
+        """Whether the repository holds that object; without asking git if it is a file of its own."""
+        return (self.common / "objects" / oid[:2] / oid[2:]).exists() or \
+            self.run("cat-file", "-e", oid, check=False).code == 0
 
     def tree_of(self, commit: str) -> str:
         """Tree of a commit."""
-        return self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+        if commit not in self._trees:
+            tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+            if not _OID.fullmatch(commit):
+                return tree  # a name: it may stand for another commit the next time
+            self._trees[commit] = tree
+        return self._trees[commit]
+
+    @cached_property
+    def _trees(self) -> dict[str, str]:
+        return {}
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Whether `old` is reachable from `new` (itself included)."""
@@ -183,21 +209,6 @@ class History(Call):
         half = len(theirs) // 2  # one of them ended git
         return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
 
-    def merge_trees(self, pairs: Sequence[tuple[str, str]]) -> list[MergeResult]:
-        """Merge many pairs of commits in one call, to know what conflicts: the trees are not promised to anyone.
-
-        The first pair that git cannot merge at all ends such a call; that one is asked for by itself.
-        """
-        found: list[MergeResult] = []
-        while len(found) < len(pairs):
-            asked = "".join(f"{ours} {theirs}\n" for ours, theirs in pairs[len(found):])
-            told = self.run("merge-tree", "--write-tree", "--stdin", "-z", "--name-only", "--no-messages", text=asked,
-                            check=False).out.split("\0")
-            found += _told(told)
-            if len(found) < len(pairs):
-                found.append(self.merge_tree(*pairs[len(found)]))
-        return found
-
     def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
                     author: Ident | None = None) -> str:
         """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid.
@@ -211,16 +222,3 @@ class History(Call):
                "GIT_COMMITTER_NAME": NAME, "GIT_COMMITTER_EMAIL": EMAIL, "GIT_COMMITTER_DATE": stamp}
         links = [part for parent in parents for part in ("-p", parent)]
         return self.run("commit-tree", tree, *links, "-F", "-", text=message, extra=who, durable=True).out.strip()
-
-
-def _told(parts: Sequence[str]) -> list[MergeResult]:
-    """What `merge-tree --stdin -z` says: of each merge `1` or `0`, the tree, the paths in conflict, an empty part."""
-    found, at = [], 0
-    while "" in parts[at:-1]:
-        end = parts.index("", at)
-        clean, tree, *conflicts = parts[at:end]
-        files = sorted(set(conflicts))
-        found.append(MergeResult(tree, []) if clean == "1" else
-                     MergeResult(None, files, "conflict in " + ", ".join(files)))
-        at = end + 1
-    return found

@@ -48,7 +48,7 @@ def the_queue(repo_root: Where = None, target: str | None = None, home: Where = 
     root = validate_repository(Path(repo_root) if repo_root else Path.cwd())
     git, place = Git(root), find_home(None if home is None else os.fspath(home))
     if target is None:
-        known = [target_of(one.folder) for one in _of_repository(place, git)]
+        known = [target_of(path.parent) for path in sorted((place / "merge-queue" / git.key).glob("*/journal.jsonl"))]
         if len(known) > 1:
             raise Refused(f"{root} has queues for {', '.join(known)}; name one with --target")
         target = known[0] if known else _usual_target(git)

@@ -70,7 +70,8 @@ class Builder:
             found = self._build(entry, parent, names, len(chosen) + 1)
             if isinstance(found, Progress):
                 return found
-            if found.commit is not None and found.commit != parent:
+            if found.commit is not None and found.commit != parent and not (
+                    built and found.tree == built[-1].tree):  # behind its like it may prove to be landed already
                 chosen.append(entry)
                 built.append(found)
             elif not chosen:
@@ -150,7 +151,9 @@ class Builder:
                 made.append(str(built.commit))
             self._commits[chain.base, names] = tuple(made[1:])
         commits = self._commits[chain.base, names]
-        if not self.git.update_ref(pin(names[-1], "candidate"), commits[-1]):
+        if not self.git.update_ref(pin(names[-1], "candidate"), commits[-1]) or not self.git.has(commits[-1]):
+            # Collected: git had listed its refs before the pin was one. All of it is built anew.
+            self._chain, self._commits = Chain("", (), ()), {}
             raise GarrisonError(f"could not pin the candidate of {names[-1]}; it is tried again")
         return commits
 

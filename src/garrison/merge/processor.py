@@ -24,6 +24,7 @@ from garrison.merge.steps import Progress, Wait
 from garrison.merge.trying import Trials, ready
 from garrison.records import atomic
 from garrison.records.life import LifeLock
+from garrison.system.git.repository import collecting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from garrison.merge.state import Outcome, QueueState
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
+
+GC_SECONDS = 0.2
+"""How often it is looked whether git's gc is over."""
 
 
 class MergeProcessor:
@@ -49,6 +53,8 @@ class MergeProcessor:
         self.trials = Trials(self.pen, trees / self.git.key, environment, held_back)
         self.early, self.most = Early(self.pen, self.builder), most
         self._lock: LifeLock | None = None
+        self._untidy = False
+        """Whether something was done since pins were last looked at."""
 
     @property
     def epoch(self) -> int:
@@ -93,6 +99,11 @@ class MergeProcessor:
             Checkout(self.git, path).recover()
         failpoint.here("recover")
         self.trials.adopt(state)
+        self._tidy(state)
+
+    def _tidy(self, state: QueueState) -> None:
+        """Drop the pins of entries that came to their end without us: superseded, cancelled, or before a crash."""
+        self._untidy = False
         pins = (ref.removeprefix(f"{PINS}/").split("/") for ref in self.git.refs(f"{PINS}/"))
         entries = [state.entries[parts[0]] for parts in pins if len(parts) == 2 and parts[0] in state.entries]
         self.pen.drop_pins(entries)
@@ -107,11 +118,13 @@ class MergeProcessor:
         """Do one small thing. What a person asked for meanwhile is met at the next one."""
         before = self.pen.state().seq
         try:
-            return self._step()
+            done = self._step()
         except ForbiddenTransition:
             if self.queue.state.seq == before:
                 raise
-            return Progress("overtaken")
+            done = Progress("overtaken")
+        self._untidy |= isinstance(done, Progress)
+        return done
 
     def _step(self) -> Progress | Wait:
         state = self.pen.state()
@@ -140,6 +153,9 @@ class MergeProcessor:
             self.trials.keep((), state)
         if not line and not waiting:
             return self._nothing(state)
+        if collecting(self.git.common):
+            return Wait("ref_locked", f"git gc runs in {self.queue.repo}, and might remove what is built meanwhile",
+                        seconds=GC_SECONDS)
         tip = self.pen.tip()
         if tip is None:
             return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
@@ -163,6 +179,8 @@ class MergeProcessor:
         return sizing.width(len(os.sched_getaffinity(0)), ready(state).gate_cores)
 
     def _nothing(self, state: QueueState) -> Wait:
+        if self._untidy:
+            self._tidy(state)
         for entry in state.unfinished():
             if entry.status == "landing_blocked":
                 return Wait("blocked", entry.reason)

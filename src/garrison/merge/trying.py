@@ -72,7 +72,14 @@ class Trials:
             "job": run.folder.name, "commit": commit, "tree": tree, "slot": slot.number, "command": self.key(config),
             "log": str(run.log)})
         failpoint.here("test_recorded")
-        run.begin(commit)
+        try:
+            run.begin(commit)
+        except GarrisonError as error:  # git's trouble with the slot is no judgement of anybody
+            self._over(run.folder.name, run)
+            self.pen.append("verdict", {
+                "entry": first.id, "of": of, "job": run.folder.name, "tree": tree, "command": self.key(config),
+                "result": "lost", "code": -1, "reason": str(error), "log": str(run.log), "uncounted": True})
+            raise
         failpoint.here("test_started")
         return Progress("testing", first.id)
 

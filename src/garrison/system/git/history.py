@@ -68,6 +68,11 @@ class History(Call):
         """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
         return self.rev(f"refs/heads/{branch}")
 
+    def has(self, oid: str) -> bool:
+        """Whether the repository holds that object; without asking git if it is a file of its own."""
+        return (self.common / "objects" / oid[:2] / oid[2:]).exists() or \
+            self.run("cat-file", "-e", oid, check=False).code == 0
+
     def tree_of(self, commit: str) -> str:
         """Tree of a commit."""
         return self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()

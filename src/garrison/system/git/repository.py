@@ -19,6 +19,18 @@ def underway(own: Path) -> str | None:
     return next((what for name, what in UNDERWAY.items() if (own / name).exists()), None)
 
 
+def collecting(common: Path) -> bool:
+    """Whether a `git gc` that somebody asked for runs in the repository with that common directory.
+
+    It may remove what got its ref after it had listed them; an automatic one spares what is younger than two weeks.
+    """
+    try:
+        pid = int((common / "gc.pid").read_text().split()[0])
+        return b"--auto" not in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError, IndexError):
+        return False
+
+
 def detached(path: Path) -> str:
     """What to do about the checkout at `path`, whose HEAD is on no branch."""
     own = History(path).run("rev-parse", "--absolute-git-dir").out.strip()

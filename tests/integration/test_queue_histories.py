@@ -1,0 +1,323 @@
+"""The queue against what repositories really hold: every kind of conflict and history, branches and targets that move.
+
+The judge of `queue_checker` compares journal, refs and history after each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from merge_support import World, drive, git, until
+
+from garrison.errors import GarrisonError
+from garrison.merge.processor import MergeProcessor, Wait
+from garrison.merge.slot import Slot
+from garrison.system.git import GitError
+from queue_checker import Case, judge
+
+BASE = {"text": "".join(f"{n}\n" for n in range(10)), "moved": "".join(f"m{n}\n" for n in range(10)),
+        "gone": "".join(f"g{n}\n" for n in range(10)), "run": "#!/bin/sh\n", "other/place": "o\n"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def sound(world: World, *, foreign: list[str] | None = None, **more: object) -> None:
+    """The judge finds nothing."""
+    told = {entry.id: entry.status for entry in world.queue.entries()}
+    judge(Case(world.repo, world.home, world.start, foreign=foreign or [], told=told, enqueued=list(told),
+               witness=None if world.config.no_gate else world.witness, **more))  # type: ignore[arg-type]
+
+
+def statuses(world: World) -> dict[str, str]:
+    return {entry.node: entry.status for entry in world.queue.entries()}
+
+
+def commit(world: World, name: str, start: str = "main", *parents: str, files: dict[str, bytes | None] | None = None,
+           modes: dict[str, str] | None = None) -> str:
+    """A commit on branch `name`, made without a checkout, with any content, mode and parents."""
+    env = {"GIT_INDEX_FILE": str(world.repo / ".git/test-index"), "GIT_AUTHOR_DATE": "1700000000 +0000",
+           "GIT_COMMITTER_DATE": "1700000000 +0000"}
+    (world.repo / ".git/test-index").unlink(missing_ok=True)
+
+    def run(*words: str, text: bytes = b"") -> str:
+        return subprocess.run(["git", *words], cwd=world.repo, input=text, env={**os.environ, **env}, check=True,
+                              capture_output=True).stdout.decode().strip()
+
+    if start:
+        run("read-tree", start)
+    for path, content in (files or {}).items():
+        if content is None:
+            run("update-index", "--force-remove", path)
+        else:
+            mode = (modes or {}).get(path, "100644")
+            oid = content.decode() if mode == "160000" else run("hash-object", "-w", "--stdin", text=content)
+            run("update-index", "--add", "--cacheinfo", f"{mode},{oid},{path}")
+    heads = [git(world.repo, "rev-parse", one) for one in ([start] if start else []) + list(parents)]
+    made = run("commit-tree", run("write-tree"), *[word for head in heads for word in ("-p", head)], "-m", name)
+    git(world.repo, "update-ref", f"refs/heads/{name}", made)
+    (world.repo / ".git/test-index").unlink()
+    return made
+
+
+def test_every_kind_of_conflict_is_answered_with_its_files(world):
+    ours: dict[str, bytes | None] = {"text": b"ours\n", "mine": BASE["moved"].encode(), "moved": None, "gone": None,
+                                     "binary": b"\0ours\1", "link": b"one", "module": world.start.encode(),
+                                     "Case": b"upper\n", "dir": b"a file\n"}
+    commit(world, "base", files={name: text.encode() for name, text in BASE.items()} | {"binary": b"\0\1\2"})
+    git(world.repo, "update-ref", "refs/heads/main", "base")
+    git(world.repo, "checkout", "-q", "--detach", "base")
+    world.start = world.tip()
+    commit(world, "ours", files=ours, modes={"link": "120000", "module": "160000"})
+    kinds = {
+        "content": commit(world, "content", files={"text": b"theirs\n"}),
+        "renames": commit(world, "renames", files={"moved": None, "theirs": BASE["moved"].encode()}),
+        "modified": commit(world, "modified", files={"gone": BASE["gone"].encode() + b"more\n"}),
+        "link": commit(world, "link", files={"link": b"two"}, modes={"link": "120000"}),
+        "kind": commit(world, "kind", files={"module": b"no module\n"}),
+        "module": commit(world, "module", files={"module": git(world.repo, "rev-parse", "ours").encode()},
+                         modes={"module": "160000"}),
+        "binary": commit(world, "binary", files={"binary": b"\0theirs\1"}),
+        "directory": commit(world, "directory", files={"dir/file": b"x\n"}),
+        "stranger": commit(world, "stranger", "", files={"text": b"x\n"}),
+    }
+    commit(world, "case", files={"case": b"lower\n"})
+    commit(world, "mode", files={"run": BASE["run"].encode()}, modes={"run": "100755"})
+    for node in ("ours", *kinds, "case", "mode"):
+        world.enqueue(node)
+    world.drain()
+    assert statuses(world) == {"ours": "landed", **dict.fromkeys(kinds, "conflict"), "case": "landed", "mode": "landed"}
+    files = {node: set(world.entry(node).files) for node in kinds}
+    assert {node: told for node, told in files.items() if not told} == {"stranger": set()}
+    assert "in common" in world.entry("stranger").reason
+    assert [files[node] for node in ("content", "modified", "binary")] == [{"text"}, {"gone"}, {"binary"}]
+    assert {"moved", "mine", "theirs"} & files["renames"]
+    assert git(world.repo, "ls-tree", "--name-only", "main", "Case", "case").split() == ["Case", "case"]
+    assert git(world.repo, "ls-tree", "main", "run").startswith("100755")
+    sound(world)
+
+
+def test_histories_of_every_shape_land_once(world):
+    git(world.repo, "branch", "there")
+    one, two = commit(world, "x1", files={"x1": b"x\n"}), commit(world, "x2", files={"x2": b"x\n"})
+    both = {"x1": b"x\n", "x2": b"x\n"}
+    commit(world, "cross", commit(world, "c1", one, two, files=both), commit(world, "c2", two, one, files=both),
+           files={"cross": b"x\n"})
+    heads = [commit(world, name, files={name: b"x\n"}) for name in ("o1", "o2")]
+    commit(world, "octopus", "main", *heads, two, files={"o1": b"x\n", "o2": b"x\n", "x2": b"x\n"})
+    commit(world, "empty")
+    commit(world, "twin", files={"twin": b"x\n"})
+    git(world.repo, "branch", "same", "twin")  # the same commit, by another node
+    commit(world, "alike", "empty", files={"twin": b"x\n"})  # the same content, by another commit
+    commit(world, "far", commit(world, "f1", commit(world, "f0", files={"f0": b"x\n"}), files={"f0": b"y\n"}),
+           files={"f0": b"z\n"})
+    nodes = ["there", "cross", "octopus", "empty", "twin", "same", "alike", "far"]
+    for node in nodes:
+        world.enqueue(node)
+    world.drain()
+    assert statuses(world) == dict.fromkeys(nodes, "landed")
+    assert [world.entry(node).reason.startswith("already in") for node in ("there", "same")] == [True, True]
+    sound(world)
+
+
+def test_what_became_of_the_branch_changes_nothing(world):
+    """Moved by force, deleted, deleted and collected: what was enqueued lands."""
+    pinned = {name: world.branch(name, {f"{name}.txt": "1\n"}) for name in ("pushed", "deleted", "both")}
+    for name in pinned:
+        world.enqueue(name)
+    world.branch("pushed", {"another": "x\n"})
+    git(world.repo, "branch", "-D", "deleted", "both")
+    git(world.repo, "reflog", "expire", "--expire=now", "--all")
+    git(world.repo, "gc", "-q", "--prune=now")
+    world.drain()
+    assert statuses(world) == dict.fromkeys(pinned, "landed")
+    assert set(git(world.repo, "log", "--first-parent", "--format=%P", f"{world.start}..main").split()) >= \
+        set(pinned.values())
+    assert git(world.repo, "cat-file", "-t", "main:another", check=False) == ""
+    sound(world, logged=False)
+
+
+def test_a_target_that_was_forced_back_is_taken_as_it_is(world):
+    for name in ("one", "two"):
+        world.branch(name, {f"{name}.txt": "1\n"}, world.start)
+    git(world.repo, "checkout", "-q", "-b", "work")
+    world.enqueue("one")
+    world.drain()
+    git(world.repo, "update-ref", "refs/heads/main", world.start)
+    world.enqueue("two")
+    world.drain()
+    assert git(world.repo, "ls-tree", "--name-only", "main").split() == ["lines.txt", "two.txt"]
+    assert statuses(world) == {"one": "landed", "two": "landed"}
+    sound(world, foreign=[world.start])
+
+
+def test_without_its_target_a_queue_waits(world):
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    git(world.repo, "checkout", "-q", "-b", "work")
+    git(world.repo, "update-ref", "-d", "refs/heads/main")
+    world.drain(until="no_target")
+    git(world.repo, "update-ref", "refs/heads/main", world.start)
+    world.drain()
+    assert statuses(world) == {"one": "landed"}
+    sound(world, foreign=[world.start])
+
+
+def test_each_is_green_alone_and_red_together_so_the_second_is_rejected(tmp_path):
+    world = World(tmp_path, gate="! test -e caller || ! test -e renamed")
+    world.branch("renames", {"renamed": "x\n"})
+    world.branch("calls", {"caller": "x\n"})
+    world.branch("free", {"free": "x\n"})
+    for node in ("renames", "calls", "free"):
+        world.enqueue(node)
+    world.drain()
+    assert statuses(world) == {"renames": "landed", "calls": "rejected", "free": "landed"}
+    sound(world)
+
+
+@pytest.mark.parametrize(("where", "edits"), [
+    ("here", ""), ("here", " M lines.txt"), ("elsewhere", ""), ("elsewhere", "?? one.txt"),
+    ("elsewhere", " D lines.txt"), ("elsewhere", "A  staged"), ("nowhere", " M lines.txt")])
+def test_wherever_the_target_is_checked_out_the_users_edits_stay(tmp_path, where, edits):
+    """Edits in the way make the entry wait; others are neither touched nor a reason to wait."""
+    world = World(tmp_path)
+    tree = world.repo
+    if where != "here":
+        git(world.repo, "checkout", "-q", "--detach")
+    if where == "elsewhere":
+        tree = tmp_path / "w"
+        git(world.repo, "worktree", "add", "-q", str(tree), "main")
+    _edit(tree, edits)
+    world.branch("one", {"one.txt": "1\n", "lines.txt": "changed\n"})
+    world.branch("two", {"two.txt": "2\n"})
+    for node in ("one", "two"):
+        world.enqueue(node)
+    blocks = where != "nowhere" and edits not in ("", "A  staged")
+    told = {} if where == "nowhere" else {str(tree.resolve()): edits}
+    world.drain(until="blocked" if blocks else "empty")
+    assert statuses(world) == {"one": "landing_blocked" if blocks else "landed", "two": "landed"}
+    assert git(tree, "status", "--porcelain").strip() == edits.strip()
+    if blocks:
+        _undo(tree)
+        told = {}
+        world.drain()
+    sound(world, edits=told, trees=[str(tree)])
+
+
+def _edit(tree: Path, edits: str) -> None:
+    name = edits[3:]
+    if edits.startswith(" D"):
+        (tree / name).unlink()
+    elif edits:
+        (tree / name).write_text("mine\n")
+    if edits.startswith("A"):
+        git(tree, "add", name)
+
+
+def _undo(tree: Path) -> None:
+    git(tree, "clean", "-fdq")
+    git(tree, "reset", "-q", "--hard")
+
+
+def test_gc_in_flight_takes_nothing_away(tmp_path):
+    """While the gate runs everything that nothing refers to is collected; what was tested lands."""
+    world = World(tmp_path, gate=f"until test -e {tmp_path}/go; do sleep 0.02; done")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    git(world.repo, "branch", "-D", "one")
+    processor = world.processor()
+    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
+    git(world.repo, "reflog", "expire", "--expire=now", "--all")
+    git(world.repo, "gc", "-q", "--prune=now")
+    (tmp_path / "go").touch()
+    drive(processor)
+    processor.close()
+    assert statuses(world) == {"one": "landed"}
+    sound(world, logged=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_five_hundred_entries(tmp_path):
+    world = World(tmp_path)
+    sorts = {number: "bad" if number % 50 == 7 else "clash" if number % 50 == 9 else "good" for number in range(500)}
+    for number, sort in sorts.items():
+        files = {"bad": {"bad": "x\n"}, "clash": {"lines.txt": f"{number}\n"}, "good": {f"f{number}": "x\n"}}[sort]
+        world.branch(f"n{number}", files)
+        world.enqueue(f"n{number}")
+    processor = world.processor()
+    drive(processor, seconds=800)
+    processor.close()
+    first = next(number for number, sort in sorts.items() if sort == "clash")
+    wanted = {"bad": "rejected", "clash": "conflict", "good": "landed"}
+    assert statuses(world) == {f"n{number}": "landed" if number == first else wanted[sort]
+                               for number, sort in sorts.items()}
+    sound(world)
+
+
+@pytest.mark.parametrize("when", ["candidate", "verdict"])
+def test_a_candidate_that_was_collected_under_us_is_built_again(tmp_path, when):
+    """Seen to hang: git gc --prune=now had listed the refs before the candidate had one, and removed it after."""
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    until(lambda: getattr(processor.step(), "what", "") == when, when)
+    commit = world.entry("one").commit
+    (world.repo / ".git/objects" / commit[:2] / commit[2:]).unlink()
+    until(lambda: _patiently(processor) and world.entry("one").final, "a landing")
+    drive(processor)
+    processor.close()
+    assert statuses(world) == {"one": "landed"}
+    sound(world)
+
+
+def _patiently(processor: MergeProcessor) -> bool:
+    """One step as a layer does it: trouble is no end."""
+    with contextlib.suppress(GarrisonError):
+        processor.step()
+    return True
+
+
+def test_while_somebody_collects_nothing_is_built(world, monkeypatch):
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    child = subprocess.Popen(["sh", "-c", "read line", "git gc"], stdin=subprocess.PIPE)
+    (world.repo / ".git/gc.pid").write_text(f"{child.pid} here")
+    step = processor.step()
+    assert isinstance(step, Wait)
+    assert "git gc runs" in step.reason
+    child.communicate(b"\n")
+    drive(processor)
+    processor.close()
+    assert statuses(world) == {"one": "landed"}
+    (world.repo / ".git/gc.pid").unlink()
+    sound(world)
+
+
+def test_a_slot_that_git_cannot_make_ready_is_nobodys_verdict(world, monkeypatch):
+    """Seen to reject the entry after three tries, as if its gate had vanished three times."""
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    processor = world.processor()
+    tries, prepare = [], Slot.prepare
+
+    def trouble(slot: Slot, commit: str) -> None:
+        tries.append(commit)
+        if len(tries) < 6:
+            raise GitError(("read-tree",), 128, "fatal: not now")
+        prepare(slot, commit)
+
+    monkeypatch.setattr(Slot, "prepare", trouble)
+    until(lambda: _patiently(processor) and world.entry("one").final, "a landing")
+    drive(processor)
+    processor.close()
+    assert statuses(world) == {"one": "landed"}
+    sound(world)

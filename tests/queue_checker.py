@@ -1,0 +1,501 @@
+"""An independent judge of a merge queue: compares its journal, the refs, the history and what was told.
+
+The rule of this room: nothing of the queue is imported. The journal is read here from its bytes, git is asked by
+subprocess, processes come from /proc. `examine` gives one line a finding, the class first (`journal`, `lost`,
+`doubled`, `untested`, `history`, `told`, `pin`, `left`); an empty list means that nothing was lost, landed twice,
+landed untested, or recorded otherwise than it happened. That each forgery is caught is shown by test_queue_checker.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+PINS = "refs/garrison/mq/"
+FINAL = frozenset({"landed", "conflict", "rejected", "cancelled", "superseded"})
+TRAILERS = "%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
+AFTER = {"test": "testing", "landing": "landing", "landed": "landed", "unlanded": "landing_blocked",
+         "foreign": "queued", "cancel": "cancelled"}
+"""Record kinds that move the entries they name, and where to."""
+
+
+def git(path: Path, *words: str, check: bool = True) -> str:
+    """One git command, its output."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    env |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "GIT_OPTIONAL_LOCKS": "0"}
+    done = subprocess.run(["git", *words], cwd=path, env=env, capture_output=True, check=False,
+                          stdin=subprocess.DEVNULL)
+    assert not check or done.returncode == 0, (words, done.stderr.decode(errors="replace"))
+    return done.stdout.decode(errors="surrogateescape").strip("\n")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One journal line."""
+
+    seq: int
+    epoch: int
+    kind: str
+    data: Mapping[str, Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The entries it is about."""
+        several = self.data.get("entries") or ([self.data["entry"]] if self.data.get("entry") else [])
+        return tuple(several)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of the target's first-parent history."""
+
+    oid: str
+    tree: str
+    parents: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+@dataclass
+class Case:
+    """What is compared. `start` is the target's value before the queue began."""
+
+    repo: Path
+    home: Path
+    start: str
+    target: str = "main"
+    foreign: Collection[str] = ()
+    """Values that somebody else gave the target, known to the test."""
+    told: Mapping[str, str] | None = None
+    """Entry → status, as people were told."""
+    enqueued: Collection[str] = ()
+    """Entries whose enqueueing was answered."""
+    witness: Path | None = None
+    """File in which the gate itself wrote each tree that it passed."""
+    reds: Path | None = None
+    """File in which the gate itself wrote each tree that it failed."""
+    resting: bool = True
+    """Whether the queue was worked to its end, so that nothing may be under way or left."""
+    edits: Mapping[str, str] | None = field(default_factory=dict)
+    """Checkout of the target → what `git status --porcelain` shall say there (default: nothing); None: not asked."""
+    trees: Collection[str] = ()
+    """Worktrees of the test's own."""
+    slots: int = 8
+    """Gate slots that may stand."""
+    logged: bool = True
+    """Whether the target's reflog is whole (`git reflog expire` takes it away)."""
+
+
+def examine(case: Case) -> list[str]:
+    """All findings; empty if all is well."""
+    return _Judge(case).findings()
+
+
+def judge(case: Case) -> None:
+    """AssertionError with all findings, if there is one."""
+    found = examine(case)
+    assert not found, "\n".join(found)
+
+
+# ------------------------------------------------------------------------------------------------------- the journal
+
+
+def read_journal(path: Path) -> tuple[list[Record], list[str]]:
+    """Whole history of a queue (compacted parts first), and what is wrong with its lines."""
+    wrong: list[str] = []
+    found: dict[int, Record] = {}
+    parts = sorted(path.parent.glob(f"{path.stem}-*.jsonl"), key=lambda part: int(part.stem.rpartition("-")[2]))
+    for part in [*parts, path]:
+        if not part.exists():
+            continue
+        expected = None
+        raw = part.read_bytes()
+        for line in raw[:raw.rfind(b"\n") + 1].splitlines(keepends=True):
+            record = _record(line, path.parent)
+            if record is None:
+                wrong.append(f"journal: {part.name} has a line that is no record: {line[:60]!r}")
+                continue
+            if record.kind != "snapshot":
+                if expected is not None and record.seq != expected:
+                    wrong.append(f"journal: {part.name}: record {record.seq} where {expected} belongs")
+                found.setdefault(record.seq, record)
+            expected = record.seq + 1
+    records = [found[seq] for seq in sorted(found)]
+    if [record.seq for record in records] != list(range(1, len(records) + 1)):
+        wrong.append("journal: records are missing")
+    epochs = [record.epoch for record in records]
+    if epochs != sorted(epochs):
+        wrong.append("journal: an epoch goes back, so a fenced processor wrote")
+    return records, wrong
+
+
+def _record(line: bytes, folder: Path) -> Record | None:
+    head, separator, tail = line.rpartition(b',"crc":"')
+    try:
+        if not separator or zlib.crc32(head + b"}") != int(tail[:8], 16):
+            return None
+        body = json.loads(head + b"}")
+        data = {name: _value(value, folder) for name, value in body["data"].items()}
+        return Record(body["seq"], body["epoch"], body["kind"], data)
+    except (ValueError, KeyError, TypeError, OSError):
+        return None
+
+
+def _value(value: Any, folder: Path) -> Any:
+    if isinstance(value, dict) and set(value) == {"blob"}:
+        return (folder / "blobs" / value["blob"]).read_text(errors="replace")
+    return value
+
+
+def fold(records: list[Record]) -> tuple[dict[str, str], list[str]]:
+    """Entry → status by the journal, and steps that nothing may take."""
+    status: dict[str, str] = {}
+    wrong: list[str] = []
+    for record in records:
+        for name, new in _moves(record):
+            old = status.get(name)
+            if record.kind == "enq" and name in record.names and old is not None:
+                wrong.append(f"doubled: {name} is enqueued twice (record {record.seq})")
+            elif old is None and record.kind != "enq":
+                wrong.append(f"lost: record {record.seq} ({record.kind}) names {name}, which was never enqueued")
+            elif old in FINAL and not (record.kind == "retry" and old != "landed"):
+                what = "doubled" if new == "landed" else "told"
+                wrong.append(f"{what}: {name} was {old} and then became {new} (record {record.seq})")
+            status[name] = new
+    return status, wrong
+
+
+def _moves(record: Record) -> Iterator[tuple[str, str]]:
+    data = record.data
+    if record.kind == "enq":
+        yield from ((name, "superseded") for name in data.get("supersedes", ()))
+        yield from ((name, "queued") for name in record.names)
+    elif record.kind == "state":
+        yield from ((name, data["status"]) for name in record.names)
+    elif record.kind == "test" and data.get("of", "entry") == "base":
+        return
+    elif record.kind in AFTER:
+        yield from ((name, AFTER[record.kind]) for name in record.names)
+
+
+# --------------------------------------------------------------------------------------------------------- the judge
+
+
+class _Judge:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.common = (case.repo / git(case.repo, "rev-parse", "--git-common-dir")).resolve()
+        self.ref = f"refs/heads/{case.target}"
+        folders = list((case.home / "merge-queue").glob(f"*/{quote(case.target, safe='')}"))
+        self.folder = folders[0] if folders else case.home / "none"
+        self.records, self.wrong = read_journal(self.folder / "journal.jsonl")
+        self.status, wrong = fold(self.records)
+        self.wrong += wrong
+        self.enq = {name: record.data for record in self.records if record.kind == "enq" for name in record.names}
+        self.tip = git(case.repo, "rev-parse", self.ref)
+        self.values = self._values()
+        self.chain = self._chain()
+        self.landings = [record for record in self.records if record.kind == "landing"]
+        self.landed = [record for record in self.records if record.kind == "landed"]
+
+    def findings(self) -> list[str]:
+        for check in (self._told, self._entries, self._landed, self._moved, self._tested, self._history, self._failed,
+                      self._pins, self._objects, self._left, self._checkouts):
+            self.wrong += check()
+        return list(dict.fromkeys(self.wrong))
+
+    def _values(self) -> list[str]:
+        """Every value that the target took after `start`, oldest first, by its reflog; else by its history."""
+        log = self.common / "logs" / self.ref
+        lines = log.read_text(errors="replace").splitlines() if self.case.logged and log.exists() else []
+        values = [line.split(" ", 1)[0] for line in lines[:1]] + [line.split(" ", 2)[1] for line in lines]
+        if self.case.start in values:
+            values = values[values.index(self.case.start) + 1:]
+            if (values or [self.case.start])[-1] != self.tip:
+                self.wrong.append("history: the reflog's last value is not the target's")
+            return values
+        mine = {record.data["new"] for record in self.records if record.kind == "landing"}
+        known = mine | set(self.case.foreign)
+        return [commit.oid for commit in self._chain() if commit.oid in known or commit.oid == self.tip]
+
+    def _chain(self) -> list[Commit]:
+        told = git(self.case.repo, "log", "--first-parent", "--reverse", f"{self.case.start}..{self.ref}",
+                   f"--format=%H %T %P|{TRAILERS}")
+        found = []
+        for line in told.splitlines():
+            head, _, names = line.partition("|")
+            oid, tree, *parents = head.split()
+            found.append(Commit(oid, tree, tuple(parents), tuple(name.strip() for name in names.split(",") if name)))
+        return found
+
+    def _ancestor(self, old: str, new: str) -> bool:
+        return subprocess.run(["git", "merge-base", "--is-ancestor", old, new], cwd=self.case.repo, check=False,
+                              capture_output=True).returncode == 0
+
+    def _tree(self, commit: str) -> str:
+        known = {one.oid: one.tree for one in self.chain}
+        return known.get(commit) or git(self.case.repo, "rev-parse", f"{commit}^{{tree}}", check=False)
+
+    # --- entries -------------------------------------------------------------------------------------------------
+
+    def _told(self) -> Iterator[str]:
+        """What people are told is what the journal says; and nobody who was answered is missing."""
+        for name in self.case.enqueued:
+            if name not in self.enq:
+                yield f"lost: {name} was answered and is not in the journal"
+        if self.case.told is None:
+            return
+        for name, said in self.case.told.items():
+            is_so = self.status.get(name, "absent")
+            if said != is_so and (said in FINAL or is_so in FINAL or is_so == "absent"):
+                yield f"told: {name} is said to be {said} and is {is_so}"
+        yield from (f"lost: {name} is in the journal and not told" for name in self.enq if name not in self.case.told)
+
+    def _entries(self) -> Iterator[str]:
+        """At rest every entry has come to an end; one superseded has a successor of its own node."""
+        keys = {name: (data["run"], data["node"]) for name, data in self.enq.items()}
+        heirs = {old: name for name, data in self.enq.items() for old in data.get("supersedes", ())}
+        for name, status in self.status.items():
+            if status == "superseded" and keys.get(heirs.get(name, "")) != keys.get(name):
+                yield f"lost: {name} is superseded by nothing of its own node"
+            if self.case.resting and status not in FINAL | {"held"}:
+                yield f"lost: {name} is {status} though the queue is at rest"
+
+    def _landed(self) -> Iterator[str]:
+        """Each landed entry is in the history, once, with the commit that was enqueued."""
+        named: dict[str, list[Commit]] = {}
+        for commit in self.chain:
+            for name in commit.names:
+                named.setdefault(name, []).append(commit)
+        for name, commits in named.items():
+            strategy = self.enq.get(name, {}).get("strategy") or "merge"
+            if len(commits) > 1 and strategy != "rebase":
+                yield f"doubled: {name} is in the history {len(commits)} times"
+            if self.status.get(name) not in ("landed", "landing"):
+                yield f"told: {name} is in the history and recorded as {self.status.get(name, 'absent')}"
+            if name in self.enq and strategy == "merge" and self.enq[name]["oid"] not in commits[0].parents[1:]:
+                yield f"history: {commits[0].oid} is not a merge of what {name} enqueued"
+        for record in self.landed:
+            for name in record.names:
+                yield from self._one_landed(name, record, named)
+
+    def _one_landed(self, name: str, record: Record, named: dict[str, list[Commit]]) -> Iterator[str]:
+        data = record.data
+        if name not in self.enq:
+            return
+        oid = self.enq[name]["oid"]
+        settled = [one for one in self.landings if name in one.names and one.seq < record.seq]
+        if name in named:
+            if not settled:
+                yield f"history: {name} landed without a recorded intent"
+            return
+        if settled and self.status.get(name) == "landed" and not self.case.foreign and oid != data["commit"]:
+            yield f"told: {name} is recorded as landed and its commit {data['commit']} is not in the history"
+        elif not self._ancestor(oid, self.ref) and not (settled and self.case.foreign):
+            yield f"told: {name} is recorded as landed and its commit {oid} is not in {self.case.target}"
+
+    # --- the target ----------------------------------------------------------------------------------------------
+
+    def _moved(self) -> Iterator[str]:
+        """Every value came by a recorded landing, in order; each landing that is told is a value."""
+        intended = {(record.data["old"], record.data["new"]) for record in self.landings}
+        before = self.case.start
+        for value in self.values:
+            if value not in self.case.foreign and (before, value) not in intended:
+                yield f"untested: the target went from {before} to {value}, which no landing records"
+            before = value
+        took = set(self.values) | {commit.oid for commit in self.chain}
+        for record in self.landed:
+            known = [one for one in self.landings if set(one.names) & set(record.names) and one.seq < record.seq]
+            if known and known[-1].data["new"] not in took:
+                yield f"told: {record.names} are recorded as landed by {known[-1].data['new']}, which never was a value"
+
+    def _tested(self) -> Iterator[str]:
+        """Before each landing: a green verdict of exactly its tree, by the command recorded then."""
+        green: set[tuple[str, str]] = set()
+        commands: set[str] = set()
+        gate, no_gate, run = None, False, self._witnessed(self.case.witness)
+        took = set(self.values)
+        for record in self.records:
+            data = record.data
+            if record.kind == "config":
+                no_gate = bool(data.get("no_gate"))
+                commands = commands if gate == (data["gate"], data["setup"]) else set()
+                gate = (data["gate"], data["setup"])
+            elif record.kind == "test" or (record.kind == "verdict" and (data.get("reused") or not record.names)):
+                commands.add(data["command"])
+            if record.kind == "verdict" and data["result"] == "green":
+                green.add((data["tree"], data["command"]))
+                if run is not None and data["tree"] not in run and not data.get("reused"):
+                    yield f"told: record {record.seq} says that {data['tree']} passed; the gate never passed it"
+            elif record.kind == "landing" and data["new"] in took and not no_gate:
+                tree = self._tree(data["new"])
+                if not any((tree, command) in green for command in commands):
+                    yield f"untested: {data['new']} landed and no verdict on its tree {tree} stands before it"
+                if run is not None and tree not in run:
+                    yield f"untested: {data['new']} landed and the gate never passed its tree {tree}"
+
+    def _history(self) -> Iterator[str]:
+        """What lies between two values of the target is the queue's: it names its entry, which landed then."""
+        mine = {record.data["new"]: record for record in self.landings}
+        waiting: list[Commit] = []
+        for commit in self.chain:
+            waiting.append(commit)
+            if commit.oid in self.case.foreign:
+                waiting = []
+            if commit.oid not in mine:
+                continue
+            for inner in waiting:
+                owners = inner.names or tuple(name for name, data in self.enq.items() if data["oid"] == inner.oid)
+                if not owners and not self._of_a_landing(inner, mine[commit.oid]):
+                    yield f"history: {inner.oid} came with a landing and names no entry"
+                for name in owners:
+                    if self.status.get(name) not in ("landed", "landing"):
+                        yield f"told: {name} is in the history and recorded as {self.status.get(name, 'absent')}"
+            waiting = []
+        rest = [commit.oid for commit in waiting if commit.oid not in self.case.foreign]
+        if rest and not self._under_foreign(rest):
+            yield f"untested: {rest[0]} is in the history and came by no landing"
+
+    def _of_a_landing(self, commit: Commit, record: Record) -> bool:
+        """Whether a commit without a name is part of what an entry brought (ff-only brings its own history)."""
+        return any(self.enq.get(name, {}).get("strategy") in ("ff-only", "rebase") for name in record.names) or any(
+            self._ancestor(commit.oid, self.enq[name]["oid"]) for name in record.names if name in self.enq)
+
+    def _under_foreign(self, oids: list[str]) -> bool:
+        return any(self._ancestor(oids[-1], value) for value in self.case.foreign)
+
+    def _witnessed(self, path: Path | None) -> set[str] | None:
+        if path is None:
+            return None
+        return set(path.read_text().split()) if path.exists() else set()
+
+    # --- failures ------------------------------------------------------------------------------------------------
+
+    def _failed(self) -> Iterator[str]:
+        """A rejected entry had a red run of its own, a conflict is one, with exactly those files."""
+        red = self._witnessed(self.case.reds)
+        for name, status in self.status.items():
+            if status == "rejected":
+                yield from self._rejected(name, red)
+        for record in self.records:
+            if record.kind == "state" and record.data["status"] == "conflict":
+                for name in record.names:
+                    yield from self._conflict(name, record.data)
+
+    def _rejected(self, name: str, red: set[str] | None) -> Iterator[str]:
+        own = [record.data for record in self.records if record.kind == "verdict" and record.names == (name,)
+               and record.data.get("of", "entry") == "entry" and record.data["result"] != "green"]
+        if not own:
+            yield f"told: {name} is rejected and had no red run of its own"
+        elif red is not None and all(data["result"] == "red" for data in own) and not (
+                {data["tree"] for data in own} & red):
+            yield f"told: {name} is rejected and the gate never failed its tree"
+        for data in own[-1:]:
+            tested = [record for record in self.records if record.kind == "test" and name in record.names]
+            if tested and data["tree"] not in {record.data["tree"] for record in tested}:
+                yield f"told: {name} is rejected by a verdict on a tree that was not tested for it"
+
+    def _conflict(self, name: str, data: Mapping[str, Any]) -> Iterator[str]:
+        base, files = data.get("base") or data.get("against"), set(data.get("files", ()))
+        oid = self.enq.get(name, {}).get("oid", "")
+        if not base or not oid or data.get("strategy") == "ff-only":
+            return
+        done = subprocess.run(["git", "merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, oid],
+                              cwd=self.case.repo, capture_output=True, check=False)
+        really = {part for part in done.stdout.decode(errors="replace").split("\0")[1:] if part}
+        if done.returncode == 0:
+            yield f"told: {name} is said to conflict with {base} and merges cleanly"
+        elif done.returncode == 1 and not really <= files:
+            yield f"told: {name} conflicts in {sorted(really)}, told are {sorted(files)}"
+
+    # --- what stays ----------------------------------------------------------------------------------------------
+
+    def _pins(self) -> Iterator[str]:
+        """What is needed is pinned, at the commit that was enqueued; what is not, is not."""
+        pins = dict(line.split(" ", 1) for line in git(
+            self.case.repo, "for-each-ref", "--format=%(refname) %(objectname)", PINS).splitlines())
+        for name, status in self.status.items():
+            head = pins.get(f"{PINS}{name}/head")
+            if status == "landed" and head and self.case.resting:
+                yield f"pin: {name} landed and its head is still pinned"
+            if status not in ("landed", "superseded") and head is None and name in self.enq:
+                yield f"pin: {name} is {status} and nothing keeps its commit"
+            if head and name in self.enq and head != self.enq[name]["oid"]:
+                yield f"pin: {name} pins {head} instead of what was enqueued"
+        for ref in pins:
+            name, _, what = ref.removeprefix(PINS).partition("/")
+            if self.case.resting and what != "head":
+                yield f"pin: {ref} is left though nothing is under way"
+            if self.case.resting and what == "head" and name not in self.enq:
+                yield f"pin: {ref} belongs to no entry"
+
+    def _objects(self) -> Iterator[str]:
+        """Nothing that is referred to is missing."""
+        done = subprocess.run(["git", "fsck", "--connectivity-only", "--no-dangling", "--no-progress"],
+                              cwd=self.case.repo, capture_output=True, check=False)
+        if done.returncode:
+            yield f"lost: git fsck: {(done.stderr + done.stdout).decode(errors='replace').strip()[:200]}"
+
+    def _left(self) -> Iterator[str]:
+        """No lock, job, worktree or process stays behind."""
+        if not self.case.resting:
+            return
+        for path in self._locks():
+            yield f"left: {path}"
+        for job in (self.folder / "tests").glob("*"):
+            yield f"left: the job {job.name}"
+        own = {str(self.case.repo.resolve()), *(str(Path(path).resolve()) for path in self.case.trees)}
+        slots = 0
+        for line in git(self.case.repo, "worktree", "list", "--porcelain").splitlines():
+            if line.startswith("worktree ") and line[9:] not in own:
+                slots += Path(line[9:]).name.startswith("slot-")
+                if not Path(line[9:]).name.startswith("slot-"):
+                    yield f"left: the worktree {line[9:]}"
+        if slots > self.case.slots:
+            yield f"left: {slots} slots, more than {self.case.slots}"
+        for pid, marker in living(self.case.home):
+            yield f"left: process {pid} of {marker}"
+
+    def _locks(self) -> Iterator[Path]:
+        yield from self.common.glob("*.lock")
+        yield from self.common.glob("garrison-i*")
+        yield from (self.common / "refs").rglob("*.lock")
+        for own in (self.common / "worktrees").glob("*"):
+            yield from own.glob("*.lock")
+            yield from own.glob("garrison-i*")
+        yield from self.folder.glob("*.new")
+
+    def _checkouts(self) -> Iterator[str]:
+        """Every checkout of the target shows its tip, with the user's own edits and no others."""
+        told = self.case.edits
+        if not self.case.resting or told is None:
+            return
+        path = ""
+        for line in git(self.case.repo, "worktree", "list", "--porcelain").splitlines():
+            path = line[9:] if line.startswith("worktree ") else path
+            if line == f"branch {self.ref}":
+                edits = git(Path(path), "status", "--porcelain")
+                if edits != told.get(path, ""):
+                    yield f"left: {path} shows {edits!r} instead of {told.get(path, '')!r}"
+
+
+def living(home: Path) -> Iterator[tuple[int, str]]:
+    """(pid, marker) of every process that bears a life of that home."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            raw = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        for item in raw.split(b"\0"):
+            if state != "Z" and item.startswith(f"GARRISON_LIFE={home}:".encode()):
+                yield int(entry.name), item.decode(errors="replace").removeprefix("GARRISON_LIFE=")

@@ -1,0 +1,358 @@
+"""A storm over merge queues: kills, stops, thieves of locks, foreign moves, gc; then everything is counted.
+
+    python -m tests.queue_storm [--kills 1000] [--seed 1] [--each 40] [--keep]
+
+The rule of this room: what is done is drawn from the seed; what the queue made of it is judged by `queue_checker`,
+which asks no garrison code, and by what each branch deserves (`DESERTS`). A processor is a forked process that works
+until it is killed: at a random moment, at a failpoint, or while it is stopped and another one has taken its place.
+Every `--each` kills the queue is left in peace until it rests, judged, and another repository is begun.
+Exit code 0: nothing was lost, landed twice, untested or recorded otherwise than it happened, and nothing is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from garrison.errors import Fenced, GarrisonError, LockLost
+from garrison.merge import failpoint, sizing
+from garrison.merge.processor import MergeProcessor, Wait
+from garrison.merge.queue import MergeQueue
+from garrison.merge.state import Config
+from garrison.system.environment import child_environment
+from queue_checker import Case, examine, git, living
+
+FORK = multiprocessing.get_context("fork")
+DEADLINE = 120.0
+"""Seconds in which a queue in peace comes to rest."""
+SAID: set[str] = set()
+"""Troubles of this process that were told."""
+DESERTS = {"good": {"landed"}, "bad": {"rejected"}, "clash": {"conflict", "landed"}, "pair": {"landed", "rejected"},
+           "there": {"landed"}, "flaky": {"landed"}, "gone": {"landed"}}
+"""Sort of branch → how its entry may end. Of a pair exactly one lands; of clashing ones the first. With a flaky one a
+tree is red when it is tested for the first time."""
+WEATHERS = {"moment": 10.0, "failpoint": 10.0, "with all": 2.0, "thief": 3.0, "child": 2.0, "foreign": 1.0, "gc": 0.5}
+"""What is done to a processor, and how often beside the others."""
+GATE = """
+cd "$GARRISON_TREE" || exit 9
+tree=$(git rev-parse 'HEAD^{tree}')
+red() { echo $tree >> ROOT/red; exit 1; }
+sleep 0.0$(( $(od -An -N1 -tu1 /dev/urandom) % 10 ))
+for file in bad-*; do test ! -e "$file" || red; done
+for file in pair-*-a; do test ! -e "${file%a}b" || red; done
+for file in flaky-*; do test ! -e "$file" || test -e "ROOT/seen-$tree" || { touch "ROOT/seen-$tree"; red; }; done
+echo $tree >> ROOT/green
+"""
+
+
+class World:
+    """One repository with its queue, and what is known of each branch."""
+
+    def __init__(self, root: Path, dice: random.Random) -> None:
+        self.root, self.dice = root, dice
+        self.repo, self.home, self.trees = root / "repo", root / "home", root / "trees"
+        self.sorts: dict[str, str] = {}
+        self.deserted: dict[str, str] = {}
+        """Entry → node."""
+        self.foreign: list[str] = []
+        self.count = 0
+        self.logged = True
+        self.repo.mkdir(parents=True)
+        git(self.repo, "init", "-q", "-b", "main")
+        with (self.repo / ".git/config").open("a") as config:
+            config.write("[user]\n\tname = A\n\temail = a@x\n[gc]\n\tauto = 0\n")
+        self._commit("main", {"lines.txt": "".join(f"{n}\n" for n in range(30))}, "")
+        git(self.repo, "reset", "-q", "--hard")
+        self.open = dice.random() < 0.5
+        self.together = dice.random() < 0.7
+        """Whether its short gates are worth batches."""
+        sizing.SHORT_TEST = -1.0 if self.together else 99.0
+        cores = len(os.sched_getaffinity(0)) if dice.random() < 0.5 else 1
+        if not self.open:
+            git(self.repo, "checkout", "-q", "-b", "work")
+        self.start = git(self.repo, "rev-parse", "main")
+        (root / "gate").write_text(GATE.replace("ROOT", str(root)))
+        self.queue.configure(Config(f"sh {root}/gate", None, False, 30.0, gate_cores=cores))
+
+    @property
+    def queue(self) -> MergeQueue:
+        """A fresh look at it."""
+        return MergeQueue(self.home, self.repo, token="storm")
+
+    def _commit(self, name: str, files: dict[str, str], start: str = "main") -> None:
+        stream = [f"commit refs/heads/{name}", "committer A <a@x> 1700000000 +0000", f"data {len(name)}", name]
+        stream += [f"from {git(self.repo, 'rev-parse', start)}"] if start else []
+        for path, text in files.items():
+            stream += [f"M 100644 inline {path}", f"data {len(text)}", text]
+        subprocess.run(["git", "fast-import", "--quiet", "--force"], cwd=self.repo, input="\n".join(stream) + "\n",
+                       text=True, check=True)
+
+    def make(self) -> list[str]:
+        """One or two branches of a random sort on the tip of now; their names."""
+        self.count += 1
+        number = self.count
+        sort = self.dice.choices(list(DESERTS), weights=[8, 3, 2, 1, 1, 1, 1])[0]
+        plans: dict[str, dict[str, str]] = {f"{sort}{number}": {f"{sort}-{number}": "x\n"}}
+        if sort == "pair":
+            plans = {f"pair{number}{half}": {f"pair-{number}-{half}": "x\n"} for half in "ab"}
+        elif sort == "clash":
+            plans = {f"clash{number}{half}": {"lines.txt": f"{half}{number}\n"} for half in "ab"}
+        for name, files in plans.items():
+            if sort == "there":
+                git(self.repo, "branch", "-f", name, "main")
+            else:
+                self._commit(name, files)
+            self.sorts[name] = sort
+        return list(plans)
+
+    def enqueue(self, name: str) -> None:
+        """As a runner does; its own process may be killed over it, then it asks again."""
+        if self.dice.random() < 0.15:
+            child = FORK.Process(target=lambda: self.queue.enqueue("r", name, 1, name))
+            child.start()
+            time.sleep(self.dice.uniform(0.0, 0.03))
+            _kill(child)
+        entry = self.queue.enqueue("r", name, 1, name)
+        self.deserted[entry.id] = name
+        if self.sorts[name] == "gone":
+            git(self.repo, "branch", "-D", name)
+
+    def unfinished(self) -> int:
+        """Entries that wait."""
+        return len(self.queue.state.unfinished())
+
+    def findings(self) -> list[str]:
+        """The judge's, and each branch that got what it does not deserve."""
+        told = {entry.id: entry.status for entry in self.queue.entries()}
+        wrong = examine(Case(self.repo, self.home, self.start, foreign=self.foreign, told=told,
+                             enqueued=list(self.deserted), witness=self.root / "green", reds=self.root / "red",
+                             logged=self.logged))
+        pairs: Counter[str] = Counter()
+        for entry, node in self.deserted.items():
+            sort, status = self.sorts[node], told.get(entry, "absent")
+            if status not in DESERTS[sort]:
+                wrong.append(f"deserts: {entry} of {node} is {status}: {self.queue.entry(entry).reason[:300]}")
+            if sort in ("pair", "clash"):
+                pairs[node[:-1]] += status == "landed"
+        wrong += [f"deserts: {landed} of {pair} landed" for pair, landed in pairs.items()
+                  if landed != 1 and pair.startswith("pair")]
+        return wrong
+
+
+def work(world: World, point: str = "", until: str = "empty") -> None:
+    """A processor's life, in a process of its own: exits 0 at rest, 3 when another has taken over."""
+    if point:
+        os.environ["GARRISON_FAILPOINT"] = point
+    processor = MergeProcessor(MergeQueue(world.home, world.repo, token=f"p{os.getpid()}"), trees=world.trees,
+                               environment=child_environment(os.environ))
+    try:
+        while not processor.take():
+            time.sleep(0.005)
+        processor.recover()
+        while True:
+            processor.beat()
+            done = _step(processor)
+            if isinstance(done, Wait):
+                if done.kind == until:
+                    processor.close()
+                    os._exit(0)
+                time.sleep(0.01)
+    except (Fenced, LockLost):
+        os._exit(3)
+
+
+def _step(processor: MergeProcessor) -> Any:
+    try:
+        return processor.step()
+    except (Fenced, LockLost):
+        raise
+    except GarrisonError as error:  # as a layer does: said, and tried again
+        if str(error) not in SAID:
+            SAID.add(str(error))
+            print(f"      {error}", file=sys.stderr)
+        time.sleep(0.02)
+        return None
+
+
+class Storm:
+    """Bad weather over one world after the other."""
+
+    def __init__(self, folder: Path, seed: int, each: int = 40, without: tuple[str, ...] = ()) -> None:
+        self.folder, self.each = folder, each
+        self.weathers = {what: weight for what, weight in WEATHERS.items() if what not in without}
+        self.dice = random.Random(seed)
+        self.did: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.worlds = 0
+
+    @property
+    def kills(self) -> int:
+        """Processors killed so far."""
+        return self.did["moment"] + self.did["failpoint"] + self.did["with all"] + self.did["thief"]
+
+    def blow(self, kills: int) -> None:
+        """Until that many processors were killed; findings in `wrong`."""
+        while self.kills < kills and not self.wrong:
+            self.worlds += 1
+            world = World(self.folder / f"w{self.worlds}", self.dice)
+            self._over(world, min(kills, self.kills + self.each))
+            self._peace(world)
+            if not self.wrong:
+                shutil.rmtree(world.root, ignore_errors=True)
+
+    def _over(self, world: World, kills: int) -> None:
+        while self.kills < kills:
+            while world.unfinished() < (9 if world.together else 3):
+                for name in world.make():
+                    world.enqueue(name)
+            what = self.dice.choices(list(self.weathers), weights=list(self.weathers.values()))[0]
+            getattr(self, f"_{what.replace(' ', '_')}")(world)
+            self.did[what] += 1
+
+    def _start(self, world: World, point: str = "") -> BaseProcess:
+        child = FORK.Process(target=work, args=(world, point))
+        child.start()
+        return child
+
+    def _pause(self) -> None:
+        time.sleep(self.dice.choice((0.02, 0.1, 0.4)) * self.dice.random())
+
+    def _moment(self, world: World) -> None:
+        child = self._start(world)
+        self._pause()
+        _kill(child)
+
+    def _failpoint(self, world: World) -> None:
+        child = self._start(world, self.dice.choice(failpoint.NAMES))
+        child.join(3.0)
+        _kill(child)
+
+    def _with_all(self, world: World) -> None:
+        """The processor and everything below it at once, as a crash of the machine."""
+        child = self._start(world)
+        self._pause()
+        below = _below(child.pid or 0)
+        _kill(child)
+        for pid in [*below, *(pid for pid, _ in living(world.home))]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _thief(self, world: World) -> None:
+        """Stopped anywhere, its lock's file gone (`git clean -fdx`), another one works; then it goes on."""
+        first = self._start(world)
+        self._pause()
+        os.kill(first.pid or 0, signal.SIGSTOP)
+        for lock in (world.repo / ".git/garrison").glob("*/processor.lock"):
+            lock.unlink(missing_ok=True)
+        second = self._start(world)
+        self._pause()
+        os.kill(first.pid or 0, signal.SIGCONT)
+        first.join(self.dice.choice((0.0, 1.0)))
+        _kill(first)
+        _kill(second)
+
+    def _child(self, world: World) -> None:
+        """A process that the processor started is killed, not itself."""
+        child = self._start(world)
+        self._pause()
+        below = [pid for pid in _below(child.pid or 0) if not any(pid == gate for gate, _ in living(world.home))]
+        if below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.dice.choice(below), signal.SIGKILL)
+        child.join(0.3)
+        _kill(child)
+
+    def _foreign(self, world: World) -> None:
+        """Somebody moves the target, where nobody has it checked out."""
+        if world.open:
+            return
+        tip = git(world.repo, "rev-parse", "main")
+        commit = git(world.repo, "commit-tree", f"{tip}^{{tree}}", "-p", tip, "-m", "foreign")
+        if subprocess.run(["git", "update-ref", "refs/heads/main", commit, tip], cwd=world.repo, check=False,
+                          capture_output=True).returncode == 0:
+            world.foreign.append(commit)
+
+    def _gc(self, world: World) -> None:
+        child = self._start(world)
+        git(world.repo, "reflog", "expire", "--expire=now", "--all")
+        world.logged = False
+        git(world.repo, "gc", "-q", "--prune=now", check=False)
+        _kill(child)
+
+    def _peace(self, world: World) -> None:
+        child = self._start(world)
+        child.join(DEADLINE)
+        if child.exitcode != 0:
+            states = Counter(entry.status for entry in world.queue.entries())
+            self.wrong.append(f"hangs: not at rest in {DEADLINE:g} s, exit code {child.exitcode}: {dict(states)}; "
+                              f"{[entry.reason[:200] for entry in world.queue.state.unfinished()][:3]}")
+            _kill(child)
+        self.wrong += world.findings()
+
+
+def _kill(child: BaseProcess) -> None:
+    if child.is_alive():
+        child.kill()
+    child.join()
+
+
+def _below(pid: int) -> list[int]:
+    """Children and theirs."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    found, todo = [], [pid]
+    while todo:
+        for child in parents.get(todo.pop(), ()):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+def main() -> int:
+    """The command; 1 if something was found."""
+    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    options.add_argument("--kills", type=int, default=1000, help="processors to kill (default: 1000)")
+    options.add_argument("--seed", type=int, default=1)
+    options.add_argument("--each", type=int, default=40, help="kills a repository (default: 40)")
+    options.add_argument("--keep", action="store_true", help="leave the last repository for inspection")
+    options.add_argument("--without", action="append", default=[], choices=sorted(WEATHERS), help="leave one kind out")
+    said = options.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="queue-storm-"))
+    storm = Storm(folder, said.seed, said.each, tuple(said.without))
+    begun = time.monotonic()
+    try:
+        storm.blow(said.kills)
+    finally:
+        if not (said.keep or storm.wrong):
+            shutil.rmtree(folder, ignore_errors=True)
+    did = ", ".join(f"{what} {number}" for what, number in sorted(storm.did.items()))
+    took = time.monotonic() - begun
+    print(f"{storm.kills} processors killed over {storm.worlds} repositories in {took:.0f} s ({did})")
+    for line in storm.wrong:
+        print(f"WRONG {line}")
+    if storm.wrong:
+        print(f"seed {said.seed}; left in {folder}")
+    return 1 if storm.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

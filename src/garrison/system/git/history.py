@@ -70,17 +70,18 @@ class History(Call):
 
     def branch_tip(self, branch: str) -> str | None:
         """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
-        return self._loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
+        ref = f"refs/heads/{branch}"
+        return self._loose(ref) or self.rev(ref)
 
     def _loose(self, ref: str) -> str | None:
-        """What a ref's own file says, where it has one: a hundredth of what asking git costs. None: ask git."""
+        """The commit that a ref names which is a file of its own; None: git is to be asked."""
         if ".." in ref or "//" in ref or ref.endswith("/") or not self._has_files:
             return None
         try:
             told = (self.common / ref).read_text().strip()
         except (OSError, UnicodeError):
             return None
-        return told if _OID.fullmatch(told) else None
+        return told if _OID.fullmatch(told) and self.has(told) else None
 
     @cached_property
     def _has_files(self) -> bool:
@@ -119,7 +120,16 @@ class History(Call):
 
     def tree_of(self, commit: str) -> str:
         """Tree of a commit."""
-        return self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+        if commit not in self._trees:
+            tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+            if not _OID.fullmatch(commit):
+                return tree  # a name: it may stand for another commit the next time
+            self._trees[commit] = tree
+        return self._trees[commit]
+
+    @cached_property
+    def _trees(self) -> dict[str, str]:
+        return {}
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Whether `old` is reachable from `new` (itself included)."""

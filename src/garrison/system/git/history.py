@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cached_property
 from tempfile import TemporaryDirectory
@@ -74,11 +75,43 @@ class History(Call):
 
     def _loose(self, ref: str) -> str | None:
         """The commit that a ref names which is a file of its own; None: git is to be asked."""
+        if ".." in ref or "//" in ref or ref.endswith("/") or not self._has_files:
+            return None
         try:
-            told = (self.common / ref).read_text(errors="replace").removesuffix("\n")
-        except (OSError, ValueError):
+            told = (self.common / ref).read_text().strip()
+        except (OSError, UnicodeError):
             return None
         return told if _OID.fullmatch(told) and self.has(told) else None
+
+    @cached_property
+    def _has_files(self) -> bool:
+        """Whether this repository keeps refs in files."""
+        return not (self.common / "reftable").exists()
+
+    def make_ref(self, ref: str, oid: str) -> bool:
+        """Set a ref that nobody else writes, `oid` being a commit that is there; False if git refused.
+
+        In a file, as git does it: locked by its name with `.lock`, written, synced, renamed.
+        """
+        path = self.common / ref
+        lock = path.with_name(f"{path.name}.lock")
+        if not self._has_files:
+            return self.update_ref(ref, oid)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except OSError:  # somebody is just making or removing it; git waits, or says what is wrong
+            return self.update_ref(ref, oid)
+        try:
+            os.write(descriptor, f"{oid}\n".encode())
+            os.fsync(descriptor)
+            lock.rename(path)
+        except OSError:
+            lock.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        return True
 
     def has(self, oid: str) -> bool:
         """Whether the repository holds that object; without asking git if it is a file of its own."""
@@ -107,7 +140,8 @@ class History(Call):
 
     def branch_exists(self, branch: str) -> bool:
         """Whether a local branch bears that name."""
-        return self.run("show-ref", "--verify", "--quiet", f"refs/heads/{branch}", check=False).code == 0
+        ref = f"refs/heads/{branch}"
+        return self._loose(ref) is not None or self.run("show-ref", "--verify", "--quiet", ref, check=False).code == 0
 
     def current_branch(self, path: Path | None = None) -> str | None:
         """Short name of the branch checked out at `path`, None when detached."""

@@ -152,6 +152,8 @@ def resume_command(repo_root: str | None, target: str | None, as_json: bool, hom
 @click.option("--strategy", type=click.Choice(STRATEGIES), help="How branches land that say nothing else.")
 @click.option("--clean", type=click.Choice(CLEANING), help="What is removed from the tree before each test.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Files that stay whatever is cleaned; '' for none.")
+@click.option("--gate-cores", type=click.IntRange(0), metavar="N",
+              help="Cores that one run of the gate keeps busy; where more are idle, others go on beside it. 0: all.")
 @click.option("--guard/--no-guard", default=None, help="Keep everybody else from moving the target, by a hook.")
 @json_option
 @home_option
@@ -174,7 +176,8 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
 
 def _changes(said: dict[str, Any]) -> dict[str, Any]:
     """The settings that were said, as the record has them."""
-    found = {name: said[name] for name in ("timeout", "strategy", "clean", "guard") if said[name] is not None}
+    plain = ("timeout", "strategy", "clean", "gate_cores", "guard")
+    found = {name: said[name] for name in plain if said[name] is not None}
     found |= {name: tuple(one for one in said[name] if one) for name in ("lock_files", "keep") if said[name]}
     if said["gate"]:
         found |= {"gate": said["gate"], "no_gate": False}

@@ -14,6 +14,7 @@ from garrison.cli.merge_queue_where import open_queue
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.merge.asked import Wishes
 from garrison.merge.entry import FAILED, Entry
+from garrison.merge.sizing import CAP
 from garrison.merge.state import Config
 from garrison.merge.steps import Progress, Wait
 from garrison.merge.target import check_target
@@ -57,15 +58,18 @@ def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str |
     A living processor is waited for instead (not with `wait=False`). `gate`, `setup` and `no_gate` are recorded.
     What garrison refuses is told in `error`.
     """
-    return next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, home=home,
-                        say=say))
+    return next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, most=1,
+                        home=home, say=say))
 
 
 def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None = None, no_gate: bool = False,
             setup: str | None = None, target: str | None = None, wait: bool = True, watch: bool = False,
-            home: str | os.PathLike[str] | None = None, say: Callable[[str], None] | None = None,
-            ) -> Iterator[dict[str, Any]]:
-    """As `process_next`, one result a verdict, until the queue is empty or cannot go on; with `watch` for ever."""
+            most: int = CAP, home: str | os.PathLike[str] | None = None,
+            say: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
+    """As `process_next`, one result a verdict, until the queue is empty or cannot go on; with `watch` for ever.
+
+    `most`: entries that are tested together at most.
+    """
     told = say or _to_stderr
     try:
         queue = open_queue(repo_root, target, home, busy=True)
@@ -79,7 +83,7 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
     except GarrisonError as error:
         yield _failure(None, str(error))
         return
-    hand = Hand(queue, told)
+    hand = Hand(queue, told, most)
     try:
         yield from _watched(hand) if watch else _results(hand, wait)
     finally:
@@ -131,8 +135,8 @@ def _to_stderr(line: str) -> None:
 class Hand:
     """Somebody who processes by hand."""
 
-    def __init__(self, queue: MergeQueue, say: Callable[[str], None]) -> None:
-        self.queue, self.say = queue, say
+    def __init__(self, queue: MergeQueue, say: Callable[[str], None], most: int) -> None:
+        self.queue, self.say, self._most = queue, say, most
         self._seen = self._told = queue.state.seq
         """Numbers of the last record whose outcome was given back, and whose runner was told."""
         self._processor: MergeProcessor | None = None
@@ -157,7 +161,8 @@ class Hand:
         from garrison.merge.processor import MergeProcessor
         from garrison.system.environment import child_environment
 
-        processor = MergeProcessor(self.queue, trees=trees_root(), environment=child_environment(os.environ))
+        processor = MergeProcessor(self.queue, trees=trees_root(), environment=child_environment(os.environ),
+                                   most=self._most)
         while not processor.take():
             if not wait:
                 raise Refused(f"{self.queue.state.holder or 'another processor'} works this queue; leave it to it")

@@ -11,6 +11,7 @@ from garrison.cli.merge_queue_where import repo_option, target_option
 from garrison.cli.output import show_json
 from garrison.errors import Refused
 from garrison.merge.entry import PRIORITIES, STRATEGIES
+from garrison.merge.sizing import CAP
 
 
 @click.command("enqueue", cls=Explained, examples=(
@@ -68,7 +69,7 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
         raise click.UsageError("--watch stands by while another processor works; leave --no-wait out")
     failure, printed = "", False
     for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
-                          watch=watch, home=home):
+                          watch=watch, most=CAP if drain or watch else 1, home=home):
         if result is not EMPTY or not printed:
             show_json(result)
             printed = True

@@ -157,14 +157,16 @@ def release(queue: MergeQueue, entry_id: str) -> Entry:
 
 def retry(queue: MergeQueue, entry_id: str) -> Entry:
     """Enqueue the commit of a failed entry again, as the next attempt; nobody but the journal is told what becomes of
-    it. Refused for what did not fail, or whose commit is gone."""
+    it. Twice is as once. Refused for what did not fail, or whose commit is gone."""
     old = queue.state.entry(entry_id)
     why = why_not_retried(old)
     if why:
         raise Refused(why)
-    line = queue.state.of_key(*old.key)
-    if line[-1].id != old.id:
-        raise Refused(f"{entry_id} has a later attempt, {line[-1].id} ({line[-1].status}); see that one")
+    last = queue.state.of_key(*old.key)[-1]
+    if (last.attempt, last.oid, last.final) == (old.attempt + 1, old.oid, False):
+        return last
+    if last.id != old.id:
+        raise Refused(f"{entry_id} has a later attempt, {last.id} ({last.status}); see that one")
     if queue.git.rev(old.oid) is None:
         raise Refused(f"commit {old.oid} of {entry_id} is gone from {queue.repo}; enqueue the branch again")
     return queue.enqueue(old.run, old.node, old.attempt + 1, old.branch, oid=old.oid)

@@ -88,7 +88,7 @@ class GateRun:
         shutil.rmtree(self.folder, ignore_errors=True)
         atomic.make_directory(self.log.parent)
         try:
-            self.slot.prepare(commit)
+            self.slot.prepare(commit, self.config.clean, self.config.keep)
         except Refused as error:  # a submodule that cannot be had: the commit's own fault, if the target has none such
             self._refuse(str(error))
             return

@@ -26,13 +26,18 @@ _OURS = "# garrison's guard"
 HOOK = f"""#!/bin/sh
 {_OURS}: only a merge queue moves the branches it lands on. `garrison merge-queue config --no-guard` takes it out.
 [ "$1" = prepared ] || exit 0
-guarded=$(git rev-parse --git-common-dir)/garrison/guarded
+common=$(git rev-parse --git-common-dir)
+guarded=$common/garrison/guarded
 [ -s "$guarded" ] || exit 0
 code=0
 while read -r old new ref; do
     grep -qxF -e "$ref" "$guarded" || continue
     [ "${LANDING}" = "$ref" ] && continue
+    # pack-refs: the same value is written to another place, and then its own file goes, with no lock on that place
     [ "$(git rev-parse -q --verify "$ref")" = "$new" ] && continue
+    case $new in *[!0]*) ;; *)
+        [ ! -e "$common/packed-refs.lock" ] && grep -qxF -e "$old $ref" "$common/packed-refs" && continue
+    esac
     echo "garrison: a merge queue lands on $ref; put your branch in it: garrison merge-queue enqueue NODE BRANCH" >&2
     code=1
 done

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tested:
-    """A green verdict: when, by which gate, where its log is; `seq` is its record's number."""
+    """A green verdict: of which tree, when, by which gate, where its log is; `seq` is its record's number."""
 
+    tree: str
     seq: int
     at: str
     gate: str
@@ -42,9 +43,10 @@ class Landing:
     branch: str = ""
     strategy: str = ""
     oid: str = ""
-    tree: str = ""
     reason: str = ""
     tested: Tested | None = None
+    together: int = 1
+    """Entries that landed with it in one swap; the tree of the last one was tested."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's shape; `foreign` says that the queue did not do it."""
@@ -56,7 +58,8 @@ class Landing:
             return "moved by somebody else"
         if self.reason:
             return self.reason
-        return f"tree {self.tree[:10]} by {self.tested.gate!r}" if self.tested else "no gate"
+        others = f", with {self.together - 1} more" if self.together > 1 else ""
+        return f"tree {self.tested.tree[:10]} by {self.tested.gate!r}{others}" if self.tested else "no gate"
 
 
 def read_history(path: Path) -> list[Landing]:
@@ -66,27 +69,47 @@ def read_history(path: Path) -> list[Landing]:
 
 def landings(records: Iterable[Record]) -> list[Landing]:
     """As `read_history`, from the records."""
-    state, found = QueueState(), list[Landing]()
-    green, gates = dict[str, Tested](), dict[str, str]()
+    told, found = _Told(), list[Landing]()
     for record in records:
-        state.apply(record)
-        if record.kind == "config" and state.config:
-            gates[state.config.command_key] = state.config.gate or ""
-        elif record.kind == "verdict" and record.data["result"] == "green" and not record.data.get("reused"):
-            key = record.data["command"]
-            green[record.data["tree"]] = Tested(record.seq, record.at, gates.get(key, key), record.data["log"])
-        elif record.kind == "landed":
-            found += _landed(state, record, green, found[-1] if found else None)
+        told.fold(record)
+        if record.kind == "landed":
+            landing = told.landing(record)
+            if found and landing.old not in (found[-1].commit, found[-1].old):
+                found.append(Landing(record.at, landing.old, found[-1].commit))
+            found.append(landing)
     return found
 
 
-def _landed(state: QueueState, record: Record, green: dict[str, Tested], last: Landing | None) -> list[Landing]:
-    entry, old = state.entry(record.data["entry"]), record.data["old"]
-    told = Landing(record.at, entry.commit, old, entry.id, entry.node, entry.run, entry.branch, entry.strategy,
-                   entry.oid, reason=entry.reason)
-    if not entry.reason:
-        gated = state.config is not None and not state.config.no_gate
-        told = replace(told, tree=entry.tree, tested=green.get(entry.tree) if gated else None)
-    if last and last.commit != old:
-        return [Landing(record.at, old, last.commit), told]
-    return [told]
+class _Told:
+    """What the records have told so far."""
+
+    def __init__(self) -> None:
+        self.state = QueueState()
+        self._gates: dict[str, str] = {}
+        self._trees: dict[str, Tested] = {}
+        self._tested: dict[str, Tested] = {}
+        self._together = 1
+
+    def fold(self, record: Record) -> None:
+        """Fold one record."""
+        self.state.apply(record)
+        data = record.data
+        if record.kind == "config" and self.state.config:
+            self._gates[self.state.config.command_key] = self.state.config.gate or ""
+        elif record.kind == "landing":
+            self._together = len(data.get("entries", ())) or 1
+        elif record.kind == "verdict" and data["result"] == "green":
+            key = data["command"].partition("-")[0]
+            if data["tree"] not in self._trees or not data.get("reused"):
+                self._trees[data["tree"]] = Tested(data["tree"], record.seq, record.at, self._gates.get(key, key),
+                                                   data["log"])
+            self._tested |= dict.fromkeys(data.get("entries") or [data["entry"]], self._trees[data["tree"]])
+
+    def landing(self, record: Record) -> Landing:
+        """What a `landed` record tells."""
+        entry, config = self.state.entry(record.data["entry"]), self.state.config
+        told = Landing(record.at, entry.commit, record.data["old"], entry.id, entry.node, entry.run, entry.branch,
+                       entry.strategy, entry.oid, entry.reason)
+        if entry.reason or config is None or config.no_gate:
+            return told
+        return replace(told, tested=self._tested.get(entry.id), together=self._together)

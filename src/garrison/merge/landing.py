@@ -150,7 +150,7 @@ class Lander:
                 return Progress("landing_blocked", landing.entry)
             refused = self._swap(landing, begun=True)
             if refused:
-                return Wait("ref_locked", refused)
+                return Wait("ref_locked", refused, seconds=self.pen.place.pause)
             owed = self._move(landing, hold)
         return self._landed(landing, owed)
 

@@ -1,20 +1,23 @@
 """Who conflicts with whom: every waiting entry against the target's tip, and every two against each other.
 
-By the pinned commits, in one call of git, without a checkout. Two that conflict with each other may each land; the
-second to come will be answered with the conflict then. Nothing is recorded.
+By the pinned commits, in one call of git a row, without a checkout. Of two that conflict with each other either may
+land; the second to come will be answered with the conflict then. Nothing is recorded.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import Refused
 from garrison.merge.queue import PINS, pin
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from garrison.merge.entry import Entry
     from garrison.merge.queue import MergeQueue
+    from garrison.system.git import Git
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,14 @@ def matrix(queue: MergeQueue) -> Matrix:
     pinned = queue.git.refs(f"{PINS}/")
     waiting = [entry for entry in unfinished if pin(entry.id, "head") in pinned or queue.git.rev(entry.oid)]
     gone = tuple(entry.id for entry in unfinished if entry not in waiting)
-    names = [(entry.id, queue.target) for entry in waiting]
-    names += [(one.id, other.id) for one, other in combinations(waiting, 2)]
-    oids = {queue.target: tip, **{entry.id: entry.oid for entry in waiting}}
-    results = queue.git.merge_pairs([(oids[against], oids[name]) for name, against in names])
-    pairs = tuple(Pair(name, against, tuple(result.conflicts), result.reason)
-                  for (name, against), result in zip(names, results, strict=True) if result.tree is None)
-    return Matrix(queue.target, tip, tuple(entry.id for entry in waiting), pairs, gone)
+    found = _row(queue.git, queue.target, tip, waiting)
+    for place, entry in enumerate(waiting):
+        found += _row(queue.git, entry.id, entry.oid, waiting[place + 1:])
+    return Matrix(queue.target, tip, tuple(entry.id for entry in waiting), tuple(found), gone)
+
+
+def _row(git: Git, against: str, oid: str, entries: Sequence[Entry]) -> list[Pair]:
+    """The conflicts of these entries with one commit."""
+    results = git.merge_trees(oid, [entry.oid for entry in entries]) if entries else []
+    return [Pair(entry.id, against, tuple(result.conflicts), result.reason)
+            for entry, result in zip(entries, results, strict=True) if result.tree is None]

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -52,6 +52,7 @@ def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Ma
     The green tree is recorded in the queue, and a pause of the queue is lifted. `progress` is told each stage.
     """
     say = progress or (lambda line: None)
+    config = queue.state.config.brought(config) if queue.state.config else config
     commit = queue.git.rev(base or f"refs/heads/{queue.target}")
     if commit is None:
         raise Refused(f"{queue.repo} has no branch {base or queue.target}; create it, or name another with --base")
@@ -62,7 +63,7 @@ def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Ma
     try:
         if config.setup:
             say(f"pre-flight: set-up on {queue.target} ({commit[:10]})")
-        setup_only = Config(None, config.setup, True, config.timeout, config.lock_files)
+        setup_only = replace(config, gate=None, no_gate=True)
         _demand(_run(queue, slot, setup_only, run=run, commit=commit, log=log, environment=environment,
                      held_back=held_back), "set-up")
         for note in [*slot.notes, *_lfs_note(queue, slot)]:

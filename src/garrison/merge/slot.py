@@ -17,6 +17,7 @@ from pathlib import Path
 
 from garrison.errors import Refused
 from garrison.merge import numbers
+from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life import LifeLock
 from garrison.system import setup_key
@@ -37,6 +38,8 @@ class Memory:
     kept: tuple[str, ...] = ()
     job: str = ""
     """Folder of the last job that was started in it."""
+    clean: str = CLEANING[0]
+    """How it was cleaned when `kept` was noted."""
 
 
 class Slot:
@@ -60,26 +63,34 @@ class Slot:
         self._memory_path.unlink(missing_ok=True)
         self._lock.path.unlink(missing_ok=True)
 
-    def prepare(self, commit: str) -> None:
-        """Make the slot show exactly `commit`, detached; ignored files and what set-up made stay."""
+    def prepare(self, commit: str, clean: str = CLEANING[0], keep: tuple[str, ...] = ()) -> None:
+        """Make the slot show exactly `commit`, detached; what set-up made stays, and other files as `clean` says.
+
+        `keep`: patterns, as in .gitignore, of files that stay too.
+        """
+        if clean == "ignored" and self.memory.clean != clean:
+            self.memory.setup_key = ""  # which of the ignored files its set-up made was not noted: it runs again
+        self.memory.clean = clean
         try:
-            self._show(commit)
+            self._show(commit, keep)
         except GitError:
             # Damaged by a gate or a crash, or of a repository that was made anew: nothing in it is anybody's work.
             self.git.remove_worktree(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
-            self.memory = Memory(job=self.memory.job)
-            self._show(commit)
+            self.memory = Memory(job=self.memory.job, clean=clean)
+            self._show(commit, keep)
 
-    def _show(self, commit: str) -> None:
+    def _show(self, commit: str, patterns: tuple[str, ...]) -> None:
         if not (self.path / ".git").exists():
             self.git.add_worktree(self.path, None, commit)
-            self.memory = Memory(job=self.memory.job)
+            self.memory = Memory(job=self.memory.job, clean=self.memory.clean)
         self.git.clear_locks(self.path)
         before, self.memory.tree = self.memory.tree, ""
         self._remember()
-        keep = [part for name in self.memory.kept for part in ("-e", "/" + _literal(name))]
-        self.git.run("clean", "-ffdq", *keep, cwd=self.path)
+        if self.memory.clean != "none":
+            keep = [part for name in self.memory.kept for part in ("-e", "/" + _literal(name))]
+            keep += [part for pattern in patterns for part in ("-e", pattern)]
+            self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
         self.git.run("read-tree", "--reset", "-u", commit, cwd=self.path)
         self.git.run("update-ref", "--no-deref", "HEAD", commit, cwd=self.path)
         self.notes = furnish(self.git, self.path, force=True)
@@ -105,8 +116,9 @@ class Slot:
         return setup_key.setup_due(setup, self.path, lock_files, self.memory.setup_key)
 
     def setup_done(self, key: str) -> None:
-        """Record that set-up passed; what it left untracked and not ignored is kept from now on."""
-        left = self.git.run("ls-files", "--others", "--exclude-standard", "--directory", "-z", cwd=self.path).out
+        """Record that set-up passed; what it left, and what would be cleaned away, is kept from now on."""
+        but = () if self.memory.clean == "ignored" else ("--exclude-standard",)
+        left = self.git.run("ls-files", "--others", *but, "--directory", "-z", cwd=self.path).out
         self.memory.setup_key = key
         self.memory.kept = tuple(name for name in left.split("\0") if name)
         self._remember()
@@ -171,7 +183,8 @@ def read_pid(job: Path) -> tuple[int, int] | None:
 def _read_memory(path: Path) -> Memory:
     try:
         body = json.loads(path.read_bytes())
-        return Memory(body["tree"], body["setup_key"], tuple(body["kept"]), body["job"])
+        return Memory(body["tree"], body["setup_key"], tuple(body["kept"]), body["job"],
+                      body.get("clean", CLEANING[0]))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return Memory()  # a cache: without it set-up runs again
 

@@ -31,6 +31,8 @@ class Target(Protocol):
     """The branch as a full ref, where it lies."""
     brief: bool
     """Whether a swap takes but milliseconds, so that it may be done under `queue.lock`."""
+    pause: float
+    """Seconds after which a swap that was refused is tried again."""
 
     def tip(self) -> str | None:
         """Its commit now, which this repository then holds; None if there is no such branch."""
@@ -44,7 +46,7 @@ class Target(Protocol):
 class LocalTarget:
     """A branch of this repository."""
 
-    brief = True
+    brief, pause = True, 1.0
 
     def __init__(self, git: Git, branch: str) -> None:
         self.git, self.name = git, branch
@@ -65,7 +67,7 @@ class LocalTarget:
 class RemoteTarget:
     """A branch of a remote of this repository."""
 
-    brief = False
+    brief, pause = False, 10.0
 
     def __init__(self, git: Git, remote: str, branch: str) -> None:
         self.git, self.remote, self.branch = git, remote, branch

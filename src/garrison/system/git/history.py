@@ -188,21 +188,6 @@ class History(Call):
         half = len(theirs) // 2  # one of them ended git
         return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
 
-    def merge_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[MergeResult]:
-        """Merge many pairs of commits in one call, to know what conflicts: the trees are not promised to anyone.
-
-        The first pair that git cannot merge at all ends such a call; that one is asked for by itself.
-        """
-        found: list[MergeResult] = []
-        while len(found) < len(pairs):
-            asked = "".join(f"{ours} {theirs}\n" for ours, theirs in pairs[len(found):])
-            told = self.run("merge-tree", "--write-tree", "--stdin", "-z", "--name-only", "--no-messages", text=asked,
-                            check=False).out.split("\0")
-            found += _told_pairs(told)
-            if len(found) < len(pairs):
-                found.append(self.merge_tree(*pairs[len(found)]))
-        return found
-
     def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
                     author: Ident | None = None) -> str:
         """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid.
@@ -216,16 +201,3 @@ class History(Call):
                "GIT_COMMITTER_NAME": NAME, "GIT_COMMITTER_EMAIL": EMAIL, "GIT_COMMITTER_DATE": stamp}
         links = [part for parent in parents for part in ("-p", parent)]
         return self.run("commit-tree", tree, *links, "-F", "-", text=message, extra=who, durable=True).out.strip()
-
-
-def _told_pairs(parts: Sequence[str]) -> list[MergeResult]:
-    """What `merge-tree --stdin -z` says: of each merge `1` or `0`, the tree, the paths in conflict, an empty part."""
-    found, at = [], 0
-    while "" in parts[at:-1]:
-        end = parts.index("", at)
-        clean, tree, *conflicts = parts[at:end]
-        files = sorted(set(conflicts))
-        found.append(MergeResult(tree, []) if clean == "1" else
-                     MergeResult(None, files, "conflict in " + ", ".join(files)))
-        at = end + 1
-    return found

@@ -1,0 +1,179 @@
+"""What people ask for, beside a processor that works: at any moment, and met at its next step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from merge_support import World, check, drive, git, until
+
+from garrison.errors import Refused
+from garrison.merge import asked
+from garrison.merge.asked import Wishes
+from garrison.merge.processor import Wait
+from garrison.merge.state import Config
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Its gate runs until the file `open` is there, and fails with `bad`."""
+    world = World(tmp_path, gate=f"until test -e {tmp_path}/open; do sleep 0.01; done; test ! -e bad")
+    world.open = tmp_path / "open"
+    for name in ("one", "two"):
+        world.branch(name, {f"{name}.txt": "x\n"})
+    return world
+
+
+def running(world):
+    """A processor whose gate runs."""
+    processor = world.processor()
+    until(lambda: isinstance(done := processor.step(), Wait) and done.kind == "gate", "a running gate")
+    return processor
+
+
+def states(world):
+    return {entry.node: entry.status for entry in world.queue.entries()}
+
+
+@pytest.mark.parametrize("how", ["hold", "cancel", "another strategy", "another gate", "superseded"])
+def test_an_entry_under_test_is_let_go_and_the_others_go_on(world, how):
+    one = world.enqueue("one")
+    world.enqueue("two")
+    processor = running(world)
+    if how == "hold":
+        assert asked.hold(world.queue, one.id).status == "held"
+        assert asked.hold(world.queue, one.id).reason == "held by a person"
+    elif how == "cancel":
+        world.queue.cancel(one.id, "not wanted")
+    elif how == "another strategy":
+        again = world.queue.enqueue("r", "one", 1, "one", wishes=Wishes(strategy="squash"))
+        assert (again.id, again.status, again.strategy) == (one.id, "queued", "squash")
+    elif how == "another gate":
+        world.config = Config(f"test -e one.txt -o -e two.txt && git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
+        asked.reconfigure(world.queue, gate=world.config.gate)
+    else:
+        world.branch("one", {"one.txt": "y\n"})
+        world.enqueue("one")
+    world.open.touch()
+    drive(processor)
+    processor.close()
+    wanted = {"hold": "held", "cancel": "cancelled"}.get(how, "landed")
+    assert states(world) == {"one": wanted, "two": "landed"}
+    if how == "another strategy":
+        assert "Merge one" not in git(world.repo, "log", "--format=%s", "main")
+    if how == "hold":
+        assert asked.release(world.queue, one.id).status == "queued"
+        world.drain()
+        assert states(world)["one"] == "landed"
+    if how == "another strategy":
+        return  # the checker knows merges only
+    check(world)
+
+
+def test_what_was_asked_in_the_middle_of_a_step_is_met_at_the_next(world, monkeypatch):
+    one = world.enqueue("one")
+    world.open.touch()
+    processor = world.processor()
+    swap = processor.lander._swap
+
+    def late(landing, *, begun):
+        asked.hold(world.queue, one.id)
+        return swap(landing, begun=begun)
+
+    monkeypatch.setattr(processor.lander, "_swap", late)
+    drive(processor)
+    processor.close()
+    assert states(world) == {"one": "held"}
+    assert world.tip() == world.start
+    assert not (world.repo / ".git/index.lock").exists()
+    check(world)
+
+
+def test_a_persons_pause_outlasts_verdicts_moves_of_the_target_and_processors(world):
+    world.enqueue("one")
+    processor = running(world)
+    assert asked.pause(world.queue, "release day").told().startswith("the queue is paused: release day")
+    world.open.touch()
+    assert "release day" in drive(processor, "paused").reason
+    git(world.repo, "commit", "-q", "--allow-empty", "-m", "moved")
+    drive(processor, "paused")
+    processor.close()
+    world.queue.resume("pre-flight passed")
+    world.drain(until="paused")
+    assert states(world)["one"] in ("testing", "candidate")
+    assert asked.resume(world.queue).asked
+    assert asked.resume(world.queue) is None
+    world.drain()
+    assert states(world) == {"one": "landed"}
+    check(world, foreign=1)
+
+
+def test_retry_is_another_attempt_at_the_same_commit_even_if_the_branch_is_gone(world):
+    world.open.touch()
+    oid = world.branch("one", {"bad": "x\n"})
+    first = world.enqueue("one")
+    world.drain()
+    assert states(world) == {"one": "rejected"}
+    git(world.repo, "branch", "-qD", "one")
+    asked.reconfigure(world.queue, gate=f"git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
+    again = asked.retry(world.queue, first.id)
+    assert asked.retry(world.queue, first.id) == again, "twice is as once"
+    assert (again.attempt, again.oid, again.recipient, again.status) == (2, oid, "", "queued")
+    with pytest.raises(Refused, match="still on its way"):
+        asked.retry(world.queue, again.id)
+    world.drain()
+    with pytest.raises(Refused, match="has a later attempt"):
+        asked.retry(world.queue, first.id)
+    assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
+    check(world)
+
+
+def test_a_dependent_waits_for_what_it_needs_and_says_so(world):
+    world.open.touch()
+    world.branch("bad", {"bad": "x\n"})
+    bad = world.enqueue("bad")
+    two = world.queue.enqueue("r", "two", 1, "two", wishes=Wishes(depends_on=("bad",), priority=9))
+    one = world.enqueue("one")
+    assert f"{two.id} waits for {bad.id} (rejected)" in world.drain(until="blocked").reason
+    assert states(world) == {"bad": "rejected", "two": "queued", "one": "landed"}
+    world.branch("bad", {"good": "x\n"})
+    world.enqueue("bad", attempt=2)
+    world.drain()
+    assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed", "landed", "landed"]
+    landed = [entry.id for entry in sorted(world.queue.entries(), key=lambda entry: entry.landed_at) if entry.landed_at]
+    assert landed[0] == one.id
+    assert landed[-1] == two.id
+
+
+def test_other_wishes_are_the_same_entry_and_too_late_once_it_lands(world):
+    one = world.enqueue("one")
+    seq = world.queue.state.seq
+    assert world.queue.enqueue("r", "one", 1, "one", wishes=Wishes(priority=0)).id == one.id
+    assert world.queue.state.seq == seq, "nothing new was said"
+    assert world.queue.enqueue("r", "one", 1, "one", wishes=Wishes(priority=5)).priority == 5
+    with world.queue.locked():
+        world.queue.append("state", {"entry": one.id, "status": "candidate", "base": "b", "tree": "t", "commit": "c"})
+        world.queue.append("landing", {"entry": one.id, "old": "b", "new": "c"})
+    for late in (lambda: world.queue.enqueue("r", "one", 1, "one", wishes=Wishes(priority=1)),
+                 lambda: asked.hold(world.queue, one.id), lambda: world.queue.cancel(one.id, ""),
+                 lambda: asked.reconfigure(world.queue, gate="other")):
+        with pytest.raises(Refused, match="landing"):
+            late()
+
+
+@pytest.mark.parametrize(("clean", "keep", "left"), [
+    ("untracked", (), {"ignored.o", "made"}), ("untracked", ("*.log",), {"ignored.o", "made", "a.log"}),
+    ("none", (), {"ignored.o", "made", "a.log", "b.txt"}), ("ignored", ("b.*",), {"made", "b.txt", "made.o"})])
+def test_what_is_cleaned_out_of_a_slot_is_for_the_queue_to_say(world, clean, keep, left):
+    world.branch("main", {".gitignore": "*.o\n"})
+    git(world.repo, "reset", "-q", "--hard")
+    seen = world.witness.with_name("seen")
+    world.queue.configure(Config(f"ls | grep -vE 'txt$' >> {seen}; ls b.txt >> {seen}; echo -- >> {seen}; "
+                                 "touch ignored.o a.log b.txt", setup="touch made made.o"))
+    asked.reconfigure(world.queue, clean=clean, keep=keep)
+    for name in ("one", "two"):
+        world.enqueue(name)
+        world.drain()
+    second = set(Path(seen).read_text().split("--\n")[1].split())
+    assert second - {"made.o"} == left - {"made.o"}
+    assert "made.o" in second, "what its set-up made stays"

@@ -20,7 +20,7 @@ from garrison.layers.launcher_policy import LauncherView
 from garrison.layers.run_state import RUN_STATUS, RunState
 from garrison.layers.runner import SIGNAL_GRACE
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
-from garrison.merge import decide as merge_decide
+from garrison.merge import batch
 from garrison.merge.entry import Entry as MergeEntry
 from garrison.merge.entry import entry_id
 from garrison.merge.tell import signal_of
@@ -1033,7 +1033,6 @@ class Processor(Layer):
         self.merge_epoch = 0
         self.told = 0
         self.gate: str | None = None
-        self.lost = 0
         self.waits = ""
 
     def turn(self) -> Does:
@@ -1116,16 +1115,17 @@ class Processor(Layer):
                 return False
             yield from self._append("resume", {"reason": "the target moved"})
             return True
-        entry = merge_decide.chosen(state)
-        if entry is None:
+        line, waiting = state.line(), state.waiting()
+        if not line and not waiting:
             self.waits = "empty"
             return False
-        if entry.status == "queued":
-            yield from self._build(entry)
-        elif entry.status == "candidate":
-            yield from self._candidate(entry)
+        if not line:
+            yield from self._build(waiting[0])
+        elif state.tip != w.history[-1]:
+            yield from self._append("state", {"entry": line[0].id, "status": "queued", "reason": "the target moved"},
+                                    sync=False)
         else:
-            yield from self._tested(entry)
+            yield from self._judge(line[0])
         return True
 
     def _build(self, entry: MergeEntry) -> Does:
@@ -1141,15 +1141,23 @@ class Processor(Layer):
         yield from self._append("state", {"entry": entry.id, "status": "candidate", "base": tip,
                                           "tree": f"tree of {commit}", "commit": commit}, sync=False)
 
-    def _candidate(self, entry: MergeEntry) -> Does:
-        config = self.w.queue.config
+    def _judge(self, entry: MergeEntry) -> Does:
+        state = self.w.queue
+        config = state.config
         assert config is not None
-        if entry.verdict == "green":
+        trees = (f"tree of {entry.base}", entry.tree)
+        step = batch.next_step([entry.id], trees, state.seen.known(config.command_key, ()))
+        if isinstance(step, batch.Land) and entry.verdict == "green":
             yield from self._land(entry)
-        elif (entry.tree, config.command_key) in self.w.queue.green:
+        elif isinstance(step, batch.Land):
             yield from self._verdict(entry.id, "entry", entry.tree, "green")
+        elif isinstance(step, batch.Test):
+            yield from self._test(entry, "entry" if step.wanted[0] else "base")
+        elif isinstance(step, batch.Reject):
+            yield from self._append("state", {"entry": entry.id, "status": "rejected", "reason": entry.reason or "red"})
         else:
-            yield from self._test(entry, "entry")
+            yield from self._append("pause", {"entry": entry.id, "reason": step.reason, "detail": "on the bare target",
+                                              "tip": entry.base, "log": ""})
 
     def _verdict(self, entry: str, of: str, tree: str, result: str) -> Does:
         config = self.w.queue.config
@@ -1176,8 +1184,8 @@ class Processor(Layer):
     def _watch(self) -> Does:
         w, state, name = self.w, self.w.queue, self.gate
         assert name is not None
-        test = state.test
-        if test is None or test.job != name:
+        test = state.tests.get(name)
+        if test is None:
             for proc in w.bearers(gate_marker(name)):
                 w.kill(proc, "gate abandoned")
             self.gate = None
@@ -1187,33 +1195,9 @@ class Processor(Layer):
             self.waits = "gate"
             return False
         result, self.gate = result or "lost", None
-        if result == "lost" and self.lost + 1 < merge_decide.MAX_LOST:
-            self.lost += 1
-            yield from self._test(state.entry(test.entry), test.of)
-            return True
-        self.lost = 0
         yield from self._verdict(test.entry, test.of, test.tree, result)
         w.gates.pop(name, None)
         return True
-
-    def _tested(self, entry: MergeEntry) -> Does:
-        state = self.w.queue
-        if not entry.verdict:
-            yield from self._test(entry, "entry")
-            return
-        if entry.verdict == "green":
-            yield from self._land(entry)
-            return
-        base = state.base if state.base and state.base.entry == entry.id else None
-        if base is None and merge_decide.needs_base(entry.verdict, f"tree of {entry.base}", state):
-            yield from self._test(entry, "base")
-            return
-        who, why = merge_decide.blame(base.result) if base else ("entry", "")
-        if who == "entry":
-            yield from self._append("state", {"entry": entry.id, "status": "rejected", "reason": entry.reason or "red"})
-            return
-        yield from self._append("pause", {"entry": entry.id, "reason": why, "detail": "on the bare target",
-                                          "tip": entry.base, "log": ""})
 
     def _land(self, entry: MergeEntry) -> Does:
         w = self.w

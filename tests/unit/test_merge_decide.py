@@ -4,7 +4,7 @@ import pytest
 
 from garrison.merge import decide
 from garrison.merge.entry import Entry
-from garrison.merge.state import Config, Outcome, QueueState
+from garrison.merge.state import Config, Outcome
 from garrison.merge.tell import signal_of
 
 
@@ -26,35 +26,18 @@ def test_every_failure_has_words():
     assert decide.in_words("green", 0, 1) == ""
 
 
-def test_the_base_is_asked_unless_a_plain_red_meets_a_base_known_green():
-    config = Config("make")
-    state = QueueState(config=config, green={("base", config.command_key)})
-    assert not decide.needs_base("red", "base", state)
-    assert decide.needs_base("red", "other", state)
-    for broken in decide.BROKEN:
-        assert decide.needs_base(broken, "base", state)
-    state.config = Config("make", "other set-up")
-    assert decide.needs_base("red", "base", state)
-
-
-def test_blame():
-    assert decide.blame("green") == ("entry", "")
-    assert decide.blame("red") == ("queue", "base_red")
-    assert decide.blame("missing") == ("queue", "gate_broken")
+def test_verdicts_are_exchangeable_only_with_gate_setup_and_environment():
+    config, environment = Config("make"), {"PATH": "/bin", "LANG": "C"}
+    key = decide.judge_key(config, environment)
+    assert key.startswith(config.command_key)
+    assert key == decide.judge_key(config, {"LANG": "C", "PATH": "/bin", "TERM": "dumb", "GARRISON_HOME": "/h"})
+    others = [(Config("make", "set-up"), environment), (Config("make all"), environment), (config, {"PATH": "/bin"}),
+              (config, {"PATH": "/usr/bin", "LANG": "C"})]
+    assert key not in {decide.judge_key(*other) for other in others}
 
 
 def entry(name, status):
     return Entry(name, "r", name, 1, "b", "o", "main", status=status)
-
-
-def test_what_was_begun_comes_first_then_the_first_in():
-    state = QueueState(entries={name: entry(name, status) for name, status in (
-        ("a", "landed"), ("b", "landing_blocked"), ("c", "queued"), ("d", "queued"), ("e", "testing"))})
-    assert decide.chosen(state).id == "e"
-    del state.entries["e"]
-    assert decide.chosen(state).id == "c"
-    del state.entries["c"], state.entries["d"]
-    assert decide.chosen(state) is None
 
 
 @pytest.mark.parametrize(("old", "new", "unfinished", "processor", "refused"), [

@@ -11,7 +11,8 @@ from tests.simulator.simulation import Failed, simulate
 
 from garrison.layers import guardian_policy, run_state, runner_policy
 from garrison.layers.guardian_policy import Decision
-from garrison.merge import decide as merge_decide
+from garrison.merge import batch
+from garrison.merge.state import QueueState
 from garrison.records import store
 from garrison.supervise import evidence, lease, restart, verdict
 from garrison.supervise.circuit import Circuit
@@ -202,13 +203,12 @@ def _orphans_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def _queue_starts_over(patch: pytest.MonkeyPatch) -> None:
-    real = merge_decide.chosen
-    patch.setattr(merge_decide, "chosen", lambda state: None if state.entries and len(state.entries) > 1
-                  else real(state))
+    real = QueueState.waiting
+    patch.setattr(QueueState, "waiting", lambda state: [] if len(state.entries) > 1 else real(state))
 
 
 def _entry_blamed_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(merge_decide, "needs_base", lambda *rest: False)
+    patch.setattr(batch, "_ask_base", lambda *rest: None)
 
 
 # of hangs, rework, parking and compaction

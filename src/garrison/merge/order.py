@@ -2,7 +2,7 @@
 
 A priority counts as so many places in the queue: with priority p an entry stands where one would that had come
 `PLACES * p` entries earlier. Who waits so ages with every entry that comes after it, and no clock is asked: at most
-`PLACES * (highest - p)` later entries ever pass an entry of priority p, however many come (see `passes_at_most`).
+`PLACES * (highest - p) - 1` later entries ever pass an entry of priority p, however many come (see `passes_at_most`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLACES = 8
 
 def passes_at_most(priority: int) -> int:
     """How many later entries can ever pass one of this priority."""
-    return PLACES * (PRIORITIES[-1] - _within(priority))
+    return max(0, PLACES * (PRIORITIES[-1] - _within(priority)) - 1)
 
 
 def ranked(entries: Iterable[Entry], places: Mapping[str, int]) -> list[Entry]:

@@ -319,6 +319,7 @@ def _on_state(state: QueueState, record: Record) -> None:
 
 def _on_test(state: QueueState, record: Record) -> None:
     data = record.data
+    state.tests = {job: test for job, test in state.tests.items() if (test.tree, test.of) != (data["tree"], data["of"])}
     state.tests[data["job"]] = Test(data["entry"], tuple(_ids(data)), data["of"], data["number"], data["job"],
                                     data["tree"], data["commit"], data["slot"], data["command"], data["log"], record.at)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +45,7 @@ class Commit(NamedTuple):
     message: str
 
 
+_OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
 
 
@@ -66,7 +70,47 @@ class History(Call):
 
     def branch_tip(self, branch: str) -> str | None:
         """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
-        return self.rev(f"refs/heads/{branch}")
+        return self._loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
+
+    def _loose(self, ref: str) -> str | None:
+        """What a ref's own file says, where it has one: a hundredth of what asking git costs. None: ask git."""
+        if ".." in ref or "//" in ref or ref.endswith("/") or not self._has_files:
+            return None
+        try:
+            told = (self.common / ref).read_text().strip()
+        except (OSError, UnicodeError):
+            return None
+        return told if _OID.fullmatch(told) else None
+
+    @cached_property
+    def _has_files(self) -> bool:
+        """Whether this repository keeps refs in files."""
+        return not (self.common / "reftable").exists()
+
+    def make_ref(self, ref: str, oid: str) -> bool:
+        """Set a ref that nobody else writes, `oid` being a commit that is there; False if git refused.
+
+        In a file, as git does it: locked by its name with `.lock`, written, synced, renamed.
+        """
+        path = self.common / ref
+        lock = path.with_name(f"{path.name}.lock")
+        if not self._has_files:
+            return self.update_ref(ref, oid)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except OSError:  # somebody is just making or removing it; git waits, or says what is wrong
+            return self.update_ref(ref, oid)
+        try:
+            os.write(descriptor, f"{oid}\n".encode())
+            os.fsync(descriptor)
+            lock.rename(path)
+        except OSError:
+            lock.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        return True
 
     def has(self, oid: str) -> bool:
         """Whether the repository holds that object; without asking git if it is a file of its own."""
@@ -86,7 +130,8 @@ class History(Call):
 
     def branch_exists(self, branch: str) -> bool:
         """Whether a local branch bears that name."""
-        return self.run("show-ref", "--verify", "--quiet", f"refs/heads/{branch}", check=False).code == 0
+        ref = f"refs/heads/{branch}"
+        return self._loose(ref) is not None or self.run("show-ref", "--verify", "--quiet", ref, check=False).code == 0
 
     def current_branch(self, path: Path | None = None) -> str | None:
         """Short name of the branch checked out at `path`, None when detached."""

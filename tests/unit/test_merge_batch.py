@@ -1,0 +1,297 @@
+"""Batching, bisection, sizing and order, without git or disk: what they prove for any set of bad entries."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from garrison.merge import batch, order, sizing
+from garrison.merge.batch import Base, Known, Land, Pause, Red, Reject
+from garrison.merge.entry import PRIORITIES, Entry
+from garrison.merge.seen import Seen
+
+KEY = "k"
+
+
+@dataclass
+class Drain:
+    """Drains a queue of numbered entries by the pure parts alone; a tree is the set of entries that it holds."""
+
+    count: int
+    passes: object
+    """Set of entries → whether the gate passes on them, each time it is asked."""
+    width: int = 1
+    landed: list[int] = field(default_factory=list)
+    rejected: list[int] = field(default_factory=list)
+    tips: list[frozenset[int]] = field(default_factory=list)
+    runs: list[tuple[tuple[int, ...], bool]] = field(default_factory=list)
+    paused: str = ""
+
+    def run(self) -> Drain:
+        self.seen = Seen()
+        self.queue, self.line = list(range(self.count)), []
+        while (self.queue or self.line) and not self.paused:
+            self.step()
+            assert len(self.runs) < 50 * self.count + 50, "it does not end"
+        return self
+
+    def tree(self, prefix: list[int]) -> frozenset[int]:
+        return frozenset(self.landed) | frozenset(prefix)
+
+    def step(self) -> None:
+        if not self.line:
+            size = sizing.size(self.seen.judged, len(self.queue), self.seen.seconds, width=self.width)
+            self.line, self.queue = self.queue[:size], self.queue[size:]
+            self.seen.fresh()
+        trees = [str(sorted(self.tree(self.line[:i]))) for i in range(len(self.line) + 1)]
+        known = self.seen.known(KEY, ())
+        red = batch.shortest_red(trees, known)
+        if 0 < red < len(self.line):
+            self.line, self.queue = self.line[:red], self.line[red:] + self.queue
+        else:
+            self.do(batch.next_step([str(one) for one in self.line], trees, known, width=self.width), trees)
+
+    def do(self, step: batch.Step, trees: list[str]) -> None:
+        if isinstance(step, Land):
+            self.landed += self.line[:step.count]
+            for _ in range(step.count):
+                self.seen.judge(rejected=False)
+            self.tips.append(self.tree([]))
+            self.line = self.line[step.count:]
+            self.seen.fresh()
+        elif isinstance(step, Reject):
+            bad, *rest = self.line
+            self.rejected.append(bad)
+            self.line, self.queue = [], rest + self.queue
+            self.seen.judge(rejected=True)
+            self.seen.fresh()
+        elif isinstance(step, Pause):
+            self.paused = step.reason
+        else:
+            assert step.start, "nothing runs, and nothing is begun"
+            for count in step.start:
+                self.gate(count, trees[count])
+
+    def gate(self, count: int, tree: str) -> None:
+        green = self.passes(self.tree(self.line[:count]))
+        self.runs.append((tuple(self.line[:count]), green))
+        result = "green" if green else "red"
+        self.seen.took(1.0)
+        if count:
+            self.seen.verdict(tree, KEY, result, tuple(str(one) for one in self.line[:count]), len(self.runs))
+        else:
+            self.seen.of_base(tree, KEY, result, len(self.runs))
+
+
+bad_sets = st.integers(1, 60).flatmap(lambda count: st.tuples(
+    st.just(count), st.sets(st.integers(0, count - 1)),
+    st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)).filter(lambda pair: pair[0] < pair[1]),
+            max_size=6)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(bad_sets, st.integers(1, 4))
+def test_every_good_entry_lands_and_nobody_is_rejected_without_a_red_run_of_its_own(world, width):
+    """Bad alone, or good alone and red together with another: the second of such a pair is rejected."""
+    count, bad, pairs = world
+
+    def passes(tree):
+        return not tree & bad and not any(one in tree and two in tree for one, two in pairs)
+
+    drain = Drain(count, passes, width).run()
+    assert sorted(drain.landed + drain.rejected) == list(range(count))
+    expected: list[int] = []
+    for one in range(count):
+        if passes({*expected, one}):
+            expected.append(one)
+    assert drain.landed == expected, "what one by one would have landed, in the order of the queue"
+    for tip in drain.tips:
+        assert any(green and set(entries) <= tip for entries, green in drain.runs)
+        assert passes(tip), "a value that was not tested"
+    for one in drain.rejected:
+        assert ((one,), False) in drain.runs
+
+
+@settings(max_examples=50, deadline=None)
+@given(bad_sets)
+def test_the_number_of_gate_runs_is_bounded(world):
+    """Each bad entry costs its halvings, its own run twice and a base run; beyond that only green runs, which land."""
+    count, bad, _ = world
+    drain = Drain(count, lambda tree: not tree & bad).run()
+    red = [entries for entries, green in drain.runs if not green]
+    halvings = math.ceil(math.log2(min(sizing.CAP, count))) + 1 if count > 1 else 1
+    assert len(red) <= len(bad) * (halvings + batch.NEEDED)
+    assert len(drain.runs) - len(red) <= len(drain.tips) + 1, "every green run lands something, but one on the base"
+    if not bad:
+        assert len(drain.runs) <= 4 + count / 8
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_a_wavering_gate_rejects_only_who_was_red_often_enough(seed, count):
+    chance = random.Random(seed)
+    drain = Drain(count, lambda tree: chance.random() > 0.1).run()
+    if not drain.paused:
+        assert sorted(drain.landed + drain.rejected) == list(range(count))
+    for one in drain.rejected:
+        assert ((one,), False) in drain.runs
+
+
+def test_at_a_twentieth_of_false_reds_at_most_one_in_a_thousand_good_entries_is_rejected():
+    chance = random.Random(7)
+    drains = [Drain(200, lambda tree: chance.random() > 0.05).run() for _ in range(20)]
+    done = [drain for drain in drains if not drain.paused]
+    assert len(done) > 15, "a queue pauses only if the bare target is red twice"
+    assert sum(len(drain.rejected) for drain in done) <= 0.001 * 200 * len(done)
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.0, 4), (0.01, 7), (0.05, 16)])
+def test_a_drain_of_forty_needs_so_few_runs(share, most):
+    runs = []
+    for seed in range(60):
+        chance = random.Random(seed)
+        bad = frozenset(one for one in range(40) if chance.random() < share)
+        runs.append(len(Drain(40, lambda tree, bad=bad: not tree & bad).run().runs))
+    assert sum(runs) / len(runs) <= most, runs
+
+
+# ------------------------------------------------------------------------------------------------------- single steps
+
+
+def known(**said):
+    return Known(**{"green": {"t0"}, **said})
+
+
+def red(*entries, result="red", seq=5):
+    return Red(entries, result, seq)
+
+
+def test_a_green_prefix_lands_at_once_and_the_longest_wins():
+    assert batch.next_step("abc", ["t0", "t1", "t2", "t3"], known(green={"t1", "t2"})) == Land(2)
+    assert batch.next_step("abc", ["t0", "t1", "t2", "t3"], known(green={"t2"}, red={"t3": [red("a", "b", "c")]})) == \
+        Land(2)
+
+
+def test_a_red_line_is_halved_and_what_runs_already_is_waited_for():
+    trees = ["t0", "t1", "t2", "t3", "t4"]
+    four = {"t4": [red(*"abcd")]}
+    assert batch.next_step("abcd", trees, known(red=four)) == batch.Test((2,), (2,))
+    assert batch.next_step("abcd", trees, known(red=four, running={"t2"})) == batch.Test((2,), ())
+    assert batch.next_step("abcd", trees, known(red=four), width=3) == batch.Test((1, 2, 3), (1, 2, 3))
+    assert batch.next_step("abcd", trees, known(red=four, running={"t2"}), width=3) == batch.Test((1, 2, 3), (1, 3))
+
+
+def test_a_leaf_is_run_once_more_and_never_rejected_by_others_runs():
+    trees = ["t0", "t1"]
+    assert batch.next_step("a", trees, known(red={"t1": [red("a")]})) == batch.Test((1,), (1,))
+    assert batch.next_step("a", trees, known(red={"t1": [red("z", "a"), red("b", "a")]})) == batch.Test((1,), (1,))
+    assert batch.next_step("a", trees, known(red={"t1": [red("z", "a"), red("a")]})) == Reject()
+    assert batch.next_step("a", trees, known(red={"t1": [red("a"), red("a")]})) == Reject()
+    assert batch.next_step("a", trees, known(red={"t1": [red("a"), red("a")]}, wavers=True)) == batch.Test((1,), (1,))
+    assert batch.next_step("a", trees, known(red={"t1": [red("a")] * 3}, wavers=True)) == Reject()
+
+
+def test_a_target_not_known_to_pass_is_asked_before_anybody_is_blamed():
+    two = {"t2": [red(*"ab")]}
+    trees = ["t0", "t1", "t2"]
+    asked = batch.Test((0,), (0,))
+    assert batch.next_step("ab", trees, Known(red=two)) == asked
+    assert batch.next_step("ab", trees, Known(red=two, running={"t0"})) == batch.Test((0,), ())
+    assert batch.next_step("ab", trees, known(red=two, base=Base("green", 6, 0))) == batch.Test((1,), (1,))
+    assert batch.next_step("ab", trees, Known(red=two, base=Base("red", 6, 1))) == asked
+    assert batch.next_step("ab", trees, Known(red=two, base=Base("red", 7, 2))) == Pause("base_red")
+    assert batch.next_step("ab", trees, Known(red=two, base=Base("missing", 6, 1))) == Pause("gate_broken")
+
+
+@pytest.mark.parametrize("result", sorted(batch.BROKEN))
+def test_a_broken_gate_may_have_broken_since_the_target_passed(result):
+    trees, broken = ["t0", "t1"], {"t1": [red("a", result=result, seq=5), red("a", result=result, seq=7)]}
+    assert batch.next_step("a", trees, known(red=broken, broken=5)) == batch.Test((0,), (0,))
+    assert batch.next_step("a", trees, known(red=broken, broken=5, base=Base("green", 4, 0))) == batch.Test((0,), (0,))
+    assert batch.next_step("a", trees, known(red=broken, broken=5, base=Base("green", 6, 0))) == Reject()
+
+
+@given(st.integers(1, 32), st.integers(1, 4))
+def test_prefixes_are_distinct_within_bounds_and_never_more_than_gates(size, width):
+    for found, last in ((batch.probes(size, width), size), (batch.cuts(size, width), max(1, size - 1))):
+        assert list(found) == sorted(set(found))
+        assert found[0] >= 1
+        assert found[-1] <= last
+        assert len(found) <= width
+    assert batch.probes(size, width)[-1] == size
+
+
+# -------------------------------------------------------------------------------------------------- sizes and numbers
+
+
+@given(st.lists(st.booleans(), max_size=200), st.integers(1, 600), st.floats(0.3, 1e4), st.integers(1, 4))
+def test_a_batch_has_a_size_that_the_queue_and_the_cap_allow(judged, backlog, seconds, width):
+    size = sizing.size(judged, backlog, [seconds], width=width)
+    assert 1 <= size <= min(sizing.CAP, backlog)
+    assert sizing.size(judged, backlog, [seconds], width=width, most=1) == 1
+    assert sizing.size(judged, backlog, [0.01, seconds], width=width) == 1
+    assert sizing.size(judged, min(backlog, sizing.SHORT_QUEUE), [seconds], width=width) == 1
+    assert sizing.size(judged, backlog, [], width=width) == 1
+
+
+def test_the_worse_the_entries_the_smaller_the_batch():
+    sizes = [sizing.size([True] * bad + [False] * (64 - bad), 500, [60.0]) for bad in (0, 1, 3, 6, 13, 32, 64)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] == sizing.CAP
+    assert sizes[-1] == 1
+    assert sizing.size([True] * 6 + [False] * 58, 500, [60.0]) == pytest.approx(0.69 / 0.09, abs=1)
+
+
+@pytest.mark.parametrize(("cores", "gate_cores", "gates"), [
+    (8, 0, 1), (8, 8, 1), (8, 5, 1), (8, 4, 2), (8, 1, 4), (2, 1, 2), (1, 1, 1), (1, 4, 1)])
+def test_gates_run_beside_each_other_only_where_cores_are_idle(cores, gate_cores, gates):
+    assert sizing.width(cores, gate_cores) == gates
+
+
+# ------------------------------------------------------------------------------------------------------------- order
+
+
+def entries(priorities, needs=()):
+    made = [Entry(str(number), "r", str(number), 1, "b", "o", "main", priority=priority)
+            for number, priority in enumerate(priorities)]
+    return made, {one.id: place for place, one in enumerate(made)}
+
+
+priorities = st.lists(st.integers(PRIORITIES[0], PRIORITIES[-1]), max_size=80)
+
+
+@settings(deadline=None)
+@given(priorities)
+def test_nobody_is_passed_more_often_than_his_priority_allows(given_priorities):
+    """However many come later, and however urgent: the bound on waiting."""
+    made, places = entries(given_priorities)
+    ranked = order.ranked(made, places)
+    assert sorted(one.id for one in ranked) == sorted(places)
+    for rank, one in enumerate(ranked):
+        passed_by = [other for other in ranked[:rank] if places[other.id] > places[one.id]]
+        assert len(passed_by) <= order.passes_at_most(one.priority)
+
+
+def test_the_most_urgent_never_pass_their_like_and_starve_nobody():
+    made, places = entries([0] + [PRIORITIES[-1]] * (order.passes_at_most(0) + 5))
+    assert order.ranked(made, places).index(made[0]) == order.passes_at_most(0)
+    made, places = entries([5] * 10)
+    assert order.ranked(made, places) == made
+
+
+@given(st.integers(1, 20).flatmap(lambda count: st.tuples(
+    st.just(count), st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count + 2)), max_size=30))))
+def test_dependencies_stand_before_their_dependents(world):
+    count, pairs = world
+    made, places = entries([0] * count)
+    needs = {one.id: {str(b) for a, b in pairs if str(a) == one.id and b != a} for one in made}
+    line = [one.id for one in order.in_line(order.ranked(made, places), needs)]
+    for place, one in enumerate(line):
+        assert needs[one] <= set(line[:place])
+    for one in set(needs) - set(line):
+        assert needs[one] - set(line), "he waits for nobody"

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +138,12 @@ def candidate(root: Path, rounds: int, sizes: tuple[int, ...], table: Table) -> 
         ours, theirs, ready, fresh = [], [], [], []
         slot = acquire(queue.git, root / "trees" / queue.git.key)
         for number, name in enumerate(names):
-            oid = git(repo, "rev-parse", name)
-            ours.append(timed(lambda oid=oid: _publish(queue, oid)))
-            theirs.append(timed(lambda name=name: git(loop.tree, "merge", "-q", "--no-ff", "-m", "m", name)))
-            took = timed(lambda: slot.prepare(git(repo, "rev-parse", "main")))
-            if number:
-                ready.append(took)
+            ours.append(timed(partial(_publish, queue, git(repo, "rev-parse", name))))
+            theirs.append(timed(partial(git, loop.tree, "merge", "-q", "--no-ff", "-m", "m", name)))
+            ready.append(timed(partial(slot.prepare, git(repo, "rev-parse", "main"))))
             if number % max(1, rounds // 3) == 0:
                 fresh.append(_fresh(repo, root / f"fresh{number}"))
-        ours, theirs = ours[1:], theirs[1:]  # the first ones warm the caches
+        ours, theirs, ready = ours[1:], theirs[1:], ready[1:]  # the first ones warm the caches
         slot.remove()
         slot.release()
         medians[size] = statistics.median(ours)
@@ -364,7 +362,7 @@ def enqueue(root: Path, count: int, table: Table) -> None:
         times = _at_once(ours, names[:count])
         table.add("enqueue", f"{count} at once while a test runs, in process (goal p99 ≤ 25 ms)", both(times),
                   median_ms=statistics.median(times), p99_ms=p99(times))
-        alone = [timed(lambda name=name: _command(ours, name).wait()) for name in names[2 * count:2 * count + 10]]
+        alone = [timed(lambda name=name: _answered(_command(ours, name).wait())) for name in names[2 * count:][:10]]
         table.add("enqueue", "one command after another (goal p99 ≤ 150 ms)", both(alone),
                   median_ms=statistics.median(alone), p99_ms=p99(alone))
         times = _commands_at_once(ours, names[count:2 * count])
@@ -423,12 +421,18 @@ def _command(ours: Ours, name: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, stdout=subprocess.DEVNULL, env={**os.environ, **WHO})
 
 
+def _answered(code: int) -> None:
+    if code:
+        raise RuntimeError(f"merge-queue enqueue ended with {code}")
+
+
 def _commands_at_once(ours: Ours, names: list[str]) -> list[float]:
     at = time.perf_counter()
     left, times = [_command(ours, name) for name in names], []
     while left:
         for child in list(left):
             if child.poll() is not None:
+                _answered(child.returncode)
                 times.append((time.perf_counter() - at) * 1e3)
                 left.remove(child)
         time.sleep(0.0005)
@@ -446,7 +450,7 @@ def takeover(root: Path, rounds: int, table: Table) -> None:
     ours.queue.enqueue("r", "one", 1, "one")
     first = FORK.Process(target=_work, args=(ours,))
     first.start()
-    _until(lambda: (root / "runs").exists(), "a running test")
+    _until((root / "runs").exists, "a running test")
     times = []
     for _ in range(rounds):
         adopted = FORK.Event()

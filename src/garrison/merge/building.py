@@ -49,6 +49,7 @@ class Builder:
         self.pen, self.queue, self.git = pen, pen.queue, pen.git
         self._chain = Chain("", (), ())
         self._commits: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+        self._pinned = ""
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
@@ -151,10 +152,13 @@ class Builder:
                 made.append(str(built.commit))
             self._commits[chain.base, names] = tuple(made[1:])
         commits = self._commits[chain.base, names]
+        if self._pinned == commits[-1] and self.git.has(commits[-1]):
+            return commits
         if not self.git.update_ref(pin(names[-1], "candidate"), commits[-1]) or not self.git.has(commits[-1]):
             # Collected: git had listed its refs before the pin was one. All of it is built anew.
             self._chain, self._commits = Chain("", (), ()), {}
             raise GarrisonError(f"could not pin the candidate of {names[-1]}; it is tried again")
+        self._pinned = commits[-1]
         return commits
 
     def landed(self, count: int, tip: str) -> None:

@@ -129,6 +129,7 @@ class Checkout:
         self.own = git.git_dir(path)
         self._mark = self.own / "garrison-index.lock"
         self._copy = self.own / f"garrison-index-{os.getpid()}"
+        self._differ: dict[tuple[str, str], list[Change]] = {}
 
     def take(self) -> Blocked | None:
         """Hold git's index lock here; Blocked if git works here. The caller holds the processor's lock."""
@@ -182,8 +183,9 @@ class Checkout:
 
     def move(self, old: str, new: str) -> Blocked | None:
         """Bring index and files from `old` to `new`, under the taken lock. Harmless if it was done before."""
+        edited = set(self.git.run("diff-files", "--name-only", "-z", cwd=self.path).out.split("\0"))
         for change in self._changes(old, new):
-            if self._torn(change):
+            if change.name in edited and self._torn(change):
                 (self.path / change.name).unlink(missing_ok=True)
         blocked = self._read_tree(old, new, settle=True)
         if blocked is None:
@@ -216,11 +218,14 @@ class Checkout:
 
     def _changes(self, old: str, new: str) -> list[Change]:
         """What differs between two tree-ishes, by path."""
+        if (old, new) in self._differ:
+            return self._differ[old, new]
         parts = self.git.run("diff-tree", "-r", "-z", "--no-renames", old, new).out.split("\0")
         found = []
         for meta, name in zip(parts[::2], parts[1::2], strict=False):
             _, mode, _, blob, status = meta.split(" ")
             found.append(Change(name, mode, blob, status))
+        self._differ[old, new] = found
         return found
 
     def _would_lose(self, changes: list[Change], *, settle: bool) -> list[str]:
@@ -291,6 +296,8 @@ class Checkout:
         return new.startswith(here.read_bytes().decode(errors="backslashreplace"))
 
     def _blob(self, name: str) -> str:
+        if not os.path.lexists(self.path / name):
+            return ""
         try:
             return self.git.run("hash-object", "--", name, cwd=self.path).out.strip()
         except GitError:

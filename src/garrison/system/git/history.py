@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -80,7 +81,7 @@ class History(Call):
             told = (self.common / ref).read_text().strip()
         except (OSError, UnicodeError):
             return None
-        return told if _OID.fullmatch(told) else None
+        return told if _OID.fullmatch(told) and self.has(told) else None
 
     @cached_property
     def _has_files(self) -> bool:
@@ -90,26 +91,22 @@ class History(Call):
     def make_ref(self, ref: str, oid: str) -> bool:
         """Set a ref that nobody else writes, `oid` being a commit that is there; False if git refused.
 
-        In a file, as git does it: locked by its name with `.lock`, written, synced, renamed.
+        A file, renamed into place. Not git's `<ref>.lock`: a death over it would keep the ref locked for ever.
         """
-        path = self.common / ref
-        lock = path.with_name(f"{path.name}.lock")
+        path, fresh = self.common / ref, self.common / "garrison" / f"ref-{os.getpid()}-{threading.get_ident()}"
         if not self._has_files:
             return self.update_ref(ref, oid)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except OSError:  # somebody is just making or removing it; git waits, or says what is wrong
+            fresh.parent.mkdir(exist_ok=True)
+            with fresh.open("wb") as file:
+                file.write(f"{oid}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(path)
+        except OSError:  # a folder is just being removed, or there is no room; git waits, or says what is wrong
+            fresh.unlink(missing_ok=True)
             return self.update_ref(ref, oid)
-        try:
-            os.write(descriptor, f"{oid}\n".encode())
-            os.fsync(descriptor)
-            lock.rename(path)
-        except OSError:
-            lock.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(descriptor)
         return True
 
     def has(self, oid: str) -> bool:
@@ -119,7 +116,16 @@ class History(Call):
 
     def tree_of(self, commit: str) -> str:
         """Tree of a commit."""
-        return self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+        if commit not in self._trees:
+            tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+            if not _OID.fullmatch(commit):
+                return tree  # a name: it may stand for another commit the next time
+            self._trees[commit] = tree
+        return self._trees[commit]
+
+    @cached_property
+    def _trees(self) -> dict[str, str]:
+        return {}
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Whether `old` is reachable from `new` (itself included)."""

@@ -119,6 +119,13 @@ class Worktrees(History):
 
     def git_dir(self, path: Path) -> Path:
         """The worktree's own git directory (for the main worktree: the common one)."""
+        link = path / ".git"
+        if link.is_file():  # as git made it; whatever else there is, git itself is asked
+            told = link.read_text(errors="surrogateescape").removeprefix("gitdir: ").removesuffix("\n")
+            if (path / told / "gitdir").is_file():
+                return (path / told).resolve()
+        elif (link / "HEAD").is_file() and not link.is_symlink():
+            return link.resolve()
         return Path(self.run("rev-parse", "--absolute-git-dir", cwd=path).out.strip()).resolve()
 
     def clear_locks(self, path: Path, branch: str = "") -> list[str]:

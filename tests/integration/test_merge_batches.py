@@ -1,0 +1,264 @@
+"""Batches on real repositories: halved when red, landed by one swap, adopted, cut by people, with real gates."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from merge_support import World, check, drive, git, until
+
+from garrison.merge import sizing
+from garrison.merge.asked import Wishes
+from garrison.merge.steps import Wait
+from garrison.records import journal
+
+
+@pytest.fixture(autouse=True)
+def quick_gates_are_worth_a_batch(monkeypatch):
+    monkeypatch.setattr(sizing, "SHORT_TEST", 0.0)
+
+
+def lined_up(world: World, *nodes: str, **changes: dict[str, str | None]) -> None:
+    """A queue of these nodes, each with a file of its own unless told; one went before, so that the gate is known."""
+    world.branch("first", {"first": "1\n"})
+    world.enqueue("first")
+    world.drain()
+    for node in nodes:
+        world.branch(node, changes.get(node, {f"{node}.txt": "1\n"}), start=world.start)
+        world.enqueue(node)
+
+
+def statuses(world: World) -> dict[str, str]:
+    return {entry.node: entry.status for entry in world.queue.entries()}
+
+
+def records(world: World, kind: str) -> list[dict]:
+    return [one.data for one in journal.read_all(world.queue.path) if one.kind == kind]
+
+
+def runs_of(world: World) -> list[list[str]]:
+    """Nodes under test, run by run."""
+    return [[world.queue.entry(name).node for name in one["entries"]] for one in records(world, "test")]
+
+
+def test_a_green_batch_lands_by_one_swap_and_the_history_names_every_entry(tmp_path):
+    world = World(tmp_path)
+    lined_up(world, "a", "b", "c", "d")
+    world.drain()
+    assert set(statuses(world).values()) == {"landed"}
+    assert runs_of(world) == [["first"], ["a", "b", "c", "d"]]
+    assert [one["new"] for one in records(world, "landing")][1:] == [world.tip()]
+    assert git(world.repo, "status", "--porcelain") == ""
+    log = git(world.repo, "log", "--first-parent", "-4", "--reverse",
+              "--format=%(trailers:key=Merge-Queue-Entry,valueonly,separator=)|"
+              "%(trailers:key=Merge-Queue-Batch,valueonly,separator=)|"
+              "%(trailers:key=Merge-Queue-Tested,valueonly,separator=)|%H|%T").splitlines()
+    told = [line.split("|") for line in log]
+    assert [one[0] for one in told] == [world.entry(node).id for node in "abcd"]
+    assert [one[3] for one in told] == [world.entry(node).commit for node in "abcd"]
+    assert [one[1].split()[1] for one in told] == ["1/4", "2/4", "3/4", "4/4"]
+    assert len({one[1].split()[0] for one in told}) == 1
+    assert [one[2] for one in told] == ["with 4/4"] * 3 + [f"{told[3][4]} gate {world.config.command_key}"]
+    check(world)
+
+
+@pytest.mark.parametrize("bad", ["a", "c", "f"])
+def test_only_the_culprit_is_rejected_by_runs_of_its_own(tmp_path, bad):
+    world = World(tmp_path)
+    lined_up(world, *"abcdef", **{bad: {"bad": "x\n"}})
+    world.drain()
+    assert {node for node, status in statuses(world).items() if status != "landed"} == {bad}
+    assert world.entry(bad).status == "rejected"
+    assert "exit code 1" in world.entry(bad).reason
+    assert [bad] in runs_of(world)
+    assert len(runs_of(world)) <= 8
+    outcomes = [(one.entry.node, one.type) for one in world.queue.state.outcomes if one.type.startswith("MERGE")]
+    assert sorted(node for node, _ in outcomes) == sorted(["first", *"abcdef"])
+    check(world)
+
+
+def test_of_two_that_are_red_only_together_the_second_is_rejected(tmp_path):
+    world = World(tmp_path, gate="! { test -e a.txt && test -e d.txt; }")
+    lined_up(world, *"abcde")
+    world.drain()
+    assert {node for node, status in statuses(world).items() if status == "rejected"} == {"d"}
+    assert statuses(world)["e"] == "landed"
+    check(world)
+
+
+def test_a_gate_that_fails_once_rejects_nobody(tmp_path):
+    """Red for the batch, red for each half until the leaf: run again by itself, it passes."""
+    world = World(tmp_path, gate=f"echo x >> {tmp_path}/runs; ! {{ test -e a.txt && "
+                                 f"test $(wc -l < {tmp_path}/runs) -lt 5; }}")
+    lined_up(world, *"abcd")
+    world.drain()
+    assert set(statuses(world).values()) == {"landed"}
+    assert runs_of(world)[1:4] == [["a", "b", "c", "d"], ["a", "b"], ["a"]]
+    assert world.queue.state.seen.known("", ()).wavers
+    check(world)
+
+
+def test_who_does_not_fit_behind_the_others_waits_and_is_answered_as_soon_as_they_landed(tmp_path):
+    world = World(tmp_path)
+    lined_up(world, *"abcd", a={"lines.txt": "a\n"}, c={"lines.txt": "c\n"})
+    world.drain()
+    assert statuses(world) == {"first": "landed", "a": "landed", "b": "landed", "c": "conflict", "d": "landed"}
+    assert world.entry("c").files == ("lines.txt",)
+    assert runs_of(world) == [["first"], ["a", "b", "d"]]
+    check(world)
+
+
+def test_a_conflict_is_answered_while_another_is_tested(tmp_path):
+    world = World(tmp_path, gate=f"test ! -e slow || until test -e {tmp_path}/go; do sleep 0.02; done")
+    lined_up(world, "a", "slow", a={"lines.txt": "a\n"}, slow={"slow": "x\n"})
+    processor = world.processor()
+    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate" and
+          world.entry("slow").status == "testing", "the slow gate")
+    world.branch("late", {"lines.txt": "late\n"}, start=world.start)
+    world.branch("fine", {"fine.txt": "1\n"}, start=world.start)
+    world.enqueue("late")
+    world.enqueue("fine")
+    objects = git(world.repo, "count-objects")
+    until(lambda: processor.step() and world.entry("late").status == "conflict", "the answer")
+    assert world.entry("late").files == ("lines.txt",)
+    assert git(world.repo, "count-objects") == objects, "looking ahead leaves objects behind"
+    assert (world.entry("slow").status, world.entry("fine").status) == ("testing", "queued")
+    (tmp_path / "go").touch()
+    drive(processor)
+    processor.close()
+    assert world.entry("fine").status == "landed"
+    check(world)
+
+
+def test_a_batch_under_test_is_adopted_by_the_next_processor(tmp_path):
+    world = World(tmp_path, gate=f"echo run >> {tmp_path}/runs; test ! -e a.txt || until test -e {tmp_path}/go; do "
+                                 "sleep 0.02; done")
+    lined_up(world, *"abc")
+    first = world.processor()
+    until(lambda: isinstance(step := first.step(), Wait) and step.kind == "gate", "a running gate")
+    first.close()
+    second = world.processor()
+    assert isinstance(second.step(), Wait)
+    (tmp_path / "go").touch()
+    drive(second)
+    second.close()
+    assert (tmp_path / "runs").read_text() == "run\n" * 2
+    assert set(statuses(world).values()) == {"landed"}
+    check(world)
+
+
+def test_one_of_a_batch_is_withdrawn_under_test_and_the_others_go_on_without_it(tmp_path):
+    world = World(tmp_path, gate="test ! -e b.txt || sleep 300")
+    lined_up(world, *"abc")
+    processor = world.processor()
+    until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
+    world.queue.cancel(world.entry("b").id, "not wanted any more")
+    drive(processor)
+    processor.close()
+    assert statuses(world) == {"first": "landed", "a": "landed", "b": "cancelled", "c": "landed"}
+    check(world)
+
+
+def test_of_a_batch_only_who_touches_what_is_in_the_way_waits(tmp_path):
+    world = World(tmp_path)
+    lined_up(world, *"abc", b={"lines.txt": "b\n"})
+    (world.repo / "lines.txt").write_text("mine\n")
+    world.drain(until="blocked")
+    assert statuses(world) == {"first": "landed", "a": "landed", "b": "landing_blocked", "c": "landed"}
+    assert world.entry("b").files == ("lines.txt",)
+    git(world.repo, "checkout", "-q", "lines.txt")
+    world.drain()
+    assert world.entry("b").status == "landed"
+    check(world)
+
+
+def test_a_gate_that_broke_rejects_nobody_of_the_batch(tmp_path):
+    world = World(tmp_path, gate=f"test ! -e {tmp_path}/broken || exit 127")
+    lined_up(world, *"abc")
+    (tmp_path / "broken").touch()
+    assert "gate_broken" in world.drain(until="paused").reason
+    assert runs_of(world)[1:] == [["a", "b", "c"], ["a"]], "the batch, then the bare target"
+    assert records(world, "test")[-1]["of"] == "base"
+    assert {statuses(world)[node] for node in "abc"} == {"queued"}
+    (tmp_path / "broken").unlink()
+    world.queue.resume("mended")
+    world.drain()
+    assert set(statuses(world).values()) == {"landed"}
+    check(world)
+
+
+def test_dependencies_land_first_and_a_failed_one_keeps_its_dependents_waiting(tmp_path):
+    world = World(tmp_path)
+    lined_up(world, "bad", bad={"bad": "x\n"})
+    for node, needs in (("child", ("bad",)), ("free", ())):
+        world.branch(node, {node: "1\n"})
+        world.queue.enqueue("r", node, 1, node, wishes=Wishes(depends_on=needs))
+    assert "bad" in world.drain(until="blocked").reason
+    assert statuses(world) == {"first": "landed", "bad": "rejected", "child": "queued", "free": "landed"}
+    world.branch("bad", {"better": "1\n"})
+    world.enqueue("bad", attempt=2)
+    world.drain()
+    assert world.entry("child").status == "landed"
+    check(world)
+
+
+def test_the_urgent_are_judged_first(tmp_path):
+    world = World(tmp_path)
+    lined_up(world, *"abc")
+    world.branch("urgent", {"urgent.txt": "1\n"})
+    world.queue.enqueue("r", "urgent", 1, "urgent", wishes=Wishes(priority=1))
+    world.drain()
+    assert runs_of(world)[1] == ["urgent", "a", "b", "c"]
+
+
+def test_where_cores_are_idle_prefixes_are_tried_side_by_side(tmp_path, monkeypatch):
+    monkeypatch.setattr(sizing, "width", lambda cores, gate_cores: 3)
+    world = World(tmp_path, gate=f"echo $GARRISON_SLOT >> {tmp_path}/slots; sleep 0.2; test ! -e bad")
+    lined_up(world, *"abcdef", e={"bad": "x\n"})
+    world.drain()
+    assert {node for node, status in statuses(world).items() if status != "landed"} == {"e"}
+    assert world.entry("e").status == "rejected"
+    assert {"1", "2"} <= set((tmp_path / "slots").read_text().split()) <= {"1", "2", "3"}
+    check(world)
+
+
+def test_a_processor_that_wants_one_verdict_at_a_time_gets_it(tmp_path):
+    world = World(tmp_path)
+    lined_up(world, *"abc")
+    processor = world.processor()
+    processor.most = 1
+    drive(processor)
+    processor.close()
+    assert runs_of(world) == [["first"], ["a"], ["b"], ["c"]]
+
+
+def test_an_identical_tree_is_tested_once_while_gate_and_environment_are_the_same(tmp_path):
+    world = World(tmp_path)
+    lined_up(world, "a")
+    world.drain()
+    git(world.repo, "update-ref", "refs/heads/main", "main^")  # somebody takes it back, and it comes again
+    git(world.repo, "reset", "-q", "--hard")
+    git(world.repo, "branch", "-f", "again", "a")
+    world.enqueue("again")
+    world.drain()
+    assert world.entry("again").status == "landed"
+    assert runs_of(world) == [["first"], ["a"]]
+    reused = [one for one in records(world, "verdict") if one.get("reused")]
+    assert [one["entry"] for one in reused] == [world.entry("again").id]
+    git(world.repo, "update-ref", "refs/heads/main", "main^")
+    git(world.repo, "reset", "-q", "--hard")
+    git(world.repo, "branch", "-f", "other", "a")
+    world.queue.configure(replace(world.queue.state.config, setup="true"))
+    world.enqueue("other")
+    world.drain()
+    assert runs_of(world)[2:] == [["other"]]
+
+
+def test_the_journal_alone_tells_what_was_tested_together(tmp_path):
+    world = World(tmp_path)
+    lined_up(world, *"abc")
+    world.drain()
+    kinds = [json.loads(line)["kind"] for line in world.queue.path.read_text().splitlines()]
+    begun = kinds.index("test", kinds.index("test") + 1)
+    assert kinds[begun - 1:] == ["state", "test", "verdict", "landing", "moved", "landed", "landed", "landed"]

@@ -8,9 +8,9 @@ supervise.circuit) · `note` (told, not folded) · `snapshot`.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from garrison.light import asdict, dataclass, field
 from garrison.pipeline.routing import step
 from garrison.records.names import Key
 from garrison.supervise import circuit

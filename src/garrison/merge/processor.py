@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import Fenced, GarrisonError, Refused
+from garrison.light import dataclass
 from garrison.merge import decide, failpoint, publish
 from garrison.merge.gate import GateRun, Verdict, marker_of
 from garrison.merge.publish import Blocked, Checkout, Hold

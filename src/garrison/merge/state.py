@@ -7,10 +7,10 @@ Kinds: `config, enq, lease, state, test, verdict, landing, moved, landed, unland
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
+from garrison.light import dataclass, field, replace
 from garrison.merge.entry import Entry, check_transition
 
 if TYPE_CHECKING:

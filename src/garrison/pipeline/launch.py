@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from garrison.errors import Refused
+from garrison.light import dataclass, field
 from garrison.pipeline.graph import Graph, Node, known_handler, one_line, seconds, text
 from garrison.pipeline.lint import command_of, errors, find_cycle, flow_of, lint
 from garrison.pipeline.status import imported
@@ -38,7 +38,7 @@ _SUCCESS = re.compile(r"(?:outcome\s*==?\s*)?[\"']?(?:success|succeeded|passed|p
 _GOAL = re.compile(r"\$(?:goal\b|\{goal\})")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlannedTask:
     """One task as its runner will get it; what the node leaves out is None. `timeout_s` and `silence_s` are seconds."""
 
@@ -55,7 +55,7 @@ class PlannedTask:
     attrs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunPlan:
     """A graph as a run sees it.
 

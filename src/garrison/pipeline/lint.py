@@ -7,11 +7,11 @@ An `error` keeps a run from being launched, a `warning` does not. A new rule is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from garrison.errors import UsageError
+from garrison.light import asdict, dataclass
 from garrison.pipeline import status
 from garrison.pipeline.graph import (
     HANDLERS,
@@ -33,7 +33,7 @@ ERROR, WARNING = "error", "warning"
 FLOWS = ("dag", "walk")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finding:
     """One thing that a rule found, where it stands (0 = nowhere in the text), and what to do about it."""
 
@@ -54,7 +54,7 @@ class Finding:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Found:
     """What a rule yields: the rest of a finding comes from the table."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,39 @@ from support import Place, make_repository
 
 settings.register_profile("garrison", deadline=None)  # a busy machine is no counterexample
 settings.load_profile("garrison")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Coverage pauses where its tracer would take the time and learn nothing: in `untraced` tests, and in those of
+    hypothesis, whose own machinery is ten times slower under it; examples show the same lines.
+
+    The longest come first, dealt out among the processes in turn, so that none of them ends long after the others:
+    whole runs one by one, all else by files, which share what a module makes.
+    """
+    for item in items:
+        generated = getattr(getattr(item, "function", None), "is_hypothesis_test", False)
+        if generated or item.get_closest_marker("untraced"):
+            item.add_marker("no_cover")
+    hands: dict[str, list[pytest.Item]] = {}
+    for item in sorted(items, key=lambda item: _BEGUN.get(item.path.parent.name, 0)):
+        alone = item.path.parent.name in ("claude", "e2e")
+        hands.setdefault(item.nodeid if alone else str(item.path), []).append(item)
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = [item for first in range(processes) for hand in list(hands.values())[first::processes] for item in hand]
+
+
+_BEGUN = {"integration": 1, "contract": 2, "unit": 3}
+"""A folder of tests → its place in the order in which they are begun."""
+
+
+@pytest.fixture(autouse=True)
+def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coverage of a test's processes is measured where it is `traced`: a third of a second for each of them, and
+    what most of them do, others have done."""
+    if request.node.get_closest_marker("traced") is None:
+        for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")

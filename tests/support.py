@@ -126,8 +126,6 @@ class Place:
     root: Path
     env: dict[str, str] = field(default_factory=dict)
     terminal: str = "process"
-    covered: bool = False
-    """Whether the layers' coverage is measured when the suite's is; it costs more than many short lives can pay."""
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -180,8 +178,8 @@ class Place:
                 *(word for name in self.coverage() for word in ("--env", name)), *map(str, more)]
 
     def coverage(self) -> dict[str, str]:
-        """What a process must be told to have its coverage measured too."""
-        return {name: value for name, value in os.environ.items() if self.covered and name.startswith("COVERAGE_")}
+        """What a process must be told to have its coverage measured too: nothing, but in tests that are `traced`."""
+        return {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
 
     def begin(self, *arguments: object, log: str = "out", **env: str) -> subprocess.Popen[bytes]:
         """Start a garrison command in a session of its own; its output is appended to `log`."""

@@ -1,17 +1,18 @@
-"""Frozen records without `dataclasses`, whose import (inspect, ast, dis, tokenize) costs more than bare Python's start.
+"""Records without `dataclasses`, whose import (inspect, ast, dis, tokenize) costs more than bare Python's start, and
+which compiles half a dozen methods for every class: of a layer's own start that was a third.
 
-`dataclass`, `field`, `fields` and `replace` mean here what they mean there, for frozen classes with plain annotations
-and without inheritance; a type checker sees the originals. `dataclasses.replace`, `fields` and `asdict` work on these
-classes too: their first use builds what they need.
+`dataclass`, `field`, `fields`, `replace` and `asdict` mean here what they mean there, for classes with plain
+annotations and without inheritance; a type checker sees the originals. `dataclasses.replace`, `fields` and `asdict`
+work on these classes too: their first use builds what they need.
 """
 
 from __future__ import annotations
 
-__all__ = ["MISSING", "dataclass", "field", "fields", "replace"]
+__all__ = ["MISSING", "asdict", "dataclass", "field", "fields", "replace"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dataclasses import MISSING, dataclass, field, fields, replace
+    from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 else:
     from _operator import itemgetter  # built in; `operator` itself is a file to read
 
@@ -43,12 +44,10 @@ else:
             owner.__dataclass_fields__ = twin.__dataclass_fields__
             return owner.__dataclass_fields__
 
-    def dataclass(cls=None, *, frozen=True, order=False):
-        """Make `cls` a frozen record."""
+    def dataclass(cls=None, *, frozen=False, order=False):
+        """Make `cls` a record."""
         if cls is None:
             return lambda cls: dataclass(cls, frozen=frozen, order=order)
-        if not frozen:
-            raise TypeError("light records are frozen")
         cls.__light_fields__ = tuple(_collect(cls))
         cls.__match_args__ = tuple(one.name for one in cls.__light_fields__)
         cls._light_values = _getter([one.name for one in cls.__light_fields__ if one.compare])
@@ -59,8 +58,9 @@ else:
         cls._light_checked = hasattr(cls, "__post_init__")
         cls.__dataclass_fields__ = _Twin()
         cls.__init__, cls.__repr__ = _init, _repr
-        cls.__eq__, cls.__hash__ = _eq, _hash
-        cls.__setattr__ = cls.__delattr__ = _frozen
+        cls.__eq__, cls.__hash__ = _eq, _hash if frozen else None
+        if frozen:
+            cls.__setattr__ = cls.__delattr__ = _frozen
         if order:
             cls.__lt__, cls.__le__, cls.__gt__, cls.__ge__ = _lt, _le, _gt, _ge
         return cls
@@ -153,3 +153,16 @@ else:
 
             return original(record, **changes)
         return type(record)(**{**record.__dict__, **changes})
+
+    def asdict(record):
+        """A record's fields by name; records, lists, tuples and dictionaries within are copied likewise."""
+        return {one.name: _plain(getattr(record, one.name)) for one in fields(record)}
+
+    def _plain(value):
+        if hasattr(value, "__light_fields__") or hasattr(value, "__dataclass_fields__"):
+            return asdict(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(_plain, value))
+        if isinstance(value, dict):
+            return {key: _plain(item) for key, item in value.items()}
+        return value

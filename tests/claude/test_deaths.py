@@ -24,9 +24,11 @@ def past_of(record) -> str:
     return json.dumps(record.body["messages"][:-1])
 
 
-@pytest.mark.parametrize("who", ["cli", "orchestrator", pytest.param("stretch", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("who", ["orchestrator", *(pytest.param(who, marks=pytest.mark.slow)
+                                                   for who in ("cli", "stretch"))])
 def test_a_death_in_mid_tool_is_resumed_with_its_past(scene, who):
-    """The tool's orphans are gone, the transcript is really sent, and the work is done once."""
+    """The tool's orphans are gone, the transcript is really sent, and the work is done once. That of the CLI is seen
+    in test_transcripts too, where its files are lost besides."""
     place = scene.place
     scene.players["a"] = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))
     child = scene.launch(scene.graph(a=""))

@@ -14,10 +14,10 @@ from garrison.testing.turn import ALWAYS, Fault, Turn, say, use
 from support import git, wait_for
 
 
+@pytest.mark.traced
 def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     """Files written and committed by the real tools land; stream, usage, hook and cost tell of it; then no call."""
     place = scene.place
-    place.covered = True
     scene.configure("starts = 1")
     scene.players = {name: steps(work(name), say(use(f"{TOOL}save_notes", text=f"{name} is written"),
                                                  use(f"{TOOL}update_phase", phase="impl_complete")),
@@ -185,6 +185,7 @@ def test_a_full_context_is_handed_over_with_the_notes(scene):
     assert "half of it is there" in scene.calls("full")[-2].asked.prompt
 
 
+@pytest.mark.traced
 def test_a_validator_refuses_and_then_accepts(scene):
     """Another session, that can only read, judges the finished branch; its reason is in the rework prompt."""
     place = scene.place
@@ -202,7 +203,6 @@ def test_a_validator_refuses_and_then_accepts(scene):
         turns = (say(use("Bash", command=f"echo {'better' if again else 'good'} > a-r1.txt")), report(), "Done.")
         return turns[min(asked.step, 2)]
 
-    place.covered = True
     scene.players = {"a": play, "a-validator": judge}
     child = scene.launch(scene.graph(a="validator=claude"))
     assert place.finish(child) == 0, place.told()

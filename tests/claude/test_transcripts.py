@@ -37,8 +37,12 @@ def test_a_lost_transcript_is_restored_and_really_sent(scene):
     place.env["TMPDIR"] = str(temporary)
     scene.players["a"] = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))
     child = scene.launch(scene.graph(a=""))
-    wait_for("the tool runs", lambda: any("sleep 987" in one.argv and str(place.home) in one.environ.get(
-        "GARRISON_HOME", "") for one in processes()))
+
+    def tools() -> set[int]:
+        return {one.pid for one in processes() if "sleep 987" in one.argv
+                and str(place.home) in one.environ.get("GARRISON_HOME", "")}
+
+    old = wait_for("the tool runs", tools)
     config = place.home / "claude"
     (config / ".credentials.json").write_text("{}")
     kept = next((scene.folder("a") / "transcripts").glob("*/*.jsonl"))
@@ -48,10 +52,13 @@ def test_a_lost_transcript_is_restored_and_really_sent(scene):
     shutil.rmtree(config / "projects")
     os.kill(pid, signal.SIGKILL)
     place.pid("orchestrator-a", life=2)
+    wait_for("the orphans are gone", lambda: not old & tools())
     assert place.finish(child) == 0, place.told()
     resumed = next(one for one in scene.calls("a") if "RESUMPTION CONTEXT" in one.asked.prompt)
     assert "I write a." in json.dumps(resumed.body["messages"][:-1]), "the transcript was sent"
     assert "Do a." in json.dumps(resumed.body["messages"][:-1])
+    assert place.worked() == [("a", 1, 2)]
+    assert len(place.deaths()["orchestrator-a"]) == 1
     assert scene.endings("a") == ["crash", "reported"], "it is the same session, not a fresh one"
     assert "is restored from the attempt's folder" in (scene.folder("a") / "stream.jsonl").read_text()
     assert len(list(kept.parent.glob("*.jsonl"))) == 1

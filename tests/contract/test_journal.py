@@ -363,6 +363,7 @@ assert not list(path.parent.rglob("*.tmp"))
 """
 
 
+@pytest.mark.traced
 def test_a_full_disk_tears_nothing_and_the_writer_goes_on_later(path: Path) -> None:
     shared = path.with_name("shared.jsonl")
     done = subprocess.run([sys.executable, "-c", FULL, str(path), str(shared)], capture_output=True, text=True,

@@ -31,7 +31,8 @@ def held(place: Place, run: str = "r1") -> subprocess.Popen[bytes]:
     return child
 
 
-@pytest.mark.parametrize("which", ["identities/runner-a@r1.json", "hooks/runner-a@r1.json", "merge-queue"])
+@pytest.mark.parametrize("which", ["identities/runner-a@r1.json", "merge-queue",
+                                   pytest.param("hooks/runner-a@r1.json", marks=pytest.mark.slow)])
 def test_a_damaged_record_ends_its_run_with_the_reason_and_is_kept(place: Place, which: str) -> None:
     """Seen to try for ever, and not to hear a stop, without the patience in the loop."""
     child = held(place)
@@ -219,7 +220,8 @@ class Terminal:
         return self.code
 
 
-@pytest.mark.parametrize("how", ["once", "thrice", "TERM", "closed"])
+@pytest.mark.parametrize("how", ["thrice", "closed", *(pytest.param(how, marks=pytest.mark.slow)
+                                                       for how in ("once", "TERM"))])
 def test_a_preflight_that_is_interrupted_leaves_nothing(place: Place, how: str) -> None:
     terminal = Terminal(place, *place.launch_arguments(
         place.graph(Node("a")), "r1", gate=f"touch {place.root}/at-gate; sleep 1000"))

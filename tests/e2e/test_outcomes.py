@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support import Node, git, wait_for
 
 SEED = Path(__file__).parents[3] / "shared/corpus/_seeds/001_mini_pipeline.dot"
@@ -21,9 +23,9 @@ digraph pipeline {
 """The pipeline of the seed's own tests, as it stands in SEED where that is present."""
 
 
+@pytest.mark.traced
 def test_failures_are_named_and_independent_work_lands(place):
     """Nodes b to e fail, each in its own way; a lands, and f never starts since it needs what b should have made."""
-    place.covered = True
     rewrite = "sed -i '5s/.*/changed by {}/' notes.txt"
     graph = place.graph(
         Node("a", before=f"{rewrite.format('a')}; {place.hold('a')}"),

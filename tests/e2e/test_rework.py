@@ -44,7 +44,7 @@ def test_what_an_agent_may_mend_is_tried_again_and_told_why(place):
     assert {f"refs/garrison/rescue/r1/{name}" for name in ("m/1", "f/1", "s/1", "s/2", "s/3")} <= set(rescued)
 
 
-@pytest.mark.parametrize("how", ["fresh", "merge"])
+@pytest.mark.parametrize("how", ["merge", pytest.param("fresh", marks=pytest.mark.slow)])
 def test_a_rework_is_resumed_wherever_its_runner_dies(place, how):
     """The points that only a rework passes, each killed twice in one run."""
     points = ["runner:fact-failed.before", "runner:fact-failed.after", "runner:give_up.before",

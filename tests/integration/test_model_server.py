@@ -354,6 +354,7 @@ def test_what_is_asked_is_read_as_the_cli_sends_it() -> None:
     assert Asked(1, {"messages": [{"role": "user", "content": "a"}]}).step == 0
 
 
+@pytest.mark.traced
 def test_the_program_prints_its_url_and_ends_by_sigterm(tmp_path: Path) -> None:
     script = tmp_path / "s.yaml"
     script.write_text("conversations: [{turns: [hi]}]")

@@ -290,21 +290,31 @@ class TestTestScript:
     def test_all_stages_in_order_from_anywhere(self, stages: Path) -> None:
         done = self.run(stages, script=".ci/run")
         assert done.returncode == 0, done.stderr
-        assert [line.split()[0] for line in self.noted(stages)] == ["ruff", "mypy", "lint-imports", *["python"] * 3]
-        untraced, claude, traced = self.noted(stages)[-3:]
+        noted = self.noted(stages)
+        noted.remove("mypy ")  # beside the others
+        assert [line.split()[0] for line in noted] == ["ruff", "lint-imports", *["python"] * 2]
+        claude, rest = noted[-2:]
         assert "garrison.testing.isolation -- " in claude, "the real CLI runs where no network is"
-        assert "-m not slow and untraced" in untraced
-        assert "--cov" not in untraced
-        assert "-m not slow and not untraced" in traced
-        assert "--cov" in traced
+        assert "-m not slow" in rest
+        assert "--cov" in rest
         assert re.search(r"pytest +\d+ s  ok\nscripts/test: all stages passed\n\Z", done.stdout)
+        assert "mypy" in done.stdout.rpartition("== pytest")[0], "it is told as soon as there is time"
+
+    def test_what_runs_beside_the_others_is_told_whole_and_leaves_nothing(self, stages: Path, tmp_path: Path) -> None:
+        program(stages / ".venv/bin/mypy", "echo a type is wrong; echo and another >&2; exit 3\n")
+        (tmp_path / "tmp").mkdir()
+        done = self.run(stages, TMPDIR=str(tmp_path / "tmp"))
+        assert done.returncode == 1
+        assert "== mypy\na type is wrong\nand another\n" in done.stdout
+        assert re.search(r"mypy +\d+ s  FAILED \(3\)", done.stdout)
+        assert not list((tmp_path / "tmp").iterdir())
 
     @pytest.mark.parametrize("stage", ["ruff", "mypy", "lint-imports", "python"])
     def test_one_red_stage_is_red_and_the_others_run(self, stages: Path, stage: str) -> None:
         done = self.run(stages, failing=stage)
         assert done.returncode == 1
-        assert done.stdout.count("FAILED (1)") == (3 if stage == "python" else 1)
-        assert len(self.noted(stages)) == 6
+        assert done.stdout.count("FAILED (1)") == (2 if stage == "python" else 1)
+        assert len(self.noted(stages)) == 5
 
     def test_what_cannot_be_isolated_is_skipped_and_said(self, stages: Path) -> None:
         program(stages / ".venv/bin/python", 'case "$*" in *isolation*) exit 77;; esac\n')

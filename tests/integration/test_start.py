@@ -349,6 +349,7 @@ class Crowd:
         return [int(path.read_text()) for path in found]
 
 
+@pytest.mark.untraced
 def test_two_hundred_starts_at_once_while_spawners_are_killed_never_make_two_lives(scene: Scene) -> None:
     crowd, path, most = Crowd(scene), scene.store.life_path(KEY), 0
     gc.freeze()  # forks are cheaper

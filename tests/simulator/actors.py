@@ -51,7 +51,7 @@ Does = Generator[float | None, None, Any]
 
 
 def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process], Steps]) -> Does:
-    """Lease, hook, process; returns the leased identity."""
+    """Lease, process, hook (the first one before the process); returns the leased identity."""
     key, judged = wish.key, w.view(wish.key).verdict
 
     def next_life(old: Identity | None) -> Identity:
@@ -60,11 +60,19 @@ def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process
 
     leased = w.write_identity(me, key, next_life)
     yield None
-    w.write_hook(me, key, lambda old: lease.hook_for(old, key, leased.incarnation, w.now, w.fresh()))
-    yield None
+    if key not in w.hooks:
+        link_hook(w, me, key, leased.incarnation)
+        yield None
     w.spawn("layer", key, leased.incarnation, body, attempt=int(wish.metadata.get("attempt", 1)))
     yield None
+    link_hook(w, me, key, leased.incarnation)
+    yield None
     return leased
+
+
+def link_hook(w: World, me: Process, key: Key, incarnation: int) -> None:
+    """The spawner and the child both do it, whoever is first."""
+    w.write_hook(me, key, lambda old: lease.hook_for(old, key, incarnation, w.now, w.fresh()))
 
 
 def replace_life(w: World, me: Process, judged: Identity, why: str, kind: str = restart.CRASH) -> Does:
@@ -227,6 +235,8 @@ class Layer:
         yield None
         w.write_identity(me, key, lambda old: lease.activate(self._leased(old), w.me(me), w.now))
         me.registered = True
+        yield None
+        link_hook(w, me, key, me.incarnation)
         yield None
 
     def _leased(self, found: Identity | None) -> Identity:

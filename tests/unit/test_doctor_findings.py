@@ -59,12 +59,6 @@ def test_orphans(changes: dict[str, object], orphan: bool) -> None:
     assert told(found) == (("orphans", "warning", "sweep") if orphan else None)
 
 
-def test_a_marker_is_taken_apart_from_its_end() -> None:
-    assert findings.split_marker("/a:b/c:run-1:runner-x#12") == ("/a:b/c", "run-1", "runner-x", 12)
-    for bad in ("", "x", "/h:r:l", "/h:r:l#", "/h:r:l#x", ":r:l#1", "/h::l#1"):
-        assert findings.split_marker(bad) is None
-
-
 @pytest.mark.parametrize(("known", "living", "keeper", "left"), [
     (True, False, False, True), (True, True, False, False), (True, False, True, False), (False, False, False, False)])
 def test_sessions(known: bool, living: bool, keeper: bool, left: bool) -> None:

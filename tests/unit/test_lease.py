@@ -13,7 +13,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity, ended
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.lease import Spawner, Wish, activate, hook_for, lease, marker
+from garrison.supervise.lease import Spawner, Wish, activate, hook_for, lease, marker, read_marker
 from garrison.supervise.observe import Observer
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import FakeClock, iso
@@ -204,3 +204,10 @@ def test_a_zombie_and_a_reboot_are_death(scene: Scene) -> None:
     later = Observer(scene.store, scene.processes, scene.clock)
     scene.identity = replace(scene.identity, pid=scene.processes.ours, start_ticks=10**9)
     assert later.judge(scene.identity).why == "the machine was booted since"
+
+
+def test_a_marker_is_taken_apart_from_its_end() -> None:
+    assert read_marker(marker("/a:b/c", KEY, 12)) == ("/a:b/c", KEY.run, "runner-a", 12)
+    assert read_marker("/h::runner-a#1") == ("/h", "", "runner-a", 1), "by hand there may be no run"
+    for bad in ("", "x", "/h:r:l", "/h:r:l#", "/h:r:l#x", ":r:l#1", "r:l#1", "/h:r:#1"):
+        assert read_marker(bad) is None

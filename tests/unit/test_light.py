@@ -71,3 +71,23 @@ def test_hash(given: Any) -> None:
 
     key = given[0](frozen=True)(Key)
     assert len({key("x"), key("x"), key("x", 1)}) == 2
+
+
+@pytest.mark.parametrize("given", [pytest.param((light.dataclass, light.field, light.asdict), id="light"),
+                                   pytest.param((dataclasses.dataclass, dataclasses.field, dataclasses.asdict),
+                                                id="dataclasses")])
+def test_a_record_that_may_change_and_records_within(given: Any) -> None:
+    class Inner:
+        a: int = 1
+
+    class Outer:
+        inner: Any
+        kept: list[Any] = given[1](default_factory=list)
+
+    inner, outer = given[0](frozen=True)(Inner), given[0](Outer)
+    one = outer(inner(2), [inner(3), {"x": (inner(4),)}])
+    assert given[2](one) == {"inner": {"a": 2}, "kept": [{"a": 3}, {"x": ({"a": 4},)}]}
+    one.inner = None
+    assert one == outer(None, one.kept)
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(one)

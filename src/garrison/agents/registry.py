@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_nod
 from garrison.agents.command import SHELL, CommandAgent
 from garrison.agents.seam import Profile
 from garrison.errors import Refused, UsageError
+from garrison.light import dataclass, field
 from garrison.records.config import config_path, read_config, words_of
 
 if TYPE_CHECKING:

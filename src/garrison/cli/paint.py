@@ -8,8 +8,8 @@ nothing is cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+from garrison.light import dataclass
 from garrison.system import screen
 
 STYLES: Mapping[str, str] = {

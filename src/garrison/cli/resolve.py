@@ -77,14 +77,12 @@ def own_incarnation(store: Store, key: Key, given: int | None, environ: Mapping[
 
 
 def _life(environ: Mapping[str, str]) -> tuple[str, str, str]:
-    """(home, run, role-name) of this process's life marker."""
-    return read_marker(environ.get("GARRISON_LIFE", ""))
+    """(home, run, role-name) of this process's life marker, empty where there is none."""
+    if not (text := environ.get("GARRISON_LIFE", "")):
+        return "", "", ""
+    from garrison.supervise.lease import read_marker
 
-
-def read_marker(marker: str) -> tuple[str, str, str]:
-    """(home, run, role-name) of a life marker, empty where it is none."""
-    home, _, stem = marker.rpartition("#")[0].rpartition(":")
-    home, _, run = home.rpartition(":")
+    home, run, stem, _ = read_marker(text) or ("", "", "", 0)
     return home, run, stem
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from garrison.agents.claude import budget
 from garrison.cli.output import age
-from garrison.cli.resolve import read_marker
 from garrison.cli.status_data import Gatherer, shown
 from garrison.cli.status_view import merged
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
+from garrison.supervise.lease import read_marker
 from garrison.system import usage
 from garrison.system.usage import NOTHING, Used, added
 
@@ -35,7 +35,7 @@ class Looker:
 
     def __init__(self, home: Path, run: str | None = None) -> None:
         self.gather, self.run = Gatherer(home), run
-        self.meter = usage.Meter(lambda marker: read_marker(marker)[0] == str(home))
+        self.meter = usage.Meter(lambda marker: _life(marker)[0] == str(home))
         self._costs = Costs(home)
         self._finished: dict[str, tuple[float, dict[str, Any]]] = {}
         self._whole: set[str] = set()
@@ -106,9 +106,14 @@ def by_stem(trees: Mapping[str, Used]) -> dict[tuple[str, str], Used]:
     """Marker → usage becomes (run, role-name) → usage: what an earlier life left running counts as well."""
     found: dict[tuple[str, str], Used] = {}
     for marker, used in trees.items():
-        _, run, stem = read_marker(marker)
+        _, run, stem, _ = _life(marker)
         found[run, stem] = added(found.get((run, stem), NOTHING), used)
     return found
+
+
+def _life(marker: str) -> tuple[str, str, str, int]:
+    """(home, run, role-name, incarnation); nobody's is of no home."""
+    return read_marker(marker) or ("", "", "", 0)
 
 
 def frame(home: str, now: str, bodies: Sequence[Mapping[str, Any]], trees: Trees, spent: Spent,

@@ -6,7 +6,6 @@ is to be brought up is decided by `assess` (pure); each run's word says what was
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
@@ -14,6 +13,7 @@ from garrison.layers.launching import start_detached
 from garrison.layers.one_look import judge_once
 from garrison.layers.preparing import check_resume, state_of
 from garrison.layers.world import World
+from garrison.light import dataclass
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher

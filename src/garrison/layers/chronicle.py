@@ -6,10 +6,10 @@ The rule of this room: it only reads, follows where it is asked again, and says 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError
+from garrison.light import dataclass
 from garrison.records.journal import Reader
 from garrison.records.names import Key
 from garrison.records.run import RunFiles

@@ -8,12 +8,12 @@ and followed by a fresh look, so each rule decides alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.layers import flow_policy
 from garrison.layers.acts import Act, Decision
 from garrison.layers.parking import BY_HAND, UNFINISHED, guidance, resting, summary, waits_for_a_person
+from garrison.light import dataclass, field, replace
 from garrison.pipeline.routing import first_status
 from garrison.records.signals import objection
 from garrison.supervise.restart import STOP, Policy

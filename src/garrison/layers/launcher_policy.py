@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from garrison.layers.acts import Act, Decision
+from garrison.light import dataclass, field, replace
 from garrison.supervise.restart import Policy
 from garrison.supervise.step import LifeView, next_step
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from garrison.layers.loop import HELD
 from garrison.layers.one_look import judge_once
 from garrison.layers.preparing import LOCALE, taken
 from garrison.layers.world import World, layer_argv
+from garrison.light import replace
 from garrison.records import atomic, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity

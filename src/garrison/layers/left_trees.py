@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.layers.rescue import keep_tree, unkept
 from garrison.layers.runner_tree import remove_tree
+from garrison.light import dataclass
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, rescue_stem
 

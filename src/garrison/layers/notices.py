@@ -16,11 +16,11 @@ import json
 import os
 import re
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, UsageError
 from garrison.layers.loop import say
+from garrison.light import dataclass
 from garrison.records import atomic
 from garrison.records.config import config_path, read_config, words_of
 from garrison.system.jobs import Job

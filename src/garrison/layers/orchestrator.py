@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from garrison.layers.node_signs import stamp
 from garrison.layers.orchestrator_mail import OrchestratorMail
 from garrison.layers.orchestrator_start import close_sessions
 from garrison.layers.own_branch import bring_home
+from garrison.light import replace
 from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced
 from garrison.layers.world import layer_argv
+from garrison.light import asdict, replace
 from garrison.merge import numbers
 from garrison.records import atomic
 from garrison.records.identity import Identity
@@ -52,7 +52,7 @@ def _remember(world: World, leased: Identity, session: Session) -> None:
     def change(old: Identity | None) -> Identity:
         if old is None or old.incarnation != leased.incarnation:
             raise Fenced(f"{leased.key.full} has moved on")
-        return dataclasses.replace(old, tmux=dataclasses.asdict(session))
+        return replace(old, tmux=asdict(session))
 
     world.store.update(Identity, leased.key, change)
 

@@ -7,11 +7,11 @@ or by a person's word.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.layers import flow_policy
 from garrison.layers.run_state import HOLDABLE
+from garrison.light import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from garrison.layers.run_state import RunState, fold
 from garrison.layers.validator import NAME as VALIDATOR
 from garrison.layers.validator import wanted
 from garrison.layers.world import World
+from garrison.light import dataclass, field, replace
 from garrison.merge import decide as merge_decide
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue

@@ -12,10 +12,10 @@ the nodes, the gates and the latest outcomes, which need no graph.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.layers.run_flow import RunFlow
+from garrison.light import asdict, dataclass, field
 from garrison.pipeline.routing import step
 from garrison.records.names import Key
 from garrison.supervise import circuit

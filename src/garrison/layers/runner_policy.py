@@ -7,11 +7,11 @@ same way instead of trying again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.layers.acts import Act, Decision
 from garrison.layers.guardian_policy import Merge
+from garrison.light import dataclass, field, replace
 from garrison.records.signals import objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit

@@ -6,11 +6,11 @@ records cannot be read for one that is not over.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordError
 from garrison.layers.preparing import state_of
+from garrison.light import dataclass
 from garrison.merge.queue import Follower
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from garrison.errors import NotFound
+from garrison.light import dataclass
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles

@@ -6,10 +6,10 @@ The table is the lifecycle; an unlisted step raises ForbiddenTransition and chan
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
 from typing import Any
 
 from garrison.errors import ForbiddenTransition
+from garrison.light import dataclass, fields
 
 TRANSITIONS: dict[str, frozenset[str]] = {
     "queued": frozenset({"candidate", "landed", "conflict", "cancelled", "superseded", "held"}),

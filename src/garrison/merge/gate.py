@@ -8,11 +8,11 @@ coreutils' timeout, so that it outlives us. After the verdict all that bears the
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
+from garrison.light import dataclass
 from garrison.merge import decide
 from garrison.merge.slot import Slot, read_pid
 from garrison.records import atomic
@@ -68,10 +68,10 @@ class GateRun:
     environment: Mapping[str, str]
     held_back: Sequence[str] = ()
     """Names of variables that were kept from it, for the one whose command is not found."""
-    child: processes.Child | None = field(default=None, init=False)
-    refusal: str = field(default="", init=False)
+    child: processes.Child | None = None
+    refusal: str = ""
     """Why the tree could not be made ready, so that its verdict is red without any run."""
-    _born: float = field(default=0.0, init=False)
+    _born: float = 0.0
 
     @property
     def pidfd(self) -> int:

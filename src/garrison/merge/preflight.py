@@ -15,12 +15,12 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 from garrison.errors import PreflightRed, Refused
+from garrison.light import dataclass, replace
 from garrison.merge import decide
 from garrison.merge.gate import GateRun, Verdict, marker_of
 from garrison.merge.queue import MergeQueue

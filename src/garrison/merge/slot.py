@@ -12,10 +12,10 @@ import json
 import re
 import shutil
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from garrison.errors import Refused
+from garrison.light import asdict, dataclass
 from garrison.merge import numbers
 from garrison.merge.config import CLEANING
 from garrison.records import atomic

@@ -8,10 +8,10 @@ also as `entry`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
+from garrison.light import dataclass, field, replace
 from garrison.merge import order
 from garrison.merge.config import Config
 from garrison.merge.entry import STRATEGIES, Entry, check_transition

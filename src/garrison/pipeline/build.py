@@ -8,10 +8,10 @@ gives its nodes a class made of its label, wherever in the block the label stand
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from garrison.light import dataclass, field
 from garrison.pipeline.graph import DialectError, Edge, Graph, Node, Value, place
 
 MAX_NODES = 20_000

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar, overload
 
 from garrison.errors import GarrisonError
+from garrison.light import dataclass, field
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ def place(value: str) -> tuple[int, int]:
     return (value.line, value.column) if isinstance(value, Value) else (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
     """One unit of the pipeline; `attrs` holds the defaults that were in force at its first mention, then its own."""
 
@@ -112,7 +112,7 @@ class Node:
         return str(self.attrs.get("label") or self.id)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Edge:
     """One arrow; a chain or a node set was expanded to as many of them as it means."""
 
@@ -126,7 +126,7 @@ class Edge:
         return f"{self.source} -> {self.target}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Graph:
     """A whole pipeline; `nodes` in the order of their first mention, `edges` in the order of the text."""
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from garrison.errors import Refused
+from garrison.light import dataclass, field
 from garrison.pipeline.gates import HANDLERS as WAITS
 from garrison.pipeline.gates import Gate, gates_of
 from garrison.pipeline.graph import Graph, Node, known_handler, one_line, seconds, text
@@ -34,7 +34,7 @@ NEEDS: Mapping[str, str] = {
 _GOAL = re.compile(r"\$(?:goal\b|\{goal\})")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PlannedTask:
     """One task as its runner will get it; what the node leaves out is None. `timeout_s` and `silence_s` are seconds."""
 
@@ -51,7 +51,7 @@ class PlannedTask:
     attrs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunPlan:
     """A graph as a run sees it.
 

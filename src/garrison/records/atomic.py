@@ -1,8 +1,9 @@
 """The one way a file is written, and the lock a record is changed under.
 
 `write` is atomic and durable: a reader sees the old bytes or the new ones, and after it returns the new ones survive a
-power cut. `locked` is flock(2) on a file that is never unlinked, the same lock that filelock's UnixFileLock takes on
-that path; it waits in the kernel, not by polling.
+power cut; with `named=False` a power cut leaves the old bytes or the new ones, whole in any case. `locked` is flock(2)
+on a file that is never unlinked, the same lock that filelock's UnixFileLock takes on that path; it waits in the kernel,
+not by polling.
 """
 
 from __future__ import annotations
@@ -113,8 +114,12 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def write(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace `path` with `data` (mode 0600): unique temporary beside it, fsync, rename, fsync of the directory."""
+def write(path: Path, data: bytes, *, durable: bool = True, named: bool = True) -> None:
+    """Replace `path` with `data` (mode 0600): unique temporary beside it, fsync, rename, fsync of the directory.
+
+    Without `named` the last of these is left out: for what a later write of the same name makes durable before anybody
+    relies on it. The fsync before the rename stays, for without it a power cut may leave the name with no bytes.
+    """
     with replacing(path) as descriptor:
         try:
             write_all(descriptor, data)
@@ -122,7 +127,7 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    if durable:
+    if durable and named:
         sync_directory(path.parent)
 
 

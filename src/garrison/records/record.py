@@ -44,7 +44,19 @@ def _plain(value: Any) -> Any:
 
 def encode(record: Any) -> bytes:
     """A record as indented JSON, ending with a newline; undecodable bytes that came in with a text are escaped."""
-    return (json.dumps(to_dict(record), indent=2, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+    lines = [f"  {_json(name)}: {_value(value)}" for name, value in to_dict(record).items()]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode(errors="backslashreplace")
+
+
+_json = json.JSONEncoder(ensure_ascii=False).encode
+"""One line. With an indent Python's own encoder is used instead of the one in C: a third of all that a write costs."""
+
+
+def _value(value: Any) -> str:
+    """A field's value as `json.dumps` with an indent of two would show it there."""
+    if value and isinstance(value, (dict, list)):
+        return json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\n  ")  # within a text it is escaped
+    return _json(value)
 
 
 def decode(kind: type[T], data: bytes, where: object) -> T:

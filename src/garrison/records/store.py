@@ -57,15 +57,17 @@ class Store:
             raise NotFound(f"no {kind.__name__.lower()} {key.full} in {self.home}; `list` shows what there is")
         return found
 
-    def update(self, kind: type[R], key: Key, change: Callable[[R | None], R], *, incarnation: int | None = None) -> R:
+    def update(self, kind: type[R], key: Key, change: Callable[[R | None], R], *, incarnation: int | None = None,
+               named: bool = True) -> R:
         """Replace the record by `change(old)` under its lock; returns the new one.
 
         With `incarnation`, raises Fenced (and changes nothing) if the record belongs to a later life or is gone.
+        Without `named`, a power cut may bring the old one back (`atomic.write`).
         """
         with self.locked(kind, key, incarnation=incarnation) as old:
             new = change(old)
             if new != old:
-                atomic.write(self.path(kind, key), record.encode(new))
+                atomic.write(self.path(kind, key), record.encode(new), named=named)
         return new
 
     @contextmanager

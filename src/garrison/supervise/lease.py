@@ -88,3 +88,13 @@ def marker(home: str, key: Key, incarnation: int) -> str:
     """The value of GARRISON_LIFE that every process of a life bears: `<home>:<run>:<role>-<name>#<incarnation>`."""
     stem = key.full.partition("@")[0]
     return f"{home}:{key.run}:{stem}#{incarnation}"
+
+
+def read_marker(text: str) -> tuple[str, str, str, int] | None:
+    """(home, run, role-name, incarnation) of a life marker; None if it is none. By hand the run may be empty."""
+    rest, _, number = text.rpartition("#")
+    rest, _, stem = rest.rpartition(":")
+    home, _, run = rest.rpartition(":")
+    if not (home and stem and number.isascii() and number.isdigit()):
+        return None
+    return home, run, stem, int(number)

@@ -44,7 +44,9 @@ def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH,
         fenced = ended(old, "crashed", now, reason)
         return replace(fenced, metadata={**fenced.metadata, "evidence": evidence, "class": kind})
 
-    return observer.store.update(Identity, judged.key, crash)
+    # Who must stop writing sees it at once. After a power cut nobody lives who would have to: the life is found to be
+    # of another boot, and fenced again.
+    return observer.store.update(Identity, judged.key, crash, named=False)
 
 
 def sweep_life(observer: Observer, fenced: Identity, grace: float) -> list[ProcessId]:

@@ -1,10 +1,15 @@
 """Start: the only way a layer begins. The spawner's half is `start_life`, the child's half is `register`.
 
-1. Under the record's lock: no living life → incarnation + 1, `starting`, the spawner's pid, a deadline; hook written.
-2. The child is started with run, name and incarnation in argv and the life marker in its environment.
+1. Under the record's lock: no living life → incarnation + 1, `starting`, the spawner's pid, a deadline; the first hook.
+2. The child is started with run, name and incarnation in argv and the life marker in its environment; then the hook of
+   its predecessor is linked to it, which the child does itself if it is faster.
 3. The child takes the life lock, reads the record under its lock: another incarnation → exit 75, nothing written; else
    it writes its own pid and `active`. 4. It recovers. 5. The spawner watches; no `active` by the deadline is a death.
 6. Each later write of the child is fenced by its incarnation.
+
+What is synced: the child's `active`, name and all, before it does anything. So the lease need not survive a power cut:
+who acted as life n + 1 has n + 1 on the disk, and without that nobody acted. The hook's link says nothing that its next
+writer would not say again.
 """
 
 from __future__ import annotations
@@ -49,7 +54,15 @@ def fresh_id() -> str:
 
 
 def take_lease(observer: Observer, wish: Wish, deadline_s: float) -> Identity:
-    """Step 1: write the lease and the hook; returns the `starting` identity. AlreadyAlive if a life is there."""
+    """Step 1 of who becomes that life itself: the lease and the hook; returns the `starting` identity. AlreadyAlive if
+    a life is there."""
+    leased, _ = _lease(observer, wish, deadline_s)
+    link_hook(observer, leased)
+    return leased
+
+
+def _lease(observer: Observer, wish: Wish, deadline_s: float) -> tuple[Identity, bool]:
+    """The lease, and whether there is a hook to continue."""
     store, clock = observer.store, observer.clock
     now, deadline = clock.utc(), iso(clock.time() + deadline_s)
     spawner = observer.me(os.getpid())
@@ -61,10 +74,16 @@ def take_lease(observer: Observer, wish: Wish, deadline_s: float) -> Identity:
     hook = store.read(Hook, wish.key)
     if hook is not None:  # an identity file that was lost must not make a life twice
         wish = replace(wish, journal_incarnation=max(wish.journal_incarnation, hook.incarnation))
-    leased = store.update(Identity, wish.key, next_life)
+    leased = store.update(Identity, wish.key, next_life, named=False)
     failpoint.here(":leased")
-    store.update(Hook, wish.key, lambda old: hook_for(old, wish.key, leased.incarnation, now, fresh_id()))
-    return leased
+    return leased, hook is not None
+
+
+def link_hook(observer: Observer, life: Identity) -> None:
+    """The hook of that life: the one before it continued; again is no matter. Fenced if a later life has it."""
+    now = observer.clock.utc()
+    observer.store.update(Hook, life.key, lambda old: hook_for(old, life.key, life.incarnation, now, fresh_id()),
+                          named=False)
 
 
 def start_life(observer: Observer, wish: Wish, deadline_s: float, spawn: Callable[[Identity, str], None]) -> Identity:
@@ -72,14 +91,18 @@ def start_life(observer: Observer, wish: Wish, deadline_s: float, spawn: Callabl
 
     If `spawn` fails the lease is given back as a crash, so that the restart policy counts it.
     """
-    leased = take_lease(observer, wish, deadline_s)
-    failpoint.here(":hooked")
+    leased, continued = _lease(observer, wish, deadline_s)
+    if not continued:
+        link_hook(observer, leased)
     try:
         spawn(leased, marker(str(observer.store.home), wish.key, leased.incarnation))
     except (OSError, GarrisonError) as error:
         now, why = observer.clock.utc(), str(error)
         observer.store.update(Identity, wish.key, lambda old: _give_back(old, leased, now, why))
     failpoint.here(":spawned")
+    if continued:
+        link_hook(observer, leased)
+    failpoint.here(":hooked")
     return leased
 
 
@@ -183,6 +206,7 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
 
     try:
         identity = store.update(Identity, key, become)
+        link_hook(observer, identity)
     except BaseException:
         lock.release()
         raise

@@ -30,15 +30,20 @@ class Glimpse:
     """A `Row` whose marker is read only if the decision asks for it: most of a machine's processes are long known to
     be strangers, and reading an environment costs more than all else about a process."""
 
-    __slots__ = ("_marker", "comm", "dead", "pid", "ppid", "session", "ticks")
+    __slots__ = ("_marker", "_raw", "dead", "pid", "ppid", "session", "ticks")
 
     def __init__(self, pid: int, raw: bytes) -> None:
         closed = raw.rindex(b")")
         fields = raw[closed + 2:].split(None, 20)
         self.pid, self.ticks, self.ppid, self.session = pid, int(fields[19]), int(fields[1]), int(fields[3])
         self.dead = is_dead(fields)
-        self.comm = raw[raw.index(b"(") + 1:closed]
+        self._raw = raw
         self._marker: str | None = ""
+
+    @property
+    def comm(self) -> bytes:
+        """Its name."""
+        return self._raw[self._raw.index(b"(") + 1:self._raw.rindex(b")")]
 
     @property
     def marker(self) -> str | None:

@@ -12,10 +12,10 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError
+from garrison.light import dataclass
 from garrison.system import ending, processes, screen
 from garrison.system.processes import Child, ProcessId
 

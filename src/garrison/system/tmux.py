@@ -27,10 +27,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.light import dataclass
 from garrison.system import ending, processes, tmux_client
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session

@@ -13,10 +13,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError
+from garrison.light import dataclass
 from garrison.system import processes
 from garrison.system.processes import ProcessId
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 
+from garrison.light import dataclass, replace
 from garrison.system import processes
 from garrison.system.processes import ProcessId
 
@@ -190,15 +190,7 @@ def added(one: Used, other: Used) -> Used:
 
 def everybody() -> list[Proc]:
     """All processes, zombies included, in one pass."""
-    found = []
-    for name in os.listdir("/proc"):  # noqa: PTH208  # names only
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb", buffering=0) as file:  # noqa: PTH123  # several hundred a second
-                    found.append(parse(file.read()))
-            except (OSError, ValueError, IndexError):
-                continue  # it ended while it was read
-    return found
+    return list(map(parse, processes.stats()))
 
 
 def private_memory(pid: int) -> int | None:

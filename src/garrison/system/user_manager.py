@@ -9,9 +9,10 @@ import os
 import shlex
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from garrison.light import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

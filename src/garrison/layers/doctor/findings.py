@@ -112,16 +112,6 @@ def judge_bearer(fact: BearerFact) -> Finding | None:
                    "sweep", about=(fact.marker, fact.pid, fact.ticks))
 
 
-def split_marker(marker: str) -> tuple[str, str, str, int] | None:
-    """(home, run, role-name, incarnation) of a life marker; None if it is none."""
-    rest, _, number = marker.rpartition("#")
-    rest, _, life = rest.rpartition(":")
-    home, _, run = rest.rpartition(":")
-    if not (home and run and life and number.isascii() and number.isdigit()):
-        return None
-    return home, run, life, int(number)
-
-
 @dataclass(frozen=True)
 class SessionFact:
     """A session on the home's own terminal: does its life live, and does the layer that closes it."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordError, UsageError
 from garrison.layers.bringing_up import wants_launcher
-from garrison.layers.doctor.findings import BearerFact, LifeFact, RunFact, SessionFact, split_marker
+from garrison.layers.doctor.findings import BearerFact, LifeFact, RunFact, SessionFact
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher
+from garrison.supervise.lease import read_marker
 from garrison.system import processes
 from garrison.system.ending import is_tmux
 from garrison.system.plain import PlainTerminal
@@ -61,9 +62,9 @@ def bearer_facts(world: World, runs: Mapping[str, Standing]) -> Iterator[BearerF
     above = processes.ancestors(os.getpid()) | {os.getpid()}
     known = _identities(world)
     for row in rows:
-        marker = split_marker(row.marker or "")
-        if marker is None or os.path.realpath(marker[0]) != home:
-            continue
+        marker = read_marker(row.marker or "")
+        if marker is None or not marker[1] or os.path.realpath(marker[0]) != home:
+            continue  # nobody's, a life by hand without a run, or another home's
         _, run, life, incarnation = marker
         try:
             one = known.get(Key.parse(f"{life}@{run}"))

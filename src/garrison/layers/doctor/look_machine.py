@@ -22,7 +22,7 @@ from garrison.layers.doctor.findings import (
     judge_room,
     version,
 )
-from garrison.system import disk
+from garrison.system import disk, user_manager
 from garrison.system.tmux_server import available
 
 if TYPE_CHECKING:
@@ -95,12 +95,11 @@ def _flock(home: Path) -> str:
 
 def machine(environ: Mapping[str, str]) -> MachineFact:
     """What programs, kernel and login manager have to offer."""
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    manager = bool(runtime) and (Path(runtime) / "systemd" / "private").exists()
     user = ""
     with suppress(OSError, KeyError):
         user = getpass.getuser()
-    return MachineFact(_git(), available() or "", shutil.which("tmux") is not None, _inotify(), manager,
+    return MachineFact(_git(), available() or "", shutil.which("tmux") is not None, _inotify(),
+                       user_manager.find(environ) is not None,
                        bool(user) and Path("/var/lib/systemd/linger", user).exists(),
                        version(platform.release().partition("-")[0]) >= (6, 15))
 

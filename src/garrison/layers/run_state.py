@@ -89,7 +89,7 @@ class RunState:
     """Steps that a person allows the flow when the run goes on."""
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Node → its latest outcome in the flow: status, and label, reason, visits where there are any."""
-    flow: RunFlow | None = field(default=None, compare=False, repr=False)
+    flow: RunFlow | None = field(default=None, compare=False)
 
     @property
     def over(self) -> bool:

@@ -31,6 +31,7 @@ COMMANDS = {
     "attach": ("attach_cmd", "attach", "Watch a node's session, or type into it."),
     "answer": ("answer_cmd", "answer", "Answer what an agent asked."),
     "workflow": ("workflow_cmd", "workflow", "Named tools in dependency order, with results that flow."),
+    "session": ("session_cmd", "session", "Speak with a session whose flow is a graph."),
     "ask": ("chat_cmd", "ask", "Ask the butler something; specialists work with garrison's own commands."),
     "chat": ("chat_cmd", "chat", "Speak with the butler."),
     "takeover": ("takeover_cmd", "takeover", "Go on in a Claude agent's session yourself; it waits meanwhile."),

@@ -22,23 +22,26 @@ WRITTEN: Mapping[str, tuple[str, ...]] = {
     "parallel.fan_in": ("parallel.fan_in.best_id", "parallel.fan_in.best_outcome"),
     "stack.manager_loop": ("stack.child.",),
     "session.classify": ("session.input_type",),
-    "session.authorize": ("session.authorized", "session.trust_tier"),
+    "session.authorize": ("session.authorized", "session.refusal", "session.trust_tier"),
     "session.mode_select": ("session.cognitive_mode",),
     "session.memory_recall": ("session.recalled_memories",),
     "session.build_prompt": ("session.prompt", "session.system_prompt"),
     "session.llm_call": ("llm.response_type", "llm.content", "llm.tool_calls", "llm.thinking"),
-    "session.tool_dispatch": ("session.messages", "llm.tool_results"),
+    "session.tool_dispatch": ("session.messages", "session.tool_results", "session.tool_calls_made",
+                              "llm.tool_results"),
     "session.format": ("session.response",),
-    "session.process_results": ("session.actions", "session.goal_updates", "session.new_goals"),
+    "session.process_results": ("session.actions", "session.goal_updates", "session.new_goals", "session.memory_notes",
+                                "session.working_memory"),
     "session.memory_update": ("session.working_memory", "session.messages"),
     "session.update_goals": ("session.goals",),
-    "session.background_checks": ("session.background_checks",),
+    "session.background_checks": ("session.background_checks", "session.background_check_results"),
 }
 """Handler → the keys it writes."""
 
 SESSION_STATE = ("session.id", "session.session_id", "session.agent_id", "session.trust_tier", "session.turn_count",
                  "session.messages", "session.working_memory", "session.goals", "session.cognitive_mode",
-                 "session.input", "session.response")
+                 "session.input", "session.response", "session.is_heartbeat", "session.initiative",
+                 "session.heartbeat_count", "session.consolidation_due", "session.reflection_due", "session.plan_due")
 """What a session brings along into each of its graphs."""
 
 ANYTHING = frozenset({"codergen", "subgraph", "stack.manager_loop"})

@@ -1,0 +1,183 @@
+"""`garrison session`: speak with a session whose flow is a graph, and look at what it keeps.
+
+The rule of this room: answers go to stdout, everything else to stderr; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from garrison.cli.helping import Explained
+from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli.output import say, show_json, show_table
+from garrison.errors import Refused
+from garrison.records.names import check_run
+from garrison.settings import find_home
+
+if TYPE_CHECKING:
+    from garrison.session.session import Session
+
+turn_option = click.option("--turn-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                           help="Another graph for turns (default: the shipped turn.dot).")
+heartbeat_option = click.option("--heartbeat-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                                help="Another graph for heartbeats (default: the shipped heartbeat.dot).")
+
+
+def folder_of(home: Path, session: str) -> Path:
+    """Where a session is kept; UsageError for what cannot name one."""
+    return home / "sessions" / check_run(session)
+
+
+@click.group()
+def session() -> None:
+    """Sessions whose flow is a graph: one for a message, one for their own initiative."""
+
+
+@session.command(cls=Explained, examples=(
+    ("garrison session start helper --tier trusted", "begin a session; `send` speaks with it"),
+))
+@click.argument("name")
+@click.option("--agent-id", help="Whose session it is (default: its name).")
+@click.option("--tier", default="established", show_default=True, help="The trust tier (session/trust.toml).")
+@home_option
+def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
+    """Begin the session NAME."""
+    from garrison.session.state import SessionState
+    from garrison.session.trust import read_tiers, tier_of
+
+    folder = folder_of(find_home(home), name)
+    tier_of(tier, read_tiers())
+    if (folder / "session.json").exists():
+        raise Refused(f"session {name} is there already; `garrison session send {name} TEXT` speaks with it")
+    _keep(folder, SessionState(name, agent_id or name, tier))
+    say(f"session {name} is begun; `garrison session send {name} TEXT` speaks with it")
+
+
+def _keep(folder: Path, state: Any) -> None:
+    from garrison.records import atomic
+
+    atomic.make_directory(folder)
+    body = json.dumps({"schema": 1, "state": state.to_data()}, ensure_ascii=False, indent=1)
+    atomic.write(folder / "session.json", body.encode())
+
+
+@session.command(cls=Explained, examples=(
+    ('garrison session send helper "What is left to do?"', "one turn; the session remembers it"),
+))
+@click.argument("name")
+@click.argument("text")
+@turn_option
+@json_option
+@home_option
+def send(name: str, text: str, turn_graph: Path | None, as_json: bool, home: str | None) -> None:
+    """Say TEXT to the session NAME and print its answer."""
+    async def once() -> Any:
+        async with AsyncExitStack() as stack:
+            found = await _opened(stack, find_home(home), name, turn=turn_graph)
+            return await found.send(text)
+
+    result = asyncio.run(once())
+    if as_json:
+        show_json({"response": result.response, "tool_calls_made": result.tool_calls_made, "steps": result.steps,
+                   "thinking": list(result.thinking)})
+    else:
+        click.echo(result.response)
+
+
+@session.command()
+@click.argument("name")
+@click.option("--initiative", is_flag=True, help="Let it ask its model; without, a heartbeat asks nobody.")
+@heartbeat_option
+@json_option
+@home_option
+def heartbeat(name: str, initiative: bool, heartbeat_graph: Path | None, as_json: bool, home: str | None) -> None:
+    """Let the session NAME have one heartbeat."""
+    from garrison.session.session import Initiative
+
+    async def once() -> Any:
+        async with AsyncExitStack() as stack:
+            own = Initiative(interval=0) if initiative else None
+            found = await _opened(stack, find_home(home), name, heartbeat=heartbeat_graph, initiative=own)
+            return await found.heartbeat()
+
+    result = asyncio.run(once())
+    told = {"cognitive_mode": result.cognitive_mode, "actions": list(result.actions),
+            "model_calls": result.model_calls}
+    if as_json:
+        show_json(told)
+    else:
+        say(f"{result.cognitive_mode}, {len(result.actions)} actions, {result.model_calls} calls of the model")
+
+
+@session.command()
+@click.argument("name")
+@json_option
+@home_option
+def show(name: str, as_json: bool, home: str | None) -> None:
+    """Show what the session NAME keeps."""
+    from garrison.session.session import read_state
+
+    state = read_state(folder_of(find_home(home), name))
+    if as_json:
+        show_json(state.to_data())
+        return
+    show_table(("FIELD", "VALUE"), [
+        ("agent", state.agent_id), ("tier", state.trust_tier), ("turns", state.turn_count),
+        ("heartbeats", state.heartbeat_count), ("mode", state.cognitive_mode), ("goals", len(state.goals)),
+        ("messages", len(state.messages))])
+    for message in state.messages[-6:]:
+        say(f"{message['role']}: {str(message['content'])[:200]}")
+
+
+@session.command("list")
+@json_option
+@home_option
+def list_command(as_json: bool, home: str | None) -> None:
+    """List the sessions of this home."""
+    from garrison.session.session import read_state
+
+    rows = []
+    for path in sorted((find_home(home) / "sessions").glob("*/session.json")):
+        state = read_state(path.parent)
+        rows.append({"session": path.parent.name, "agent": state.agent_id, "tier": state.trust_tier,
+                     "turns": state.turn_count, "heartbeats": state.heartbeat_count,
+                     "under_way": (path.parent / "under_way.json").exists()})
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(("SESSION", "AGENT", "TIER", "TURNS", "HEARTBEATS", "UNFINISHED"), [
+            (*[row[key] for key in ("session", "agent", "tier", "turns", "heartbeats")],
+             "yes" if row["under_way"] else "") for row in rows], "no session is kept here")
+
+
+@session.command()
+@click.argument("name")
+@home_option
+def restore(name: str, home: str | None) -> None:
+    """Finish the run that was under way when the session's process died; `send` does so too."""
+    async def once() -> int:
+        async with AsyncExitStack() as stack:
+            return (await _opened(stack, find_home(home), name)).state.turn_count
+
+    say(f"session {name} is whole, after {asyncio.run(once())} turns")
+
+
+async def _opened(stack: AsyncExitStack, home: Path, name: str, *, turn: Path | None = None,
+                  heartbeat: Path | None = None, initiative: Any = None) -> Session:
+    """The session with the profile `claude`: the home's Claude as its model, memory in its own state."""
+    from garrison.cli.chat_cmd import claude_node
+    from garrison.session.claude import claude_adapters
+    from garrison.session.session import Session
+
+    model, metadata = claude_node(home)
+    adapters = await stack.enter_async_context(claude_adapters(model, metadata))
+    found = Session.restore(folder_of(home, name), adapters, initiative=initiative,
+                            turn_graph=turn.read_text() if turn else None,
+                            heartbeat_graph=heartbeat.read_text() if heartbeat else None)
+    return await stack.enter_async_context(found)

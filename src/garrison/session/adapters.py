@@ -1,0 +1,84 @@
+"""What a session reaches the world with: functions by name, each async or not. Profiles name sets of them.
+
+    llm_call(messages, mode, options) -> {"content": text, "thinking": [..]} or {"tool_calls": [{id, name, arguments}]}
+    tool_dispatch(tool_calls, agent_id) -> [text of each result, in their order]
+    memory_recall(agent_id, query) -> [memory, …]
+    memory_update(agent_id, turn_data) -> None, or a mapping that becomes the working memory
+    checkpoint(session_id, turn_count, snapshot) -> None
+    background_checks(agent_id) -> mapping
+    route_actions(actions, agent_id) -> None
+    update_goals(goal_updates, new_goals, agent_id) -> None
+    emit_signal(name, data, agent_id) -> None
+    build_prompt(context) -> the messages that the model is given
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypedDict
+
+from garrison.errors import UsageError
+
+
+class ToolCall(TypedDict, total=False):
+    """A call that a model asks for."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class Said(TypedDict, total=False):
+    """A model's answer: `content`, or `tool_calls`."""
+
+    content: str
+    tool_calls: list[ToolCall]
+    thinking: list[str]
+
+
+class LlmCall(Protocol):
+    """Asks a model."""
+
+    def __call__(self, messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any], /,
+                 ) -> Said | Awaitable[Said]:
+        """The answer to `messages`; `options` has agent_id, tools, and the node's attributes."""
+        ...
+
+
+Adapters = Mapping[str, Callable[..., Any]]
+NAMES = ("llm_call", "tool_dispatch", "memory_recall", "memory_update", "checkpoint", "background_checks",
+         "route_actions", "update_goals", "emit_signal", "build_prompt")
+
+
+def check(adapters: Adapters) -> list[str]:
+    """The adapters that are missing, for a warning; UsageError for an unknown name, or without llm_call."""
+    unknown = sorted(set(adapters) - set(NAMES))
+    if unknown:
+        raise UsageError(f"no adapter is called {unknown[0]!r:.60}; there are {', '.join(NAMES)}")
+    if adapters.get("llm_call") is None:
+        raise UsageError("a session needs the adapter llm_call: a function of (messages, mode, options)")
+    return [name for name in NAMES if adapters.get(name) is None and name != "build_prompt"]
+
+
+async def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What an adapter gives, async or not."""
+    found = function(*arguments)
+    return await found if inspect.isawaitable(found) else found
+
+
+def remembering() -> dict[str, Callable[..., Any]]:
+    """The profile `plain`: memory in the process, no tools, nothing routed. `llm_call` is the caller's."""
+    kept: list[str] = []
+
+    def recall(_agent: str, query: str) -> list[str]:
+        words = {word.lower() for word in str(query).split() if len(word) > 3}
+        return [note for note in kept if words & {word.lower() for word in note.split()}][-5:]
+
+    def update(_agent: str, turn: Mapping[str, Any]) -> None:
+        if turn.get("input"):
+            kept.append(f"{turn['input']} → {turn.get('response', '')}")
+
+    return {"memory_recall": recall, "memory_update": update, "checkpoint": lambda *_: None,
+            "background_checks": lambda _: {}, "route_actions": lambda *_: None, "update_goals": lambda *_: None,
+            "emit_signal": lambda *_: None}

@@ -1,0 +1,393 @@
+"""Sessions by the spike's criteria 1a to 1e, and what it had left for later, with adapters that count their calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
+from garrison.session import MODES, Initiative, Session, SessionState
+from garrison.session.nodes import IDEMPOTENCY
+from garrison.session.session import RunFailed, read_state, shipped
+from garrison.session.state import changed_goals, plan_due
+from garrison.session.trust import Tier, read_tiers
+
+NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)
+
+
+class World:
+    """Adapters that remember; `answers` is what the model says, one after the other, the last again and again."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers) or [{"content": "hello"}]
+        self.calls: list[tuple[str, Any]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def count(self, name: str) -> int:
+        return [one for one, _ in self.calls].count(name)
+
+    def adapters(self, **more: Any) -> dict[str, Any]:
+        def model(messages: Any, mode: str, options: Any) -> Any:
+            self.calls.append(("llm_call", deepcopy((messages, mode, dict(options)))))
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        async def tools(calls: Any, agent: str) -> list[str]:
+            self.calls.append(("tool_dispatch", deepcopy(calls)))
+            return [f"result of {one['name']}" for one in calls]
+
+        def noting(name: str, gives: Any = None) -> Callable[..., Any]:
+            def adapter(*arguments: Any) -> Any:
+                self.calls.append((name, deepcopy(arguments)))
+                return gives
+            return adapter
+
+        rest = {name: noting(name) for name in ("memory_update", "checkpoint", "route_actions", "update_goals",
+                                                "emit_signal")}
+        return {"llm_call": model, "tool_dispatch": tools, "memory_recall": noting("memory_recall", ["m"]),
+                "background_checks": noting("background_checks", {"ok": True}), **rest, **more}
+
+    def session(self, state: SessionState | None = None, more: dict[str, Any] | None = None, **options: Any) -> Session:
+        return Session(state or SessionState("s1", "agent"), self.adapters(**more or {}), clock=lambda: NOW,
+                       on_event=lambda name, data: self.events.append((name, data)), **options)
+
+
+def tool(name: str = "search", id_: str = "1") -> dict[str, Any]:
+    return {"tool_calls": [{"id": id_, "name": name, "arguments": {}}]}
+
+
+def play(session: Session, *texts: str) -> list[Any]:
+    async def scene() -> list[Any]:
+        async with session:
+            return [await session.send(text) for text in texts]
+    return asyncio.run(scene())
+
+
+def beat(session: Session, times: int = 1) -> list[Any]:
+    async def scene() -> list[Any]:
+        async with session:
+            return [await session.heartbeat() for _ in range(times)]
+    return asyncio.run(scene())
+
+
+# ---- 1a: the turn
+
+
+def test_1a_a_turn_goes_through_the_whole_graph() -> None:
+    world = World({"content": "hello you", "thinking": ["hm"]})
+    session = world.session()
+    [result] = play(session, "Hello")
+    assert result.response == "hello you"
+    assert result.thinking == ("hm",)
+    assert [name for name, _ in world.calls] == ["memory_recall", "llm_call", "memory_update", "checkpoint"]
+    (messages, mode, options) = world.calls[1][1]
+    assert (messages, mode) == ([{"role": "user", "content": "Hello"}], "reflection")
+    assert options["memories"] == ["m"]
+    assert [name for name, _ in world.events] == ["agent_started", "percept_received", "query_completed"]
+
+
+# ---- 1b: the tool loop
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_1b_the_tool_loop_is_a_cycle(calls: int) -> None:
+    world = World(*[tool()] * calls, {"content": "done"})
+    [result] = play(world.session(), "look it up")
+    assert (world.count("llm_call"), world.count("tool_dispatch")) == (calls + 1, calls)
+    assert (result.response, result.tool_calls_made) == ("done", calls)
+    told = world.calls[-3][1][0]
+    assert [message["role"] for message in told] == ["user", *["assistant", "tool"] * calls]
+    assert told[-1] == {"role": "tool", "content": "result of search", "tool_call_id": "1", "name": "search"}
+
+
+def test_1b_max_steps_ends_an_endless_loop_and_the_checkpoint_is_kept(tmp_path: Path) -> None:
+    world = World(tool())
+    session = world.session(folder=tmp_path / "s1", max_steps=10)
+    with pytest.raises(RunFailed, match="max_steps"):
+        play(session, "look it up")
+    assert session.state.turn_count == 0
+    assert json.loads((tmp_path / "s1/runs/turn-1/checkpoint.json").read_text())["steps"] == 10
+
+
+# ---- 1c: heartbeats
+
+
+@pytest.mark.parametrize(("state", "mode", "calls"), [
+    ({}, "reflection", 1), ({"goals": [{"id": 1}]}, "goal_pursuit", 1), ({"turn_count": 5}, "consolidation", 0),
+    ({"turn_count": 5, "goals": [{"id": 1}]}, "goal_pursuit", 1),
+    ({"goals": [{"id": 1, "plan": [{"done": True}, {"due": "2026-01-15T09:00:00+00:00"}]}]}, "plan_execution", 1),
+    ({"goals": [{"id": 1, "plan": [{"due": "2026-01-15T11:00:00+00:00"}]}]}, "goal_pursuit", 1)])
+def test_1c_the_mode_routes(state: dict[str, Any], mode: str, calls: int) -> None:
+    world = World({"content": "{}"})
+    [result] = beat(world.session(SessionState("s1", "agent", **state), initiative=Initiative(interval=0)))
+    assert (result.cognitive_mode, world.count("llm_call"), result.model_calls) == (mode, calls, calls)
+    assert mode in MODES
+    if calls:
+        assert world.calls[1][1][1] == mode
+    told = {"agent_id": "agent", "heartbeat": 1, "mode": mode, "model_calls": calls}
+    assert ("heartbeat_complete", told) in world.events
+
+
+def test_1c_a_heartbeat_changes_goals_and_memory_and_hands_actions_over() -> None:
+    said = {"actions": [{"do": "x"}], "goal_updates": [{"id": 1, "progress": 0.5}], "new_goals": [{"id": 2}],
+            "memory_notes": ["n"]}
+    world = World({"content": json.dumps(said)})
+    session = world.session(SessionState("s1", "agent", goals=[{"id": 1}]), initiative=Initiative(interval=0))
+    [result] = beat(session)
+    assert result.actions == ({"do": "x"},)
+    assert session.state.goals == [{"id": 1, "progress": 0.5}, {"id": 2}]
+    assert session.state.working_memory == {"notes": ["n"]}
+    assert ("route_actions", ([{"do": "x"}], "agent")) in world.calls
+    assert session.state.messages == []
+
+
+def test_without_initiative_a_heartbeat_asks_no_model_and_with_it_only_within_its_budget() -> None:
+    world = World({"content": "{}"})
+    assert [one.model_calls for one in beat(world.session(), 2)] == [0, 0]
+    assert world.count("llm_call") == 0
+    beat(world.session(initiative=Initiative(interval=0, budget=2)), 4)
+    assert world.count("llm_call") == 2
+
+
+def test_every_30th_heartbeat_consolidates_identity_and_every_60th_reflects() -> None:
+    for count, kinds, calls in ((28, [], 1), (29, ["identity"], 1), (59, ["identity"], 2)):
+        world = World({"content": "{}"})
+        beat(world.session(SessionState("s1", "a", heartbeat_count=count), initiative=Initiative(interval=0)))
+        assert [given[1]["kind"] for name, given in world.calls if name == "memory_update"] == kinds
+        assert world.count("llm_call") == calls
+
+
+# ---- 1d: the round trip
+
+
+def test_1d_a_turn_adds_two_messages_and_changes_nothing_else() -> None:
+    state = SessionState("s1", "agent", "trusted", 3, [{"role": "user", "content": "old"}], {"k": [1]}, [{"id": 1}],
+                         "goal_pursuit", 7)
+    session = World().session(deepcopy(state))
+    play(session, "Hello", "Again")
+    new = session.state
+    assert new.messages == [*state.messages, {"role": "user", "content": "Hello"},
+                            {"role": "assistant", "content": "hello"}, {"role": "user", "content": "Again"},
+                            {"role": "assistant", "content": "hello"}]
+    assert (new.turn_count, new.trust_tier, new.goals, new.working_memory) == (5, "trusted", [{"id": 1}], {"k": [1]})
+    assert SessionState.from_data(json.loads(json.dumps(new.to_data()))) == new
+
+
+def test_1d_memory_changes_only_if_the_graph_changed_it() -> None:
+    session = World().session(more={"memory_update": lambda *_: {"seen": 1}})
+    play(session, "Hello")
+    assert session.state.working_memory == {"seen": 1}
+
+
+# ---- 1e: nodes and adapters
+
+
+def test_1e_every_node_type_says_whether_it_can_do_harm() -> None:
+    assert set(IDEMPOTENCY) == set(World().session().nodes.handlers())
+    assert IDEMPOTENCY["session.tool_dispatch"] == "side_effecting"
+    assert IDEMPOTENCY["session.classify"] == "read_only"
+
+
+def test_1e_a_missing_adapter_is_skipped_and_a_missing_model_refused() -> None:
+    session = Session(SessionState("s1", "a"), {"llm_call": lambda *_: {"content": "x"}})
+    assert "memory_recall" in session.missing
+    assert play(session, "Hello")[0].response == "x"
+    with pytest.raises(UsageError, match="llm_call"):
+        Session(SessionState("s1", "a"), {})
+    with pytest.raises(UsageError, match="no adapter is called 'fly'"):
+        Session(SessionState("s1", "a"), {"fly": print})
+
+
+def test_1e_an_adapter_that_raises_fails_its_node_unless_the_graph_lets_it_pass() -> None:
+    def broken(*_: Any) -> Any:
+        raise OSError("disk")
+    world = World()
+    assert play(world.session(more={"memory_recall": broken}), "Hello")[0].response == "hello"
+    assert ("adapter_failed", {"node": "recall", "reason": "memory_recall: OSError: disk"}) in world.events
+    session = World(RuntimeError("no model")).session()
+    with pytest.raises(RunFailed, match="no model"):
+        play(session, "Hello")
+    assert session.state.messages == []
+
+
+def test_a_model_that_gives_neither_text_nor_calls_is_told_so() -> None:
+    with pytest.raises(RunFailed, match="it should give content or tool_calls"):
+        play(World({"odd": 1}).session(), "Hello")
+
+
+# ---- trust
+
+
+def test_a_blocked_input_gets_an_answer_and_no_model() -> None:
+    world = World()
+    results = play(world.session(SessionState("s1", "a", "untrusted")), "/rm", " ")
+    assert [one.response for one in results] == ["I cannot take this up: it is blocked at trust tier untrusted."] * 2
+    assert world.count("llm_call") == 0
+
+
+def test_a_tool_that_the_tier_does_not_allow_is_refused_and_the_model_told() -> None:
+    world = World({"tool_calls": [{"id": "1", "name": "rm"}, {"id": "2", "name": "read"}]}, {"content": "ok"})
+    play(world.session(SessionState("s1", "a", "probationary")), "do it")
+    assert [one for name, given in world.calls if name == "tool_dispatch" for one in given] == [
+        {"id": "2", "name": "read"}]
+    tools = [one["content"] for one in world.calls[3][1][0] if one["role"] == "tool"]
+    assert tools == ["refused: rm is not allowed at trust tier probationary", "result of read"]
+
+
+def test_tiers_come_from_a_file(tmp_path: Path) -> None:
+    assert set(read_tiers()) == {"untrusted", "probationary", "established", "trusted"}
+    (tmp_path / "t.toml").write_text('[own]\ntool_dispatch = true\ntools = ["a"]\n')
+    assert read_tiers(tmp_path / "t.toml") == {"own": Tier("own", True, ("a",))}
+    (tmp_path / "t.toml").write_text("x")
+    with pytest.raises(UsageError):
+        read_tiers(tmp_path / "t.toml")
+    with pytest.raises(UsageError, match="no trust tier"):
+        Session(SessionState("s", "a", "king"), World().adapters())
+
+
+# ---- phase 2: queueing, restore, replaced graphs, signals
+
+
+def test_a_message_during_a_heartbeat_is_answered_after_it_and_beats_do_not_stack() -> None:
+    async def scene() -> None:
+        world, gate = World({"content": "{}"}), asyncio.Event()
+
+        async def slow(_: str) -> dict[str, Any]:
+            await gate.wait()
+            return {}
+        session = world.session(more={"background_checks": slow})
+        async with session:
+            beating = asyncio.create_task(session.heartbeat())
+            await asyncio.sleep(0.01)
+            sending = asyncio.create_task(session.send("Hello"))
+            await asyncio.sleep(0.01)
+            assert await session.heartbeat() is None
+            assert not sending.done()
+            gate.set()
+            await asyncio.gather(beating, sending)
+        names = [name for name, _ in world.events]
+        assert names.index("heartbeat_complete") < names.index("query_completed")
+    asyncio.run(scene())
+
+
+def test_initiative_beats_by_itself() -> None:
+    async def scene() -> None:
+        world = World({"content": "{}"})
+        session = world.session(initiative=Initiative(interval=0.01, budget=1))
+        done = asyncio.Event()
+        session.listen(lambda name, _: done.set() if name == "heartbeat_complete" else None)
+        async with session:
+            await asyncio.wait_for(done.wait(), 30)
+        assert session.state.heartbeat_count >= 1
+    asyncio.run(scene())
+
+
+def test_a_session_is_restored_with_its_state(tmp_path: Path) -> None:
+    session = World().session(folder=tmp_path / "s1")
+    play(session, "Hello")
+    assert sorted(path.name for path in (tmp_path / "s1").iterdir()) == ["runs", "session.json", "session.lock"]
+    again = Session.restore(tmp_path / "s1", World().adapters())
+    assert again.state == session.state
+    with pytest.raises(NotFound):
+        read_state(tmp_path / "s2")
+    (tmp_path / "s1/session.json").write_text('{"state": {"session_id": 1}}')
+    with pytest.raises(RecordCorrupt):
+        read_state(tmp_path / "s1")
+
+
+class Killed(BaseException):
+    """Stands for kill -9 in the middle of a node; nothing of the session's may catch it."""
+
+
+@pytest.mark.parametrize("node", ["memory_recall", "llm_call", "tool_dispatch", "memory_update", "checkpoint"])
+def test_killed_in_a_node_the_turn_is_finished_and_no_finished_node_runs_again(tmp_path: Path, node: str) -> None:
+    world = World(tool(), {"content": "done"})
+    inner = world.adapters()[node]
+    first = True
+
+    def deadly(*arguments: Any) -> Any:
+        nonlocal first
+        if first:
+            first = False
+            world.calls.append((node, "died"))
+            raise Killed
+        return inner(*arguments)
+    with pytest.raises(BaseException):  # noqa: B017
+        play(world.session(folder=tmp_path / "s1", more={node: deadly}), "look it up")
+    before = [name for name, _ in world.calls]
+    assert read_state(tmp_path / "s1").turn_count == 0
+
+    async def scene() -> SessionState:
+        async with Session.restore(tmp_path / "s1", world.adapters()) as session:
+            return session.state
+    state = asyncio.run(scene())
+    assert state.turn_count == 1
+    assert [one["content"] for one in state.messages] == ["look it up", "done"]
+    after = [name for name, _ in world.calls]
+    for name in ("memory_recall", "llm_call", "tool_dispatch", "memory_update", "checkpoint"):
+        expected = {"llm_call": 2}.get(name, 1) + (1 if name == node else 0)
+        assert after.count(name) == expected, (name, before, after)
+    assert not (tmp_path / "s1/under_way.json").exists()
+
+
+def test_a_graph_is_replaced_from_the_next_turn_on_and_a_broken_one_is_not() -> None:
+    world = World()
+    session = world.session()
+
+    async def scene() -> None:
+        async with session:
+            await session.send("one")
+            session.update_graph(turn='digraph t { start [shape=Mdiamond]; done [shape=Msquare]; '
+                                      'f [type="session.emit_signal", signal=hi, data_key="session.input"] '
+                                      'start -> f -> done }')
+            with pytest.raises(GarrisonError):
+                session.update_graph(turn="digraph t { a -> b }")
+            assert (await session.send("two")).response == ""
+    asyncio.run(scene())
+    assert world.count("llm_call") == 1
+    assert ("hi", {"agent_id": "agent", "data": "two"}) in world.events
+
+
+def test_two_processes_do_not_have_one_session(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with World().session(folder=tmp_path / "s1"):
+            with pytest.raises(Refused, match="in use"):
+                async with World().session(folder=tmp_path / "s1"):
+                    pass
+    asyncio.run(scene())
+
+
+def test_the_seeds_own_mistake_is_found_in_a_graph() -> None:
+    from garrison.pipeline.lint import lint
+    from garrison.pipeline.parser import parse
+
+    wrong = shipped("heartbeat").replace("context.session.cognitive_mode", "context.cognitive_mode")
+    assert any("session.cognitive_mode" in str(one) for one in lint(parse(wrong)) if one.rule == "context_key_unknown")
+    assert lint(parse(shipped("heartbeat"))) == lint(parse(shipped("turn"))) == []
+
+
+# ---- pure parts
+
+
+def test_goals_change_by_id() -> None:
+    assert changed_goals([{"id": 1, "a": 1}], [{"id": 1, "a": 2}, {"id": 9}, 7], [{"id": 1}, {"id": 3}, "x"]) == [
+        {"id": 1, "a": 2}, {"id": 3}]
+    assert not plan_due([{"plan": [{"done": True}]}], NOW)
+    assert plan_due([{"plan": [{"due": "2026-01-15T09:00:00"}]}], NOW)
+
+
+@pytest.mark.parametrize("data", [{}, {"session_id": "s", "agent_id": "a", "odd": 1},
+                                  {"session_id": "s", "agent_id": "a", "turn_count": "1"},
+                                  {"session_id": "s", "agent_id": "a", "messages": [{"role": "king"}]}])
+def test_what_is_no_state_is_refused(data: Any) -> None:
+    with pytest.raises(UsageError, match="no session's state"):
+        SessionState.from_data(data)

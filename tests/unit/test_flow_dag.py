@@ -177,6 +177,9 @@ def test_a_retry_target_that_does_not_lie_before_the_node_is_none() -> None:
 def test_going_back_ends_as_a_stuck_cycle() -> None:
     run = dag("t [retry_target=a] start -> a -> t -> exit", {"t": no("red")})
     assert (run.result, run.ran) == ("failed: stuck_cycle", "a t a t a t")
+    run.script = {}
+    assert [place.id for place in run.fold(Resumed(again=True)).started] == ["t#4"]
+    assert run.go().result == "done"
 
 
 def test_a_gate_sends_a_dag_back_and_all_that_comes_after_runs_again() -> None:

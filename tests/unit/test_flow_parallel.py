@@ -184,6 +184,12 @@ def test_the_first_success_cancels_the_others_and_names_them() -> None:
     assert run.go().result == "done"
 
 
+def test_a_branch_that_decides_at_once_keeps_the_others_from_starting() -> None:
+    run = ride("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] start -> p; p -> f; p -> a -> f\n"
+               "f -> exit")
+    assert (run.result, run.ran, results(run)) == ("done", "", [("f", SUCCESS), ("a", SKIPPED)])
+
+
 def test_fail_fast_cancels_at_the_first_failure() -> None:
     run = Ride(THREE % ", error_policy=fail_fast", {"b": no("b broke")})
     change = run.finish(run.state.in_flight["p#1/b/b#1"])

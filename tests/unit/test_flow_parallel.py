@@ -34,6 +34,8 @@ def results(run: Ride) -> list[tuple[str, str]]:
     ("p -> {a b} -> f; f -> a [condition=\"context.again\"]; f -> exit", "f", "a b"),  # a loop into a branch
     ("a -> a [condition=\"fail\"]; p -> {a b} -> f -> exit", "f", "a b"),
     ("p -> a -> b -> exit; p -> b", "b", "a"),
+    ("p -> a -> x -> y -> c -> exit; p -> b -> c; a -> p [condition=\"fail\"]", "c", "a b x y"),
+    ("p -> {a b} -> {d c} -> exit", "c", "a b d exit"),
     ("p -> {a b} -> f; a -> exit [condition=\"fail\"]; f -> exit", "f", "a b exit"),
 ])
 def test_where_branches_meet(edges: str, join: str, region: str) -> None:
@@ -185,8 +187,8 @@ def test_the_first_success_cancels_the_others_and_names_them() -> None:
 
 
 def test_a_branch_that_decides_at_once_keeps_the_others_from_starting() -> None:
-    run = ride("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] start -> p; p -> f; p -> a -> f\n"
-               "f -> exit")
+    run = ride("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] start -> p; p -> f; p -> a\n"
+               "a -> f -> exit")
     assert (run.result, run.ran, results(run)) == ("done", "", [("f", SUCCESS), ("a", SKIPPED)])
 
 

@@ -61,9 +61,9 @@ def finish(turn: Turn) -> None:
         _redirect(turn, gate)
 
 
-def again(turn: Turn) -> None:
-    """Take up the nodes that failed; what waits for them is still waiting."""
-    for node in turn.state.failures:
+def again(turn: Turn, last: str) -> None:
+    """Take up the nodes that failed, `last` (which ended the run) too; what waits for them is still waiting."""
+    for node in dict.fromkeys((*turn.state.failures, last)):
         turn.enqueue(ROOT, node, None, turn.state.outcomes[node].failure_reason)
     turn.state.failures.clear()
 

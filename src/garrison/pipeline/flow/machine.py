@@ -131,7 +131,7 @@ def _again(turn: Turn, node: str) -> None:
     state.repeated.clear()
     state.redirects = 0
     if turn.program.flow == "dag":
-        dag.again(turn)
+        dag.again(turn, node)
         return
     node = next((fan.node for fan in state.fans.values() if fan.branch == ROOT), node)
     for path in [one for one in state.branches if one != ROOT]:

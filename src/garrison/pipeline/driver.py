@@ -202,8 +202,8 @@ class Driver:
         self._inherited.discard(place.id)
         if node.handler == "codergen":
             graph = self.program.graph
-            history = Told(str(graph.attrs.get("goal", "")), self.scope.run, self.state.completed, self.state.outcomes,
-                           context)
+            done = [name for name in self.state.completed if not self.program.units[name].automatic]
+            history = Told(str(graph.attrs.get("goal", "")), self.scope.run, done, self.state.outcomes, context)
             told = carried(graph, node, edge, history)
             if told.fidelity == FULL and self._is_lost(told.thread, context):
                 told = carried(graph, node, edge, history, lost=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from functools import lru_cache
 
 from garrison.pipeline.condition import ConditionSyntax, keys_of
 from garrison.pipeline.context_keys import ANYTHING, ENGINE, KNOWN_AS, SESSION_STATE, WRITTEN
@@ -86,6 +87,7 @@ def _mentioned(view: View) -> frozenset[str]:
     return frozenset(words)
 
 
+@lru_cache(maxsize=256)
 def _probably(key: str, known: frozenset[str]) -> str | None:
     """The known key that was probably meant: under its prefix, by another engine's name, or spelled nearly so."""
     if (ours := KNOWN_AS.get(key)) in known or ours == "outcome":

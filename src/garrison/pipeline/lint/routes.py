@@ -124,7 +124,8 @@ def _tied_conditions(view: View, node: Node) -> Found | None:
 
 def _heaviest(edges: Sequence[Edge]) -> list[Edge]:
     weights = [_weight(edge) for edge in edges]
-    return [edge for edge, weight in zip(edges, weights, strict=True) if weight == max(weights)]
+    most = max(weights, default=0)
+    return [edge for edge, weight in zip(edges, weights, strict=True) if weight == most]
 
 
 def _weight(edge: Edge) -> float:

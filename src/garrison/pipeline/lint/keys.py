@@ -53,7 +53,8 @@ def _fix(view: View, key: str, right: str | None, agents: bool) -> str:
     writer = next((handler for handler, keys in WRITTEN.items() if _is_known(key.removeprefix("context."), keys)), None)
     if writer is not None and writer not in view.handler.values():
         return f"a {writer} node would write it; add one, or ask for another key"
-    return "tell the agent of a node before to set it, or correct the key" if agents else "correct the key"
+    told = "tell the agent of a node before to set it, " if agents else ""
+    return f"{told}name it in inputs= if the run begins with it, or correct the key"
 
 
 def _may_be_told(view: View) -> bool:

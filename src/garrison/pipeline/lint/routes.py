@@ -38,7 +38,7 @@ def condition_syntax(view: View) -> Iterator[Found]:
     for edge in view.graph.edges:
         condition = view.conditions.get(condition_of(edge))
         if isinstance(condition, ConditionSyntax):
-            yield Found(f"{edge}: {condition}", "", edge, *place(edge.attrs["condition"]))
+            yield Found(f"edge {edge}: {condition}", "", edge, *place(edge.attrs["condition"]))
     for node in view.graph.of("stack.manager_loop"):
         written = node.attrs.get("manager.stop_condition", "")
         try:

@@ -5,7 +5,7 @@
 ENGINE is garrison, langgraph or dbos, each with its own means for one durable step in one process; SHAPE is chain
 (STEPS nodes in a row) or cycle (one node visited STEPS times). Each step adds one to a number. `--kill-at N`: the
 process kills itself with SIGKILL within step N; `--resume`: it goes on from what FOLDER holds. One JSON object on
-stdout. The file imports nothing of this repository but what the engine needs, so that it runs in the peers' environment.
+stdout. It imports nothing of this repository but what the engine needs, so that it runs in the peers' environment.
 """
 
 from __future__ import annotations

@@ -931,7 +931,8 @@ class Runner(Layer):
         self.w.trees.discard((self.run.id, self.node))
         units = self.w.branches.pop((self.run.id, self.node), None)
         if units is not None:
-            self.w.archived[(self.run.id, self.node)] = units
+            kept = self.w.archived.setdefault((self.run.id, self.node), [])  # an earlier visit's tip is kept beside it
+            kept += [unit for unit in units if unit not in kept]
 
     def do_end(self, act: Act, view: RunnerView) -> Does:
         if act.why == "stopped" and view.orchestrator.identity is not None:
@@ -1042,7 +1043,7 @@ def agent(w: World, proc: Process) -> Steps:
         yield fate.pace * w.rng.random()
         if (run, node) not in w.trees:
             return  # its tree was removed
-        unit = f"{proc.attempt}u{number}"
+        unit = f"{proc.attempt:02d}u{number}"
         if unit not in w.branches[(run, node)]:
             w.commit(proc, run, node, unit)
             w.wake(proc.key)

@@ -30,6 +30,7 @@ _KEY = re.compile(r"\$?[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 _OPERATOR = re.compile(r"==|!=|<=|>=|=|<|>|contains\b")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_SPECIAL = re.compile(r"&&|\|\||[()=<>\"!]")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
 _ACCELERATOR = re.compile(r"\[\s*\w{1,3}\s*\]\s*(?=\S)|\w{1,2}\)\s*(?=\S)|\w\s+[-–—:]\s+(?=\S)|\w:\s+(?=\S)")
 _STATUS_WORDS = frozenset({"pass", "passed", "success", "succeeded", "ok", "fail", "failed", "failure", "partial",
@@ -356,17 +357,16 @@ class _Reader:
 
     def bare_end(self) -> int:
         """Where a value without quotes ends: at && || or the ) that is not its own."""
-        depth, at = 0, self.at
-        while at < len(self.text):
-            char = self.text[at]
-            if self.text.startswith(("&&", "||"), at) or (char == ")" and not depth):
-                break
-            if char in "=<>\"!":
-                self.at = at
+        depth = 0
+        for match in _SPECIAL.finditer(self.text, self.at):
+            char = match[0]
+            if char in ("&&", "||") or (char == ")" and not depth):
+                return match.start()
+            if char not in "()":
+                self.at = match.start()
                 self.refuse(f"{char} in a value without quotes; write && or || between comparisons, or quote the value")
-            depth += (char == "(") - (char == ")")
-            at += 1
-        return at
+            depth += 1 if char == "(" else -1
+        return len(self.text)
 
 
 def _alone(key: str, *, dollar: bool) -> Tree:

@@ -87,7 +87,7 @@ def event_to_data(event: Event) -> dict[str, Any]:
         value = getattr(event, key)
         if isinstance(value, Outcome):
             found[key] = value.to_data()
-        elif value:
+        elif value is not None and value is not False and value != "":
             found[key] = value
     return found
 

@@ -1,0 +1,167 @@
+"""The condition language: what holds, what is refused and where, and the keys a condition asks for."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.pipeline.condition import (
+    ConditionSyntax,
+    clauses_of,
+    holds,
+    keys_of,
+    normal_label,
+    parse_condition,
+)
+from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
+
+CONTEXT: dict[str, Any] = {
+    "x": "1", "n": 3, "f": 2.5, "flag": True, "off": False, "empty": "", "none": None, "name": "Ada Lovelace",
+    "session.mode": "plan", "context.whole": "w", "list": ["a", "b", 3], "map": {"in": {"deep": 7}}, "word": "false",
+    "text_number": "10", "a.b": {"c.d": "far"}, "outcome": "success",
+}
+
+
+def test(text: str, status: str = SUCCESS, label: str = "") -> bool:
+    return holds(parse_condition(text), Outcome(status, label), CONTEXT)
+
+
+test.__test__ = False  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("text", [
+    "", "   ", "true", "outcome=success", "outcome = success", "outcome==success", 'outcome="success"',
+    "outcome='success'", "outcome=passed", "outcome=OK", "pass", "success", "succeeded", "outcome!=fail", "!fail",
+    "!(outcome=fail)", "outcome=success && x=1", "outcome=fail || x=1", "outcome=fail || outcome=fail || x=1",
+    "x=2 && x=1 || x=1", "(x=2 || x=1) && n=3", "!(x=2 && n=3)", "!!pass", "x=1", "context.x=1", "$x=1", "$context.x=1",
+    "context.session.mode=plan", "session.mode=plan", "context.whole=w", "n=3", "n=3.0", "n!=4", "f=2.5", "flag=true",
+    "flag=True", "flag", "off=false", "!off", "!empty", "!missing", "!word", "none=\"\"", 'missing=""', "missing!=x",
+    "name=Ada Lovelace", 'name="Ada Lovelace"', "name contains Love", "list contains a", "list contains 3",
+    "map contains in", "map.in.deep=7", "context.map.in.deep=7", "a.b.c.d=far", "n>2", "n>=3", "n<4", "n<=3", "f<3",
+    "text_number>9", "n > 2 && n < 4", "context.outcome=ok", "name!=ada lovelace",
+])
+def test_this_holds(text: str) -> None:
+    assert test(text)
+
+
+@pytest.mark.parametrize("text", [
+    "false", "outcome=fail", "fail", "partial", "outcome!=success", "outcome=Failed", "x=2", "x", "n=33", "x!=1",
+    "missing=x", "missing", "n>3", "n<3", "name>3", "missing<1", "flag>0", "n>abc", "name=ada lovelace", "word",
+    "name contains love", "list contains z", "list contains ab", "map.in=7", "outcome=retry || x=2", "pass && x=2",
+    "off", "none", "empty", "outcome=needs_review", "session=plan", "preferred_label=x",
+])
+def test_this_does_not(text: str) -> None:
+    if text == "x":
+        assert test(text)  # "1" is true
+    else:
+        assert not test(text)
+
+
+def test_and_binds_tighter_than_or() -> None:
+    assert test("pass || fail && fail")
+    assert not test("(pass || fail) && fail")
+
+
+def test_a_quoted_value_may_have_anything() -> None:
+    context = {"m": 'a && b || "c" = (d)'}
+    assert holds(parse_condition(r'm="a && b || \"c\" = (d)"'), Outcome("ok"), context)
+    assert holds(parse_condition("m='a && b || \"c\" = (d)'"), Outcome("ok"), context)
+
+
+def test_a_bare_value_may_have_spaces_and_brackets_of_its_own() -> None:
+    assert holds(parse_condition("(m=go (again) && pass)"), Outcome("ok"), {"m": "go (again)"})
+
+
+@pytest.mark.parametrize("label", ["Yes", "yes", "[Y] Yes", "Y) Yes", "Y - Yes", "  [y]yes ", "Y: Yes"])
+def test_labels_are_compared_without_accelerator_and_case(label: str) -> None:
+    assert normal_label(label) == "yes"
+    assert test("preferred_label=Yes", label=label)
+    assert test('preferred_label="[Y] Yes"', label=label)
+    assert not test("preferred_label=No", label=label)
+
+
+@pytest.mark.parametrize("label", ["A-B", "fix-it", "[Y]", "Y)", "Really - yes", "e2e", "", "Y"])
+def test_what_is_no_accelerator_stays(label: str) -> None:
+    assert normal_label(label) == label.lower()
+
+
+def test_a_word_that_is_no_status_asks_for_the_label() -> None:
+    assert test("outcome=needs_review", label="needs_review")
+    assert not test("outcome!=needs_review", label="Needs_Review")
+
+
+@pytest.mark.parametrize(("text", "offset"), [
+    ("outcome=", 8), ("=x", 0), ("a b", 2), ("(a", 0), ("((a)", 0), ("a)", 1), ("a=1 or b=2", 8), ("a && ", 5),
+    ("&& a", 0), ("a || || b", 5), ("!", 1), ("x='y", 2), ('x="y', 2), ("x ~ y", 2), ("a==b=c", 4), ("a=b!", 3),
+    ("()", 1), ("1x=3", 0), ("a &  b", 2), ("outcome===success", 9), ("(a b)", 3), ("x contains", 10),
+])
+def test_what_is_no_condition_is_refused_where_it_stops_being_one(text: str, offset: int) -> None:
+    with pytest.raises(ConditionSyntax) as error:
+        parse_condition(text)
+    assert error.value.offset == offset, error.value
+    assert "\n" not in str(error.value)
+    assert f"character {offset + 1}" in str(error.value)
+
+
+def test_keys_and_clauses_in_their_order() -> None:
+    condition = parse_condition("$a.b=1 && (context.x || !outcome=fail) && a.b>2 && pass")
+    assert keys_of(condition) == ("a.b", "context.x", "outcome")
+    assert [clause.op for clause in clauses_of(condition)] == ["=", "", "=", ">", "="]
+    assert keys_of(parse_condition("")) == ()
+
+
+def test_always() -> None:
+    assert parse_condition(" ").always
+    assert parse_condition("true").always
+    assert not parse_condition("pass").always
+
+
+@pytest.mark.parametrize("text", ["!" * 10_000 + "a", "(" * 10_000 + "a", "((((" * 100])
+def test_depth_is_bounded(text: str) -> None:
+    with pytest.raises(ConditionSyntax, match="nested deeper"):
+        parse_condition(text)
+
+
+def test_length_costs_linear_time() -> None:
+    def cost(clauses: int) -> float:
+        text = " && ".join(f"context.key{number} = some value {number}" for number in range(clauses))
+        begun = time.process_time()
+        parse_condition(text)
+        return time.process_time() - begun
+
+    cost(100)
+    assert cost(5_000) < 20 * 10 * max(cost(500), 0.001)
+
+
+LEAVES = st.sampled_from([
+    ("outcome=success", "status == 'success'"), ("fail", "status == 'fail'"), ("x=1", "True"), ("x!=1", "False"),
+    ("n>2", "True"), ("missing", "False"), ("flag", "True"), ("n<2 ", "False"), ("true", "True"), ("false", "False"),
+])
+
+
+def joined(by: str, meaning: str) -> Any:
+    return lambda parts: (f"({by.join(one for one, _ in parts)})", f"({meaning.join(two for _, two in parts)})")
+
+
+@given(st.recursive(LEAVES, lambda inner: st.one_of(
+    inner.map(lambda pair: (f"!({pair[0]})", f"(not {pair[1]})")),
+    st.lists(inner, min_size=2, max_size=3).map(joined(" && ", " and ")),
+    st.lists(inner, min_size=2, max_size=3).map(joined("||", " or "))), max_leaves=12),
+    st.sampled_from([SUCCESS, FAIL, PARTIAL, SKIPPED]))
+def test_it_means_what_python_makes_of_it(pair: tuple[str, str], status: str) -> None:
+    assert test(pair[0], status) is eval(pair[1], {"status": status})
+
+
+@given(st.text(alphabet="ab=!<>&|()'\" .$contains\\1", max_size=25), st.sampled_from(STATUSES))
+def test_any_text_is_taken_or_refused_and_what_is_taken_never_raises(text: str, status: str) -> None:
+    try:
+        condition = parse_condition(text)
+    except ConditionSyntax as error:
+        assert 0 <= error.offset <= len(text)
+    else:
+        assert holds(condition, Outcome(status), CONTEXT) in (True, False)
+        assert parse_condition(condition.text).tree == condition.tree

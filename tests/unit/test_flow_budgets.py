@@ -1,0 +1,274 @@
+"""Retries and their delays, the budgets of a run, suspending, stopping and going on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows import OK, Ride, no, program_of, reloaded, ride
+from garrison.errors import ForbiddenTransition, Refused
+from garrison.pipeline.flow import (
+    Aborted,
+    Event,
+    Finished,
+    Restarted,
+    Resumed,
+    Suspended,
+    TimedOut,
+    event_from_data,
+    event_to_data,
+)
+from garrison.pipeline.flow.state import FLOW_STATUS
+from garrison.pipeline.outcome import PARTIAL, RETRY, SUCCESS, Outcome
+from garrison.pipeline.retry import PRESETS, RetryPolicy
+
+# ---- how often
+
+
+@pytest.mark.parametrize(("graph", "node", "attempts"), [
+    ("", "", 1), ("", "max_retries=3", 4), ("", "max_retries=0", 1), ("", "max_retries=-2", 1),
+    ("default_max_retries=2;", "", 3), ("default_max_retry=2;", "", 3), ("default_max_retries=2;", "max_retries=0", 1),
+    ("", "retry_policy=standard", 5), ("", "retry_policy=none", 1), ("", "retry_policy=patient", 3),
+    ("retry_policy=linear;", "", 3), ("retry_policy=linear;", "max_retries=1", 2),
+    ("default_max_retries=7;", "retry_policy=patient", 3), ("retry_policy=linear; default_max_retries=7;", "", 8),
+    ("", "retry_policy=Aggressive, max_retries=1", 2),
+])
+def test_how_many_attempts(graph: str, node: str, attempts: int) -> None:
+    program = program_of(f"{graph} a [{node}] start -> a -> exit")
+    assert program.units["a"].retry.attempts == attempts
+    assert ride(program, {"a": no()}).trace == ["a"] * attempts
+
+
+def test_a_preset_nobody_knows_is_refused_with_the_place() -> None:
+    with pytest.raises(Refused, match="node a: retry_policy='eager' is none of none, standard, aggressive, linear"):
+        program_of("a [retry_policy=eager] start -> a -> exit")
+
+
+@pytest.mark.parametrize(("name", "delays"), [
+    ("standard", [0.2, 0.4, 0.8, 1.6, 3.2]), ("aggressive", [0.5, 1.0, 2.0, 4.0, 8.0]),
+    ("linear", [0.5, 0.5, 0.5]), ("patient", [2.0, 6.0, 18.0]),
+])
+def test_delays_of_the_presets(name: str, delays: list[float]) -> None:
+    policy = PRESETS[name]
+    plain = RetryPolicy(policy.attempts, policy.first_s, policy.factor, jitter=False)
+    assert [plain.delay(count, "") for count in range(1, len(delays) + 1)] == delays
+
+
+@given(st.sampled_from(list(PRESETS.values())), st.integers(1, 10_000), st.text(max_size=5))
+def test_a_delay_is_the_seeds_and_never_above_a_minute(policy: RetryPolicy, repetition: int, seed: str) -> None:
+    delay = policy.delay(repetition, seed)
+    assert delay == policy.delay(repetition, seed)
+    assert 0.5 * min(policy.first_s, 60) <= delay <= 60
+
+
+def test_the_seed_of_the_run_the_node_and_the_attempt_decide_a_delay() -> None:
+    text = "a [max_retries=1] b [max_retries=1] start -> a -> b -> exit"
+
+    def delays(seed: str) -> list[float]:
+        run = ride(text, {"a": [no(), OK], "b": [no(), OK]}, seed=seed)
+        return [place.delay_s for change in run.changes for place in change.retried]
+
+    assert delays("one") == delays("one") != delays("two")
+    assert len(set(delays("one"))) == 2
+    assert all(0.1 <= delay <= 0.3 for delay in delays("one"))
+
+
+def test_jitter_can_be_switched_off() -> None:
+    run = ride("retry_jitter=false; a [max_retries=3] start -> a -> exit", {"a": no()})
+    assert [place.delay_s for change in run.changes for place in change.retried] == [0.2, 0.4, 0.8]
+
+
+def test_a_retry_is_the_next_attempt_at_the_same_place_with_the_reason() -> None:
+    run = Ride("a [max_retries=1] start -> a -> exit", {"a": [no("flaky net"), OK]})
+    change = run.finish(run.state.in_flight["a#1"])
+    place = run.state.in_flight["a#1"]
+    assert change.started == change.retried == [place]
+    assert (place.attempt, place.failed, place.reason, place.visit) == (2, 1, "flaky net", 1)
+    assert run.state.context()["internal.retry_count.a"] == 1
+    assert change.finished == []
+    with pytest.raises(ForbiddenTransition, match="attempt 2"):
+        run.fold(Finished("a#1", OK, attempt=1))
+    assert run.go().result == "done"
+    assert run.state.completed == ["start", "a", "exit"]
+    assert run.state.context()["internal.retry_count.a"] == 0
+
+
+def test_a_deterministic_failure_is_not_tried_again() -> None:
+    assert ride("a [max_retries=3] start -> a -> exit", {"a": no("typo", "deterministic")}).ran == "a"
+
+
+def test_retry_is_tried_again_and_then_fails_or_counts_as_partial() -> None:
+    text = "a [max_retries=2%s] start -> a -> exit"
+    assert ride(text % "", {"a": RETRY}).result == "failed: max retries exceeded"
+    assert ride(text % "", {"a": Outcome(RETRY, failure_reason="busy")}).result == "failed: busy"
+    run = ride(text % ", allow_partial=true", {"a": RETRY})
+    assert (run.result, run.ran, run.state.outcomes["a"].status) == ("done", "a a a", PARTIAL)
+    assert ride(text % ", allow_partial=true", {"a": no("x")}).result == "failed: x"
+
+
+def test_every_visit_has_its_own_retries() -> None:
+    run = ride("""a [max_retries=1] start -> a; a -> a [condition="fail"]; a -> exit""",
+               {"a": [no("1"), no("2"), no("3"), OK]})
+    assert (run.result, run.state.visits["a"]) == ("done", 2)
+
+
+def test_a_lost_attempt_is_no_failed_one() -> None:
+    run = Ride("a [max_retries=1] start -> a -> exit", {"a": [no("x"), OK]})
+    change = run.fold(Restarted("a#1", "its process died"))
+    assert [(place.attempt, place.failed, place.reason) for place in change.started] == [(2, 0, "its process died")]
+    run.fold(Restarted("a#1"))
+    run.finish(run.state.in_flight["a#1"])
+    assert (run.state.in_flight["a#1"].attempt, run.state.in_flight["a#1"].failed) == (4, 1)
+    assert run.go().result == "done"
+    with pytest.raises(ForbiddenTransition):
+        run.fold(Restarted("a#1"))
+
+
+# ---- steps, visits, stuck cycles
+
+LOOP = "start -> a -> b -> a; b -> exit [condition=\"context.enough\"] %s"
+
+
+def test_max_steps_keeps_what_is_next_and_can_be_resumed_with_more() -> None:
+    run = ride("max_steps=4;" + LOOP % "")
+    assert (run.result, run.ran, run.state.steps) == ("failed: max_steps_exceeded", "a b a", 4)
+    run.state = reloaded(run.state)
+    change = run.fold(Resumed(max_steps=6))
+    assert ([place.id for place in change.started], run.result) == (["b#2"], "running")
+    assert run.go().result == "failed: max_steps_exceeded"
+    assert run.ran == "a b a b a"
+    assert run.fold(Resumed()).ended == "failed"
+
+
+def test_the_option_wins_over_the_graph_and_the_graph_over_500() -> None:
+    assert ride("max_steps=4;" + LOOP % "", max_steps=2).ran == "a"
+    assert ride(LOOP % "").state.steps == 500
+
+
+def test_a_budget_that_is_just_enough_is_enough() -> None:
+    assert ride("start -> a -> exit", max_steps=3).result == "done"
+    assert ride("start -> a -> exit", max_steps=2).result == "failed: max_steps_exceeded"
+    assert ride("start -> a -> exit", max_steps=0).result == "failed: max_steps_exceeded"
+
+
+@pytest.mark.parametrize("text", ["max_node_visits=2;" + LOOP % "", LOOP % "a [max_node_visits=2]",
+                                  "max_node_visits=9;" + LOOP % "a [max_visits=2]"])
+def test_max_node_visits(text: str) -> None:
+    run = ride(text)
+    assert (run.result, run.ran) == ("failed: max_node_visits_exceeded", "a b a b")
+    with pytest.raises(ForbiddenTransition):
+        run.fold(Resumed(again=True))
+
+
+def test_the_same_failure_three_times_in_a_row_is_a_stuck_cycle() -> None:
+    text = """start -> a -> exit; a -> fix [condition="fail"]; fix -> a"""
+    run = ride(text, {"a": no("same")})
+    assert (run.result, run.ran) == ("failed: stuck_cycle", "a fix a fix a")
+    assert ride(text, {"a": [no("1"), no("1"), no("2"), no("2"), no("1"), OK]}).result == "done"
+    assert ride(text, {"a": [no("1"), no("1"), OK]}).result == "done"
+
+
+def test_a_success_between_breaks_the_row() -> None:
+    run = ride("""start -> a -> b; a -> a [condition="fail"]; b -> a [condition="context.n<3"]; b -> exit""",
+               lambda place: no("same") if place.node == "a" and place.visit % 3 else Outcome(
+                   SUCCESS, context_updates={"n": place.visit}))
+    assert run.result == "done"
+    assert run.trace.count("a") == 9
+
+
+def test_retries_within_a_visit_are_not_counted_as_a_row() -> None:
+    assert ride("a [max_retries=4] start -> a -> exit", {"a": [no("x")] * 4 + [OK]}).result == "done"
+
+
+def test_a_stuck_parallel_is_taken_up_as_a_whole() -> None:
+    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit
+                  a -> a [condition="fail"]""", {"a": [no("x")] * 3 + [OK]})
+    assert run.result == "failed: stuck_cycle"
+    change = run.fold(Resumed(again=True))
+    assert sorted(place.id for place in change.started) == ["p#2/a/a#1", "p#2/b/b#1"]
+    assert run.go().result == "done"
+
+
+# ---- time, people, and going on
+
+PARALLEL = "p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> c -> exit"
+
+
+@pytest.mark.parametrize(("event", "reason"), [
+    (TimedOut(), "max_pipeline_duration_exceeded"), (Aborted("by hand"), "aborted"),
+])
+def test_a_stopped_run_keeps_what_was_in_flight(event: Event, reason: str) -> None:
+    run = Ride(PARALLEL)
+    run.finish(run.state.in_flight["p#1/a/a#1"])
+    change = run.fold(event)
+    assert (run.result, [place.node for place in change.cancelled]) == (f"failed: {reason}", ["b"])
+    with pytest.raises(ForbiddenTransition):
+        run.fold(Finished("p#1/b/b#1", OK))
+    run.state = reloaded(run.state)
+    assert [(place.id, place.attempt) for place in run.fold(Resumed()).started] == [("p#1/b/b#1", 2)]
+    assert run.go().ran == "a b c"
+    assert (run.result, run.state.detail) == ("done", "")
+
+
+def test_a_run_that_waits_for_people() -> None:
+    run = Ride(PARALLEL)
+    assert run.fold(Suspended("b wants an answer")).started == []
+    assert run.result == "waiting"
+    run.state = reloaded(run.state)
+    run.finish(run.state.in_flight["p#1/a/a#1"])
+    assert run.result == "running"
+    run.fold(Suspended())
+    assert run.fold(Resumed()).started == []
+    assert run.go().result == "done"
+
+
+def test_a_run_that_failed_at_a_node_is_taken_up_there_if_somebody_says_so() -> None:
+    run = ride("start -> a -> b -> exit", {"b": [no("x"), OK]})
+    assert run.result == "failed: x"
+    with pytest.raises(ForbiddenTransition):
+        run.fold(Resumed(max_steps=10_000))
+    assert [(place.id, place.reason) for place in run.fold(Resumed(again=True)).started] == [("b#2", "x")]
+    assert run.go().ran == "a b b"
+    assert run.result == "done"
+
+
+def test_more_steps_may_be_given_to_a_run_that_runs() -> None:
+    run = Ride("max_steps=4;" + LOOP % "")
+    run.fold(Resumed(max_steps=20))
+    assert run.go().state.steps == 20
+
+
+EVENTS: dict[str, Callable[[], Event]] = {
+    "suspended": Suspended, "resumed": Resumed, "timed out": TimedOut, "aborted": Aborted,
+    "finished": lambda: Finished("a#1", OK), "restarted": lambda: Restarted("a#1"),
+}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_nothing_happens_to_a_run_that_is_done(name: str) -> None:
+    run = ride("start -> a -> exit")
+    before = run.state.to_data()
+    with pytest.raises(ForbiddenTransition):
+        run.fold(EVENTS[name]())
+    assert run.state.to_data() == before
+
+
+def test_the_table_of_a_runs_life() -> None:
+    assert {(old, new) for old, allowed in FLOW_STATUS.items() for new in allowed} == {
+        ("running", "waiting"), ("running", "done"), ("running", "failed"), ("waiting", "running"), ("waiting", "done"),
+        ("waiting", "failed"), ("failed", "running")}
+    run = Ride("start -> a -> exit")
+    run.fold(Suspended())
+    with pytest.raises(ForbiddenTransition):
+        run.fold(Suspended())
+
+
+@pytest.mark.parametrize("event", [
+    Finished("a#1", Outcome(SUCCESS, "x", ("b",), {"k": [1]}), 2), Finished("a#1", None), Restarted("a#1", "r"),
+    Suspended("s"), Resumed(5, again=True), Resumed(), Resumed(max_steps=0), TimedOut("t"), Aborted(),
+])
+def test_events_can_be_journaled(event: Event) -> None:
+    assert event_from_data(event_to_data(event)) == event

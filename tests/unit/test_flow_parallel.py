@@ -1,0 +1,322 @@
+"""Parallels: joins, branches, policies, results, nesting, cancelling, and a state that is loaded in the middle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flows import OK, Ride, no, program_of, reloaded, ride
+from garrison.errors import Refused
+from garrison.pipeline.flow import Finished, advance
+from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
+
+THREE = "p [shape=component%s] f [shape=tripleoctagon] start -> p -> {a b c} -> f -> exit "
+
+
+def results(run: Ride) -> list[tuple[str, str]]:
+    return [(one["id"], one["status"]) for one in run.state.context()["parallel.results"]]
+
+
+# ---- joins
+
+
+@pytest.mark.parametrize(("edges", "join", "region"), [
+    ("p -> {a b} -> f -> exit", "f", "a b"),
+    ("p -> {a b} -> c -> f -> exit", "f", "a b c"),  # the nearest fan-in, though c is nearer
+    ("p -> {a b} -> c -> d -> exit", "c", "a b"),  # no fan-in: the nearest common node
+    ("p -> a -> f; p -> f; f -> exit", "f", "a"),  # an empty branch
+    ("p -> {a b} -> exit", "exit", "a b"),
+    ("q [shape=component] g [shape=tripleoctagon] p -> q -> {a b} -> g -> f; p -> c -> f; f -> exit", "f", "a b c g q"),
+    ("q [shape=component] p -> q -> {a b} -> f; p -> c -> f; f -> exit", "f", "a b c q"),  # one join for both
+    ("q [shape=component] g [shape=tripleoctagon] p -> {a b} -> c -> q -> {d e} -> g -> exit", "c", "a b"),
+    ("p -> {a b} -> f; f -> p [condition=\"context.again\"]; f -> exit", "f", "a b"),  # a loop around it
+    ("p -> {a b} -> f; f -> a [condition=\"context.again\"]; f -> exit", "f", "a b"),  # a loop into a branch
+    ("a -> a [condition=\"fail\"]; p -> {a b} -> f -> exit", "f", "a b"),
+    ("p -> a -> b -> exit; p -> b", "b", "a"),
+    ("p -> {a b} -> f; a -> exit [condition=\"fail\"]; f -> exit", "f", "a b exit"),
+])
+def test_where_branches_meet(edges: str, join: str, region: str) -> None:
+    shapes = "p [shape=component] f [shape=tripleoctagon]" if " f" in edges else "p [shape=component]"
+    fanning = program_of(f"{shapes} start -> p; {edges}").units["p"].fanning
+    assert fanning is not None
+    assert (fanning.join, " ".join(sorted(fanning.region))) == (join, region)
+
+
+def test_an_inner_parallel_knows_its_own_join() -> None:
+    program = program_of("""p [shape=component] q [shape=component] f [shape=tripleoctagon] g [shape=tripleoctagon]
+                            start -> p -> q -> {a b} -> g -> f; p -> c -> f; f -> exit""")
+    found = {name: unit.fanning.join for name, unit in program.units.items() if unit.fanning}
+    assert found == {"p": "f", "q": "g"}
+
+
+def test_branches_that_never_meet_are_refused_with_the_place() -> None:
+    with pytest.raises(Refused, match=r"<.*>:1:\d+: node p: its branches never meet again"):
+        program_of("exit2 [shape=Msquare] p [shape=component] start -> p; p -> a -> exit; p -> b -> exit2")
+
+
+# ---- branches
+
+
+def test_all_branches_are_in_flight_at_once_and_end_in_any_order() -> None:
+    for pick in (0, 1, -1):
+        run = Ride(THREE % "")
+        assert sorted(run.state.in_flight) == ["p#1/a/a#1", "p#1/b/b#1", "p#1/c/c#1"]
+        run.go(pick=lambda places, pick=pick: places[pick % len(places)])  # type: ignore[misc]
+        assert run.result == "done"
+        assert results(run) == [("a", SUCCESS), ("b", SUCCESS), ("c", SUCCESS)]
+        assert run.state.completed[-3:] == ["p", "f", "exit"]
+
+
+def test_max_parallel_bounds_how_many_run_at_once() -> None:
+    run = Ride(THREE % ", max_parallel=2")
+    assert sorted(place.node for place in run.state.in_flight.values()) == ["a", "b"]
+    run.finish(run.state.in_flight["p#1/b/b#1"])
+    assert sorted(place.node for place in run.state.in_flight.values()) == ["a", "c"]
+    assert run.go().ran == "b a c"
+
+
+def test_four_run_at_once_by_default() -> None:
+    run = Ride("p [shape=component] f [shape=tripleoctagon] start -> p -> {a b c d e g} -> f -> exit")
+    assert len(run.state.in_flight) == 4
+    assert run.go().result == "done"
+
+
+def test_a_branch_has_a_context_of_its_own_and_gives_back_what_it_wrote() -> None:
+    seen: dict[str, Any] = {}
+
+    def work(place: Any) -> Outcome:
+        seen[place.node] = dict(run.state.context(place.branch))
+        run.state.contexts[place.branch]["deep"]["list"].append(place.node)
+        return Outcome(SUCCESS, context_updates={"mine": place.node, place.node: 1})
+
+    run = Ride("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a -> a2 -> f; p -> b -> f\n"
+               "f -> exit", work, context={"deep": {"list": []}, "kept": 1})
+    run.go()
+    assert seen["a2"]["mine"] == "a"
+    assert "a" not in seen["b"]
+    context = run.state.context()
+    assert (context["deep"], "mine" in context, context["kept"]) == ({"list": []}, False, 1)
+    assert [one["context"] for one in context["parallel.results"]] == [{"mine": "a2", "a": 1, "a2": 1},
+                                                                       {"mine": "b", "b": 1}]
+
+
+def test_branches_route_retry_and_loop_by_themselves() -> None:
+    run = ride("""p [shape=component] f [shape=tripleoctagon] a [max_retries=1] start -> p -> {a b} -> f -> exit
+                  b -> fix [condition="fail"]; fix -> b""", {"a": [no(), OK], "b": [no("1"), no("2"), OK]})
+    assert run.result == "done"
+    assert sorted(run.trace) == ["a", "a", "b", "b", "b", "fix", "fix"]
+    assert {place.id for change in run.changes for place in change.started} == {
+        "p#1/a/a#1", "p#1/b/b#1", "p#1/b/fix#1", "p#1/b/b#2", "p#1/b/fix#2", "p#1/b/b#3"}
+
+
+def test_a_condition_on_an_edge_decides_whether_it_is_a_branch() -> None:
+    text = """p [shape=component] f [shape=tripleoctagon] start -> s -> p; p -> a; p -> b [condition="context.wide=yes"]
+              {a b} -> f -> exit"""
+    assert results(ride(text)) == [("a", SUCCESS)]
+    assert results(ride(text, {"s": Outcome(SUCCESS, context_updates={"wide": "yes"})})) == [("a", SUCCESS),
+                                                                                        ("b", SUCCESS)]
+
+
+def test_two_edges_to_one_node_are_two_branches() -> None:
+    run = ride("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a; p -> a; a -> f -> exit")
+    assert [one["branch"] for one in run.state.context()["parallel.results"]] == ["a", "a.2"]
+    assert run.ran == "a a"
+
+
+def test_a_second_visit_opens_new_branches() -> None:
+    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f; f -> p [condition="fail"]
+                  f -> exit""", {"a": [no(), OK], "b": [no(), OK]})
+    assert run.result == "done"
+    assert sorted(place.id for change in run.changes for place in change.started) == [
+        "p#1/a/a#1", "p#1/b/b#1", "p#2/a/a#1", "p#2/b/b#1"]
+
+
+# ---- policies
+
+
+@pytest.mark.parametrize(("policy", "outcomes", "status"), [
+    ("", "+++", SUCCESS), ("", "++-", PARTIAL), ("", "---", FAIL), ("", "s++", SUCCESS),
+    (", join_policy=all_success", "+++", SUCCESS), (", join_policy=all_success", "++-", FAIL),
+    (", join_policy=first_success", "---", FAIL), (", join_policy=first_success", "--+", SUCCESS),
+    (", join_policy=k_of_n, join_k=2", "++-", SUCCESS), (", join_policy=k_of_n, join_k=2", "+--", FAIL),
+    (", join_policy=quorum", "++-", SUCCESS), (", join_policy=quorum", "+--", FAIL),
+    (", join_policy=quorum, quorum=0.3", "+--", SUCCESS), (", join_policy=quorum, quorum=1", "++-", FAIL),
+    (", error_policy=ignore", "++-", SUCCESS), (", error_policy=ignore", "---", SUCCESS),
+    (", error_policy=fail_fast", "+++", SUCCESS), (", error_policy=fail_fast", "++-", FAIL),
+])
+def test_policies(policy: str, outcomes: str, status: str) -> None:
+    words = {"+": OK, "-": no(), "s": Outcome(SKIPPED)}
+    run = ride(THREE % policy, {node: words[sign] for node, sign in zip("abc", outcomes, strict=True)})
+    assert run.state.outcomes["p"].status == status
+    if status != FAIL and outcomes != "---":
+        assert run.result == "done"
+
+
+def test_the_first_success_cancels_the_others_and_names_them() -> None:
+    run = Ride("p [shape=component, join_policy=first_success, max_parallel=3] f [shape=tripleoctagon]"
+               "start -> p -> {a b c d} -> f -> g -> exit", {"a": no()})
+    run.finish(run.state.in_flight["p#1/a/a#1"])
+    assert [place.node for place in run.changes[-1].started] == ["d"]
+    change = run.finish(run.state.in_flight["p#1/c/c#1"])
+    assert sorted(place.id for place in change.cancelled) == ["p#1/b/b#1", "p#1/d/d#1"]
+    assert [place.node for place in change.started] == ["g"]
+    assert results(run) == [("a", FAIL), ("b", SKIPPED), ("c", SUCCESS), ("d", SKIPPED)]
+    assert [one["cancelled"] for one in run.state.context()["parallel.results"]] == [False, True, False, True]
+    assert run.go().result == "done"
+
+
+def test_fail_fast_cancels_at_the_first_failure() -> None:
+    run = Ride(THREE % ", error_policy=fail_fast", {"b": no("b broke")})
+    change = run.finish(run.state.in_flight["p#1/b/b#1"])
+    assert sorted(place.node for place in change.cancelled) == ["a", "c"]
+    assert run.result == "failed: 0 of 3 branches succeeded (b: b broke)"
+
+
+def test_a_failed_parallel_is_judged_by_the_edges_of_its_fan_in() -> None:
+    run = ride(THREE % "" + 'f -> mend [condition="fail"]; mend -> exit', dict.fromkeys("abc", no()))
+    assert (run.result, run.trace[-1]) == ("done", "mend")
+
+
+def test_a_failed_parallel_with_a_plain_join_fails_the_run() -> None:
+    text = "p [shape=component%s] start -> p -> {a b} -> c -> exit"
+    broken = dict.fromkeys("ab", no())
+    assert ride(text % "", broken).result.startswith("failed: 0 of 2 branches")
+    assert ride(text % ", on_error=continue", broken).result == "done"
+    assert ride(text % ", retry_target=p", {"a": [no(), OK], "b": [no(), OK]}).ran == "a b a b c"
+
+
+def test_a_failed_parallel_follows_an_edge_that_asks_for_it() -> None:
+    run = ride('p [shape=component] start -> p -> {a b} -> c -> exit; p -> mend [condition="fail"]; mend -> c',
+               dict.fromkeys("ab", no()))
+    assert (run.result, run.ran) == ("done", "a b mend c")
+
+
+def test_a_retry_target_of_the_parallel_comes_before_its_fan_in() -> None:
+    run = ride(THREE % ", retry_target=p", {node: [no(), OK] for node in "abc"})
+    assert (run.result, run.ran) == ("done", "a b c a b c")
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (", join_policy=some", "join_policy='some' is none of wait_all"), (", join_policy=k_of_n", "needs join_k=1 to 3"),
+    (", join_policy=k_of_n, join_k=4", "needs join_k=1 to 3"), (", quorum=2", "no fraction"),
+    (", error_policy=x", "error_policy='x' is none of continue"), (", max_parallel=many", "not a number"),
+])
+def test_a_policy_that_means_nothing_is_refused(text: str, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        program_of(THREE % text)
+
+
+# ---- fan-in
+
+
+def test_the_fan_in_names_the_best_branch() -> None:
+    def best(script: dict[str, Outcome]) -> tuple[str, str]:
+        context = ride(THREE % "", script).state.context()
+        return context["parallel.fan_in.best_id"], context["parallel.fan_in.best_outcome"]
+
+    def scored(score: object, status: str = SUCCESS) -> Outcome:
+        return Outcome(status, context_updates={"score": score})
+
+    assert best({}) == ("a", SUCCESS)
+    assert best({"a": no(), "b": Outcome(PARTIAL)}) == ("c", SUCCESS)
+    assert best({"a": scored(1), "b": scored(3), "c": scored(2)}) == ("b", SUCCESS)
+    assert best({"a": scored(9, PARTIAL), "b": scored("high"), "c": scored(0.5)}) == ("c", SUCCESS)
+
+
+def test_a_fan_in_without_a_parallel_before_it_fails() -> None:
+    assert ride("f [shape=tripleoctagon] start -> a -> f -> exit").result == "failed: no parallel results to evaluate"
+
+
+# ---- nesting and leaving
+
+NESTED = """p [shape=component] q [shape=component] f [shape=tripleoctagon] g [shape=tripleoctagon]
+            start -> p -> q -> {a b} -> g -> d -> f; p -> c -> f; f -> exit """
+
+
+def test_parallels_within_parallels() -> None:
+    run = Ride(NESTED)
+    assert sorted(run.state.in_flight) == ["p#1/c/c#1", "p#1/q/q#1/a/a#1", "p#1/q/q#1/b/b#1"]
+    run.go()
+    assert run.result == "done"
+    assert results(run) == [("q", SUCCESS), ("c", SUCCESS)]
+    inner = run.state.context()["parallel.results"][0]["context"]
+    assert [one["id"] for one in inner["parallel.results"]] == ["a", "b"]
+    assert list(run.state.contexts) == [""]
+    assert not run.state.fans
+
+
+def test_one_fan_in_may_close_two_parallels() -> None:
+    run = ride("p [shape=component] q [shape=component] f [shape=tripleoctagon]"
+               "start -> p -> q -> {a b} -> f; p -> c -> f; f -> exit")
+    assert run.result == "done"
+    assert results(run) == [("q", SUCCESS), ("c", SUCCESS)]
+
+
+def test_a_failure_within_fails_its_branch_alone() -> None:
+    run = ride(NESTED, {"a": no(), "b": no()})
+    assert run.result == "done"
+    assert run.state.outcomes["p"].status == PARTIAL
+    assert results(run) == [("q", FAIL), ("c", SUCCESS)]
+
+
+def test_cancelling_an_outer_branch_cancels_what_is_within() -> None:
+    run = Ride(NESTED.replace("p [shape=component]", "p [shape=component, join_policy=first_success]"))
+    change = run.finish(run.state.in_flight["p#1/c/c#1"])
+    assert sorted(place.id for place in change.cancelled) == ["p#1/q/q#1/a/a#1", "p#1/q/q#1/b/b#1"]
+    assert run.result == "done"
+    assert (list(run.state.branches), list(run.state.contexts), run.state.fans) == ([""], [""], {})
+
+
+def test_a_branch_may_end_at_an_exit_that_is_not_the_join() -> None:
+    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> c -> exit
+                  a -> exit [condition="outcome=skipped"]""", {"a": SKIPPED})
+    assert (run.result, run.ran) == ("done", "a b c")
+
+
+def test_a_join_that_is_an_exit() -> None:
+    run = ride("p [shape=component] start -> p -> {a b} -> exit")
+    assert (run.result, run.state.completed) == ("done", ["start", "a", "b", "p", "exit"])
+
+
+def test_a_branch_that_goes_back_to_its_parallel_has_left_it() -> None:
+    run = ride('p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit\n'
+               'a -> p [condition="fail"]', {"a": no()})
+    assert run.state.context()["parallel.results"][0]["failure_reason"] == "branch_left_parallel"
+    assert run.result == "done"
+
+
+def test_a_retry_target_outside_is_not_gone_to_from_a_branch() -> None:
+    text = """p [shape=component] f [shape=tripleoctagon] a [retry_target=%s] start -> s -> p -> {a0 b}; a0 -> a -> f
+              b -> f -> exit"""
+    assert ride(text % "s", {"a": [no("x"), OK]}).ran == "s a0 a b"
+    assert ride(text % "a0", {"a": [no("x"), OK]}).trace.count("a0") == 2
+
+
+def test_a_gate_within_a_branch_counts_at_the_exit() -> None:
+    run = ride("""p [shape=component] f [shape=tripleoctagon] a [goal_gate=true, retry_target=p]
+                  start -> p -> {a b} -> f -> exit; a -> f [condition="fail"]""", {"a": [no(), no("2"), OK]})
+    assert (run.result, run.state.redirects, run.trace.count("b")) == ("done", 2, 3)
+
+
+def test_a_gate_that_was_cancelled_does_not_count() -> None:
+    run = Ride("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] a [goal_gate=true]"
+               "start -> p -> {a b} -> f -> exit")
+    run.finish(run.state.in_flight["p#1/b/b#1"])
+    assert run.result == "done"
+
+
+# ---- loading in the middle
+
+
+def test_finished_branches_are_kept() -> None:
+    run = Ride(THREE % ", max_parallel=2", {"a": Outcome(SUCCESS, context_updates={"from": "a"})})
+    run.finish(run.state.in_flight["p#1/a/a#1"])
+    state = reloaded(run.state)
+    assert state == run.state
+    while state.in_flight:
+        place = min(state.in_flight.values(), key=lambda place: place.id)
+        assert place.node != "a"
+        advance(run.program, state, Finished(place.id, OK))
+    assert state.status == "done"
+    assert state.context()["parallel.results"][0]["context"] == {"from": "a"}

@@ -1,0 +1,89 @@
+"""Outcomes: the words of a status, the JSON they are kept as, and what an agent may write."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from garrison.errors import UsageError
+from garrison.pipeline.outcome import (
+    FAIL,
+    PARTIAL,
+    RETRY,
+    SKIPPED,
+    STATUSES,
+    SUCCESS,
+    Outcome,
+    check_json,
+    fold_status,
+    from_status_file,
+)
+
+
+@pytest.mark.parametrize(("word", "status"), [
+    ("ok", SUCCESS), ("Passed", SUCCESS), ("succeeded", SUCCESS), (" done ", SUCCESS), ("completed", SUCCESS),
+    ("failed", FAIL), ("ERROR", FAIL), ("partial", PARTIAL), ("Partial-Success", PARTIAL), ("partial success", PARTIAL),
+    ("retry", RETRY), ("skip", SKIPPED), ("yes", None), ("", None), (None, None), (3, None),
+])
+def test_words_are_folded(word: object, status: str | None) -> None:
+    assert fold_status(word) == status
+
+
+def test_an_outcome_folds_its_status_and_refuses_a_word_nobody_knows() -> None:
+    assert Outcome("Passed") == Outcome(SUCCESS)
+    with pytest.raises(UsageError, match="'perhaps' is no outcome; write success, partial_success, retry, fail"):
+        Outcome("perhaps")
+
+
+def test_suggested_ids_are_a_tuple_however_they_are_given() -> None:
+    assert Outcome("ok", suggested_next_ids=["a", "b"]).suggested_next_ids == ("a", "b")  # type: ignore[arg-type]
+    assert Outcome("ok", suggested_next_ids="a").suggested_next_ids == ("a",)  # type: ignore[arg-type]
+
+
+def test_good_and_failed() -> None:
+    assert [Outcome(word).good for word in STATUSES] == [True, True, False, False, True]
+    assert [Outcome(word).failed for word in STATUSES] == [False, False, False, True, False]
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+                    max_leaves=5)
+
+
+@given(st.builds(Outcome, st.sampled_from(STATUSES), st.text(max_size=5), st.lists(st.text(max_size=3)).map(tuple),
+                 st.dictionaries(st.text(max_size=4), JSON, max_size=3), st.text(max_size=3), st.text(max_size=3),
+                 st.text(max_size=3)))
+def test_json_loses_nothing(outcome: Outcome) -> None:
+    assert Outcome.from_data(json.loads(json.dumps(outcome.to_data()))) == outcome
+
+
+def test_a_status_file_is_read_in_both_spellings() -> None:
+    assert from_status_file({"outcome": "passed", "preferred_next_label": "Yes", "notes": "n"}) == Outcome(
+        SUCCESS, "Yes", notes="n")
+    assert from_status_file({"status": "fail", "failure_reason": "r", "suggested_next_ids": ["a"],
+                             "context_updates": {"x": 1}}) == Outcome(FAIL, "", ("a",), {"x": 1}, failure_reason="r")
+
+
+def test_a_word_of_the_agents_own_is_a_success_that_prefers_it() -> None:
+    assert from_status_file({"outcome": "needs_review"}) == Outcome(SUCCESS, "needs_review")
+
+
+@pytest.mark.parametrize(("data", "words"), [
+    ({}, 'needs "outcome"'), ({"outcome": 3}, 'needs "outcome"'), ({"outcome": "ok", "notes": 1}, "notes must be text"),
+    ({"outcome": "ok", "suggested_next_ids": "a"}, "must be a list"),
+    ({"outcome": "ok", "context_updates": [1]}, "must be an object"),
+])
+def test_a_status_file_of_another_shape_is_refused_in_one_line(data: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        from_status_file(data)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), b"x", float("nan"), {1: "x"}, (1, 2)])
+def test_what_json_cannot_keep_is_refused_by_its_key(value: object) -> None:
+    with pytest.raises(UsageError, match=r"'result' .* cannot be kept as JSON"):
+        check_json({"fine": {"a": [1, None, "x", 1.5]}, "result": value})

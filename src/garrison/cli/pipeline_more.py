@@ -129,9 +129,9 @@ def _asking(folder: RunFolder) -> dict[str, tuple[RunFolder, dict[str, Any]]]:
     for path in sorted((folder.root / "children").glob("*/journal.jsonl")):
         found.update(_asking(RunFolder(path.parent)))
     for place in (read_checkpoint(folder) or {}).get("in_flight", ()):
-        raw = atomic.read(folder.node(place["node"]) / "question.json")
+        raw = atomic.read(Path(place.get("folder") or folder.node(place["node"])) / "question.json")
         body = json.loads(raw) if raw else None
-        if body and body["id"] == place["id"] and body.get("options") is not None:
+        if body and body["id"] in (place["id"], f"{place['id']}@{place['attempt']}") and body["options"]:
             found[place["node"]] = (folder, body)
     return found
 

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 ENGINE = "the engine"
 
 WRITTEN: Mapping[str, tuple[str, ...]] = {
-    ENGINE: ("outcome", "preferred_label", "failure_reason", "failure_class", "current_node", "last_stage", "graph.",
-             "internal.", "run.", "node."),
+    ENGINE: ("outcome", "preferred_label", "failure_reason", "failure_class", "last_stage", "last_failure",
+             "last_failed_node", "current_node", "graph.", "internal."),
     "codergen": ("last_response",),
-    "tool": ("tool.output", "tool.exit_code", "tool.command"),
-    "wait.human": ("human.gate.selected", "human.gate.label", "human.gate.text", "human.answer", "human.note"),
+    "tool": ("tool.output", "tool.exit_code"),
+    "wait.human": ("human.gate.selected", "human.gate.label", "human.gate.text", "human.gate.node"),
     "wait.signal": ("signal.",),
-    "parallel": ("parallel.",),
-    "parallel.fan_in": ("parallel.",),
-    "stack.manager_loop": ("stack.",),
+    "parallel": ("parallel.results", "parallel.success_count", "parallel.failure_count"),
+    "parallel.fan_in": ("parallel.fan_in.best_id", "parallel.fan_in.best_outcome"),
+    "stack.manager_loop": ("stack.child.",),
     "session.classify": ("session.input_type",),
     "session.authorize": ("session.authorized", "session.trust_tier"),
     "session.mode_select": ("session.cognitive_mode",),

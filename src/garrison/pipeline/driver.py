@@ -35,6 +35,7 @@ from garrison.pipeline.flow import (
 )
 from garrison.pipeline.graph import seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, as_outcome, failed, from_error, is_async
+from garrison.pipeline.handlers.human import INTERRUPTED, ask_again
 from garrison.pipeline.handlers.registry import ADOPTING, OWN_TIMEOUT, Registry
 from garrison.pipeline.outcome import Outcome, check_json
 from garrison.pipeline.program import Program
@@ -44,6 +45,9 @@ from garrison.records import atomic
 
 CHECKPOINT_EVERY = 0.5
 """Seconds between two writings of checkpoint.json at least; the journal has every step."""
+_QUICK = 0.005
+"""Seconds within which a plain handler must have returned to be called without a thread the next time; while it runs
+so, nothing else happens in this loop."""
 _STEER = "intervention.md"
 
 
@@ -105,10 +109,13 @@ class Driver:
         self._ready: list[Place] = []
         self._working: dict[str, _Work] = {}
         self._resting: dict[str, _Rest] = {}
-        self._fresh: set[str] = set()
+        self._inherited: set[str] = set()
+        self._called: set[tuple[str, int]] = set()
         self._settled = 0
         self._dirty: dict[str, None] = {}
         self._saved_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._quick: dict[str, bool] = {}
         self._began = time.monotonic()
         self._told_threads: set[str] = set()
         self._left: set[asyncio.Task[Any]] = set()
@@ -119,7 +126,9 @@ class Driver:
     async def drive(self, change: Change) -> None:
         """Run from what `change` started until the run ends or waits; cancelled, it ends what is at work first."""
         self.take_change(change)
-        self.checkpoint()
+        if self.options.resumed:
+            self._inherited = {place.id for place in change.started}
+        self._checkpoint_soon()
         try:
             while not self.state.ended and not self.how:
                 await self._turn()
@@ -188,20 +197,21 @@ class Driver:
         node = self.program.graph.nodes[place.node]
         edge = self.program.graph.edges[place.via] if 0 <= place.via < len(self.program.graph.edges) else None
         context = self.state.context(place.branch)
-        told = folder = None
-        resumed = self.options.resumed and place.id not in self._fresh
+        told = None
+        inherited = place.id in self._inherited
+        self._inherited.discard(place.id)
         if node.handler == "codergen":
             graph = self.program.graph
-            history = Told(str(graph.attrs.get("goal", "")), self.scope.run, self.state.completed, self.state.outcomes,
-                           context)
+            done = [name for name in self.state.completed if not self.program.units[name].automatic]
+            history = Told(str(graph.attrs.get("goal", "")), self.scope.run, done, self.state.outcomes, context)
             told = carried(graph, node, edge, history)
             if told.fidelity == FULL and self._is_lost(told.thread, context):
                 told = carried(graph, node, edge, history, lost=True)
             told = self._steered(told)
-        if self.hold is not None and self.registry.is_built_in(node.handler):
-            folder = self._folder(place, keep=node.handler in ADOPTING)
+        keep = inherited and node.handler in ADOPTING
+        folder = None if self.hold is None else lambda: self._folder(place, keep=keep)
         call = Call(node, place, context, self.scope, edge=edge, carried=told, folder=folder, emit=self.stream.emit,
-                    resumed=resumed)
+                    resumed=inherited)
         call.idle = lambda: self._may_rest(place.id)
         return call
 
@@ -231,8 +241,8 @@ class Driver:
         if others and others[0].id != place.id:
             name = f"{place.node} {place.branch.replace('/', ' ').replace('#', '-')}"
         folder = self.hold.folder
-        again = self.options.resumed and keep and place.id not in self._fresh
-        self._fresh.add(place.id)
+        again = keep or (place.id, place.attempt) in self._called
+        self._called.add((place.id, place.attempt))
         return folder.node(name) if again else folder.rotate(name)
 
     async def _attempt(self, work: _Work, *, alone: bool = True) -> Outcome | Waiting:
@@ -245,7 +255,9 @@ class Driver:
         kind = call.node.handler
         limit = None if kind in OWN_TIMEOUT and self.registry.is_built_in(kind) else seconds(call.attrs, "timeout")
         try:
-            if limit is None:
+            if place.reason == INTERRUPTED and (said := await ask_again(call)) is not None:
+                value = said
+            elif limit is None:
                 value = await self._invoke(call, alone=alone)
             else:
                 async with asyncio.timeout(limit) as scope:
@@ -270,10 +282,14 @@ class Driver:
     async def _invoke(self, call: Call, *, alone: bool) -> Any:
         handler = self.registry.get(call.node.handler)
         assert handler is not None  # checked before the run began
-        if is_async(handler) or (alone and self.options.own_loop):
+        if is_async(handler):
+            return await handler(call)  # type: ignore[misc]
+        kind, began = call.node.handler, time.monotonic()
+        if alone and self.options.own_loop and self._quick.get(kind):
             value: Any = handler(call)
         else:
             value = await in_thread(lambda: handler(call))
+        self._quick[kind] = time.monotonic() - began < _QUICK
         return await value if inspect.isawaitable(value) else value
 
     def _may_rest(self, place_id: str) -> bool:
@@ -306,8 +322,7 @@ class Driver:
             self.stream.emit("CheckpointSaved", seq=self.hold.journal.seq)
             self.hold.journal.compact(self.hold.begun, self.state.to_data)
         self.stream.flush()
-        if time.monotonic() - self._saved_at >= CHECKPOINT_EVERY:
-            self.checkpoint()
+        self._checkpoint_soon()
 
     def take_change(self, change: Change) -> None:
         """Begin and end what the machine says."""
@@ -323,7 +338,6 @@ class Driver:
         gone = {place.id for place in change.cancelled}
         self._ready = [place for place in self._ready if place.id not in gone]
         self._ready += change.started
-        self._fresh.difference_update(place.id for place in change.started)
 
     def _leaving(self, work: _Work) -> None:
         """End work that nobody waits for; it is waited for at the run's end at the latest."""
@@ -343,20 +357,29 @@ class Driver:
 
     # ---- what is derived ---------------------------------------------------------------------------------------------
 
-    def checkpoint(self, *, durable: bool = False) -> None:
-        """Write checkpoint.json and the status of the nodes that ended since; tell whoever observes the run."""
-        self._saved_at = time.monotonic()
-        if self.hold is None and self.options.on_checkpoint is None:
-            return
-        found = checkpoint_of(self.program, self.state, self.scope.run, self.how)
+    def _checkpoint_soon(self) -> None:
+        """Write the checkpoint now, or when it is time for the next."""
         if self.options.on_checkpoint is not None:
-            self.options.on_checkpoint(found)
+            self.options.on_checkpoint(checkpoint_of(self.program, self.state, self.scope.run, self.how))
+        due = self._saved_at + CHECKPOINT_EVERY - time.monotonic()
+        if due <= 0:
+            self.checkpoint()
+        elif self._timer is None and self.hold is not None:
+            self._timer = asyncio.get_running_loop().call_later(due, self.checkpoint)
+
+    def checkpoint(self, *, durable: bool = False) -> None:
+        """Write checkpoint.json and the status of the nodes that ended since."""
+        self._saved_at = time.monotonic()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self.hold is None:
             return
+        found = checkpoint_of(self.program, self.state, self.scope.run, self.how)
         folder = self.hold.folder
         for place in found["in_flight"]:
             call = self._working[place["id"]].call if place["id"] in self._working else None
-            place["folder"] = str(call.folder if call and call.folder else folder.node(place["node"]))
+            place["folder"] = str(call.made_folder if call and call.made_folder else folder.node(place["node"]))
         found["seq"] = self.hold.journal.seq
         for node in self._dirty:
             write_status(folder.node(node), node, self.state)

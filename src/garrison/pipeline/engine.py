@@ -42,6 +42,7 @@ from garrison.pipeline.flow import (
 from garrison.pipeline.graph import Graph, flag, text
 from garrison.pipeline.handlers.call import Scope
 from garrison.pipeline.handlers.codergen import NO_AGENT
+from garrison.pipeline.handlers.human import INTERRUPTED
 from garrison.pipeline.handlers.registry import ADOPTING, Registry
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, Outcome, check_json
@@ -142,6 +143,7 @@ async def run_async(
         opened = _resumed(journal, registry, graph, flow, transforms, changed=changed_graph) if journal else \
             _new(graph, registry, initial, folder, seed, max_steps, flow, tree, dict(notes or {}), clock.utc(),
                  transforms)
+        _check_agent(opened.program.graph, registry, agent)
         if folder is not None and journal is None:
             journal = RunJournal(folder, clock.utc)
             _write_beginning(folder, journal, opened.begun)
@@ -149,7 +151,6 @@ async def run_async(
                       directory=folder.root if folder else None, agent=agent, answerer=as_answerer(answerer),
                       artifacts=Artifacts(folder.artifacts if folder else None), seed=opened.begun.seed, depth=depth,
                       stay=stay, base=Path(opened.begun.base), handlers=dict(handlers or {}), on_event=on_event)
-        _check_agent(opened.program.graph, registry, agent)
         stream = Stream(opened.begun.run, folder.events if folder else None, on_event, clock.utc)
         try:
             hold = Hold(folder, journal, opened.begun) if folder and journal else None
@@ -350,14 +351,14 @@ def _interrupted(driver: Driver, place: Place) -> None:
     if driver.hold is not None and node.handler in ("tool", "codergen"):
         from garrison.pipeline.handlers.tool import end_left
 
-        end_left(driver.hold.folder.node(place.node))
+        end_left(driver.hold.folder.root, place.node)
     policy = text(node.attrs, "on_resume", "rerun")
     if flag(node.attrs, "side_effecting") and policy == "fail":
         why = f"{place.node} was interrupted, has side effects, and says on_resume=fail"
         lost = Outcome(FAIL, failure_reason=why, failure_class=DETERMINISTIC)
         _event(driver, Finished(place.id, lost, place.attempt))
     else:
-        _event(driver, Restarted(place.id, "the attempt before was interrupted"))
+        _event(driver, Restarted(place.id, INTERRUPTED))
 
 
 def _event(driver: Driver, event: Any) -> None:

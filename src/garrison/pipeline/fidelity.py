@@ -25,7 +25,8 @@ _STAGES = {COMPACT: 20, LOW: 3, MEDIUM: 8, HIGH: 40}
 """How many of the latest stages it names."""
 _VALUE = {COMPACT: 200, LOW: 80, MEDIUM: 300, HIGH: 1000}
 """Characters of one context value in it."""
-_INTERNAL = ("internal.", "graph.", "parallel.results")
+_INTERNAL = ("internal.", "graph.", "parallel.")
+_ENGINE = frozenset({"outcome", "preferred_label", "current_node", "failure_reason", "failure_class", "last_stage"})
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Told:
-    """What there is to tell: the graph's goal, the run's name, what was done, and the context."""
+    """What there is to tell: the graph's goal, the run's name, what was done by somebody, and the context."""
 
     goal: str
     run: str
@@ -82,7 +83,7 @@ def preamble(mode: str, told: Told) -> str:
     lines = [f"Goal: {told.goal}"] if told.goal else []
     lines += ["Done so far:", *_stages(mode, told)]
     values = [f"- {key}: {_short(value, _VALUE[mode])}" for key, value in told.context.items()
-              if not key.startswith(_INTERNAL) and mode != LOW]
+              if not key.startswith(_INTERNAL) and key not in _ENGINE and mode != LOW]
     if values:
         lines += ["What is known:", *values]
     return _cut("\n".join(lines), _CHARS[mode])

@@ -95,6 +95,20 @@ def _value(token: str) -> Value:
     return Value(token, token.line or 0, token.column or 0)  # type: ignore[attr-defined]
 
 
+_PAIR = re.compile(r"([\w.]+)(\s*=\s*)(?:\"(.*)\"|([^\s,;]+))", re.DOTALL)
+
+
+def _pair(token: Any) -> tuple[str, Value]:
+    """The key and value of a PAIR token."""
+    match = _PAIR.match(token)
+    key, gap, quoted, bare = match.groups()  # type: ignore[union-attr]
+    body = bare if quoted is None else quoted if "\\" not in quoted else _ESCAPE.sub(_unescape, quoted)
+    line, column = token.line, token.column + len(key) + len(gap)
+    if "\n" in gap:
+        line, column = line + gap.count("\n"), len(gap) - gap.rfind("\n")
+    return sys.intern(key), Value(body, line, column)
+
+
 def _merged(attributes: list[Attributes]) -> Attributes:
     if len(attributes) == 1:
         return attributes[0]
@@ -127,7 +141,7 @@ class _Statements:
         return EdgeStatement(ends, _merged([part for part in parts if isinstance(part, dict)]))
 
     def attributes(self, parts: list[Any]) -> Attributes:
-        return dict(parts[1:])
+        return dict([part if type(part) is tuple else _pair(part) for part in parts[1:]])
 
     def attribute(self, parts: list[Any]) -> tuple[str, Value]:
         return sys.intern(str(parts[0])), _value(parts[1])
@@ -135,3 +149,5 @@ class _Statements:
     def string(self, parts: list[Token]) -> Value:
         body = "".join([part[1:-1] if "\\" not in part else _ESCAPE.sub(_unescape, part[1:-1]) for part in parts])
         return Value(body, parts[0].line or 0, parts[0].column or 0)
+
+    string_within = string

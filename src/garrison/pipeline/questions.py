@@ -51,6 +51,8 @@ class Question:
     kind: str = SINGLE_SELECT
     default: str = ""
     timeout_s: float | None = None
+    visit: int = 1
+    """Which visit of the gate asks."""
     problem: str = ""
     """Why the answer before was not taken; empty at first."""
 
@@ -193,17 +195,13 @@ class Prepared:
     def __init__(self, answers: Mapping[str, str | Iterable[str]], otherwise: Answerer | None = None) -> None:
         self.answers = {gate: [given] if isinstance(given, str) else list(given) for gate, given in answers.items()}
         self.otherwise = otherwise
-        self._asked: dict[str, list[str]] = {}
 
     def ask(self, question: Question) -> Any:
-        """The answer prepared for this visit of the gate; the same one again is not offered twice in a visit."""
+        """The answer prepared for this visit of the gate; one that was not taken is not offered again."""
         prepared = self.answers.get(question.node)
         if not prepared or question.problem:
             return None if self.otherwise is None else self.otherwise.ask(question)
-        visits = self._asked.setdefault(question.node, [])
-        if question.id not in visits:
-            visits.append(question.id)
-        return prepared[min(visits.index(question.id), len(prepared) - 1)]
+        return prepared[min(question.visit, len(prepared)) - 1]
 
 
 class Recording:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "DIGRAPH": "digraph", "SUBGRAPH": "a subgraph", "GRAPH": "graph", "NODE": "node", "EDGE": "edge",
     "NAME": "a name", "DOTTED": "a dotted key", "STRING": "a quoted string", "BARE": "a word or number",
-    "_ARROW": "->", "EQUAL": "=", "COMMA": ",", "SEMICOLON": ";", "PLUS": "+", "LBRACE": "{", "RBRACE": "}",
-    "LSQB": "[", "RSQB": "]", "$END": "the end",
+    "_ARROW": "->", "EQUAL": "=", "COMMA": ",", "SEMICOLON": ";", "PLUS": "+", "_PLUS": "+",
+    "LBRACE": "{", "RBRACE": "}", "LSQB": "[", "RSQB": "]", "$END": "the end",
 }
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -71,7 +71,7 @@ def _stop(text: str, error: Any) -> _Stop:
     last, earlier = ([None, None, *stack])[:-3:-1]
     named = isinstance(last, Value) or getattr(last, "type", "") in ("NAME", "DOTTED", "STRING")
     key = named and getattr(earlier, "type", "") != "EQUAL"
-    return _Stop(text, at, frozenset(could), last, inside, key)
+    return _Stop(text, at, frozenset(could) - {"PAIR"}, last, inside, key)
 
 
 # ---- one rule a refusal, tried from the first to the last --------------------------------------------------------

@@ -90,7 +90,7 @@ def defaults(graph: Graph) -> dict[str, str]:
 _SPACE = re.compile(r"(?:\s+|/\*.*?\*/)*", re.DOTALL)
 _SELECTOR = re.compile(r"\*|[.#]?[\w-]+")
 _PROPERTY = re.compile(r"[A-Za-z_][\w.-]*")
-_VALUE = re.compile(r"""\s*(?:"([^"\n]*)"|'([^'\n]*)'|([^;{}"'\n]*[^;{}"'\s]))""")
+_VALUE = re.compile(r"""\s*(?:"([^"\n]*)"|'([^'\n]*)'|([^;{}"'\s]+))""")
 _KINDS = {"*": ANY, ".": CLASS, "#": NODE}
 
 
@@ -138,7 +138,7 @@ class _Reader:
             key, value = self.declaration()
             sets[key] = value
             if not self.take(";") and not self.sheet.startswith("}", self.at):
-                raise self.refuse("a ; or } is missing here")
+                raise self.refuse("a ; or } is missing here (quote a value with spaces)")
         return Rule(kind, name, sets)
 
     def declaration(self) -> tuple[str, str]:

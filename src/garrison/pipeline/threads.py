@@ -15,6 +15,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class _Interrupted(Exception):
+    """What a KeyboardInterrupt is while it is carried from a thread to who waits for it."""
+
+
 async def in_thread(work: Callable[[], T]) -> T:
     """The result of `work()`, called in a new thread with the caller's context variables."""
     loop = asyncio.get_running_loop()
@@ -34,12 +38,17 @@ async def in_thread(work: Callable[[], T]) -> T:
         failure: BaseException | None = None
         try:
             result = context.run(work)
-        except (StopIteration, SystemExit, KeyboardInterrupt) as error:  # a future cannot carry them
+        except (StopIteration, SystemExit) as error:  # a future cannot carry them
             failure = RuntimeError(f"{type(error).__name__}: {error}")
+        except KeyboardInterrupt:
+            failure = _Interrupted()
         except BaseException as error:  # it is the caller's to judge
             failure = error
         with suppress(RuntimeError):  # the loop is closed: nobody waits
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=body, daemon=True, name="garrison-handler").start()
-    return await future
+    try:
+        return await future
+    except _Interrupted:
+        raise KeyboardInterrupt from None

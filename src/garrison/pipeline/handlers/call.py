@@ -68,11 +68,11 @@ class Scope:
 class Call:
     """One call of a handler: a node's attempt, with what it may see and use."""
 
-    __slots__ = ("_cancelled", "_emit", "_folder", "carried", "context", "edge", "graph", "idle", "node", "place",
-                 "resumed", "run", "session")
+    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "carried", "context", "edge", "graph", "idle",
+                 "node", "place", "resumed", "run", "session")
 
     def __init__(self, node: Node, place: Place, context: Mapping[str, Any], run: Scope, *,
-                 edge: Edge | None = None, carried: Carried | None = None, folder: Path | None = None,
+                 edge: Edge | None = None, carried: Carried | None = None, folder: Callable[[], Path] | None = None,
                  emit: Callable[..., None] | None = None, resumed: bool = False) -> None:
         self.node = node
         self.place = place
@@ -90,7 +90,8 @@ class Call:
         """Whether an earlier process had already begun this place."""
         self.idle: Callable[[], bool] = bool
         """Whether nothing else of the run is at work, so that one who waits may suspend it."""
-        self._folder = folder
+        self._make_folder = folder
+        self._folder: Path | None = None
         self._emit = emit
         self._cancelled = False
 
@@ -125,8 +126,14 @@ class Call:
     @property
     def folder(self) -> Path | None:
         """Where this attempt keeps its files, made now if need be; None in memory."""
-        if self._folder is not None:
+        if self._folder is None and self._make_folder is not None:
+            self._folder = self._make_folder()
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._folder
+
+    @property
+    def made_folder(self) -> Path | None:
+        """The folder, if anybody has asked for it."""
         return self._folder
 
     @property

@@ -19,15 +19,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from garrison.pipeline.graph import seconds, text
+from garrison.pipeline.graph import flag, seconds, text
 from garrison.pipeline.handlers.call import Call, Waiting, failed
 from garrison.pipeline.outcome import FAIL, RETRY, SUCCESS, Outcome
+from garrison.pipeline.outcome import SKIPPED as SKIPPED_STATUS
 from garrison.pipeline.questions import (
     FREE_TEXT,
     KINDS,
     SINGLE_SELECT,
     SKIPPED,
     TIMEOUT,
+    Option,
     Question,
     listed,
     match,
@@ -44,6 +46,28 @@ _TIMEOUTS = ("timeout", "human.timeout", "human.timeout_seconds", "human_timeout
 _DEFAULTS = ("human.default_choice", "human_default_choice")
 
 
+INTERRUPTED = "the attempt before was interrupted"
+"""Why an attempt follows one whose process died."""
+_AGAIN = (Option("R", "rerun"), Option("S", "skip"), Option("F", "fail"))
+
+
+async def ask_again(call: Call) -> Outcome | Waiting | None:
+    """Whether an interrupted node with side effects may run again, where it says `on_resume=ask`; None if it may."""
+    if not flag(call.attrs, "side_effecting") or text(call.attrs, "on_resume") != "ask":
+        return None
+    question = Question(f"{call.place.id}@{call.attempt}", call.node.id, f"{call.node.id} was interrupted, and it has "
+                        "side effects; what now?", _AGAIN)
+    _asked_at(call, question)
+    call.emit("HumanWaiting", question=question.to_data())
+    answer = await _answer(call, question, None)
+    if isinstance(answer, Waiting):
+        return answer
+    chosen = match(question, answer)
+    if not chosen or chosen[0].label == "fail":
+        return failed(f"{call.node.id} was interrupted, and was not to be run again")
+    return Outcome(SKIPPED_STATUS, notes="interrupted, taken for done") if chosen[0].label == "skip" else None
+
+
 def question_of(call: Call) -> Question:
     """What a gate asks."""
     attrs = call.attrs
@@ -54,7 +78,8 @@ def question_of(call: Call) -> Question:
         options_of((edge.attrs.get("label") or "", edge.target) for edge in edges),
         kind if kind in KINDS else SINGLE_SELECT,
         next((str(attrs[name]) for name in _DEFAULTS if attrs.get(name)), ""),
-        next((seconds(attrs, name) for name in _TIMEOUTS if attrs.get(name)), None))
+        next((seconds(attrs, name) for name in _TIMEOUTS if attrs.get(name)), None),
+        call.visit)
 
 
 async def wait_human(call: Call) -> Outcome | Waiting:
@@ -99,7 +124,7 @@ def _decided(question: Question, answer: str) -> Outcome:
 async def _answer(call: Call, question: Question, deadline: float | None) -> str | Waiting:
     """The first answer that fits, TIMEOUT at the deadline, or Waiting."""
     problem, refused = "", 0
-    look = _answers(call)
+    look = _answers(call, question)
     while True:
         put = Question(**{**question.__dict__, "problem": problem})
         given = look() if look else None
@@ -163,18 +188,18 @@ def answer_file(directory: Path, place: str) -> Path:
     return directory / "answers" / quote(place, safe="#")
 
 
-def _answers(call: Call) -> Callable[[], str | None] | None:
+def _answers(call: Call, question: Question) -> Callable[[], str | None] | None:
     """Looks for the answer file. An answer that does not fit is set aside, so that each is judged once."""
     if call.run.directory is None:
         return None
-    path = answer_file(call.run.directory, call.place.id)
+    path = answer_file(call.run.directory, question.id)
 
     def look() -> str | None:
         raw = atomic.read(path)
         if raw is None:
             return None
         given = raw.decode(errors="replace").strip()
-        if not match(question_of(call), given) and question_of(call).kind != FREE_TEXT:
+        if not match(question, given) and question.kind != FREE_TEXT:
             path.replace(path.with_name(f"{path.name}.refused"))
         return given
 

@@ -1,9 +1,11 @@
 """subgraph and stack.manager_loop: a pipeline within a pipeline, in a run directory of its own below the parent's.
 
-`subgraph` runs another file (`graph_ref`) once; how that ends is the node's outcome. `stack.manager_loop` starts a
-child (`stack.child_dotfile` of the node or the graph) and looks at it every `manager.poll_interval`,
-`manager.max_cycles` times at most: `observe` puts its state under `stack.child.*`, `steer` writes the node's prompt into the folder of what
-the child does now, `wait` waits. It ends with its child, or when `manager.stop_condition` holds, which ends the child.
+`subgraph` runs another file (`graph_ref`) once; how that ends is the node's outcome.
+
+`stack.manager_loop` starts a child (`stack.child_dotfile` of the node or the graph) and looks at it every
+`manager.poll_interval`, `manager.max_cycles` times at most. Of its `manager.actions`, `observe` puts the child's state
+under `stack.child.*`, `steer` writes the node's prompt into the folder of what the child does now, and `wait` waits. It
+ends with its child, or when `manager.stop_condition` holds, which ends the child.
 
 A child's run directory is kept: a resumed parent resumes it. A child that waits for a person makes its parent wait.
 Pipelines run within pipelines eight deep at most.
@@ -84,8 +86,7 @@ async def _supervised(call: Call, actions: list[str], telemetry: Mapping[str, An
         seen = {"stack.child.cycle": cycle, **telemetry} if "observe" in actions else {"stack.child.cycle": cycle}
         call.emit("ManagerCycle", cycle=cycle, child=dict(telemetry))
         if "steer" in actions and (cycle - 1) * interval - steered >= cooldown:
-            _steer(call, telemetry)
-            steered = (cycle - 1) * interval
+            steered = (cycle - 1) * interval if _steer(call, telemetry) else steered
         if stop is not None and holds(stop, Outcome(SUCCESS), {**call.context, **seen}):
             return Outcome(SUCCESS, notes=f"the stop condition held in cycle {cycle}", context_updates=seen)
         if child is not None:
@@ -135,16 +136,18 @@ def _stop(call: Call) -> Condition | Outcome | None:
         return failed(f"manager.stop_condition of {call.node.id}: {error}")
 
 
-def _steer(call: Call, telemetry: Mapping[str, Any]) -> None:
-    """Leave the manager's prompt where the child works now; its agents are told of it from then on."""
+def _steer(call: Call, telemetry: Mapping[str, Any]) -> bool:
+    """Leave the manager's prompt where the child works now, and for its next agent; False while it has not begun."""
     node, directory = telemetry.get("stack.child.current_node"), telemetry.get("stack.child.directory")
     if not node or not directory:
-        return
+        return False
     from garrison.pipeline.run_files import RunFolder
 
-    folder = atomic.make_directory(RunFolder(Path(directory)).node(str(node)))
-    atomic.write(folder / "intervention.md", call.prompt.encode(), durable=False)
+    child = RunFolder(Path(directory))
+    for folder in (child.root, atomic.make_directory(child.node(str(node)))):
+        atomic.write(folder / "intervention.md", call.prompt.encode(), durable=False)
     call.emit("ManagerSteered", child=str(node))
+    return True
 
 
 def _elsewhere(call: Call) -> dict[str, Any]:

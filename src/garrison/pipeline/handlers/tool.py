@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import tempfile
 import time
@@ -31,7 +30,6 @@ from garrison.system.processes import ProcessId
 
 KEPT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
-PROCESS = "process.json"
 _SHELL = 'exec /bin/sh -c "$1" 2>"$2"'
 """Runs the command ($1) with its stderr in a file ($2): stdout alone is the output."""
 
@@ -66,8 +64,6 @@ async def _run(call: Call, command: str, folder: Path) -> JobResult | str:
                         timeout_s=seconds(call.attrs, "timeout"))
     except GarrisonError as error:
         return str(error)
-    with contextlib.suppress(OSError):
-        (folder / PROCESS).write_text(json.dumps({"pid": job.pid, "ticks": job.ticks, "boot": processes.boot_id()}))
     return await finished(job)
 
 
@@ -147,12 +143,13 @@ def _output(path: Path) -> str:
     return ""
 
 
-def end_left(folder: Path) -> None:
-    """End what a killed engine left running in an attempt's folder: the command and its session."""
-    try:
-        left = json.loads((folder / PROCESS).read_text())
-        root, boot = ProcessId(int(left["pid"]), int(left["ticks"])), str(left["boot"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    if processes.same_boot(boot):
-        sweep(root, "", grace=1.0)
+def end_left(directory: Path, node: str) -> None:
+    """End what a killed engine left running for a node of the run in `directory`, before it is tried again.
+
+    Who it is, the environment of each process says; what wiped its own is found below those, or in their sessions.
+    """
+    wanted = {f"GARRISON_PIPELINE_DIR={directory}".encode(), f"GARRISON_PIPELINE_NODE={node}".encode()}
+    for found in processes.probes():
+        with contextlib.suppress(OSError):
+            if wanted <= {*Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0")}:
+                sweep(ProcessId(found.pid, found.ticks), "", grace=1.0)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 
 from garrison.pipeline import status
+from garrison.pipeline.fidelity import MODES
 from garrison.pipeline.graph import (
     HANDLERS,
     Edge,
@@ -22,20 +23,21 @@ from garrison.pipeline.graph import (
     text,
 )
 from garrison.pipeline.lint.finding import ERROR, WARNING, Found, Rules, View, command_of
+from garrison.pipeline.program import ERROR_POLICIES, JOIN_POLICIES
+from garrison.pipeline.retry import PRESETS
 from garrison.pipeline.stylesheet import StylesheetSyntax, parse_stylesheet
 
 FLOWS = ("dag", "walk")
-FIDELITIES = ("full", "truncate", "compact", "summary:low", "summary:medium", "summary:high")
-"""How much of what was said before goes into the next prompt."""
 
 Reader = Callable[[Mapping[str, str], str], object]
 
 
 def _word(*words: str) -> Reader:
     def read(attrs: Mapping[str, str], key: str) -> object:
-        if text(attrs, key) not in (None, *words):
+        found = text(attrs, key)
+        if found is not None and found.strip().lower() not in words:
             raise TypeConflict(key, attrs[key], " or ".join(words))
-        return attrs.get(key)
+        return found
     return read
 
 
@@ -47,17 +49,36 @@ def count(attrs: Mapping[str, str], key: str) -> int | None:
     raise TypeConflict(key, attrs[key], "a whole number from 0")
 
 
+def _share(attrs: Mapping[str, str], key: str) -> float | None:
+    found = number(attrs, key)
+    if found is not None and not 0 < found <= 1:
+        raise TypeConflict(key, attrs[key], "a share of the branches; write 0.5 or 1")
+    return found
+
+
 GRAPH_TYPES: Mapping[str, Reader] = {
     "flow": _word(*FLOWS), "max_steps": count, "max_node_visits": count, "default_max_retries": count,
-    "default_max_retry": count, "max_pipeline_duration": seconds,
+    "default_max_retry": count, "max_pipeline_duration": seconds, "retry_policy": _word(*PRESETS),
+    "retry_jitter": flag,
 }
 NODE_TYPES: Mapping[str, Reader] = {
-    "timeout": seconds, "silence": seconds, "human.timeout": seconds, "manager.poll_interval": seconds,
-    "max_retries": count, "max_node_visits": count, "max_parallel": count, "manager.max_cycles": count,
-    "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
+    "timeout": seconds, "silence": seconds, "human.timeout": seconds, "human.timeout_seconds": seconds,
+    "human_timeout_seconds": seconds, "manager.poll_interval": seconds, "manager.steer_cooldown": seconds,
+    "max_retries": count, "max_node_visits": count, "max_visits": count, "manager.max_cycles": count,
+    "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag, "retry_jitter": flag,
+    "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
 }
+BRANCH_TYPES: Mapping[str, Reader] = {
+    "max_parallel": count, "join_policy": _word(*JOIN_POLICIES), "error_policy": _word(*ERROR_POLICIES),
+    "join_k": count, "k": count, "min_success": count, "join_quorum": _share, "quorum": _share,
+}
+"""What only a parallel reads."""
 EDGE_TYPES: Mapping[str, Reader] = {"weight": number, "loop_restart": flag}
 """How the attributes that garrison reads are read; every other attribute is text."""
+
+DURATIONS = ("timeout", "silence", "human.timeout", "manager.poll_interval", "manager.steer_cooldown",
+             "max_pipeline_duration")
+"""Durations whose names do not say a unit."""
 
 ELSEWHERE: Mapping[str, str] = {
     "exec": "tool", "shell": "tool", "bash": "tool", "command": "tool", "script": "tool", "compute": "codergen",
@@ -68,13 +89,11 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """What other engines call a handler of ours."""
 
-DURATIONS = tuple(key for key, reader in {**GRAPH_TYPES, **NODE_TYPES}.items() if reader is seconds)
-
 
 def _owners(view: View) -> Iterator[tuple[Node | Edge | None, Mapping[str, str], Mapping[str, Reader]]]:
     yield None, view.graph.attrs, GRAPH_TYPES
     for node in view.graph.nodes.values():
-        yield node, node.attrs, NODE_TYPES
+        yield node, node.attrs, NODE_TYPES if view.handler[node.id] != "parallel" else {**NODE_TYPES, **BRANCH_TYPES}
     for edge in view.graph.edges:
         yield edge, edge.attrs, EDGE_TYPES
 
@@ -164,8 +183,8 @@ def fidelity_valid(view: View) -> Iterator[Found]:
         *((edge, edge.attrs, "fidelity") for edge in view.graph.edges),
     ]:
         word = text(attrs, key)
-        if word is not None and word not in FIDELITIES:
-            yield Found(f"{_whose(owner)}{key}={word:.40} is no fidelity", "use " + ", ".join(FIDELITIES), owner,
+        if word is not None and word not in MODES:
+            yield Found(f"{_whose(owner)}{key}={word:.40} is no fidelity", "use " + ", ".join(MODES), owner,
                         *place(attrs[key]))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 from garrison.pipeline.graph import Graph, Node, TypeConflict, flag, text
+from garrison.pipeline.joins import find_join
 from garrison.pipeline.lint.finding import ERROR, RETRY_TARGETS, WARNING, Found, Rules, View, condition_of
 
 SHOWN = 8
@@ -58,6 +59,26 @@ def _is_gate(node: Node) -> bool:
         return flag(node.attrs, "goal_gate")
     except TypeConflict:
         return False
+
+
+def parallel_without_join(view: View) -> Iterator[Found]:
+    """The branches of a parallel meet again, and there are as many as must succeed."""
+    if view.flow == "dag":
+        return
+    targets = view.graph.successors()
+    for node in view.graph.of("parallel"):
+        if targets[node.id] and find_join(node.id, targets, view.handler) is None:
+            yield Found(f"the branches of {node.id} never meet again", "lead them all to one node "
+                        "(shape=tripleoctagon)", node)
+            continue
+        wanted = next((text(node.attrs, key) for key in ("join_k", "k", "min_success") if text(node.attrs, key)), None)
+        if text(node.attrs, "join_policy", "").strip().lower() == "k_of_n" and not _within(wanted, targets[node.id]):
+            yield Found(f"{node.id} has join_policy=k_of_n, but not how many of its {len(targets[node.id])} branches "
+                        "must succeed", f"write join_k=1 to {len(targets[node.id])}", node)
+
+
+def _within(wanted: str | None, branches: Sequence[str]) -> bool:
+    return wanted is not None and wanted.strip().isdigit() and 1 <= int(wanted) <= len(branches)
 
 
 def dag_cycle(view: View) -> Iterator[Found]:
@@ -187,6 +208,7 @@ RULES: Rules = {
     "reachability": (ERROR, reachability),
     "retry_target_exists": (ERROR, retry_target_exists),
     "dag_cycle": (ERROR, dag_cycle),
+    "parallel_without_join": (ERROR, parallel_without_join),
     "goal_gate_has_retry": (WARNING, goal_gate_has_retry),
     "dead_end": (WARNING, dead_end),
     "loop_without_exit": (WARNING, loop_without_exit),

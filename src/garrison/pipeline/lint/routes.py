@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from garrison.pipeline.condition import Clause, Condition, ConditionSyntax, clauses_of, holds, normal_label
+from garrison.pipeline.condition import (
+    Clause,
+    Condition,
+    ConditionSyntax,
+    clauses_of,
+    holds,
+    normal_label,
+    parse_condition,
+)
 from garrison.pipeline.context_keys import VALUES
 from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, flag, number, place
 from garrison.pipeline.lint.finding import ERROR, WARNING, Found, Rules, View, condition_of
@@ -31,6 +39,12 @@ def condition_syntax(view: View) -> Iterator[Found]:
         condition = view.conditions.get(condition_of(edge))
         if isinstance(condition, ConditionSyntax):
             yield Found(f"{edge}: {condition}", "", edge, *place(edge.attrs["condition"]))
+    for node in view.graph.of("stack.manager_loop"):
+        written = node.attrs.get("manager.stop_condition", "")
+        try:
+            parse_condition(written)
+        except ConditionSyntax as error:
+            yield Found(f"{node.id}: manager.stop_condition: {error}", "", node, *place(written))
 
 
 def duplicate_edge(view: View) -> Iterator[Found]:

@@ -1,0 +1,156 @@
+"""Random texts for the parser, and what must be true of each: a graph, or one DialectError with its place.
+
+    .venv/bin/python tests/fuzz_dialect.py [--seconds 300] [--seed N]
+
+Texts are soups of fragments, damaged graphs, and fragments repeated ten thousand times. The same text is read with the
+grammar's short cut (PAIR) and without it, and both must say the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import re
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lark import Lark, UnexpectedInput
+
+from garrison.errors import GarrisonError
+from garrison.pipeline import parser
+from garrison.pipeline.build import build
+from garrison.pipeline.graph import DialectError, Graph
+from garrison.pipeline.lint import errors, lint
+from garrison.pipeline.program import compile_graph
+from garrison.pipeline.refusals import explain
+from garrison.pipeline.transforms import prepare
+
+FRAGMENTS = (
+    "digraph", "strict", "graph", "subgraph", "node", "edge", "{", "}", "[", "]", "=", ",", ";", "->", "--", "+", ":",
+    "a", "b", "start", "exit", "x.y", "my-id", "Größe", '"q"', '"a b"', '"\\""', '"\\n"', '"', "'", "<", ">", "0",
+    "1.5", "-3", "900s", "label", "shape=box", "shape=Mdiamond", "shape=Msquare", "shape=component", "shape=diamond",
+    'condition="outcome=success"', 'condition="context.n<3"', 'condition="("', "weight=2", "timeout=5", "flow=dag",
+    'x="y"', 'x = "y" ,', "x=y;", 'x="a" + "b"', 'model_stylesheet="* { llm_model: m }"', "prompt=$goal", " ", "  ",
+    "\n", "\t", "\r\n", "// c\n", "# c\n", "/* c */", "/*", "*/", "\\", "\0", "\u2028", "�", "$", "@", "a -> b",
+    "a [label=A]", "b [type=tool]", "start -> a -> exit", "node [shape=hexagon]", 'subgraph { label="L"', "{a b}",
+)
+GRAPH = """digraph g {
+    graph [goal="Make it", flow=walk]; rankdir=LR
+    node [shape=box, timeout=15m] // all
+    start [shape=Mdiamond]; exit [shape=Msquare] /* the end */
+    plan [label="Plan", prompt="Plan $goal", class="fast"]
+    "two-words" [shape=diamond label=Check];
+    subgraph cluster_a { label = "Loop A"; work [max_retries=3, x.y="1" + "2"] }
+    start -> plan -> work -> "two-words"
+    "two-words" -> exit [condition="outcome=success && context.n >= 3", weight=10]
+    "two-words" -> work [condition="outcome!=success"]
+}
+"""
+LONG = ("a ", "a;", "a -> ", "{", "[", '"x" + ', "/* c */ ", "// c\n", " \n", "x=1 ", "[x=1]", '[x="y", z=w]',
+        "a [x=1] ", "-", ".", "\\", '"', '\\"', "a-", "subgraph {", "x=", "=", "(", "#", "/*", "é", "a.b ", '"a" = ')
+"""What is repeated; none may cost more than in proportion to its length."""
+
+
+@cache
+def plain_grammar() -> Lark:
+    """The grammar without its short cut."""
+    text = Path(parser.__file__).with_name("dialect.lark").read_text(encoding="utf-8")
+    assert " | PAIR" in text
+    text = re.sub(r"^PAIR.*\n", "", text.replace(" | PAIR", ""), flags=re.MULTILINE)
+    return Lark(text, start="document", parser="lalr", lexer="contextual", transformer=parser._Statements(),
+                maybe_placeholders=False)
+
+
+def plainly(text: str) -> Graph | tuple[int, int, str]:
+    """What the grammar without the short cut says of a text."""
+    try:
+        document: Any = plain_grammar().parse(text.removeprefix("\ufeff"))
+        return build(document[0], document[1].statements, "<graph>")
+    except UnexpectedInput as error:
+        return explain(text.removeprefix("\ufeff"), error)
+    except DialectError as error:
+        return error.line, error.column, error.message
+
+
+def check(text: str) -> bool:
+    """Whether `text` is a graph; AssertionError when the parser, lint or the compiler says anything that it may not."""
+    try:
+        graph = parser.parse(text)
+    except DialectError as error:
+        lines = text.count("\n") + 1
+        assert 1 <= error.line <= lines, (error, text)
+        assert 1 <= error.column <= max(map(len, text.split("\n"))) + 2, (error, text)
+        assert str(error).startswith(f"<graph>:{error.line}:{error.column}: "), (error, text)
+        assert "\n" not in str(error), (error, text)
+        said = plainly(text)
+        assert isinstance(said, tuple), (error, text)
+        assert said[:2] == (error.line, error.column), (said, error, text)
+        return False
+    assert plainly(text) == graph, text
+    found = lint(graph)
+    assert all(one.message and "\n" not in str(one) for one in found), (found, text)
+    try:
+        compile_graph(prepare(graph))
+    except GarrisonError as error:
+        assert errors(found), (error, text)
+    return True
+
+
+def soup(random_: random.Random) -> str:
+    """Fragments in any order, mostly within a graph."""
+    body = random_.choice(("", " ")).join(random_.choices(FRAGMENTS, k=random_.randrange(1, 25)))
+    return random_.choice(("{}", "digraph {{ {} }}", "digraph {{ {} }}", "digraph g {{ a [{}] }}")).format(body)
+
+
+def damaged(random_: random.Random) -> str:
+    """A sound graph with some characters or fragments put in, taken out or doubled."""
+    text = GRAPH
+    for _ in range(random_.randrange(1, 5)):
+        at = random_.randrange(len(text))
+        to = min(len(text), at + random_.randrange(0, 12))
+        put = random_.choice(("", random_.choice(FRAGMENTS), text[at:to] * 2))
+        text = text[:at] + put + text[to:]
+    return text
+
+
+def cost(fragment: str, count: int) -> float:
+    """CPU seconds for a graph whose body is `count` of a fragment."""
+    text = "digraph { " + fragment * count + " }"
+    began = time.process_time()
+    with contextlib.suppress(DialectError):
+        parser.parse(text)
+    return time.process_time() - began
+
+
+def fuzz(seconds: float, seed: int) -> tuple[int, int]:
+    """Check texts for so long; how many there were, and how many of them were graphs."""
+    random_ = random.Random(seed)
+    end = time.monotonic() + seconds
+    texts = graphs = 0
+    while time.monotonic() < end:
+        graphs += check(random_.choice((soup, damaged))(random_))
+        texts += 1
+    return texts, graphs
+
+
+def main() -> None:
+    """Fuzz, and say what came of it."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("--seconds", type=float, default=300)
+    options.add_argument("--seed", type=int, default=None)
+    given = options.parse_args()
+    seed = random.SystemRandom().randrange(2**32) if given.seed is None else given.seed
+    sys.stdout.write(f"seed {seed}\n")
+    for fragment in LONG:
+        one, ten = max(cost(fragment, 2_000), 0.002), cost(fragment, 20_000)
+        sys.stdout.write(f"{fragment!r:16} x 20,000: {ten:6.3f} s, {ten / one:5.1f} times that of 2,000\n")
+    texts, graphs = fuzz(given.seconds, seed)
+    sys.stdout.write(f"{texts} texts in {given.seconds:g} s, {graphs} of them graphs; nothing but DialectError\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,493 @@
+"""The built-in handlers: tools and what they leave, gates and signals over suspension, pipelines within pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.errors import NotFound, UsageError
+from garrison.pipeline import Call, Event, Outcome, Question, RunResult, parse, run
+from garrison.pipeline.artifacts import THRESHOLD, Artifacts
+from garrison.pipeline.handlers.call import MAX_DEPTH
+from garrison.pipeline.handlers.human import answer_file, signal_file
+from garrison.pipeline.handlers.registry import Registry
+from support import stat, wait_for
+
+ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
+GATE = f"""digraph {{ {ENDS} gate [shape=hexagon, label="Ship it?"]; ship [type=work]; fix [type=work]
+    start -> gate; gate -> ship [label="[A] Approve"]; gate -> fix [label="Fix"]; ship -> x; fix -> gate }}"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)
+
+
+def ok(_call: Call) -> Outcome:
+    return Outcome("success")
+
+
+def tool(attrs: str, tree: Path, **options: Any) -> RunResult:
+    return run(f"digraph {{ {ENDS} t [shape=parallelogram, {attrs}]; start -> t -> x }}", tree=tree, **options)
+
+
+def gone(pid: int) -> bool:
+    return (found := stat(pid)) is None or found[0] == "Z"
+
+
+# ---- tool ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_works_in_the_tree_and_is_told_where_it_is(tmp_path: Path) -> None:
+    result = tool('tool_command="pwd; echo $GARRISON_PIPELINE_NODE $GARRISON_PIPELINE_ATTEMPT $MINE"', tmp_path,
+                  environ={"MINE": "yes", "PATH": os.environ["PATH"]})
+    assert result.context["tool.output"] == f"{tmp_path}\nt 1 yes"
+
+
+def test_a_tool_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    result = tool('timeout=300ms, tool_command="sleep 77 & echo $! > inner; wait"', tmp_path, run_dir=tmp_path / "r")
+    assert (result.status, result.reason) == ("fail", "timed out after 300ms")
+    assert gone(int((tmp_path / "inner").read_text()))
+
+
+def test_a_cancelled_tool_is_ended(tmp_path: Path) -> None:
+    graph = f"""digraph {{ {ENDS} fan [shape=component, join_policy=first_success]; j [shape=tripleoctagon]
+        slow [shape=parallelogram, tool_command="echo $$ > pid; exec sleep 78"]; fast [type=work]
+        start -> fan; fan -> slow; fan -> fast; slow -> j; fast -> j; j -> x }}"""
+
+    async def fast(_call: Call) -> Outcome:
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            await asyncio.sleep(0.005)
+        return Outcome("success")
+
+    assert run(graph, tree=tmp_path, handlers={"work": fast}).status == "success"
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_what_a_killed_engine_left_running_is_ended_before_the_next_attempt(tmp_path: Path) -> None:
+    graph = f"""digraph {{ {ENDS} t [shape=parallelogram,
+        tool_command="echo $$ >> pids; [ $GARRISON_PIPELINE_ATTEMPT = 2 ] || exec sleep 79"]; start -> t -> x }}"""
+    child = os.fork()
+    if child == 0:
+        try:
+            run(graph, tree=tmp_path, run_dir=tmp_path / "r")
+        finally:
+            os._exit(0)
+    pids = tmp_path / "pids"
+    first = int(wait_for("the tool began", lambda: pids.exists() and pids.read_text().strip()))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not gone(first)
+    assert run(run_dir=tmp_path / "r", resume=True).status == "success"
+    assert gone(first)
+    assert len(pids.read_text().split()) == 2
+    assert (tmp_path / "r/t/attempts/1/output.log").exists()
+
+
+@pytest.mark.parametrize(("command", "status", "label"), [
+    ("echo '{\\\"outcome\\\": \\\"ok\\\", \\\"preferred_label\\\": \\\"Go\\\"}' > $GARRISON_STATUS_FILE", "success",
+     "Go"),
+    ("echo '{\\\"outcome\\\": \\\"partial\\\"}' > $GARRISON_STATUS_FILE", "partial_success", ""),
+    ("echo '{\\\"outcome\\\": \\\"success\\\"}' > $GARRISON_STATUS_FILE; exit 4", "fail", ""),
+    ("echo nonsense > $GARRISON_STATUS_FILE", "fail", ""),
+])
+def test_a_tool_may_say_more_than_its_exit_code(command: str, status: str, label: str, tmp_path: Path) -> None:
+    outcome = tool(f'tool_command="{command}"', tmp_path).node_outcomes["t"]
+    assert (outcome.status, outcome.preferred_label) == (status, label)
+
+
+def test_a_tool_that_cannot_be_started_says_why(tmp_path: Path) -> None:
+    assert "cannot start" in tool("tool_command=true", tmp_path / "nowhere").reason
+
+
+# ---- wait.human ------------------------------------------------------------------------------------------------------
+
+
+def test_a_gate_without_an_answerer_suspends_the_run_until_a_file_answers(tmp_path: Path) -> None:
+    waiting = run(GATE, handlers={"work": ok}, run_dir=tmp_path / "r")
+    assert waiting.status == "waiting"
+    assert "Ship it?" in waiting.reason
+    assert f"garrison pipeline answer {tmp_path / 'r'} gate LABEL, with one of [A] Approve, [F] Fix" == waiting.how
+    again = run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok})
+    assert (again.status, again.completed_nodes) == ("waiting", ["start"])
+    for number, (answer, status) in enumerate((("fix", "waiting"), ("nonsense", "waiting"), ("A", "success")), 1):
+        path = answer_file(tmp_path / "r", "gate#1" if number == 1 else "gate#2")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(answer)
+        assert run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).status == status
+    assert [*(tmp_path / "r/answers").glob("*.refused")]
+
+
+def test_an_answer_that_fits_no_option_is_asked_again() -> None:
+    asked: list[Question] = []
+
+    def answer(question: Question) -> str:
+        asked.append(question)
+        return "maybe" if len(asked) < 3 else "approve"
+
+    assert run(GATE, handlers={"work": ok}, answerer=answer).completed_nodes == ["start", "gate", "ship", "x"]
+    assert [bool(question.problem) for question in asked] == [False, True, True]
+
+
+def test_one_who_never_answers_well_does_not_keep_the_run_for_ever() -> None:
+    assert run(GATE, handlers={"work": ok}, answerer=lambda _question: "maybe").status == "waiting"
+
+
+@pytest.mark.parametrize(("attrs", "status", "nodes"), [
+    ('timeout=50ms, "human.default_choice"=fix', "waiting", ["start", "gate", "fix"]),
+    ('timeout=50ms, "human.default_choice"=Approve', "success", ["start", "gate", "ship", "x"]),
+    ('human_timeout_seconds="0.05", human_default_choice=ship', "success", ["start", "gate", "ship", "x"]),
+    ("timeout=50ms", "fail", ["start", "gate"]),
+    ('timeout=50ms, "human.default_choice"=Perhaps', "fail", ["start", "gate"]),
+])
+def test_a_gate_with_a_time_limit_takes_its_default(attrs: str, status: str, nodes: list[str]) -> None:
+    graph = GATE.replace("shape=hexagon", f"shape=hexagon, {attrs}").replace("fix -> gate", "fix -> later; later "
+                         "[shape=hexagon]; later -> x")
+    result = run(graph, handlers={"work": ok})
+    assert (result.status, result.completed_nodes) == (status, nodes)
+
+
+def test_the_time_limit_counts_from_the_first_question_even_over_a_death(tmp_path: Path) -> None:
+    graph = GATE.replace("shape=hexagon", 'shape=hexagon, timeout=30, "human.default_choice"=ship')
+    child = os.fork()
+    if child == 0:
+        try:
+            run(graph, handlers={"work": ok}, run_dir=tmp_path / "r")
+        finally:
+            os._exit(0)
+    question = tmp_path / "r/gate/question.json"
+    wait_for("the question is put", question.exists)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    body = json.loads(question.read_text())
+    question.write_text(json.dumps({**body, "asked_at": body["asked_at"] - 60}))
+    assert run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).completed_nodes[-2:] == ["ship", "x"]
+
+
+def test_a_gate_that_waits_hears_the_answer_while_others_work(tmp_path: Path) -> None:
+    """Its branch goes on before the other has ended: the other waits for that."""
+    graph = f"""digraph {{ {ENDS} fan [shape=component]; gate [shape=hexagon]; after [type=after]; other [type=other]
+        j [shape=tripleoctagon]; start -> fan; fan -> gate; gate -> after [label=Go]; after -> j
+        fan -> other -> j; j -> x }}"""
+    answered = threading.Event()
+
+    def other(call: Call) -> Outcome:
+        assert call.run.directory
+        path = wait_for("the gate asks", lambda: next(call.run.directory.glob("gate*/question.json"), None))
+        answer = answer_file(call.run.directory, json.loads(path.read_text())["id"])
+        answer.parent.mkdir()
+        answer.write_text("go")
+        assert answered.wait(60)
+        return Outcome("success")
+
+    def after(_call: Call) -> Outcome:
+        answered.set()
+        return Outcome("success")
+
+    assert run(graph, handlers={"other": other, "after": after}, run_dir=tmp_path / "r").status == "success"
+
+
+def test_options_have_keys_of_their_own() -> None:
+    graph = GATE.replace('label="Fix"', 'label="Adjust"').replace("ship -> x", "ship -> x; gate -> x")
+    asked: list[Question] = []
+    run(graph, handlers={"work": ok}, answerer=lambda question: asked.append(question) or "x")
+    assert [(one.key, one.label) for one in asked[0].options] == [("A", "Approve"), ("2", "Adjust"), ("X", "x")]
+
+
+def test_free_text_goes_into_the_context() -> None:
+    graph = f'digraph {{ {ENDS} gate [shape=hexagon, "human.type"=free_text]; start -> gate -> x }}'
+    result = run(graph, answerer=["as you like"])
+    assert (result.status, result.context["human.gate.text"]) == ("success", "as you like")
+
+
+# ---- wait.signal -----------------------------------------------------------------------------------------------------
+
+
+def test_a_signal_is_taken_by_one_visit(tmp_path: Path) -> None:
+    graph = f"""digraph {{ {ENDS} s [type="wait.signal", signal=deployed]; t [type="wait.signal", signal=deployed]
+        start -> s -> t -> x }}"""
+    assert run(graph, run_dir=tmp_path / "r").status == "waiting"
+    path = signal_file(tmp_path / "r", "deployed")
+    path.parent.mkdir()
+    path.write_text('{"version": 7}')
+    waiting = run(run_dir=tmp_path / "r", resume=True)
+    assert (waiting.status, waiting.context["signal.deployed"]) == ("waiting", {"version": 7})
+    path.write_text("")
+    assert run(run_dir=tmp_path / "r", resume=True).context["signal.deployed"] is True
+
+
+def test_a_signal_may_come_too_late(tmp_path: Path) -> None:
+    graph = f'digraph {{ {ENDS} s [type="wait.signal", timeout=50ms]; start -> s -> x }}'
+    assert run(graph, run_dir=tmp_path / "r").reason == "the signal s did not come in time"
+
+
+# ---- pipelines within pipelines --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outer(tmp_path: Path) -> Path:
+    (tmp_path / "inner.dot").write_text(f"digraph inner {{ {ENDS} i [type=work]; start -> i -> x }}")
+    path = tmp_path / "outer.dot"
+    path.write_text(f"""digraph outer {{ {ENDS} sub [type=subgraph, graph_ref="inner.dot", "var.who"=me]
+        start -> sub -> x }}""")
+    return path
+
+
+def test_a_subgraph_is_one_node(outer: Path, tmp_path: Path) -> None:
+    def work(call: Call) -> Outcome:
+        assert (call.context["who"], call.context["given"]) == ("me", 1)
+        return Outcome("success", context_updates={"made": 2})
+
+    result = run(outer, initial={"given": 1}, handlers={"work": work}, run_dir=tmp_path / "r")
+    assert (result.completed_nodes, result.context["made"]) == (["start", "sub", "x"], 2)
+    assert "who" not in result.context or result.context["who"] == "me"
+    assert (tmp_path / "r/children/sub#1.0/checkpoint.json").is_file()
+
+
+def test_a_subgraph_that_fails_fails_its_node_with_the_reason(outer: Path) -> None:
+    result = run(outer, handlers={"work": lambda _call: Outcome("fail", failure_reason="red")})
+    assert result.reason == "its pipeline failed: red"
+
+
+def test_a_gate_within_a_subgraph_makes_both_wait(outer: Path, tmp_path: Path) -> None:
+    (tmp_path / "inner.dot").write_text(GATE)
+    waiting = run(outer, handlers={"work": ok}, run_dir=tmp_path / "r")
+    assert waiting.status == "waiting"
+    assert "children" in waiting.how
+    result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok}, answerer={"gate": "ship"})
+    assert result.completed_nodes == ["start", "sub", "x"]
+
+
+def test_a_pipeline_that_runs_itself_is_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "self.dot"
+    path.write_text(f'digraph {{ {ENDS} sub [type=subgraph, graph_ref="self.dot"]; start -> sub -> x }}')
+    result = run(path)
+    assert result.status == "fail"
+    assert f"{MAX_DEPTH} deep at most" in result.reason
+
+
+@pytest.mark.parametrize(("attrs", "said"), [("", "names no pipeline"), ('graph_ref="no.dot"', "there is no"),
+                                             ('graph_ref="bad.dot"', "bad.dot")])
+def test_a_subgraph_without_a_sound_file_fails_in_one_line(attrs: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.dot").write_text("graph {")
+    path = tmp_path / "p.dot"
+    path.write_text(f"digraph {{ {ENDS} sub [type=subgraph, {attrs}]; start -> sub -> x }}".replace(", ]", "]"))
+    result = run(path)
+    assert said in result.reason
+    assert "\n" not in result.reason
+
+
+MANAGED = f"""digraph outer {{ "stack.child_dotfile"="inner.dot"; {ENDS}
+    m [shape=house, prompt="Hurry up", "manager.poll_interval"=20ms ATTRS]; start -> m -> x }}"""
+
+
+def managed(attrs: str, tmp_path: Path, work: Any, inner: str = "i [type=work]; start -> i -> x") -> RunResult:
+    (tmp_path / "inner.dot").write_text(f"digraph inner {{ {ENDS} {inner} }}")
+    path = tmp_path / "outer.dot"
+    path.write_text(MANAGED.replace(" ATTRS", attrs and f", {attrs}"))
+    return run(path, handlers={"work": work}, run_dir=tmp_path / "r")
+
+
+def test_a_manager_ends_with_its_child(tmp_path: Path) -> None:
+    result = managed("", tmp_path, ok)
+    assert (result.status, result.context["stack.child.status"]) == ("success", "completed")
+    assert result.context["stack.child.outcome"] == "success"
+
+
+def test_a_manager_fails_with_its_child(tmp_path: Path) -> None:
+    result = managed("", tmp_path, lambda _call: Outcome("fail", failure_reason="red"))
+    assert (result.status, result.reason) == ("fail", "its pipeline failed: red")
+
+
+def test_a_manager_stops_its_child_when_its_condition_holds(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    async def work(call: Call) -> Outcome:
+        if call.node.id == "i":
+            return Outcome("success")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(call.node.id)
+        return Outcome("success")
+
+    result = managed('"manager.stop_condition"="context.stack.child.completed>=2"', tmp_path, work,
+                     "i [type=work]; k [type=work]; start -> i -> k -> x")
+    assert result.status == "success"
+    assert ended == ["k"]
+
+
+def test_a_manager_looks_so_often_and_no_more(tmp_path: Path) -> None:
+    async def work(_call: Call) -> Outcome:
+        await asyncio.sleep(60)
+        return Outcome("success")
+
+    result = managed('"manager.max_cycles"=3', tmp_path, work)
+    assert result.reason == "the child of m was not done after 3 cycles"
+
+
+def test_a_manager_steers_the_next_agent_of_its_child(tmp_path: Path) -> None:
+    prompts: list[str] = []
+    (tmp_path / "inner.dot").write_text(f"""digraph inner {{ {ENDS} w [type=work]; a [prompt=build]
+        start -> w -> a -> x }}""")
+    path = tmp_path / "outer.dot"
+    path.write_text(MANAGED.replace(" ATTRS", ', "manager.actions"="observe,steer,wait", "manager.steer_cooldown"=1h'))
+
+    async def work(call: Call) -> Outcome:
+        assert call.run.directory
+        while not (call.run.directory / "intervention.md").exists():
+            await asyncio.sleep(0.005)
+        return Outcome("success")
+
+    def agent(call: Call) -> str:
+        prompts.append(call.text)
+        return "done"
+
+    assert run(path, handlers={"work": work}, agent=agent, run_dir=tmp_path / "r").status == "success"
+    assert prompts[0].startswith("Hurry up")
+    assert prompts[0].endswith("build")
+
+
+# ---- codergen --------------------------------------------------------------------------------------------------------
+
+
+def test_nodes_of_a_thread_share_a_session_and_others_are_told_what_happened(tmp_path: Path) -> None:
+    graph = f"""digraph {{ goal=Greet; {ENDS} a [prompt=plan, fidelity=full, thread_id=t]; b [prompt=build]
+        c [prompt=check, fidelity=full, thread_id=t]; d [prompt=tell]; start -> a -> b -> c
+        c -> d [fidelity="summary:high"]; d -> x }}"""
+    seen: list[tuple[str, str, str | None, str]] = []
+
+    async def agent(call: Call) -> str:
+        assert call.carried
+        seen.append((call.node.id, call.carried.fidelity, call.session, call.text))
+        call.session = call.session or f"session-of-{call.carried.thread}"
+        return f"did {call.node.id}"
+
+    assert run(graph, agent=agent, run_dir=tmp_path / "r").status == "success"
+    assert [one[:3] for one in seen] == [("a", "full", None), ("b", "compact", None), ("c", "full", "session-of-t"),
+                                         ("d", "summary:high", None)]
+    assert seen[0][3] == "plan"
+    assert "Goal: Greet" in seen[1][3]
+    assert "- a: success (did a)" in seen[1][3]
+    assert seen[2][3] == "check"
+    assert "last_response: did c" in seen[3][3]
+
+
+def test_a_resumed_run_tells_at_length_what_a_lost_session_knew(tmp_path: Path) -> None:
+    graph = f"""digraph {{ {ENDS} node [fidelity=full, thread_id=t]; a [prompt=plan]; b [prompt=build]; c [prompt=check]
+        start -> a -> b -> c -> x }}"""
+    texts: dict[str, str] = {}
+
+    def agent(call: Call) -> str:
+        if call.node.id == "b" and call.attempt == 1:
+            raise KeyboardInterrupt
+        texts[call.node.id] = call.text
+        return f"did {call.node.id}"
+
+    async def interrupted(call: Call) -> str:
+        return agent(call)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(graph, agent=interrupted, run_dir=tmp_path / "r")
+    assert run(run_dir=tmp_path / "r", resume=True, agent=agent).status == "success"
+    assert "- a: success" in texts["b"]
+    assert "the attempt before was interrupted" in texts["b"]
+    assert texts["c"] == "check"
+
+
+@pytest.mark.parametrize(("said", "status"), [
+    ("text", "success"), (Outcome("partial_success"), "partial_success"), ({"outcome": "fail"}, "fail"), (None, "fail"),
+    (7, "fail"),
+])
+def test_what_an_agent_may_say(said: Any, status: str) -> None:
+    graph = f"digraph {{ {ENDS} a [prompt=do]; start -> a -> x }}"
+    assert run(graph, agent=lambda _call: said).node_outcomes["a"].status == status
+
+
+def test_an_agent_may_write_how_it_went(tmp_path: Path) -> None:
+    def agent(call: Call) -> str:
+        assert call.folder
+        (call.folder / "said.json").write_text('{"outcome": "fail", "failure_reason": "cannot"}')
+        return "I tried"
+
+    graph = f"digraph {{ {ENDS} a [prompt=do]; start -> a -> x }}"
+    result = run(graph, agent=agent, run_dir=tmp_path / "r")
+    assert result.reason == "cannot"
+    assert (tmp_path / "r/a/response.md").read_text() == "I tried"
+
+
+# ---- registry and artifacts ------------------------------------------------------------------------------------------
+
+
+def test_packages_may_offer_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name, value = "offered.kind", "somewhere:Handler"
+
+        def load(self) -> Any:
+            return Offered
+
+    class Offered:
+        def __call__(self, _call: Call) -> str:
+            return "ok"
+
+    class Broken(Point):
+        def load(self) -> Any:
+            raise ImportError("no such thing")
+
+    from garrison.pipeline.handlers import registry
+
+    monkeypatch.setattr(registry, "_offered", {})
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Point()] if group == registry.GROUP else [])
+    assert run(f'digraph {{ {ENDS} a [type="offered.kind"]; start -> a -> x }}').status == "success"
+    assert "offered.kind" in Registry().names()
+    monkeypatch.setattr(registry, "_offered", {})
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Broken()])
+    with pytest.raises(UsageError, match="cannot be loaded: no such thing"):
+        parse_and_check()
+
+
+def parse_and_check() -> None:
+    Registry().check(parse(f"digraph {{ {ENDS} a [type=any]; start -> a -> x }}"))
+
+
+def test_artifacts_are_files_when_they_are_large(tmp_path: Path) -> None:
+    store = Artifacts(tmp_path / "artifacts")
+    large = {"text": "x" * THRESHOLD}
+    assert not store.store("small", "a note", [1, 2]).is_file_backed
+    assert store.store("build/log#1", "the log", large).is_file_backed
+    assert (store.retrieve("small"), store.retrieve("build/log#1")) == ([1, 2], large)
+    again = Artifacts(tmp_path / "artifacts")
+    assert [info.id for info in again.list()] == ["build/log#1"]
+    assert again.retrieve("build/log#1") == large
+    again.clear()
+    assert not again.has("build/log#1")
+    with pytest.raises(NotFound):
+        again.retrieve("build/log#1")
+    for bad in ("../up", "", "a b"):
+        with pytest.raises(UsageError):
+            store.store(bad, "", 1)
+    with pytest.raises(UsageError):
+        store.store("bad", "", object())
+
+
+def test_a_handler_may_keep_artifacts_and_tell_events(tmp_path: Path) -> None:
+    def work(call: Call) -> Outcome:
+        assert call.run.artifacts
+        call.run.artifacts.store("report", "the report", "x" * THRESHOLD)
+        call.emit("ReportWritten", pages=3)
+        return Outcome("success")
+
+    events: list[Event] = []
+    run(f"digraph {{ {ENDS} a [type=work]; start -> a -> x }}", handlers={"work": work}, run_dir=tmp_path / "r",
+        on_event=events.append)
+    assert (tmp_path / "r/artifacts/report.json").stat().st_size > THRESHOLD
+    assert [event.data["pages"] for event in events if event.kind == "ReportWritten"] == [3]
+    assert time.time() > 0

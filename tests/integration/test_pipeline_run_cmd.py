@@ -1,0 +1,264 @@
+"""`garrison pipeline run`, `resume`, `fork`, `answer`, `signal`, `handlers`, `parse`, `status` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from garrison.cli.main import garrison
+from garrison.cli.main import run as run_command
+from garrison.errors import NotFound, Refused, UsageError
+from garrison.pipeline.run_files import RunFolder
+from support import PROGRAM
+
+ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
+LOOP = f"""digraph Loop {{ goal="Make it work"; {ENDS}
+    make [prompt="do $goal"]; test [prompt=test]; ok [shape=diamond]
+    start -> make -> test -> ok; ok -> x [condition="outcome=success"]; ok -> make [condition="outcome=fail"] }}"""
+GATE = f"""digraph Gate {{ {ENDS} build [shape=parallelogram, tool_command="echo built"]; gate [shape=hexagon, label="Ship?"]
+    fix [shape=parallelogram, tool_command="echo fixed"]
+    start -> build -> gate; gate -> x [label="[A] Approve"]; gate -> fix [label="[F] Fix"]; fix -> gate }}"""
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    monkeypatch.setenv("GARRISON_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)
+
+    def invoke(*words: object, fails: type[Exception] | None = None) -> Result:
+        result = CliRunner().invoke(garrison, ["pipeline", *map(str, words)])
+        if fails is None:
+            assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        else:
+            assert isinstance(result.exception, fails), result.exception
+            assert "\n" not in str(result.exception)
+        return result
+
+    return invoke
+
+
+@pytest.fixture
+def loop(tmp_path: Path) -> Path:
+    path = tmp_path / "loop.dot"
+    path.write_text(LOOP)
+    return path
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    path = tmp_path / "gate.dot"
+    path.write_text(GATE)
+    return path
+
+
+def only_run(tmp_path: Path) -> str:
+    found = [path.name for path in (tmp_path / "home/pipelines").iterdir()]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_simulation_tries_the_flow(call: Call, loop: Path) -> None:
+    result = call("run", loop, "--simulate", "--outcome", "test=fail:2", "--json")
+    assert result.exit_code == 0
+    body = json.loads(result.stdout)
+    assert {"status", "reason", "completed_nodes", "node_outcomes", "steps", "context"} <= body.keys()
+    assert body["completed_nodes"] == ["start", *["make", "test", "ok"] * 3, "x"]
+    assert (body["status"], body["node_outcomes"]["test"], body["context"]["graph.goal"]) == (
+        "success", "success", "Make it work")
+
+
+def test_a_simulation_that_fails_and_one_that_is_stuck(call: Call, loop: Path) -> None:
+    assert call("run", loop, "--simulate", "--outcome", "make=fail").exit_code == 1
+    result = call("run", loop, "--simulate", "--outcome", "test=fail", "--json")
+    assert (result.exit_code, json.loads(result.stdout)["reason"]) == (1, "stuck_cycle")
+
+
+def test_a_simulated_gate_takes_the_answer_it_is_given(call: Call, gate: Path) -> None:
+    first = json.loads(call("run", gate, "--simulate", "--json").stdout)
+    other = json.loads(call("run", gate, "--simulate", "--json", "--answer", "gate=Fix", "--max-steps", 7).stdout)
+    assert first["completed_nodes"] == ["start", "build", "gate", "x"]
+    assert (other["reason"], other["completed_nodes"][3]) == ("max_steps_exceeded", "fix")
+
+
+def test_values_are_set_as_numbers_words_and_objects(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "c.dot"
+    path.write_text(f'digraph {{ {ENDS} a [prompt=a]; start -> a; a -> x [condition="context.n>2"]; a -> x2; '
+                    "x2 [shape=Msquare] }")
+    result = call("run", path, "--simulate", "--json", "--set", "context.n=3", "--set", "who=me", "--set",
+                  'list=[1, "b"]', "--set", "nan=NaN", "--set", "empty=")
+    body = json.loads(result.stdout)
+    assert body["completed_nodes"][-1] == "x"
+    assert [body["context"][key] for key in ("n", "who", "list", "nan", "empty")] == [3, "me", [1, "b"], "NaN", ""]
+
+
+def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Path, tmp_path: Path) -> None:
+    waiting = call("run", gate)
+    assert waiting.exit_code == 3
+    run = only_run(tmp_path)
+    assert "Ship?" in waiting.stdout
+    assert f"garrison pipeline answer {tmp_path}/home/pipelines/{run} gate LABEL" in waiting.stderr
+    status = call("status", run)
+    assert "gate asks: Ship? ([A] Approve, [F] Fix)" in status.stderr
+    assert json.loads(call("status", run, "--json").stdout)["questions"]["gate"]["options"][0]["key"] == "A"
+    assert 'gate [shape=hexagon, label="Ship?", status=active, visits=1]' in call("status", run, "--dot").stdout
+    call("answer", run, "gate", "perhaps", fails=UsageError)
+    call("answer", run, "build", "A", fails=NotFound)
+    assert "go on with: garrison pipeline resume" in call("answer", run, "gate", "fix").stderr
+    assert call("resume", run).exit_code == 3
+    call("answer", run, "gate", "a")
+    done = call("resume", run, "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["completed_nodes"] == ["start", "build", "gate", "fix", "gate", "x"]
+    assert call("resume", run).exit_code == 0
+
+
+def test_answers_may_be_given_beforehand(call: Call, gate: Path) -> None:
+    assert call("run", gate, "--answer", "gate=A").exit_code == 0
+    assert call("run", gate, "--auto-approve").exit_code == 0
+
+
+def test_a_signal_lets_a_run_go_on(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "s.dot"
+    path.write_text(f'digraph {{ {ENDS} s [type="wait.signal", signal=go]; start -> s -> x }}')
+    assert call("run", path, "--run-dir", tmp_path / "r").exit_code == 3
+    call("signal", tmp_path / "r", "go", "--data", '{"n": 1}')
+    body = json.loads(call("resume", tmp_path / "r", "--json").stdout)
+    assert (body["status"], body["context"]["signal.go"]) == ("success", {"n": 1})
+
+
+def test_more_steps_go_on_where_the_budget_ended(call: Call, loop: Path, tmp_path: Path) -> None:
+    stopped = call("run", loop, "--simulate", "--outcome", "test=fail:2", "--max-steps", 5)
+    assert stopped.exit_code == 1
+    assert "max_steps_exceeded" in stopped.stdout
+    run = only_run(tmp_path)
+    assert f"resume {tmp_path}/home/pipelines/{run} --max-steps 10" in stopped.stderr
+    body = json.loads(call("resume", run, "--max-steps", 50, "--json").stdout)
+    assert body["completed_nodes"] == ["start", *["make", "test", "ok"] * 3, "x"]
+
+
+def test_a_failed_run_is_taken_up_again_when_asked(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "t.dot"
+    path.write_text(f'digraph {{ {ENDS} t [shape=parallelogram, tool_command="cat wanted"]; start -> t -> x }}')
+    failed = call("run", path)
+    assert failed.exit_code == 1
+    assert "No such file" in failed.stdout
+    run = only_run(tmp_path)
+    (tmp_path / "wanted").write_text("here")
+    assert call("resume", run).exit_code == 1
+    again = call("resume", run, "--again", "--json")
+    assert (again.exit_code, json.loads(again.stdout)["context"]["tool.output"]) == (0, "here")
+
+
+def test_a_changed_file_is_refused_unless_it_is_said_what_counts(call: Call, gate: Path, tmp_path: Path) -> None:
+    call("run", gate, "--run-dir", tmp_path / "r")
+    gate.write_text(GATE.replace("gate -> x [", "gate -> more [").replace("fix -> gate", "fix -> gate; more -> x; "
+                    'more [shape=parallelogram, tool_command="echo more"]'))
+    call("resume", tmp_path / "r", fails=Refused)
+    assert call("resume", tmp_path / "r", "--as-begun").exit_code == 3
+    body = json.loads(call("resume", tmp_path / "r", "--changed-graph", "--answer", "gate=A", "--json").stdout)
+    assert body["completed_nodes"] == ["start", "build", "gate", "more", "x"]
+
+
+def test_a_fork_begins_again_at_an_earlier_point(call: Call, loop: Path, tmp_path: Path) -> None:
+    call("run", loop, "--simulate", "--outcome", "test=fail:1", "--run-dir", tmp_path / "r")
+    forked = json.loads(call("fork", tmp_path / "r", "--at", "test", "--visit", 1, "--set", "why=curious", "--run-dir",
+                             tmp_path / "f", "--json").stdout)
+    assert (forked["at"], forked["visit"]) == ("test", 1)
+    body = json.loads(call("resume", tmp_path / "f", "--json").stdout)
+    assert body["completed_nodes"] == ["start", *["make", "test", "ok"] * 2, "x"]
+    assert body["context"]["why"] == "curious"
+    assert json.loads((tmp_path / "f/manifest.json").read_text())["forked"] == "r at test, visit 1"
+    call("fork", tmp_path / "r", "--at", "test", "--visit", 9, fails=NotFound)
+    call("fork", tmp_path / "r", "--at", "nowhere", fails=NotFound)
+    call("fork", tmp_path / "r", "--at", "ok", fails=Refused)
+    last = json.loads(call("fork", tmp_path / "r", "--at", "make", "--json").stdout)
+    assert last["visit"] == 2
+
+
+@pytest.mark.parametrize(("words", "error", "said"), [
+    (("--outcome", "test=fail"), UsageError, "--outcome is for --simulate"),
+    (("--simulate", "--outcome", "tset=fail"), UsageError, "'tset', which is no node"),
+    (("--simulate", "--outcome", "test=splendid"), UsageError, "NODE=STATUS[:TIMES]"),
+    (("--simulate", "--outcome", "test=fail:0"), UsageError, "NODE=STATUS[:TIMES]"),
+    (("--simulate", "--answer", "nothing"), UsageError, "is not GATE=LABEL"),
+    (("--simulate", "--answer", "gate=A"), UsageError, "is no node of the graph"),
+    (("--simulate", "--set", "n"), UsageError, "is not KEY=VALUE"),
+    (("--agent", "nobody"), UsageError, "no agent 'nobody'"),
+    ((), UsageError, "node make has no command=, and its agent is command"),
+])
+def test_a_wrong_call_is_told_so_and_leaves_nothing(words: tuple[str, ...], error: type[Exception], said: str,
+                                                    call: Call, loop: Path, tmp_path: Path) -> None:
+    result = call("run", loop, *words, fails=error)
+    assert said in str(result.exception)
+    assert not (tmp_path / "home/pipelines").exists()
+
+
+@pytest.mark.parametrize("words", [("resume", "nowhere"), ("answer", "nowhere", "a", "b"), ("signal", "nowhere", "s"),
+                                   ("fork", "nowhere", "--at", "a")])
+def test_a_run_that_is_not_there(words: tuple[str, ...], call: Call) -> None:
+    assert "garrison pipeline run FILE" in str(call(*words, fails=NotFound).exception)
+
+
+def test_the_command_agent_does_codergen_nodes(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "w.dot"
+    path.write_text(f"""digraph {{ {ENDS}
+        a [prompt="write it", command="cat $GARRISON_PROMPT_FILE > wrote; echo done"]
+        b [prompt=judge, agent=scripted]
+        start -> a -> b -> x }}""")
+    (tmp_path / "tree").mkdir()
+    body = json.loads(call("run", path, "--run-dir", tmp_path / "r", "--tree", tmp_path / "tree", "--json").stdout)
+    assert body["node_outcomes"]["a"] == "success"
+    assert (tmp_path / "tree/wrote").read_text() == "write it\n"
+    assert (tmp_path / "r/a/response.md").read_text() == "done"
+    assert (tmp_path / "tree/scripted/b.txt").exists() or body["reason"]
+
+
+def test_handlers_and_parse(call: Call, loop: Path) -> None:
+    found = {one["type"]: one for one in json.loads(call("handlers", "--json").stdout)}
+    assert found["wait.human"]["shapes"] == ["hexagon"]
+    assert found["parallel"]["from"] == "engine"
+    assert "codergen" in call("handlers").stdout
+    assert call("parse", loop).stdout == "Loop: 5 nodes, 5 edges\n"
+    assert json.loads(call("parse", loop, "--json").stdout)["attrs"]["goal"] == "Make it work"
+    assert call("parse", loop, "--dot").stdout.startswith("digraph Loop {")
+
+
+def test_from_outside_nothing_but_one_object_is_on_stdout(gate: Path, tmp_path: Path) -> None:
+    def outside(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*PROGRAM, "pipeline", *words, "--home", str(tmp_path / "home")], capture_output=True,
+                              text=True, check=False, stdin=subprocess.DEVNULL, cwd=tmp_path)
+
+    done = outside("run", str(gate), "--json", "--answer", "gate=Approve")
+    assert (done.returncode, json.loads(done.stdout)["status"], done.stderr) == (0, "success", "")
+    gate.write_text("digraph {")
+    broken = outside("run", str(gate), "--json")
+    assert (broken.returncode, broken.stdout) == (1, "")
+    assert broken.stderr.startswith(f"garrison: {gate}:1:")
+    assert broken.stderr.count("\n") == 1
+
+
+def test_an_error_of_a_person_has_its_exit_code(loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GARRISON_HOME", str(tmp_path))
+    assert run_command(garrison, ["pipeline", "run", str(loop), "--outcome", "a=fail"]) == 2
+    assert run_command(garrison, ["pipeline", "run", str(tmp_path / "no.dot")]) == 1
+
+
+def test_a_run_that_somebody_else_has_in_hand(call: Call, gate: Path, tmp_path: Path) -> None:
+    from garrison.records.life import LifeLock
+
+    call("run", gate, "--run-dir", tmp_path / "r")
+    folder: Any = RunFolder(tmp_path / "r")
+    lock = LifeLock.try_take(folder.lock)
+    assert lock
+    assert "another process runs" in str(call("resume", tmp_path / "r", fails=Refused).exception)
+    assert call("answer", tmp_path / "r", "gate", "A").stderr == "gate is answered\n"
+    lock.release()

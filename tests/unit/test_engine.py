@@ -1,0 +1,497 @@
+"""`garrison.pipeline.run` as a program uses it: handlers, context, retries, branches, refusals, resume."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.errors import Refused, UsageError
+from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
+from garrison.pipeline.handlers.call import Waiting
+from garrison.pipeline.run_files import BEGUN, RunFolder, packed, read_run, unpacked
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
+LINE = f"digraph line {{ {ENDS} a [type=work]; b [type=work]; start -> a -> b -> x }}"
+LOOP = f"""digraph loop {{ max_steps=200 {ENDS} a [type=work]; c [shape=diamond];
+    start -> a -> c; c -> x [condition="context.n>=5"]; c -> a [condition="context.n<5"] }}"""
+BRANCHES = f"""digraph branches {{ {ENDS} fan [shape=component]; l [type=work]; r [type=work]; j [shape=tripleoctagon];
+    start -> fan; fan -> l; fan -> r; l -> j; r -> j; j -> x }}"""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries follow at once; how long they wait is tested with the policy."""
+    monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)
+
+
+def ok(call: Call) -> Outcome:
+    return Outcome("success", context_updates={f"seen.{call.node.id}": call.visit})
+
+
+def counting(call: Call) -> Outcome:
+    return Outcome("success", context_updates={"n": call.context.get("n", 0) + 1})
+
+
+def test_importing_the_room_loads_neither_the_engine_nor_lark() -> None:
+    dear = "{'lark', 'asyncio', 'garrison.pipeline.engine'}"
+    code = f"import sys, garrison.pipeline; print(sorted({dear} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_graph_in_memory() -> None:
+    result = run(LINE, initial={"ticket": 42}, handlers={"work": ok})
+    assert (result.status, result.reason) == ("success", "")
+    assert result.completed_nodes == ["start", "a", "b", "x"]
+    assert result.node_outcomes["a"] == Outcome("success", context_updates={"seen.a": 1})
+    assert (result.context["ticket"], result.context["seen.b"]) == (42, 1)
+    told = json.loads(json.dumps(result.to_data()))
+    assert told["node_outcomes"] == dict.fromkeys(("start", "a", "b", "x"), "success")
+
+
+@pytest.mark.parametrize("given", ["graph", "path", "name"])
+def test_a_graph_may_be_given_as_graph_path_or_name(given: str, tmp_path: Path) -> None:
+    path = tmp_path / "line.dot"
+    path.write_text(LINE)
+    graph: Any = {"graph": parse(LINE), "path": path, "name": str(path)}[given]
+    assert run(graph, handlers={"work": ok}).status == "success"
+
+
+def test_plain_async_and_object_handlers() -> None:
+    async def later(_call: Call) -> Outcome:
+        await asyncio.sleep(0)
+        return Outcome("success")
+
+    class Deploy:
+        def execute(self, _call: Call) -> str:
+            return "passed"
+
+    graph = f"digraph {{ {ENDS} a [type=plain]; b [type=later]; c [type=deploy]; start -> a -> b -> c -> x }}"
+    result = run(graph, handlers={"plain": lambda _call: {"outcome": "ok", "context_updates": {"k": [1]}},
+                                  "later": later, "deploy": Deploy()})
+    assert result.status == "success"
+    assert result.context["k"] == [1]
+
+
+def test_run_works_within_a_running_loop_and_run_async_beside_others() -> None:
+    async def main() -> tuple[RunResult, RunResult, RunResult]:
+        inner = run(LINE, handlers={"work": ok})
+        return inner, *await asyncio.gather(run_async(LINE, handlers={"work": ok}), run_async(LOOP, handlers={
+            "work": counting}))
+
+    assert [result.status for result in asyncio.run(main())] == ["success"] * 3
+
+
+def test_a_handler_sees_what_earlier_ones_wrote_and_cannot_write_it() -> None:
+    def reader(call: Call) -> Outcome:
+        with pytest.raises(TypeError):
+            call.context["mine"] = 1  # type: ignore[index]
+        return Outcome("success", context_updates={"path": [*call.context.get("path", []), call.node.id]})
+
+    assert run(LINE, handlers={"work": reader}).context["path"] == ["a", "b"]
+
+
+def test_what_a_handler_changes_after_it_returned_is_not_the_runs() -> None:
+    kept: list[list[int]] = []
+
+    def keeps(_call: Call) -> Outcome:
+        kept.append([1])
+        return Outcome("success", context_updates={"list": kept[-1]})
+
+    def changes(call: Call) -> Outcome:
+        kept[0].append(2)
+        return Outcome("success" if call.context["list"] == [1] else "fail")
+
+    graph = f"digraph {{ {ENDS} a [type=keeps]; b [type=changes]; start -> a -> b -> x }}"
+    assert run(graph, handlers={"keeps": keeps, "changes": changes}).status == "success"
+
+
+@pytest.mark.parametrize(("value", "said"), [(object(), "object"), ({1, 2}, "set"), (float("nan"), "float"),
+                                             ((1, 2), "tuple"), ({1: 2}, "dict")])
+def test_a_context_value_that_is_no_json_fails_the_node_with_its_key(value: object, said: str) -> None:
+    result = run(LINE, handlers={"work": lambda _call: Outcome("success", context_updates={"bad": value})})
+    assert result.status == "fail"
+    assert "'bad'" in result.reason
+    assert said in result.reason
+    with pytest.raises(UsageError, match=r"initial.*'bad'"):
+        run(LINE, initial={"bad": value}, handlers={"work": ok})
+
+
+@pytest.mark.parametrize(("raised", "tries"), [(TypeError("no"), 1), (KeyError("k"), 1), (RuntimeError("busy"), 3),
+                                               (SystemExit(3), 3)])
+def test_what_a_handler_raises_is_a_failure_and_an_error_of_programming_is_not_retried(
+        raised: BaseException, tries: int) -> None:
+    calls = []
+
+    def work(call: Call) -> Outcome:
+        calls.append(call.attempt)
+        raise raised
+
+    graph = f"digraph {{ {ENDS} a [type=work, max_retries=2]; start -> a -> x }}"
+    for way in (run, lambda *given, **options: asyncio.run(run_async(*given, **options))):
+        own = way(graph, handlers={"work": work})
+        assert own.status == "fail"
+        assert type(raised).__name__ in own.reason
+        assert calls == list(range(1, tries + 1))
+        calls.clear()
+
+
+@pytest.mark.parametrize("returned", [3.5, "splendid", b"success"])
+def test_a_handler_that_returns_nonsense_has_failed(returned: object) -> None:
+    result = run(LINE, handlers={"work": lambda _call: returned})
+    assert result.status == "fail"
+    assert "return an Outcome" in result.reason
+
+
+def test_a_retry_knows_why() -> None:
+    reasons = []
+
+    def work(call: Call) -> Outcome:
+        reasons.append((call.attempt, call.place.reason))
+        return Outcome("fail" if call.attempt < 3 else "success", failure_reason=f"no {call.attempt}")
+
+    graph = f"digraph {{ {ENDS} a [type=work, max_retries=3]; start -> a -> x }}"
+    assert run(graph, handlers={"work": work}).status == "success"
+    assert reasons == [(1, ""), (2, "no 1"), (3, "no 2")]
+
+
+def test_a_node_has_a_time_limit_whatever_its_handler_is() -> None:
+    async def slow(_call: Call) -> None:
+        await asyncio.sleep(60)
+
+    released = threading.Event()
+    graph = f"digraph {{ {ENDS} a [type=work, timeout=50ms]; start -> a -> x }}"
+    for handler in (slow, lambda _call: released.wait(60)):
+        result = run(graph, handlers={"work": handler})
+        assert (result.status, result.reason) == ("fail", "timed out after 0.05 s")
+    released.set()
+
+
+def test_a_handlers_own_timeout_is_no_time_limit() -> None:
+    def work(_call: Call) -> None:
+        raise TimeoutError("the server")
+
+    graph = f"digraph {{ {ENDS} a [type=work, timeout=60s]; start -> a -> x }}"
+    assert run(graph, handlers={"work": work}).reason == "TimeoutError: the server"
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_branches_run_at_once(kind: str) -> None:
+    """Each branch waits until the other has begun: one after the other they would wait for ever."""
+    meeting = threading.Barrier(2, timeout=60)
+
+    async def meets_async(call: Call) -> Outcome:
+        await asyncio.to_thread(meeting.wait)
+        return ok(call)
+
+    def meets(call: Call) -> Outcome:
+        meeting.wait()
+        return ok(call)
+
+    result = run(BRANCHES, handlers={"work": meets_async if kind == "async" else meets})
+    assert result.status == "success"
+    assert [one["status"] for one in result.context["parallel.results"]] == ["success", "success"]
+
+
+def test_the_losers_of_first_success_are_cancelled() -> None:
+    ended = []
+
+    async def work(call: Call) -> Outcome:
+        if call.node.id == "l":
+            return Outcome("success")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append(call.cancelled)
+            raise
+        return Outcome("success")
+
+    graph = BRANCHES.replace("fan [shape=component]", "fan [shape=component, join_policy=first_success]")
+    assert run(graph, handlers={"work": work}).status == "success"
+    assert ended == [True]
+
+
+def test_events_tell_the_story_in_order() -> None:
+    events: list[Event] = []
+    run(BRANCHES, handlers={"work": ok}, on_event=events.append)
+    kinds = [event.kind for event in events]
+    assert (kinds[0], kinds[-1]) == ("PipelineStarted", "PipelineFinished")
+    assert kinds.count("NodeStarted") == 2
+    assert {"ParallelBranchStarted", "ParallelBranchFinished", "EdgeFollowed"} <= set(kinds)
+    assert [event.node for event in events if event.kind == "NodeFinished"][-1] == "x"
+
+
+def test_two_runs_at_once_do_not_know_of_each_other(tmp_path: Path) -> None:
+    results: dict[int, RunResult] = {}
+
+    def one(number: int) -> None:
+        results[number] = run(LOOP, initial={"n": number}, handlers={"work": counting}, run_dir=tmp_path / str(number))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in (0, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: result.completed_nodes.count("a") for number, result in results.items()} == {0: 5, 3: 2}
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("graph", "said"), [
+    (f"digraph {{ {ENDS} a [type=wrok]; start -> a -> x }}", "node a has the type 'wrok'"),
+    (f"digraph {{ {ENDS} a [shape=box, prompt=do]; start -> a -> x }}", "node a is for an agent: no agent"),
+    (f"digraph {{ {ENDS} start -> x; x -> start }}", "start_no_incoming"),
+    (f'digraph {{ {ENDS} a [type=work]; start -> a; a -> x [condition="="] }}', "condition"),
+    (f"digraph {{ {ENDS} a [type=work, max_retries=many]; start -> a -> x }}", "max_retries=many"),
+])
+def test_what_cannot_be_run_is_refused_before_anything_runs(graph: str, said: str, tmp_path: Path) -> None:
+    calls: list[Call] = []
+    with pytest.raises((Refused, UsageError)) as caught:
+        run(graph, handlers={"work": calls.append}, run_dir=tmp_path / "r")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not calls
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_engines_own_types_cannot_be_taken() -> None:
+    with pytest.raises(UsageError, match="the engine itself does conditional"):
+        run(LINE, handlers={"conditional": ok})
+
+
+# ---- a run directory -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_directory_holds_everything(tmp_path: Path) -> None:
+    result = run(LINE, handlers={"work": ok}, run_dir=tmp_path / "r1")
+    folder = RunFolder(tmp_path / "r1")
+    checkpoint = json.loads(folder.checkpoint.read_text())
+    assert (checkpoint["status"], checkpoint["current_node"], checkpoint["next_nodes"]) == ("success", "x", [])
+    assert checkpoint["completed_nodes"] == result.completed_nodes
+    assert checkpoint["context"] == result.context
+    assert json.loads((folder.node("a") / "status.json").read_text())["outcome"] == "success"
+    assert json.loads(folder.manifest.read_text())["run"] == "r1"
+    kinds = [json.loads(line)["event"] for line in folder.events.read_text().splitlines()]
+    assert (kinds[0], kinds[-1], kinds.count("CheckpointSaved")) == ("PipelineStarted", "PipelineFinished", 2)
+    with pytest.raises(Refused, match="holds a run already"):
+        run(LINE, handlers={"work": ok}, run_dir=tmp_path / "r1")
+    assert run(run_dir=tmp_path / "r1", handlers={"work": ok}, resume=True) == result
+
+
+def interrupted(graph: str, directory: Path, at: Callable[[Call], bool], handler: Callable[[Call], Any]) -> None:
+    """A run that a person stops in the middle of a node."""
+
+    def work(call: Call) -> Any:
+        if at(call):
+            raise KeyboardInterrupt
+        return handler(call)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(graph, handlers={"work": work}, run_dir=directory)
+
+
+def test_resume_goes_on_in_the_middle_of_a_cycle(tmp_path: Path) -> None:
+    whole = run(LOOP, handlers={"work": counting})
+    interrupted(LOOP, tmp_path / "r", lambda call: call.visit == 4, counting)
+    seen = []
+
+    def watched(call: Call) -> Outcome:
+        seen.append((call.visit, call.attempt, call.context["n"]))
+        return counting(call)
+
+    result = run(run_dir=tmp_path / "r", handlers={"work": watched}, resume=True)
+    assert seen == [(4, 2, 3), (5, 1, 4)]
+    assert result.completed_nodes == whole.completed_nodes
+    assert result.context == whole.context
+
+
+def test_resume_runs_only_the_branch_that_was_at_work(tmp_path: Path) -> None:
+    done = []
+
+    async def work(call: Call) -> Outcome:
+        if call.node.id == "r":
+            while not done:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
+            raise KeyboardInterrupt
+        done.append(call.node.id)
+        return ok(call)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(BRANCHES, handlers={"work": work}, run_dir=tmp_path / "r")
+    again = []
+    result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": lambda call: again.append(
+        (call.node.id, call.attempt)) or ok(call)})
+    assert result.status == "success"
+    assert again == [("r", 2)]
+
+
+def test_what_has_side_effects_may_refuse_to_be_repeated(tmp_path: Path) -> None:
+    graph = LINE.replace("a [type=work]", "a [type=work, side_effecting=true, on_resume=fail]")
+    interrupted(graph, tmp_path / "r", lambda call: call.node.id == "a", ok)
+    result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok})
+    assert result.status == "fail"
+    assert "on_resume=fail" in result.reason
+    assert run(run_dir=tmp_path / "r", resume=True, again=True, handlers={"work": ok}).status == "success"
+
+
+def test_what_has_side_effects_may_ask_whether_to_be_repeated(tmp_path: Path) -> None:
+    graph = LINE.replace("a [type=work]", "a [type=work, side_effecting=true, on_resume=ask]")
+    for number, (answer, calls, status) in enumerate((("rerun", ["a", "b"], "success"), ("skip", ["b"], "success"),
+                                                      ("fail", [], "fail"))):
+        directory = tmp_path / str(number)
+        interrupted(graph, directory, lambda call: call.node.id == "a", ok)
+        again: list[str] = []
+
+        def work(call: Call, again: list[str] = again) -> Outcome:
+            again.append(call.node.id)
+            return ok(call)
+
+        asked = run(run_dir=directory, resume=True, handlers={"work": work})
+        assert (asked.status, again) == ("waiting", [])
+        assert "rerun" in asked.how
+        ended = run(run_dir=directory, resume=True, handlers={"work": work}, answerer={"a": answer})
+        assert (ended.status, again) == (status, calls)
+
+
+def test_a_step_budget_can_be_raised(tmp_path: Path) -> None:
+    stopped = run(LOOP, handlers={"work": counting}, run_dir=tmp_path / "r", max_steps=6)
+    assert (stopped.status, stopped.reason, stopped.steps) == ("fail", "max_steps_exceeded", 6)
+    same = run(run_dir=tmp_path / "r", handlers={"work": counting}, resume=True)
+    assert same.reason == "max_steps_exceeded"
+    more = run(run_dir=tmp_path / "r", handlers={"work": counting}, resume=True, max_steps=100)
+    assert more.completed_nodes == run(LOOP, handlers={"work": counting}).completed_nodes
+
+
+def test_a_run_has_a_time_limit_that_leaves_it_resumable(tmp_path: Path) -> None:
+    graph = LINE.replace("digraph line {", "digraph line { max_pipeline_duration=100ms")
+
+    async def slow(call: Call) -> Outcome:
+        await asyncio.sleep(60 if call.attempt == 1 and call.node.id == "b" else 0)
+        return ok(call)
+
+    stopped = run(graph, handlers={"work": slow}, run_dir=tmp_path / "r")
+    assert (stopped.status, stopped.resumable) == ("fail", "budget")
+    assert stopped.reason == "max_pipeline_duration_exceeded"
+    assert run(run_dir=tmp_path / "r", handlers={"work": slow}, resume=True).status == "success"
+
+
+def test_a_failed_run_is_taken_up_again_only_when_asked(tmp_path: Path) -> None:
+    failed = run(LINE, handlers={"work": lambda _call: "fail"}, run_dir=tmp_path / "r")
+    assert (failed.status, failed.resumable) == ("fail", "again")
+    assert run(run_dir=tmp_path / "r", handlers={"work": ok}, resume=True) == failed
+    assert run(run_dir=tmp_path / "r", handlers={"work": ok}, resume=True, again=True).status == "success"
+
+
+def test_a_changed_graph_is_refused_unless_asked_for(tmp_path: Path) -> None:
+    interrupted(LINE, tmp_path / "r", lambda call: call.node.id == "b", ok)
+    changed = LINE.replace("b -> x", "b -> c -> x; c [type=work]")
+    with pytest.raises(Refused, match="differs from the one"):
+        run(changed, run_dir=tmp_path / "r", resume=True, handlers={"work": ok})
+    without = LINE.replace("b [type=work]; ", "").replace("-> b ->", "->")
+    with pytest.raises(Refused, match="has no b any more"):
+        run(without, run_dir=tmp_path / "r", resume=True, changed_graph=True, handlers={"work": ok})
+    interrupted_again = [True]
+
+    def once(call: Call) -> Outcome:
+        if call.node.id == "c" and interrupted_again:
+            interrupted_again.clear()
+            raise KeyboardInterrupt
+        return ok(call)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(changed, run_dir=tmp_path / "r", resume=True, changed_graph=True, handlers={"work": once})
+    result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": once})
+    assert result.completed_nodes == ["start", "a", "b", "c", "x"]
+
+
+def test_a_graph_that_is_only_written_otherwise_is_not_changed(tmp_path: Path) -> None:
+    interrupted(LINE, tmp_path / "r", lambda call: call.node.id == "b", ok)
+    other = LINE.replace("start -> a -> b -> x", "start -> a; a -> b; # one by one\n b -> x")
+    assert run(other, run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).status == "success"
+
+
+def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    refused = []
+
+    def work(call: Call) -> Outcome:
+        try:
+            run(run_dir=tmp_path / "r", handlers={"work": ok}, resume=True)
+        except Refused as error:
+            refused.append(str(error))
+        return ok(call)
+
+    assert run(LINE, handlers={"work": work}, run_dir=tmp_path / "r").status == "success"
+    assert len(refused) == 2
+    assert "another process runs" in refused[0]
+
+
+def test_a_handler_may_wait_and_the_run_is_suspended(tmp_path: Path) -> None:
+    ready: list[int] = []
+
+    def work(call: Call) -> Outcome | Waiting:
+        return ok(call) if ready or call.node.id == "a" else Waiting("b waits for the moon", "look up")
+
+    waiting = run(LINE, handlers={"work": work}, run_dir=tmp_path / "r")
+    assert (waiting.status, waiting.reason, waiting.how) == ("waiting", "b waits for the moon", "look up")
+    assert run(run_dir=tmp_path / "r", handlers={"work": work}, resume=True).status == "waiting"
+    ready.append(1)
+    assert run(run_dir=tmp_path / "r", handlers={"work": work}, resume=True).completed_nodes == ["start", "a", "b", "x"]
+
+
+def test_one_who_waits_does_not_hold_up_another_branch() -> None:
+    done: list[str] = []
+
+    def work(call: Call) -> Outcome | Waiting:
+        if call.node.id == "l" and "r" not in done:
+            return Waiting("l waits for r")
+        done.append(call.node.id)
+        return ok(call)
+
+    assert run(BRANCHES, handlers={"work": work}).status == "success"
+    assert done == ["r", "l"]
+
+
+def test_large_values_are_kept_beside_the_journal(tmp_path: Path) -> None:
+    text = "ü" * 50_000
+    values = {"text": text, "nested": {"list": [text], "odd\udc80": 1}, "small": {"$blob": "value0"}, "n": 3}
+    event = {"event": "finished", "place_id": "a#1", "outcome": {"status": "success", "context_updates": values}}
+    assert unpacked(json.loads(json.dumps(packed(event)))) == event
+
+    interrupted(LINE, tmp_path / "r", lambda call: call.node.id == "b",
+                lambda _call: Outcome("success", context_updates=values))
+    assert RunFolder(tmp_path / "r").journal.stat().st_size < 20_000
+    assert len([*(tmp_path / "r" / "blobs").iterdir()]) == 2
+    context = run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).context
+    assert {key: context[key] for key in values} == values
+
+
+def test_a_long_journal_is_compacted_and_still_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garrison.pipeline.run_files.SNAPSHOT_EVERY", 4)
+    long = LOOP.replace(">=5", ">=12").replace("<5", "<12")
+    interrupted(long, tmp_path / "r", lambda call: call.visit == 11, counting)
+    found = read_run(RunFolder(tmp_path / "r"))
+    assert found.snapshot is not None
+    assert len(found.events) < 4
+    result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": counting})
+    assert (result.status, result.context["n"]) == ("success", 12)
+
+
+def test_the_torn_beginning_of_a_run_is_no_run(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "r")
+    run(LINE, handlers={"work": ok}, run_dir=folder.root)
+    first = folder.journal.read_bytes().split(b"\n")[0]
+    assert f'"kind":"{BEGUN}"'.encode() in first
+    folder.journal.write_bytes(first[:-9])
+    assert run(LINE, handlers={"work": ok}, run_dir=folder.root).status == "success"

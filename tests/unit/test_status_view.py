@@ -30,7 +30,8 @@ def body(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
     layer = {"agent": "guardian-crew@r1", "incarnation": 2, "status": "active", "verdict": "alive", "living": True,
              "phase": "executing", "pid": 4711, "beat_age_s": 0.4, "why": "process 4711 lives", "role": "guardian"}
     return {"run_id": "r1", "status": "running", "reason": "", "merged": counts["merged"], "total": len(nodes),
-            "counts": counts, "waiting": False, "gates": [], "pipeline_id": "crew", "repo": "/repo", "adhoc": False, "age_s": 90.0, "hint": "",
+            "counts": counts, "waiting": False, "gates": [], "pipeline_id": "crew", "repo": "/repo", "adhoc": False,
+            "age_s": 90.0, "hint": "",
             "layers": [layer], "nodes": list(nodes), "queue": None, "problems": [],
             "failed": [{"node": one["node"], "attempt": 1, "reason": one["doing"], "tail": f"one\n\t{EVIL}",
                         "folder": "/home/runs/r1"} for one in nodes if one["place"] == "failed"],

@@ -811,11 +811,19 @@ class Runner(Layer):
 
     def do_tree(self, act: Act, view: RunnerView) -> Does:
         w, key = self.w, (self.run.id, self.node)
+        if self.task.attempt > 1 and self.task.rework == "fresh" and not self.facts.tree and key in w.trees:
+            w.check.left_over(self.me, key)
+            w.rescued.setdefault(key, set()).update(w.branches.get(key, []))
+            w.trees.discard(key)
+            yield None
         if self.task.attempt > 1 and self.task.rework == "fresh" and key not in w.trees:
             w.rescued.setdefault(key, set()).update(w.branches.get(key, []))
             w.branches[key] = []
         w.branches.setdefault(key, [])
         w.trees.add(key)
+        yield None
+        if self.task.attempt > 1 and not self.facts.tree:
+            yield from self._fact("tree", "made")
         self.tree_ready = True
         yield None
 

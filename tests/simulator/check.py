@@ -51,6 +51,7 @@ class Check:
         """How often a name died, or was made to end, before its work was done."""
         self.landings: dict[tuple[str, str], int] = {}
         self.heads: set[tuple[str, str, str]] = set()
+        self.reported: dict[str, set[tuple[str, int]]] = {}
         self.obeyed: dict[str, set[str]] = {}
         self.deaths: dict[str, set[tuple[str, int]]] = {}
         self.done: dict[tuple[str, str], set[str]] = {}
@@ -67,6 +68,7 @@ class Check:
                 self.shadows[run.id].apply(entry)
         self.obeyed.clear()
         self.deaths.clear()
+        self.reported.clear()
         for journal in [*(run.journal for run in self.world.runs.values()), *self.world.layer_journals.values()]:
             for entry in [*journal.kept, *journal.entries]:
                 self._book(journal.name, entry)
@@ -217,7 +219,7 @@ class Check:
         changed = (entry.data.get("effect") or {}) if entry.kind == "signal" else entry.data
         if entry.kind in ("signal", "node") and changed:
             self._rework(run, changed, shadow)
-        flow_check.told(shadow, entry)
+        flow_check.told(shadow, entry, self.reported.setdefault(run.id, set()))
         try:
             shadow.apply(entry)
         except ForbiddenTransition as error:
@@ -246,6 +248,14 @@ class Check:
         self.heads.add(merged)
         if self.landings[key] > 1 and self.world.runs[key[0]].plan.flow == "dag":
             raise Violation(f"{key} landed {self.landings[key]} times")
+
+    def left_over(self, proc: Process, key: tuple[str, str]) -> None:
+        """An attempt finds the tree of an earlier one: only somebody who was given up, or cancelled, leaves one."""
+        attempt = proc.attempt - 1
+        node = self.shadows[key[0]].nodes[key[1]]
+        if (key[1], attempt) in self.reported.get(key[0], ()) and node.status != "failed" and not any(
+                self.died.get(Key(role, key[1], key[0]), 0) >= LIVES for role in ("runner", "orchestrator")):
+            raise Violation(f"{proc.name} began in the tree of attempt {attempt}, which was still being left")
 
     def exits(self, proc: Process, error: GarrisonError) -> None:
         """An error ended a process: a refused start or a fence may, an unlisted transition is a mistake of ours."""

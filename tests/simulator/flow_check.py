@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry
 
 
-def told(shadow: RunState, entry: Entry) -> None:
-    """Before a record is folded in: the flow is told only of steps that it waits for, and only what came of them."""
+def told(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]) -> None:
+    """Before a record is folded in: the flow is told only of steps that it waits for, and only what came of them, of
+    each attempt once. `reported` are the attempts of which it was told."""
     data: dict[str, Any] = entry.data if entry.kind == "flow" else entry.data.get("flow") or {}
     if not data.get("place_id"):
         return
@@ -27,6 +28,9 @@ def told(shadow: RunState, entry: Entry) -> None:
         if place.id not in shadow.gates:
             raise Violation(f"{place.id} was answered before it was asked")
         return
+    if (place.node, node.attempt) in reported:
+        raise Violation(f"attempt {node.attempt} of {place.node} counted twice, at last for {place.id}")
+    reported.add((place.node, node.attempt))
     good = Outcome.from_data(data["outcome"]).good
     if node.status != ("validated" if good else "failed"):
         raise Violation(f"{place.id} ended as {data['outcome']}, and {place.node} is {node.status}")
@@ -56,5 +60,6 @@ def ended(shadow: RunState) -> None:
     assert flow is not None
     if shadow.status == "done" and flow.over != "done":
         raise Violation(f"the run is done, and its flow is {flow.state.status}")
-    if shadow.status == "failed" and not flow.over and shadow.gates:
-        raise Violation("the run failed while somebody was asked")
+    asked = [place.id for place in flow.places.values() if place.node not in shadow.nodes]
+    if shadow.status == "failed" and asked:
+        raise Violation(f"the run failed while somebody was to be asked: {asked}")

@@ -189,7 +189,15 @@ def test_a_stuck_parallel_is_taken_up_as_a_whole() -> None:
     assert run.result == "failed: stuck_cycle"
     change = run.fold(Resumed(again=True))
     assert sorted(place.id for place in change.started) == ["p#2/a/a#1", "p#2/b/b#1"]
+    assert (list(run.state.fans), list(run.state.branches)) == (["p#2"], ["", "p#2/a", "p#2/b"])
     assert run.go().result == "done"
+
+
+def test_a_stuck_node_that_is_taken_up_has_all_its_tries_again() -> None:
+    run = ride("""start -> a -> exit; a -> a [condition="fail"]""", {"a": [no("x")] * 5 + [OK]})
+    assert (run.result, run.ran) == ("failed: stuck_cycle", "a a a")
+    run.fold(Resumed(again=True))
+    assert (run.go().result, run.ran) == ("done", "a a a a a a")
 
 
 # ---- time, people, and going on

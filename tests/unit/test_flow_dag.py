@@ -195,3 +195,19 @@ def test_after_going_back_another_way_may_be_taken() -> None:
                  g -> yes [condition="pass"]; {no yes} -> z -> exit""", {"g": [PARTIAL, OK]})
     assert (run.result, run.ran) == ("done", "g no z g yes z")
     assert run.state.outcomes["no"].status == SKIPPED
+
+
+def test_going_back_does_not_count_an_edge_twice() -> None:
+    run = dag("t [retry_target=a] start -> {a y}; a -> {t z}; y -> z; {t z} -> exit", {"t": [no("red"), OK]})
+    assert (run.result, run.ran) == ("done", "a t a t y z")
+
+
+def test_what_was_to_run_again_and_did_not_has_no_outcome() -> None:
+    run = dag("t [retry_target=a] start -> a -> m -> t -> exit", {"t": no("red"), "a": [OK, no("gone")]})
+    assert (run.result, run.ran) == ("failed: gone", "a m t a")
+    assert {"m", "t"}.isdisjoint(run.state.outcomes)
+
+
+def test_a_gate_is_not_sent_to_where_it_would_not_run_again() -> None:
+    run = dag("g [goal_gate=true, retry_target=x] start -> {g x} -> exit", {"g": PARTIAL})
+    assert (run.result, run.ran) == ("failed: goal_gate_unsatisfied", "g x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -211,8 +212,9 @@ def test_a_run_that_ran_out_of_steps_and_got_more_ends_as_one_that_had_enough(se
     text = Maker(random.Random(seed)).body()
     # One branch at a time: who finishes first must not depend on where the run was stopped.
     text = text.replace("shape=component", "shape=component, max_parallel=1")
-    enough = Ride(text, random_outcome(seed), max_steps=80).go()
-    run = Ride(text, random_outcome(seed), max_steps=few).go()
+    program = program_of(text, max_steps=80)
+    enough = Ride(program, random_outcome(seed)).go()
+    run = Ride(replace(program, max_steps=few), random_outcome(seed)).go()
     while run.state.reason == "max_steps_exceeded" and run.state.max_steps < 80:
         run.state = reloaded(run.state)
         run.fold(Resumed(max_steps=min(run.state.max_steps + few, 80)))
@@ -221,7 +223,7 @@ def test_a_run_that_ran_out_of_steps_and_got_more_ends_as_one_that_had_enough(se
     assert run.state.context() == enough.state.context()
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(SEEDS, st.sampled_from(STATUSES), st.sampled_from(["", "L1", "[L] L2"]), st.integers(0, 3))
 def test_routing_is_total_and_does_not_depend_on_the_order_of_the_text(seed: int, status: str, label: str,
                                                                       value: int) -> None:
@@ -257,11 +259,11 @@ def test_a_dag_and_the_same_graph_with_parallels_agree(seed: int, faults: bool) 
 
 def test_random_graphs_are_not_all_alike() -> None:
     """The generator reaches what the properties are about."""
-    runs = [Ride(random_program(seed), random_outcome(seed)).go(pick=pick_by(seed)) for seed in range(120)]
+    runs = [Ride(random_program(seed), random_outcome(seed)).go(pick=pick_by(seed)) for seed in range(80)]
     assert any(max(run.state.visits.values()) > 1 for run in runs if run.program.flow == "dag")
     reasons = {run.result.split(":")[1].strip() for run in runs if run.state.status == "failed"}
     assert {"x", "no_matching_edge", "stuck_cycle", "max_steps_exceeded", "goal_gate_unsatisfied"} <= reasons
-    assert sum(run.state.status == "done" for run in runs) > 20
+    assert sum(run.state.status == "done" for run in runs) > 15
     assert any(run.state.restarts for run in runs)
     assert any(run.state.redirects for run in runs)
     assert any(change.cancelled for run in runs for change in run.changes)

@@ -21,7 +21,8 @@ ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 LOOP = f"""digraph Loop {{ goal="Make it work"; {ENDS}
     make [prompt="do $goal"]; test [prompt=test]; ok [shape=diamond]
     start -> make -> test -> ok; ok -> x [condition="outcome=success"]; ok -> make [condition="outcome=fail"] }}"""
-GATE = f"""digraph Gate {{ {ENDS} build [shape=parallelogram, tool_command="echo built"]; gate [shape=hexagon, label="Ship?"]
+GATE = f"""digraph Gate {{ {ENDS} build [shape=parallelogram, tool_command="echo built"]
+    gate [shape=hexagon, label="Ship?"]
     fix [shape=parallelogram, tool_command="echo fixed"]
     start -> build -> gate; gate -> x [label="[A] Approve"]; gate -> fix [label="[F] Fix"]; fix -> gate }}"""
 

@@ -6,15 +6,20 @@ import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from garrison.errors import Refused
+from garrison.pipeline.draw import to_drawing
 from garrison.pipeline.launch import plan_run
-from garrison.pipeline.lint import lint
+from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.parser import parse, parse_file
+from garrison.pipeline.program import compile_graph
+from garrison.pipeline.stylesheet import PROPERTIES
+from garrison.pipeline.transforms import prepare
 from garrison.pipeline.write import to_dot
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
@@ -45,6 +50,33 @@ def test_a_foreign_graph(entry: dict[str, object]) -> None:
         assert str(error).startswith(graph.source)
     else:
         assert set(plan.tasks) < set(graph.nodes)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])
+def test_a_foreign_graph_is_made_ready(entry: dict[str, object]) -> None:
+    """What lint lets pass can be prepared, compiled and drawn; preparing adds only what the stylesheet says."""
+    graph = parse_file(CORPUS / str(entry["file"]))
+    ready = prepare(graph)
+    for name, node in graph.nodes.items():
+        added = ready.nodes[name].attrs.keys() - node.attrs.keys()
+        assert added <= set(PROPERTIES)
+        assert {key: value for key, value in ready.nodes[name].attrs.items() if key in node.attrs and key != "prompt"
+                } == {key: value for key, value in node.attrs.items() if key != "prompt"}
+    assert [str(edge) for edge in parse(to_drawing(graph)).edges][:len(graph.edges)] == [*map(str, graph.edges)]
+    if not errors(lint(graph)):
+        assert set(compile_graph(ready).units) == set(graph.nodes)
+
+
+FINDINGS = {
+    "tool_command_required": 7, "ambiguous_edges": 5, "conditions_not_exhaustive": 27, "context_key_unknown": 2,
+    "goal_gate_has_retry": 6, "prompt_on_llm_nodes": 22, "timeout_unit": 19, "type_known": 27, "undeclared_node": 2,
+}
+"""What lint says of the corpus, read finding by finding: each names something that garrison would stumble over."""
+
+
+def test_no_more_and_no_fewer_findings() -> None:
+    found = Counter(one.rule for entry in ENTRIES for one in lint(parse_file(CORPUS / entry["file"])))
+    assert found == FINDINGS
 
 
 def test_what_a_run_would_take_today() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from garrison.cli import pipeline_more, pipeline_run
+from garrison.cli import pipeline_more, pipeline_render, pipeline_run
 from garrison.cli.home_cmd import home_option
 from garrison.cli.pipeline_places import is_place
 from garrison.errors import NotFound, Refused
@@ -49,7 +49,9 @@ def validate(file: Path, as_json: bool) -> None:
             raise
         findings = [Finding("parse", ERROR, error.message, line=error.line, column=error.column)]
     else:
-        findings = lint(graph)
+        from garrison.pipeline.handlers.registry import offered
+
+        findings = lint(graph, offered())
         if not as_json:
             _print_findings(graph, findings)
     if as_json:
@@ -115,7 +117,7 @@ def status_of_nodes(state: RunState) -> dict[str, dict[str, Any]]:
 
 
 for _command in (pipeline_more.parse, pipeline_run.run, pipeline_run.resume, pipeline_run.fork, pipeline_more.handlers,
-                 pipeline_more.answer, pipeline_more.signal):
+                 pipeline_more.answer, pipeline_more.signal, pipeline_render.render):
     pipeline.add_command(_command)
 
 

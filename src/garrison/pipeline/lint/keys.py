@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from functools import lru_cache
 
 from garrison.pipeline.condition import ConditionSyntax, keys_of
 from garrison.pipeline.context_keys import ANYTHING, ENGINE, KNOWN_AS, SESSION_STATE, WRITTEN
@@ -52,7 +53,8 @@ def _fix(view: View, key: str, right: str | None, agents: bool) -> str:
     writer = next((handler for handler, keys in WRITTEN.items() if _is_known(key.removeprefix("context."), keys)), None)
     if writer is not None and writer not in view.handler.values():
         return f"a {writer} node would write it; add one, or ask for another key"
-    return "tell the agent of a node before to set it, or correct the key" if agents else "correct the key"
+    told = "tell the agent of a node before to set it, " if agents else ""
+    return f"{told}name it in inputs= if the run begins with it, or correct the key"
 
 
 def _may_be_told(view: View) -> bool:
@@ -86,6 +88,7 @@ def _mentioned(view: View) -> frozenset[str]:
     return frozenset(words)
 
 
+@lru_cache(maxsize=256)
 def _probably(key: str, known: frozenset[str]) -> str | None:
     """The known key that was probably meant: under its prefix, by another engine's name, or spelled nearly so."""
     if (ours := KNOWN_AS.get(key)) in known or ours == "outcome":

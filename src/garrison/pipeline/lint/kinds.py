@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 
 from garrison.pipeline import status
 from garrison.pipeline.fidelity import MODES
@@ -146,13 +147,18 @@ def status_known(view: View) -> Iterator[Found]:
 
 def type_known(view: View) -> Iterator[Found]:
     """Somebody here runs nodes of that type. Nothing is started while that is not so."""
-    known = sorted(HANDLERS | view.registered)
+    known = tuple(sorted(HANDLERS | view.registered))
     for node in view.graph.nodes.values():
         handler = view.handler[node.id]
         if not view.known(handler):
-            near = ELSEWHERE.get(handler) or next(iter(get_close_matches(handler, known, 1, 0.6)), None)
+            near = _nearest(handler, known)
             yield Found(f"{node.id} has the unknown type {handler!r:.40}, so a run would be refused",
                         f"did you mean {near}?" if near else "`garrison pipeline handlers` lists what there is", node)
+
+
+@lru_cache(maxsize=256)
+def _nearest(handler: str, known: tuple[str, ...]) -> str | None:
+    return ELSEWHERE.get(handler) or next(iter(get_close_matches(handler, known, 1, 0.6)), None)
 
 
 def tool_command_required(view: View) -> Iterator[Found]:

@@ -6,6 +6,8 @@ Everything here is linear in nodes and edges and without recursion, so that a ch
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 
 from garrison.pipeline.graph import Graph, Node, TypeConflict, flag, text
@@ -14,6 +16,8 @@ from garrison.pipeline.lint.finding import ERROR, RETRY_TARGETS, WARNING, Found,
 
 SHOWN = 8
 """As many nodes of a cycle as a message names."""
+MANY = 500
+"""In a graph of more nodes than this none is looked for that is spelled alike."""
 
 
 def reachability(view: View) -> Iterator[Found]:
@@ -29,13 +33,14 @@ def reachability(view: View) -> Iterator[Found]:
 
 def retry_target_exists(view: View) -> Iterator[Found]:
     """Where a failure is sent to is a node of this graph."""
+    names = tuple(view.graph.nodes)
     for owner, attrs in [(None, view.graph.attrs), *((node, node.attrs) for node in view.graph.nodes.values())]:
         for key in RETRY_TARGETS:
             target = text(attrs, key)
             if target is not None and target not in view.graph.nodes:
                 value = attrs[key]
                 yield Found(f"{f'{owner.id}: ' if owner else ''}{key}={target:.60} names no node of this graph",
-                            f"use one of its nodes{_nearest(target, view.graph.nodes)}", owner,
+                            f"use one of its nodes{_nearest(target, names)}", owner,
                             getattr(value, "line", 0), getattr(value, "column", 0))
 
 
@@ -106,9 +111,8 @@ def loop_without_exit(view: View) -> Iterator[Found]:
     for circle in circles(view.graph):
         members = set(circle)
         if all(edge.target in members for one in circle for edge in view.outgoing[one]):
-            first = next(node for node in view.graph.nodes.values() if node.id in members)
             yield Found(f"no edge leaves the loop {_shown([*circle, circle[0]])}, so it runs until a budget is spent",
-                        "add an edge out of it, with a condition that ends it", first)
+                        "add an edge out of it, with a condition that ends it", view.graph.nodes[circle[0]])
 
 
 # ---- ways through a graph --------------------------------------------------------------------------------------------
@@ -197,10 +201,10 @@ def _shown(cycle: Sequence[str]) -> str:
     return " -> ".join(cycle if len(cycle) <= SHOWN else [*cycle[:SHOWN - 2], "...", cycle[-1]])
 
 
-def _nearest(word: str, words: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(word, words, 1, 0.6)
+@lru_cache(maxsize=64)
+def _nearest(word: str, words: tuple[str, ...]) -> str:
+    """Looked for only where that takes no time."""
+    near = get_close_matches(word, words, 1, 0.6) if len(words) <= MANY else []
     return f" (did you mean {near[0]}?)" if near else ""
 
 

@@ -22,9 +22,9 @@ from garrison.pipeline.condition import (
     parse_condition,
 )
 from garrison.pipeline.context_keys import VALUES
-from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, flag, number, place
+from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, number, place
 from garrison.pipeline.lint.finding import ERROR, WARNING, Found, Rules, View, condition_of
-from garrison.pipeline.outcome import PARTIAL, SUCCESS, Outcome
+from garrison.pipeline.outcome import SUCCESS, Outcome
 
 MAX_CASES = 256
 """As many cases as are tried for one node."""
@@ -38,7 +38,7 @@ def condition_syntax(view: View) -> Iterator[Found]:
     for edge in view.graph.edges:
         condition = view.conditions.get(condition_of(edge))
         if isinstance(condition, ConditionSyntax):
-            yield Found(f"{edge}: {condition}", "", edge, *place(edge.attrs["condition"]))
+            yield Found(f"edge {edge}: {condition}", "", edge, *place(edge.attrs["condition"]))
     for node in view.graph.of("stack.manager_loop"):
         written = node.attrs.get("manager.stop_condition", "")
         try:
@@ -70,7 +70,7 @@ def ambiguous_edges(view: View) -> Iterator[Found]:
 
 
 def conditions_not_exhaustive(view: View) -> Iterator[Found]:
-    """After a success some way on is open."""
+    """After a success some way on is open (a partial success is routed as one, a failure may fail the run)."""
     if view.flow == "dag":
         return
     for node in view.graph.nodes.values():
@@ -80,7 +80,7 @@ def conditions_not_exhaustive(view: View) -> Iterator[Found]:
         conditions = [_condition(view, edge) for edge in edges]
         if None in conditions or any(one.always for one in conditions if one):
             continue
-        gap = next((case for case in _cases(view.graph, node, conditions)
+        gap = next((case for case in _cases(conditions)
                     if not any(one and case.holds(one) for one in conditions)), None)
         if gap is not None:
             yield Found(f"no edge of {node.id} holds after {gap.said}, and the run would fail there",
@@ -113,7 +113,7 @@ def _tied_conditions(view: View, node: Node) -> Found | None:
     conditions = [_condition(view, edge) for edge in edges]
     if len(edges) < 2 or None in conditions:
         return None
-    for case in _cases(view.graph, node, conditions):
+    for case in _cases(conditions):
         tied = _heaviest([edge for edge, one in zip(edges, conditions, strict=True) if one and case.holds(one)])
         if len({edge.target for edge in tied}) > 1:
             first, second = sorted(tied, key=lambda edge: edge.target)[:2]
@@ -124,7 +124,8 @@ def _tied_conditions(view: View, node: Node) -> Found | None:
 
 def _heaviest(edges: Sequence[Edge]) -> list[Edge]:
     weights = [_weight(edge) for edge in edges]
-    return [edge for edge, weight in zip(edges, weights, strict=True) if weight == max(weights)]
+    most = max(weights, default=0)
+    return [edge for edge, weight in zip(edges, weights, strict=True) if weight == most]
 
 
 def _weight(edge: Edge) -> float:
@@ -169,19 +170,18 @@ class _Case:
         return " with ".join([parts[0], " and ".join(parts[1:])]) if parts[1:] else parts[0]
 
 
-def _cases(graph: Graph, node: Node, conditions: Sequence[Condition | None]) -> Iterator[_Case]:
+def _cases(conditions: Sequence[Condition | None]) -> Iterator[_Case]:
     """The cases that tell a node's conditions apart; none when they are too many."""
     clauses = [clause for one in conditions if one for clause in clauses_of(one)]
     labels, named = _labels(clauses)
     wanted = _values(clauses)
     tries = {key: _tries(key, words, clauses) for key, words in wanted.items()}
-    statuses = [SUCCESS, *([PARTIAL] if _partial(node) else [])]
-    if len(statuses) * len(labels) * prod(len(values) for values in tries.values()) > MAX_CASES:
+    if len(labels) * prod(len(values) for values in tries.values()) > MAX_CASES:
         return
     shown = {**({"preferred_label": named} if named else {}), **wanted}
-    for status, label, *values in product(statuses, labels, *tries.values()):
+    for label, *values in product(labels, *tries.values()):
         context = {key: value for key, value in zip(tries, values, strict=True) if value}
-        yield _Case(Outcome(status, label), context, shown)
+        yield _Case(Outcome(SUCCESS, label), context, shown)
 
 
 def _labels(clauses: Sequence[Clause]) -> tuple[list[str], list[str]]:
@@ -220,13 +220,6 @@ def _tries(key: str, words: Sequence[str], clauses: Sequence[Clause]) -> list[st
     if any(pair <= {word.lower() for word in words} for pair in _PAIRS):
         return list(words)
     return [*words, ""]
-
-
-def _partial(node: Node) -> bool:
-    try:
-        return flag(node.attrs, "allow_partial")
-    except TypeConflict:
-        return False
 
 
 RULES: Rules = {

@@ -21,8 +21,8 @@ GUARDIAN = [f"guardian:{step}" for step in (
     "life-locked", "active", "ready", "node-pending.before", "node-pending.after", "run-running.before",
     "run-running.after", "node-active.before", "node-active.after", "start.before", "leased", "hooked", "spawned",
     "start.after", "take.before", "signal-applied", "take.after", "node-validated.before", "node-validated.after",
-    "run-done.before", "told-PIPELINE_COMPLETE", "run-done.after", "term.before", "term.after", "end.before",
-    "terminated", "end.after")]
+    "flow.before", "flow.after", "run-done.before", "told-PIPELINE_COMPLETE", "run-done.after", "term.before",
+    "term.after", "end.before", "terminated", "end.after")]
 GUARDIAN_RECOVERY = [f"guardian:{step}" for step in (
     "replace.before", "fenced", "swept", "replace.after", "record.before", "death-recorded", "record.after")]
 RUNNER = [f"runner:{step}" for step in (

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from tests.simulator.simulation import Failed, simulate
 
@@ -24,19 +25,19 @@ def seeds(text: str) -> range:
     return range(int(first), int(last) + 1) if dots else range(int(text))
 
 
-def one(seed: int) -> tuple[int, int, tuple[str, ...], str]:
+def one(seed: int, *, flows: bool = False) -> tuple[int, int, tuple[str, ...], str]:
     """(seed, steps, statuses, what went wrong or '')."""
     try:
-        outcome = simulate(seed)
+        outcome = simulate(seed, flows=flows)
     except Failed as error:
         return seed, 0, (), error.why
     return seed, outcome.steps, outcome.statuses, ""
 
 
-def replay(seed: int, *, trace: bool) -> int:
+def replay(seed: int, *, trace: bool, flows: bool = False) -> int:
     """Run one seed again; its trace goes to the standard output."""
     try:
-        outcome = simulate(seed, tracing=trace)
+        outcome = simulate(seed, tracing=trace, flows=flows)
     except Failed as error:
         print("\n".join(error.trace))
         print(error)
@@ -53,13 +54,16 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side (all cores)")
     parser.add_argument("--seed", type=int, help="replay this one alone")
     parser.add_argument("--trace", action="store_true", help="with --seed: tell everything")
+    parser.add_argument("--flows", action="store_true", help="graphs that branch, loop and ask instead of dags")
     options = parser.parse_args()
     if options.seed is not None:
-        return replay(options.seed, trace=options.trace)
+        return replay(options.seed, trace=options.trace, flows=options.flows)
+    how = " --flows" if options.flows else ""
     began, ends, steps, failures = time.monotonic(), Counter[str](), 0, []
     told = began
     with ProcessPoolExecutor(min(options.jobs, os.cpu_count() or 1)) as pool:
-        for done, (seed, took, statuses, why) in enumerate(pool.map(one, options.seeds, chunksize=20), 1):
+        for done, (seed, took, statuses, why) in enumerate(pool.map(
+                partial(one, flows=options.flows), options.seeds, chunksize=5 if options.flows else 20), 1):
             steps += took
             if time.monotonic() - told > TELL:
                 told = time.monotonic()
@@ -68,7 +72,7 @@ def main() -> int:
             ends.update(statuses)
             if why:
                 failures.append(seed)
-                print(f"seed {seed}: {why}\n  again: python -m tests.simulator --seed {seed} --trace", flush=True)
+                print(f"seed {seed}: {why}\n  again: python -m tests.simulator --seed {seed} --trace{how}", flush=True)
     spent = time.monotonic() - began
     runs = ", ".join(f"{count} {status}" for status, count in sorted(ends.items()))
     many = len(options.seeds)

@@ -821,11 +821,19 @@ class Runner(Layer):
 
     def do_tree(self, act: Act, view: RunnerView) -> Does:
         w, key = self.w, (self.run.id, self.node)
+        if self.task.attempt > 1 and self.task.rework == "fresh" and not self.facts.tree and key in w.trees:
+            w.check.left_over(self.me, key)
+            w.rescued.setdefault(key, set()).update(w.branches.get(key, []))
+            w.trees.discard(key)
+            yield None
         if self.task.attempt > 1 and self.task.rework == "fresh" and key not in w.trees:
             w.rescued.setdefault(key, set()).update(w.branches.get(key, []))
             w.branches[key] = []
         w.branches.setdefault(key, [])
         w.trees.add(key)
+        yield None
+        if self.task.attempt > 1 and not self.facts.tree:
+            yield from self._fact("tree", "made")
         self.tree_ready = True
         yield None
 
@@ -941,7 +949,8 @@ class Runner(Layer):
         self.w.trees.discard((self.run.id, self.node))
         units = self.w.branches.pop((self.run.id, self.node), None)
         if units is not None:
-            self.w.archived[(self.run.id, self.node)] = units
+            kept = self.w.archived.setdefault((self.run.id, self.node), [])  # an earlier visit's tip is kept beside it
+            kept += [unit for unit in units if unit not in kept]
 
     def do_end(self, act: Act, view: RunnerView) -> Does:
         if act.why == "stopped" and view.orchestrator.identity is not None:
@@ -1052,7 +1061,7 @@ def agent(w: World, proc: Process) -> Steps:
         yield fate.pace * w.rng.random()
         if (run, node) not in w.trees:
             return  # its tree was removed
-        unit = f"{proc.attempt}u{number}"
+        unit = f"{proc.attempt:02d}u{number}"
         if unit not in w.branches[(run, node)]:
             w.commit(proc, run, node, unit)
             w.wake(proc.key)

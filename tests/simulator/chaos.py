@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tests.simulator import actors
+from tests.simulator import actors, flows
 from tests.simulator.world import Process, Steps, World
 
 from garrison.records.names import ROLES, Key, launcher
@@ -28,6 +28,8 @@ class Chaos:
         for hunt in self.hunted:
             self._chase(hunt)
         self.hunted = [hunt for hunt in self.hunted if hunt[1]]
+        if self.w.walks and self.rng.random() < 0.01:
+            self.reply()
         if self.left and self.rng.random() * self.pace < 1:
             self.left -= 1
             kind = self.rng.choices(list(EVENTS), weights=list(EVENTS.values()))[0]
@@ -107,8 +109,10 @@ class Chaos:
             self.w.hold(proc, self.w.t + self.rng.choice([0.1, 1.0, 10.0, 40.0, 120.0, 700.0]), self.rng.choice("TD"))
 
     def wedge(self) -> None:
-        """A layer waits for what never comes: it lives, and never takes a step again."""
-        procs = [proc for proc in self.layers() if proc.registered and proc.stopped_until <= self.w.t]
+        """A layer waits for what never comes: it lives, and never takes a step again. (Not on its last step: who has
+        said goodbye and never goes keeps its name's lock from every successor, and only a person can help.)"""
+        procs = [proc for proc in self.layers() if proc.registered and proc.stopped_until <= self.w.t
+                 and self.w.identities[proc.key].status != "terminated"]
         if proc := self.some(procs):
             self.w.hold(proc, 1e12, "S")
 
@@ -125,6 +129,10 @@ class Chaos:
         who = self.rng.choice([*self.w.runs[run].tasks, "processor"])
         for action in self.rng.choice([("unpark",), ("park", "unpark"), ("unpark", "unpark")]):
             say(self.w, run, action, who)
+
+    def reply(self) -> None:
+        """A person answers a gate, or gives a signal."""
+        flows.answer(self.w, self._run())
 
     def clock(self) -> None:
         """Somebody sets the wall clock."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.simulator import flow_check
+from tests.simulator.violation import Violation
+
 from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RUN_STATUS, RunState, to_snapshot
@@ -32,10 +35,6 @@ SUPERVISOR = {"runner": "guardian", "processor": "guardian", "orchestrator": "ru
 """Role → whose journal counts its deaths before a successor begins."""
 
 
-class Violation(AssertionError):
-    """Something happened that may never happen."""
-
-
 def fresh(run: Run) -> RunState:
     """The state of a run before its first record."""
     return RunState(flow=RunFlow(run.plan.program, run.id))
@@ -51,6 +50,8 @@ class Check:
         self.died: dict[Key, int] = {}
         """How often a name died, or was made to end, before its work was done."""
         self.landings: dict[tuple[str, str], int] = {}
+        self.heads: set[tuple[str, str, str]] = set()
+        self.reported: dict[str, set[tuple[str, int]]] = {}
         self.obeyed: dict[str, set[str]] = {}
         self.deaths: dict[str, set[tuple[str, int]]] = {}
         self.done: dict[tuple[str, str], set[str]] = {}
@@ -67,6 +68,7 @@ class Check:
                 self.shadows[run.id].apply(entry)
         self.obeyed.clear()
         self.deaths.clear()
+        self.reported.clear()
         for journal in [*(run.journal for run in self.world.runs.values()), *self.world.layer_journals.values()]:
             for entry in [*journal.kept, *journal.entries]:
                 self._book(journal.name, entry)
@@ -117,7 +119,7 @@ class Check:
 
     def _begun(self, key: Key) -> None:
         run = self.world.runs[key.run]
-        for before in run.plan.predecessors[key.name]:
+        for before in run.plan.predecessors[key.name] if run.plan.flow == "dag" else ():
             if before in run.plan.tasks and (run.id, before) not in self.landings \
                     and run.plan.initial.get(before) != "validated":
                 raise Violation(f"{key.full} was started before {before} had landed")
@@ -217,6 +219,7 @@ class Check:
         changed = (entry.data.get("effect") or {}) if entry.kind == "signal" else entry.data
         if entry.kind in ("signal", "node") and changed:
             self._rework(run, changed, shadow)
+        flow_check.told(shadow, entry, self.reported.setdefault(run.id, set()))
         try:
             shadow.apply(entry)
         except ForbiddenTransition as error:
@@ -226,7 +229,9 @@ class Check:
                 and run.plan.initial.get(change["node"]) != "validated":
             raise Violation(f"{change['node']} was called validated without having landed")
         if entry.kind == "run" and entry.data["status"] == "done":
-            left = [name for name, node in shadow.nodes.items() if node.status != "validated"]
+            flow_check.ended(shadow)
+            left = [name for name, node in shadow.nodes.items() if node.status != "validated"] \
+                if run.plan.flow == "dag" else []
             if left or set(shadow.nodes) != set(run.plan.tasks):
                 raise Violation(f"run {run.id} was called done without {left}")
 
@@ -238,8 +243,19 @@ class Check:
         """A swap of the target: a branch lands once."""
         key = merged[:2]
         self.landings[key] = self.landings.get(key, 0) + 1
-        if self.landings[key] > 1:
+        if merged in self.heads:
+            raise Violation(f"{merged} landed twice")
+        self.heads.add(merged)
+        if self.landings[key] > 1 and self.world.runs[key[0]].plan.flow == "dag":
             raise Violation(f"{key} landed {self.landings[key]} times")
+
+    def left_over(self, proc: Process, key: tuple[str, str]) -> None:
+        """An attempt finds the tree of an earlier one: only somebody who was given up, or cancelled, leaves one."""
+        attempt = proc.attempt - 1
+        node = self.shadows[key[0]].nodes[key[1]]
+        if (key[1], attempt) in self.reported.get(key[0], ()) and node.status != "failed" and not any(
+                self.died.get(Key(role, key[1], key[0]), 0) >= LIVES for role in ("runner", "orchestrator")):
+            raise Violation(f"{proc.name} began in the tree of attempt {attempt}, which was still being left")
 
     def exits(self, proc: Process, error: GarrisonError) -> None:
         """An error ended a process: a refused start or a fence may, an unlisted transition is a mistake of ours."""
@@ -282,9 +298,12 @@ class Check:
         """Before a node's change is folded in: attempts follow one another, as many as are allowed."""
         old = shadow.nodes.get(change["node"])
         attempt = change.get("attempt", 1)
+        flow_check.follows(shadow, change, run.max_rework)
         if old is None or attempt == old.attempt:
             return
         self.reworks += 1
+        if run.plan.flow == "walk":
+            return
         if attempt != old.attempt + 1 or attempt > run.max_rework + 1:
             raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
 
@@ -298,15 +317,18 @@ class Check:
             if run.plan.initial.get(name) in ("validated", "failed"):
                 continue
             if node.status == "failed" and fate.kind in ("acceptance", "conflict", "gate") and \
-                    node.attempt <= run.max_rework and self._was_red(fate.kind, node.reason):
+                    node.attempt - node.first < run.max_rework and self._was_red(fate.kind, node.reason):
                 raise Violation(f"{name} failed in attempt {node.attempt} ({node.reason}) and was not reworked")
             if node.status == "failed" and not self._deserved(run, name, node.reason):
                 raise Violation(f"{name} failed ({node.reason}), although its fate was {fate}")
             if node.status == "validated" and fate.at(node.attempt) != "success":
                 raise Violation(f"{name} was validated, although its fate was {fate}")
-            if node.status == "validated" and self.landings.get((run.id, name), 0) != 1:
+            landed = self.landings.get((run.id, name), 0)
+            if (node.status == "validated" and (landed > 1 if run.plan.flow == "dag" else False)) or (
+                    node.status == "validated" and not landed):
                 raise Violation(f"{name} was validated, and landed {self.landings.get((run.id, name), 0)} times")
         self._kept()
+        flow_check.ended(shadow)
         unfinished = [name for name, node in shadow.nodes.items() if node.status in ("active", "impl_complete")]
         if shadow.status == "failed" and not all(self._rests(run, shadow, name) for name in unfinished):
             raise Violation(f"run {run.id} failed though one of {unfinished} was not parked")
@@ -336,6 +358,8 @@ class Check:
     def _deserved(self, run: Run, name: str, reason: str) -> bool:
         if run.fates[name].at(self.shadows[run.id].nodes[name].attempt) != "success" or not reason:
             return bool(reason)
+        if self.shadows[run.id].nodes[name].kind == "cancelled":
+            return run.plan.flow == "walk"
         if reason.endswith("exit code -9"):
             return (run.id, name) in self.world.harmed  # a tool that somebody killed is judged as red
         if reason == "lost":

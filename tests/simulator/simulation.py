@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tests.simulator import actors, chaos
+from tests.simulator import actors, chaos, flows
 from tests.simulator.chaos import Chaos
-from tests.simulator.check import LIVES, Violation
+from tests.simulator.check import LIVES
+from tests.simulator.violation import Violation
 from tests.simulator.world import Fate, Journal, Run, World
 
 from garrison.pipeline.launch import RunPlan, plan_run
@@ -40,11 +41,11 @@ class Failed(Exception):
         self.seed, self.why, self.trace = seed, why, trace or []
 
 
-def simulate(seed: int, *, tracing: bool = False) -> Outcome:
-    """Run one seed to its end; Failed if a rule was broken or it got stuck."""
+def simulate(seed: int, *, tracing: bool = False, flows: bool = False) -> Outcome:
+    """Run one seed to its end; Failed if a rule was broken or it got stuck. `flows`: graphs that branch and loop."""
     world = World(seed, tracing=tracing)
     try:
-        return _simulate(world, seed)
+        return _simulate(world, seed, walks=flows)
     except Failed:
         raise
     except Violation as error:
@@ -53,10 +54,10 @@ def simulate(seed: int, *, tracing: bool = False) -> Outcome:
         raise Failed(seed, f"{type(error).__name__}: {error}", world.trace) from error
 
 
-def _simulate(world: World, seed: int) -> Outcome:
+def _simulate(world: World, seed: int, *, walks: bool) -> Outcome:
     rng = world.rng
     for number in range(1 if rng.random() < 0.8 else 2):
-        _launch(world, rng, f"run-{number + 1}")
+        _walk(world, f"run-{number + 1}") if walks else _launch(world, rng, f"run-{number + 1}")
     disturb = Chaos(world, rng.choice([0, 1, 2, 3, 5, 8, 13]), rng.choice([8, 25, 60, 120]))
     steps = 0
     while steps < WILD and (disturb.left or disturb.hunted) and world.tick():
@@ -87,6 +88,12 @@ def _launch(world: World, rng: random.Random, run: str) -> None:
             initial[name] = rng.choice(["validated", "failed"])
     plan = _dag(names, predecessors, initial)
     world.runs[run] = Run(run, plan, fates, tasks, rng.randint(1, 3), Journal(run), rng.choice([0, 1, 2, 2]))
+    world.check.refold()
+    chaos.start(world, run, resume=False)
+
+
+def _walk(world: World, run: str) -> None:
+    flows.launch(world, run)
     world.check.refold()
     chaos.start(world, run, resume=False)
 
@@ -144,6 +151,7 @@ def _keep(world: World) -> bool:
         if _given_up(world, run):
             continue
         going = True
+        flows.answer(world, run.id)
         for who in world.check.shadows[run.id].held:
             chaos.say(world, run.id, "unpark", who)
         if not world.launched(run.id) and status not in ("done", "failed"):

@@ -176,6 +176,8 @@ class World:
         """Commits on the target that no gate passes on."""
         self.harmed: set[tuple[str, str]] = set()
         """Nodes of which a disturbance killed a tool alone."""
+        self.walks = False
+        """Whether its graphs branch and loop, and ask."""
         self.check = Check(self)
         self._views: dict[Key, tuple[Identity, Process | None, int, LifeView]] = {}
 

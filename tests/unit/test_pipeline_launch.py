@@ -74,7 +74,7 @@ REFUSED = [
     (f"{ENDS} start -> a -> b -> end a -> end", "node a has several edges out"),
     (f"flow=dag {ENDS} start -> a -> end a -> b [condition=\"x\ny ==\"]", "condition_syntax"),
     (f"flow=dag {ENDS} start -> a -> b -> a -> end", "(dag_cycle)"),
-    (f"{ENDS} p [shape=component] start -> p -> {{a b}} a -> end b -> b", "branches never meet"),
+    (f"{ENDS} p [shape=component] start -> p -> {{a b}} a -> end b -> b", "(parallel_without_join)"),
     (f"{ENDS} a [status=nope] start -> a -> end", "(status_known)"),
     (f"{ENDS} start -> \"a.b\" -> end", "(node_id)"),
     (f"{ENDS} start -> Task -> task -> end", "(node_id)"),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SEEDS = 200
+WALKS = 40
 
 pytestmark = pytest.mark.untraced
 """Hundreds of thousands of steps: tracing each would cost a minute and tell nothing that test_policies does not."""
@@ -35,8 +36,21 @@ def test_nothing_is_broken_lost_or_stuck() -> None:
     assert ends["failed"] > SEEDS / 8, "the simulation no longer shows runs that fail"
 
 
+def test_flows_are_followed_through_whatever_happens() -> None:
+    """Graphs that branch, loop, run side by side, retry and ask people."""
+    ends = Counter(status for seed in range(WALKS) for status in simulate(seed, flows=True).statuses)
+    assert ends["done"] > WALKS / 3, "the simulation no longer shows flows that succeed"
+    assert ends["failed"] > WALKS / 8, "the simulation no longer shows flows that fail"
+
+
 def test_a_seed_replays_exactly() -> None:
     assert simulate(7) == simulate(7)
+    assert simulate(7, flows=True) == simulate(7, flows=True)
+
+
+def test_what_once_failed_in_a_flow_does_not_again() -> None:
+    """160: a stopped runner kept the only agent, so the run neither went on nor stopped."""
+    simulate(160, flows=True)
 
 
 @pytest.mark.parametrize("seed", [172, 687])
@@ -281,6 +295,61 @@ BROKEN = [*NEW,
           _no_objection, _runner_objects_to_nothing, _result_unseen, _every_result_is_good, _acceptance_skipped,
           _validated_early, _merge_journal_unread, _landed_not_looked_for, _runners_not_watched, _order_unseen,
           _orphans_stay, _queue_starts_over, _entry_blamed_at_once]
+
+
+# of flows
+
+
+def _told_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(flow_policy, "at", lambda node, place: True)
+
+
+def _failures_pass(patch: pytest.MonkeyPatch) -> None:
+    real = flow_policy.outcome_of
+    patch.setattr(flow_policy, "outcome_of", lambda *rest: replace(real(*rest), status="success"))
+
+
+def _gates_unasked(patch: pytest.MonkeyPatch) -> None:
+    real = flow_policy._of_gate
+
+    def of_gate(plan: Any, state: Any, view: Any, place: Any) -> Any:
+        act = real(plan, state, view, place)
+        return None if act and act.kind == "gate" else act
+
+    patch.setattr(flow_policy, "_of_gate", of_gate)
+
+
+def _answers_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(run_state.RunState, "_hear", lambda *rest: None)
+
+
+def _merged_for_good(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("garrison.records.hook.again", lambda hook, now: hook)
+
+
+def _rework_without_end(patch: pytest.MonkeyPatch) -> None:
+    real = guardian_policy._after_failure
+    patch.setattr(guardian_policy, "_after_failure", lambda signal, node, limit: real(
+        signal, replace(node, first=node.attempt), limit))
+
+
+def _flow_forgotten(patch: pytest.MonkeyPatch) -> None:
+    real = run_state.to_snapshot
+    patch.setattr(run_state, "to_snapshot", lambda state: {**real(state), "flow": {}})
+
+
+WALKING = [_told_twice, _failures_pass, _gates_unasked, _answers_lost, _merged_for_good,
+           _rework_without_end, _flow_forgotten]
+
+
+@pytest.mark.parametrize("broken", WALKING, ids=lambda broken: broken.__name__[1:])
+def test_a_broken_rule_of_flows_is_caught(broken: Callable[[pytest.MonkeyPatch], None],
+                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    with pytest.raises(Failed) as caught:
+        for seed in range(WALKS):
+            simulate(seed, flows=True)
+    print(caught.value)
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__[1:])

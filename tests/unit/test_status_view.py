@@ -30,7 +30,8 @@ def body(*nodes: dict[str, Any], **more: Any) -> dict[str, Any]:
     layer = {"agent": "guardian-crew@r1", "incarnation": 2, "status": "active", "verdict": "alive", "living": True,
              "phase": "executing", "pid": 4711, "beat_age_s": 0.4, "why": "process 4711 lives", "role": "guardian"}
     return {"run_id": "r1", "status": "running", "reason": "", "merged": counts["merged"], "total": len(nodes),
-            "counts": counts, "pipeline_id": "crew", "repo": "/repo", "adhoc": False, "age_s": 90.0, "hint": "",
+            "counts": counts, "waiting": False, "gates": [], "pipeline_id": "crew", "repo": "/repo", "adhoc": False,
+            "age_s": 90.0, "hint": "",
             "layers": [layer], "nodes": list(nodes), "queue": None, "problems": [],
             "failed": [{"node": one["node"], "attempt": 1, "reason": one["doing"], "tail": f"one\n\t{EVIL}",
                         "folder": "/home/runs/r1"} for one in nodes if one["place"] == "failed"],
@@ -73,9 +74,9 @@ def test_where_colours_are(terminal: bool, environ: dict[str, str], colours: boo
     assert (here.colours, here.terminal, here.columns) == (colours, in_place, 80 if terminal else None)
 
 
-@pytest.mark.parametrize(("counts", "room"), [((5, 0, 0, 0, 0, 0), 30), ((1, 1, 1, 1, 96, 0), 30),
-                                              ((0, 3, 2, 0, 7, 0), 8), ((1, 0, 0, 1, 0, 2), 9),
-                                              ((999, 1, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1), 8)])
+@pytest.mark.parametrize(("counts", "room"), [((5, 0, 0, 0, 0, 0, 0), 30), ((1, 1, 1, 1, 96, 0, 0), 30),
+                                              ((0, 3, 2, 0, 7, 0, 1), 8), ((1, 0, 0, 1, 0, 2, 0), 9),
+                                              ((999, 1, 0, 0, 0, 0, 0), 8), ((1, 1, 1, 1, 1, 1, 1), 8)])
 def test_the_bar_is_full_and_hides_nobody(counts: tuple[int, ...], room: int) -> None:
     named = dict(zip(view.BLOCKS, counts, strict=True))
     shares = view.parts(named, sum(counts), room)
@@ -107,3 +108,13 @@ def test_changes_are_told_once_each() -> None:
     later["nodes"][2] |= {"attempt": 2}
     assert view.changes(FULL, later) == [
         "a_very_long_name_that_goes_on_and_to_the_limit: working, executing, attempt 2: its agent works"]
+
+
+def test_a_run_that_only_waits_for_a_person_says_so_with_what_it_asks() -> None:
+    gate = {"node": "ask", "doing": f"asks you: Ship it? (garrison answer ask LABEL) {EVIL}"}
+    waits = body(node("a", "merged"), waiting=True, gates=[gate])
+    said = text(view.whole(waits, None), colours=False)
+    assert said.startswith("run r1: waiting, 1 of 1 merged")
+    assert "ask asks you: Ship it?" in said and "\x1b" not in said
+    assert any("Ship it?" in line for line in view.changes(None, waits))
+    assert view.changes(waits, waits) == []

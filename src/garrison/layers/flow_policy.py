@@ -167,9 +167,14 @@ def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
     return min(left, default=None)
 
 
-def waits(plan: RunPlan, state: RunState) -> bool:
-    """Whether something may still begin by itself or by a word: a pending step, or an open gate."""
-    return bool(_pending(plan, state)) or bool(state.gates)
+def waits(plan: RunPlan, state: RunState, view: GuardianView | None) -> bool:
+    """Whether something may still begin by itself or by a word: a pending step, or an open gate.
+
+    With a `view` a step that could begin now does not count: somebody who was stopped keeps its agent.
+    """
+    if state.gates:
+        return True
+    return any(view is None or _due(state, place) > view.wall for place in _pending(plan, state))
 
 
 # ---- gates -----------------------------------------------------------------------------------------------------------

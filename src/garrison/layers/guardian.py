@@ -21,6 +21,7 @@ from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import RUN_STATUS, RunState, fold, to_snapshot
 from garrison.layers.runner_start import start_runner
 from garrison.merge.queue import MergeQueue
+from garrison.pipeline.transforms import expand_context
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals
@@ -393,7 +394,8 @@ def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState
     agent = planned.agent or ("command" if planned.command else launch.agent)
     return Task(
         launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
-        prompt=planned.prompt, agent=agent, command=planned.command, acceptance=planned.acceptance,
+        prompt=expand_context(planned.prompt, context or {}), agent=agent,
+        command=planned.command, acceptance=planned.acceptance,
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,
         # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.

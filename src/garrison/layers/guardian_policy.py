@@ -330,9 +330,10 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
         return [Act("run", "stopped", why=f"{flow.why}; garrison launch --resume {view.run} --max-steps N goes on")]
     if flow.over:
         return [Act("run", "failed", why=summary(state, view, at_rest, flow.why))]
-    if flow_policy.waits(plan, state):
+    stopped = [name for name in state.nodes if suspended(state, view, name)]
+    if flow_policy.waits(plan, state, view if stopped else None):
         return []
-    if stopped := [name for name in state.nodes if suspended(state, view, name)]:
+    if stopped:
         return [Act("run", "stopped", why=f"a signal stopped the runner of {', '.join(stopped)}, and nothing else is "
                                           f"left to do; garrison launch --resume {view.run} goes on")]
     if not any(waits_for_a_person(state, name) for name in at_rest):

@@ -270,10 +270,17 @@ class Runner:
         if tip is None:
             self._fact("failed", f"the target branch {self.launch.base} is gone from {self.launch.repo}")
             return
+        again = self.task.attempt > 1 and not self.facts.tree
+        if again and self.task.rework == "fresh" and self.tree.is_dir() and not view.orchestrator.living:
+            keep_tree(self.git, self.tree, self.launch.run_id, self.task.node, self.task.attempt - 1,
+                      "left by an attempt that was given up")
+            remove_tree(self.git, self.tree)
         for note in make_tree(self.git, self.task, self.tree, self.branch, tip, self.folder / "conflicts.txt"):
             say(note)
         if not view.orchestrator.living:
             self.git.clear_locks(self.tree, self.branch)
+        if again:
+            self._fact("tree", "made")
         self._tree_ready = True
 
     def _do_job(self, act: Act, view: RunnerView) -> None:

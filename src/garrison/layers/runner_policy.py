@@ -41,6 +41,8 @@ class RunnerFacts:
     setup: str = ""
     setup_key: str = ""
     """The key of the last set-up that passed (see system/setup_key)."""
+    tree: str = ""
+    """`made` once a later attempt has its own tree; one that is there before is an earlier attempt's."""
     acceptance: str = ""
     """'' (not run), 'ok', or the reason of failure."""
     validator: str = ""

@@ -21,6 +21,7 @@ from garrison.pipeline.graph import Graph, Node, known_handler, one_line, second
 from garrison.pipeline.lint import command_of, errors, find_cycle, flow_of, lint
 from garrison.pipeline.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.status import imported
+from garrison.pipeline.transforms import prepare
 
 TASKS = ("codergen", "tool")
 """The handlers that become tasks of a run."""
@@ -31,7 +32,6 @@ NEEDS: Mapping[str, str] = {
 }
 """What a handler would need that a garrison run does not have; `garrison pipeline run` has more."""
 
-_GOAL = re.compile(r"\$(?:goal\b|\{goal\})")
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,12 @@ def plan_run(graph: Graph, *, max_steps: int | None = None) -> RunPlan:
     if refusals:
         more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
         raise Refused(refusals[0] + more)
+    graph = prepare(graph)
     goal = text(graph.attrs, "goal", "")
     return RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks={node.id: plan_task(node, goal) for node in graph.of(*TASKS)},
+        tasks={node.id: plan_task(node) for node in graph.of(*TASKS)},
         start=graph.of("start")[0].id,
         exits=tuple(node.id for node in graph.of("exit")),
         predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
@@ -114,14 +115,14 @@ def plan_run(graph: Graph, *, max_steps: int | None = None) -> RunPlan:
     )
 
 
-def plan_task(node: Node, goal: str) -> PlannedTask:
-    """One node as a task. The prompt falls back to the label; `$goal` in it becomes the graph's goal."""
+def plan_task(node: Node) -> PlannedTask:
+    """One node, after the graph's transforms, as a task. The prompt falls back to the label."""
     attrs = node.attrs
     return PlannedTask(
         node=node.id,
         kind=node.handler,
         label=node.label,
-        prompt=_GOAL.sub(lambda _: goal, text(attrs, "prompt") or node.label),
+        prompt=text(attrs, "prompt") or node.label,
         agent=text(attrs, "agent") or text(attrs, "worker_type"),
         command=command_of(node),
         acceptance=text(attrs, "acceptance"),

@@ -1,0 +1,169 @@
+"""Random graphs that branch, loop, run side by side, retry and ask people; and a person who answers.
+
+A graph is a row of blocks, each of which leads to the next: a task (with retries), a loop with its test, a parallel
+with a join, a gate with two ways, a signal. Tasks fail as their fates say, so that loops end, are stuck, or run out.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from tests.simulator.world import Fate, Journal, Run
+
+from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.parser import parse
+from garrison.records.run import Task
+from garrison.records.signals import Signal
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+GUARDIAN = "pipe"
+MOST = 7
+"""Tasks of a graph, about."""
+
+
+class Graph:
+    """A graph in the making."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.lines, self.tasks, self.count = rng, ["start [shape=Mdiamond]; exit [shape=Msquare];"], [], 0
+        self.retried: set[str] = set()
+
+    def name(self, kind: str) -> str:
+        """A node's name that nobody has yet."""
+        self.count += 1
+        return f"{kind}{self.count}"
+
+    def task(self, attributes: str = "") -> str:
+        """A task; some are tried again by the flow."""
+        name = self.name("t")
+        self.tasks.append(name)
+        more = []
+        if self.rng.random() < 0.3:
+            self.retried.add(name)
+            more.append(f"max_retries={self.rng.randint(1, 2)}")
+        if self.rng.random() < 0.1:
+            more.append("on_error=continue")
+        self.lines.append(f"{name} [{', '.join([attributes, *more]).strip(', ')}];")
+        return name
+
+    def edge(self, source: str, target: str, attributes: str = "") -> None:
+        """An arrow."""
+        self.lines.append(f"{source} -> {target}" + (f" [{attributes}];" if attributes else ";"))
+
+    def block(self, before: str, depth: int = 0) -> str:
+        """One block after `before`; the node at which it ends."""
+        kinds = [self.plain, self.plain, self.loop, self.gate, self.signal, self.goal]
+        return self.rng.choice([*kinds, self.fan, self.fan] if depth == 0 else kinds[:4])(before)
+
+    def plain(self, before: str) -> str:
+        """A task."""
+        name = self.task()
+        self.edge(before, name)
+        return name
+
+    def loop(self, before: str) -> str:
+        """Work, its test, and back to the work as long as it is red."""
+        work, test, way, after = self.task(), self.task(), self.name("c"), self.name("c")
+        self.lines += [f"{way} [shape=diamond];", f"{after} [shape=diamond];"]
+        for source, target, outcome in ((before, work, ""), (work, test, ""), (test, way, ""), (way, work, "fail"),
+                                        (way, after, "success")):
+            self.edge(source, target, outcome and f'condition="outcome={outcome}"')
+        return after
+
+    def goal(self, before: str) -> str:
+        """A goal that the run must have reached before it may end."""
+        first = self.plain(before)
+        goal, after = self.task(f"goal_gate=true, retry_target={first}"), self.name("c")
+        self.lines.append(f"{after} [shape=diamond];")
+        self.edge(first, goal)
+        self.edge(goal, after)
+        return after
+
+    def gate(self, before: str) -> str:
+        """A person chooses one of two ways."""
+        ask, yes, no, after = self.name("g"), self.task(), self.task(), self.name("c")
+        late = ", timeout=5m, human.default_choice=Yes" if self.rng.random() < 0.3 else ""
+        self.lines += [f"{ask} [shape=hexagon{late}];", f"{after} [shape=diamond];"]
+        for source, target, how in ((before, ask, ""), (ask, yes, "label=Yes"), (ask, no, 'label="[N] No"'),
+                                    (yes, after, ""), (no, after, "")):
+            self.edge(source, target, how)
+        return after
+
+    def signal(self, before: str) -> str:
+        """Something outside is waited for."""
+        name = self.name("s")
+        self.lines.append(f"{name} [type=wait.signal, signal=ready];")
+        self.edge(before, name)
+        return name
+
+    def fan(self, before: str) -> str:
+        """Branches side by side, and where they meet; now and then they share a task."""
+        fan, join = self.name("p"), self.name("j")
+        policy = self.rng.choice(["wait_all", "wait_all", "first_success", "k_of_n, join_k=1"])
+        self.lines += [f"{fan} [shape=component, join_policy={policy}, max_parallel={self.rng.randint(1, 3)}];",
+                       f"{join} [shape=tripleoctagon];"]
+        self.edge(before, fan)
+        shared = self.task() if self.rng.random() < 0.2 else ""
+        for number in range(self.rng.randint(2, 3)):
+            end = self.block(fan, 1)
+            if shared and (number == 0 or self.rng.random() < 0.7):
+                self.edge(end, shared)
+            else:
+                self.edge(end, join)
+        if shared:
+            self.edge(shared, join)
+        return join
+
+
+def graph(rng: random.Random) -> Graph:
+    """A whole graph."""
+    made, last = Graph(rng), "start"
+    while len(made.tasks) < rng.randint(1, MOST):
+        last = made.block(last)
+    made.edge(last, "exit")
+    return made
+
+
+def launch(world: World, run: str) -> None:
+    """A run of such a graph."""
+    rng, world.walks = world.rng, True
+    made = graph(rng)
+    text = "digraph { max_steps=60; " + " ".join(made.lines) + "}"
+    plan: RunPlan = plan_run(parse(text))
+    fates, tasks = {}, {}
+    for name in made.tasks:
+        fates[name] = fate = _fate(rng)
+        tasks[name] = Task(run, name, 1, setup="s" if fate.kind == "setup" or rng.random() < 0.1 else None,
+                           acceptance="a" if fate.kind == "acceptance" or rng.random() < 0.2 else None,
+                           rework=rng.choice(["fresh", "fresh", "merge"]))
+    world.note(text)
+    world.runs[run] = Run(run, plan, fates, tasks, rng.randint(1, 3), Journal(run), rng.choice([0, 1, 2]))
+
+
+def _fate(rng: random.Random) -> Fate:
+    kind = rng.choice(("fail", "fail", "fail", "acceptance", "conflict", "gate")) if rng.random() < 0.35 else "success"
+    return Fate(kind, rng.randint(0, 3), rng.choice([1, 2, 7]) if rng.random() < 0.08 else 0,
+                rng.choice([1, 1, 2, 3, 10**6]), 300.0 if rng.random() < 0.08 else 3.0)
+
+
+def answer(world: World, run: str) -> None:
+    """A person looks at the gates of a run, and answers one, not always as asked; and the signal is given."""
+    open_ = list(world.check.shadows[run].gates.values())
+    if not open_:
+        return
+    gate = world.rng.choice(open_)
+    place = gate["place"] if world.rng.random() < 0.9 else "elsewhere#1"
+    if gate["kind"] == "signal":
+        _say(world, run, "GUIDANCE", None, {"action": "signal", "name": gate["signal"], "value": 1})
+        return
+    word = world.rng.choice(["Yes", "no", "n", "Perhaps", ""])
+    _say(world, run, "INPUT_RESPONSE", gate["node"], {"question_id": place, "text": word})
+
+
+def _say(world: World, run: str, kind: str, node: str | None, payload: dict[str, object]) -> None:
+    source = {"role": "launch", "name": "launch", "incarnation": 0}
+    world.post(Signal(world.fresh(), source, {"role": "guardian", "name": GUARDIAN}, kind, run, world.now, node, 0,
+                      payload))

@@ -1,0 +1,279 @@
+"""What a run's flow and its nodes say to each other, rule by rule. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from garrison.layers import flow_policy, guardian_policy, parking
+from garrison.layers.acts import Act
+from garrison.layers.guardian_policy import GuardianView
+from garrison.layers.run_flow import RunFlow
+from garrison.layers.run_state import RunState, fold
+from garrison.pipeline.gates import approved, asked_in_words, objection, too_late
+from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.parser import parse
+from garrison.records.identity import Identity
+from garrison.records.journal import Entry
+from garrison.records.run import Result
+from garrison.records.signals import Posted, Signal
+from garrison.supervise.restart import Policy
+from garrison.supervise.step import LifeView
+from garrison.supervise.verdict import Verdict
+from garrison.system.clock import from_iso, iso
+
+AT = "2026-01-31T12:00:00.000001Z"
+WALL = from_iso(AT)
+RUN = "r1"
+ENDS = "start [shape=Mdiamond] exit [shape=Msquare]"
+
+LOOP = plan_run(parse(f"""digraph {{ {ENDS} way [shape=diamond]
+    start -> work -> test -> way; way -> work [condition="outcome=fail"]
+    way -> exit [condition="outcome=success"] }}"""))
+ASK = plan_run(parse(f"""digraph {{ {ENDS} ask [shape=hexagon, label="Ship it?", timeout=1h, human.default_choice=Yes]
+    hear [type=wait.signal, signal=ready] start -> ask; ask -> hear [label="[Y] Yes"]; ask -> no [label="[N] No"]
+    hear -> exit; no -> exit }}"""))
+RACE = plan_run(parse(f"""digraph {{ {ENDS} fan [shape=component, join_policy=first_success] join [shape=tripleoctagon]
+    start -> fan -> {{a b}} -> join -> exit }}"""))
+RETRY = plan_run(parse(f"digraph {{ {ENDS} a [max_retries=2] start -> a -> exit }}"))
+
+
+class Story:
+    """A run told record by record."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan, self.count, self.wall = plan, 0, WALL
+        self.state = RunState(flow=RunFlow(plan.program, RUN))
+        self.entries: list[Entry] = []
+        for name in plan.tasks:
+            self.tell("node", {"node": name, "status": "pending", "attempt": 1})
+        self.tell("run", {"status": "running"})
+
+    def tell(self, kind: str, data: dict[str, Any]) -> Story:
+        self.count += 1
+        self.entries.append(Entry(self.count, 1, "t", iso(self.wall), kind, data))
+        self.state.apply(self.entries[-1])
+        return self
+
+    def node(self, name: str, *statuses: str, **more: Any) -> Story:
+        for status in statuses:
+            self.tell("node", {"node": name, "status": status, "attempt": self.state.nodes[name].attempt, **more})
+        return self
+
+    def view(self, **seen: Any) -> GuardianView:
+        return GuardianView(RUN, 5000.0, "b1", wall=self.wall, **seen)
+
+    def act(self, **seen: Any) -> Act | None:
+        """The one thing that flow and nodes owe each other."""
+        return next(iter(flow_policy.settle(self.plan, self.state, self.view(**seen))), None)
+
+    def settle(self, **seen: Any) -> Story:
+        """Do all they owe each other."""
+        while act := self.act(**seen):
+            self.tell("cancel" if act.kind == "cancel" else act.kind, act.data or {"node": act.who})
+        return self
+
+    def begin(self) -> list[str]:
+        """Let all that may start become active; their names."""
+        names = flow_policy.startable(self.plan, self.state, self.view())
+        for name in names:
+            self.tell("node", flow_policy.begun(self.state, name))
+        return names
+
+    def land(self, name: str) -> Story:
+        return self.node(name, "impl_complete", "validated").settle()
+
+    def fail(self, name: str, reason: str = "red", **seen: Any) -> Story:
+        return self.node(name, "failed", reason=reason).settle(**seen)
+
+
+def gone(name: str, reason: str = "done", status: str = "terminated") -> dict[str, LifeView]:
+    identity = Identity("i", "runner", name, RUN, AT, status=status, metadata={"reason": reason})
+    return {name: LifeView(identity, Verdict("ended" if status != "active" else "alive", "seen"))}
+
+
+def test_a_loop_begins_a_landed_node_again_and_says_what_was_red() -> None:
+    story = Story(LOOP)
+    assert story.begin() == ["work"]
+    assert story.land("work").begin() == ["test"]
+    story.fail("test", "exit code 1: two tests")
+    again = story.state.nodes["work"]
+    assert (again.status, again.attempt, again.step, again.first) == ("pending", 2, "work#2:1", 2)
+    assert "test" in again.reason and "two tests" in again.reason
+    assert story.begin() == ["work"]
+    assert story.land("work").begin() == ["test"]
+    assert story.state.nodes["test"].attempt == 2
+    assert story.land("test").state.flow.over == "done"
+    assert guardian_policy.decide(LOOP, story.state, story.view(), 2, Policy()).acts == [Act("run", "done")]
+    assert story.state.outcomes["test"] == {"status": "success", "place": "test#2", "ends": 2}
+
+
+@pytest.mark.parametrize(("runner", "waits"), [
+    (gone("work", status="active"), True), (gone("work", "orphaned"), True), (gone("work"), False), ({}, False)])
+def test_a_node_is_not_begun_again_before_its_tree_is_gone(runner: dict[str, LifeView], waits: bool) -> None:
+    story = Story(LOOP)
+    story.begin()
+    story.land("work").begin()
+    story.node("test", "failed", reason="red").settle(runners=runner)
+    assert story.state.nodes["work"].status == ("validated" if waits else "pending")
+
+
+def test_a_retry_waits_for_its_delay_and_is_told_why() -> None:
+    story = Story(RETRY)
+    story.begin()
+    story.fail("a", "no network")
+    node = story.state.nodes["a"]
+    assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#1:2", "no network")
+    assert story.begin() == []
+    due = flow_policy.wake_at(RETRY, story.state, story.view())
+    assert due is not None and 5000.1 <= due <= 5000.3
+    story.wall += 0.3
+    assert story.begin() == ["a"]
+    context = flow_policy.context_for(story.state, "a")
+    assert context["internal.retry_count.a"] == 1
+
+
+@pytest.mark.parametrize(("kind", "said", "again"), [
+    ("", {}, True), (flow_policy.GIVEN_UP, {}, False), ("", {"failure_class": "deterministic"}, False),
+    ("gate", {"status": "retry"}, True)])
+def test_what_cannot_help_is_not_tried_again(kind: str, said: dict[str, Any], again: bool) -> None:
+    story = Story(RETRY)
+    story.begin()
+    story.node("a", "failed", reason="red", kind=kind)
+    story.settle(results={"a": Result(RUN, "a", 1, 1, "fail", AT, said=said)})
+    assert (story.state.flow.over == "") is again
+
+
+def test_what_an_agent_says_reaches_the_flow() -> None:
+    story = Story(LOOP)
+    story.begin()
+    said = {"status": "partial_success", "preferred_label": "x", "context_updates": {"k": 1}, "notes": "n"}
+    act = story.node("work", "impl_complete", "validated").act(
+        results={"work": Result(RUN, "work", 1, 1, "success", AT, said=said)})
+    assert act is not None and act.data["outcome"] == {
+        "status": "partial_success", "preferred_label": "x", "context_updates": {"last_stage": "work", "k": 1},
+        "notes": "n"}
+    lied = flow_policy.outcome_of("codergen", replace(story.state.nodes["work"], status="failed", reason="red"),
+                                  Result(RUN, "work", 1, 1, "success", AT, said={"status": "success"}))
+    assert lied.status == "fail" and lied.failure_reason == "red"
+
+
+def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() -> None:
+    story = Story(RACE)
+    assert story.begin() == ["a", "b"]
+    story.node("a", "impl_complete", "validated")
+    assert [story.act().kind] == ["flow"]
+    story.tell("flow", story.act().data)
+    assert (story.act().kind, story.act().who) == ("cancel", "b")
+    story.settle()
+    assert story.state.cancelled == {"b"} and story.act() is None
+    assert guardian_policy.decide(RACE, story.state, story.view(runners=gone("b", status="active")), 2,
+                                  Policy()).acts == []
+    story.node("b", "failed", reason="cancelled", kind="cancelled")
+    assert story.state.cancelled == set()
+    assert guardian_policy.decide(RACE, story.state, story.view(), 2, Policy()).acts == [Act("run", "done")]
+
+
+# ---- gates
+
+
+def asked() -> Story:
+    return Story(ASK).settle()
+
+
+def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> Act:
+    body = Signal("s1", {"role": "launch", "name": "launch"}, {"role": "guardian", "name": "p"}, "INPUT_RESPONSE", RUN,
+                  AT, node, 0, {"question_id": place, "text": text})
+    view = story.view(inbox=[Posted("s1.json", body)])  # type: ignore[arg-type]
+    return guardian_policy.decide(ASK, story.state, view, 2, Policy()).acts[0]
+
+
+def test_a_gate_is_journaled_and_waits() -> None:
+    story = asked()
+    gate = story.state.gates["ask#1"]
+    assert (gate["text"], gate["deadline"], gate["default"]) == ("Ship it?", iso(WALL + 3600), "Yes")
+    assert story.act() is None
+    assert guardian_policy.decide(ASK, story.state, story.view(), 2, Policy()).acts == []
+    assert asked_in_words(gate).startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
+    assert fold(story.entries).gates == story.state.gates, "who has no graph sees the same"
+
+
+@pytest.mark.parametrize(("text", "to"), [("Yes", "hear"), ("y", "hear"), ("no", "no"), ("[N] No", "no")])
+def test_an_answer_leads_on(text: str, to: str) -> None:
+    story = asked()
+    act = answer(story, text)
+    assert act.kind == "take"
+    story.tell("signal", {"id": "s1", "type": "INPUT_RESPONSE", "node": "ask", **act.data})
+    assert [place.node for place in story.state.flow.places.values()] == [to]
+    assert "ask#1" not in story.state.gates
+    late = answer(story, "Yes")
+    assert (late.kind, late.why) == ("take", "")  # the same signal again is recognised
+
+
+def test_what_is_no_answer_is_refused_with_the_options() -> None:
+    assert answer(asked(), "Perhaps").why == "'Perhaps' is none of the options of ask; answer [Y] Yes, [N] No"
+    assert "does not wait" in answer(asked(), "Yes", "ask#2").why
+    assert "waits for the signal" in objection({**asked().state.gates["ask#1"], "kind": "signal", "signal": "x"}, "y")
+
+
+def test_time_and_the_launch_answer_for_a_person() -> None:
+    story = asked()
+    assert flow_policy.wake_at(ASK, story.state, story.view()) == 5000 + 3600
+    assert story.act(auto_approve=True).data["outcome"]["context_updates"]["human.gate.label"] == "Yes"
+    story.wall += 3600
+    assert story.act().data["outcome"]["context_updates"]["human.gate.selected"] == "Y"
+    gate = story.state.gates["ask#1"]
+    assert too_late({**gate, "default": ""}).status == "retry"
+    assert too_late({**gate, "default": "Maybe"}).failure_class == "deterministic"
+    assert approved({**gate, "default": ""}).preferred_label == "Yes"
+
+
+def test_a_signal_is_kept_for_the_first_who_waits_for_it() -> None:
+    story = asked()
+    heard = flow_policy.told(story.state, {"action": "signal", "name": "ready", "value": 7})
+    story.tell("signal", {"id": "s2", "type": "GUIDANCE", "node": None, **heard})
+    story.tell("signal", {"id": "s3", "type": "INPUT_RESPONSE", "node": "ask", **answer(story, "Yes").data}).settle()
+    assert story.state.flow.over == "done" and story.state.heard == {"ready": []}
+    assert story.state.flow.state.context()["signal.ready"] == 7
+
+
+# ---- budgets
+
+
+def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None:
+    plan = plan_run(parse(f"digraph {{ {ENDS} start -> a -> b -> exit }}"), max_steps=2)
+    story = Story(plan)
+    story.begin()
+    story.land("a")
+    (act,) = guardian_policy.decide(plan, story.state, story.view(), 2, Policy()).acts
+    assert (act.kind, act.who) == ("run", "stopped") and "max_steps" in act.why
+    story.tell("run", {"status": "stopped"})
+    story.tell("signal", {"id": "b", "type": "GUIDANCE", "node": None,
+                          **flow_policy.told(story.state, {"action": "budget", "max_steps": 9})})
+    effect = parking.guidance(story.state, story.view(), {"action": "resume"})
+    assert effect["flow"] == {"event": "resumed", "max_steps": 9}
+    story.tell("signal", {"id": "r", "type": "GUIDANCE", "node": None, "flow": effect["flow"]})
+    story.tell("run", {"status": "running"})
+    assert story.begin() == ["b"]
+
+
+def test_a_run_that_lasts_too_long_stops() -> None:
+    plan = plan_run(parse(f"digraph {{ max_pipeline_duration=1h {ENDS} start -> a -> exit }}"))
+    story = Story(plan)
+    story.begin()
+    assert flow_policy.wake_at(plan, story.state, story.view()) == 5000 + 3600
+    story.wall += 3600
+    assert story.act().data == {"event": "timed_out"}
+    story.tell("flow", story.act().data)
+    assert story.act().kind == "cancel"
+
+
+def test_a_state_is_the_same_from_a_snapshot() -> None:
+    from garrison.layers.run_state import to_snapshot
+
+    story = asked()
+    copy = RunState(flow=RunFlow(ASK.program, RUN)).apply(Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state)))
+    assert to_snapshot(copy) == to_snapshot(story.state) and copy == story.state
+    assert to_snapshot(fold(story.entries, ASK.program, RUN)) == to_snapshot(story.state)

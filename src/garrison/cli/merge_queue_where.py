@@ -17,7 +17,7 @@ from garrison.cli.output import say, show_json
 from garrison.errors import NotFound, Refused
 from garrison.merge.queue import MergeQueue, queues_of, target_of
 from garrison.settings import find_home
-from garrison.system.git import Git, validate_repository
+from garrison.system.git import Git, open_repository
 
 if TYPE_CHECKING:
     from garrison.merge.entry import Entry
@@ -34,25 +34,27 @@ target_option = click.option("--target", metavar="BRANCH", help="Branch to land 
 def open_queue(repo_root: Where = None, target: str | None = None, home: Where = None, *, busy: bool = False,
                ) -> MergeQueue:
     """The queue of a repository and target; with `busy` rather the one whose first unfinished entry waits longest."""
-    root = validate_repository(Path(repo_root) if repo_root else Path.cwd())
-    git, place = Git(root), find_home(None if home is None else os.fspath(home))
+    git, place = open_repository(Path(repo_root) if repo_root else Path.cwd()), _home(home)
     if target is None and busy:
         waiting = [one for one in _of_repository(place, git) if one.state.unfinished()]
         if waiting:
             target = target_of(min(waiting, key=lambda one: one.state.unfinished()[0].enqueued_at).folder)
-    return MergeQueue(place, root, target or _usual_target(git), git=git)
+    return MergeQueue(place, git.root, target or _usual_target(git), git=git)
 
 
 def the_queue(repo_root: Where = None, target: str | None = None, home: Where = None) -> MergeQueue:
     """The queue that a command about a whole queue means. Refused if the repository has several and none was named."""
-    root = validate_repository(Path(repo_root) if repo_root else Path.cwd())
-    git, place = Git(root), find_home(None if home is None else os.fspath(home))
+    git, place = open_repository(Path(repo_root) if repo_root else Path.cwd()), _home(home)
     if target is None:
-        known = [target_of(one.folder) for one in _of_repository(place, git)]
+        known = [target_of(path.parent) for path in sorted((place / "merge-queue" / git.key).glob("*/journal.jsonl"))]
         if len(known) > 1:
-            raise Refused(f"{root} has queues for {', '.join(known)}; name one with --target")
+            raise Refused(f"{git.root} has queues for {', '.join(known)}; name one with --target")
         target = known[0] if known else _usual_target(git)
-    return MergeQueue(place, root, target, git=git)
+    return MergeQueue(place, git.root, target, git=git)
+
+
+def _home(home: Where) -> Path:
+    return find_home(None if home is None else os.fspath(home))
 
 
 def _of_repository(home: Path, git: Git) -> list[Follower]:
@@ -65,7 +67,7 @@ def _usual_target(git: Git) -> str:
 
 def named(word: str, home: Where = None) -> tuple[Follower, Entry]:
     """The entry of that id, or the latest of that node; NotFound, or Refused if several queues know such a node."""
-    followers = queues_of(find_home(None if home is None else os.fspath(home)), say)
+    followers = queues_of(_home(home), say)
     for one in followers:
         if word in one.state.entries:
             return one, one.state.entries[word]
@@ -85,11 +87,10 @@ def named(word: str, home: Where = None) -> tuple[Follower, Entry]:
 def queue_of(word: str, repo_root: Where = None, home: Where = None) -> tuple[MergeQueue, Entry]:
     """The entry that a word names, with its queue, for whoever changes it. Refused if it is not of `repo_root`."""
     follower, entry = named(word, home)
-    repo = validate_repository(Path(repo_root or entry.repo))
-    git = Git(repo)
+    git = open_repository(Path(repo_root or entry.repo))
     if git.key != follower.folder.parent.name:
-        raise Refused(f"{entry.id} waits to land on {entry.repo}, not on {repo}; leave --repo-root out")
-    return MergeQueue(find_home(None if home is None else os.fspath(home)), repo, entry.target, git=git), entry
+        raise Refused(f"{entry.id} waits to land on {entry.repo}, not on {git.root}; leave --repo-root out")
+    return MergeQueue(_home(home), git.root, entry.target, git=git), entry
 
 
 def show_ok(**body: Any) -> None:

@@ -155,7 +155,7 @@ class MergeQueue:
             raise Refused(f"{self.repo} has no branch {branch}; commit the work on it first")
         name = entry_id(str(self.folder), run, node, attempt, tip)
         known = self.state.entries.get(name)
-        if known is None and not self.git.update_ref(pin(name, "head"), tip, message=f"garrison: enqueue {node}"):
+        if known is None and not self.git.make_ref(pin(name, "head"), tip):
             raise Refused(f"could not pin {tip} under {pin(name, 'head')} in {self.repo}; try again")
         if known is None or wishes != asked.NOTHING:
             data = {"entry": name, "run": run, "node": node, "attempt": attempt, "branch": branch, "oid": tip,
@@ -174,8 +174,9 @@ class MergeQueue:
             treatment = asked.treatment_of(state, wishes, *key, default)
             status = "held" if any(entry.status == "held" for entry in waiting) else "queued"
             self.append("enq", {**data, **treatment.record(), "status": status,
-                                "supersedes": [entry.id for entry in waiting]}, sync=True)
-            return self.state.entries[data["entry"]]
+                                "supersedes": [entry.id for entry in waiting]})
+        journal.sync(self.path)  # after the lock: many at once wait for the disk together, not one after the other
+        return self.state.entries[data["entry"]]
 
     def enqueue_by_hand(self, node: str, branch: str, *, run: str = "", wishes: asked.Wishes = asked.NOTHING) -> Entry:
         """As `enqueue`, in the attempt after the last failed one of the node, so that a failed branch may try again."""

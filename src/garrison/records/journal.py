@@ -211,6 +211,18 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: s
     return Entry(last_seq + 1, stamped, token, at, kind, data)
 
 
+def sync(path: Path) -> None:
+    """Put on the disk what was appended to a shared journal without `sync`; the caller need not hold its lock.
+
+    Whatever was appended before it goes with it, so that no record is ever there without those it follows.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _last(descriptor: int, path: Path) -> tuple[int, int]:
     """Sequence number and epoch of an open journal's last record, (0, 0) if it is empty; its tail is whole."""
     size = os.fstat(descriptor).st_size

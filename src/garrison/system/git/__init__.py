@@ -16,15 +16,23 @@ The rules of this room:
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from garrison.system.git.call import Answer, GitError, common_dir, environment, repository_key
 from garrison.system.git.history import ABSENT, MergeResult
-from garrison.system.git.repository import validate_repository
+from garrison.system.git.repository import places, validate_repository
 from garrison.system.git.rescues import Rescues
 from garrison.system.git.worktrees import Worktree
 
 __all__ = ["ABSENT", "Answer", "Git", "GitError", "MergeResult", "Worktree", "common_dir", "environment",
-           "repository_key", "validate_repository"]
+           "open_repository", "repository_key", "validate_repository"]
 
 
 class Git(Rescues):
     """One repository, seen from `root` (any directory of it). Methods that take `path` act in that worktree."""
+
+
+def open_repository(path: Path) -> Git:
+    """The repository that `path` is in, from its top directory; Refused as `validate_repository`."""
+    top, common = places(path)
+    return Git(top, common=common)

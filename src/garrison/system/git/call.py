@@ -105,9 +105,11 @@ def key_of(common: Path) -> str:
 class Call:
     """One repository, seen from `root` (any directory of it). Methods that take `path` act in that worktree."""
 
-    def __init__(self, root: Path, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, root: Path, environ: Mapping[str, str] | None = None, common: Path | None = None) -> None:
         self.root = root
         self._environment = environment(environ)
+        if common is not None:
+            self.common = common  # known already: git need not be asked
 
     @cached_property
     def common(self) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -69,16 +71,43 @@ class History(Call):
 
     def branch_tip(self, branch: str) -> str | None:
         """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
-        ref = f"refs/heads/{branch}"
-        return self._loose(ref) or self.rev(ref)
+        return self._loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
 
     def _loose(self, ref: str) -> str | None:
-        """The commit that a ref names which is a file of its own; None: git is to be asked."""
+        """What a ref's own file says, where it has one: a hundredth of what asking git costs. None: ask git."""
+        if ".." in ref or "//" in ref or ref.endswith("/") or not self._has_files:
+            return None
         try:
-            told = (self.common / ref).read_text(errors="replace").removesuffix("\n")
-        except (OSError, ValueError):
+            told = (self.common / ref).read_text().strip()
+        except (OSError, UnicodeError):
             return None
         return told if _OID.fullmatch(told) and self.has(told) else None
+
+    @cached_property
+    def _has_files(self) -> bool:
+        """Whether this repository keeps refs in files."""
+        return not (self.common / "reftable").exists()
+
+    def make_ref(self, ref: str, oid: str) -> bool:
+        """Set a ref that nobody else writes, `oid` being a commit that is there; False if git refused.
+
+        A file, renamed into place. Not git's `<ref>.lock`: a death over it would keep the ref locked for ever.
+        """
+        path, fresh = self.common / ref, self.common / "garrison" / f"ref-{os.getpid()}-{threading.get_ident()}"
+        if not self._has_files:
+            return self.update_ref(ref, oid)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh.parent.mkdir(exist_ok=True)
+            with fresh.open("wb") as file:
+                file.write(f"{oid}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(path)
+        except OSError:  # a folder is just being removed, or there is no room; git waits, or says what is wrong
+            fresh.unlink(missing_ok=True)
+            return self.update_ref(ref, oid)
+        return True
 
     def has(self, oid: str) -> bool:
         """Whether the repository holds that object; without asking git if it is a file of its own."""
@@ -107,7 +136,8 @@ class History(Call):
 
     def branch_exists(self, branch: str) -> bool:
         """Whether a local branch bears that name."""
-        return self.run("show-ref", "--verify", "--quiet", f"refs/heads/{branch}", check=False).code == 0
+        ref = f"refs/heads/{branch}"
+        return self._loose(ref) is not None or self.run("show-ref", "--verify", "--quiet", ref, check=False).code == 0
 
     def current_branch(self, path: Path | None = None) -> str | None:
         """Short name of the branch checked out at `path`, None when detached."""

@@ -50,6 +50,24 @@ def check_writable(common: Path) -> None:
 
 def validate_repository(path: Path) -> Path:
     """The top directory of a repository garrison can work on; Refused, with what to do, for every other."""
+    return places(path)[0]
+
+
+def places(path: Path) -> tuple[Path, Path]:
+    """As `validate_repository`, and the common directory."""
+    if path.is_dir():
+        answer = History(path).run("rev-parse", "--git-common-dir", "--is-bare-repository", "--is-shallow-repository",
+                                   "--show-toplevel", "--verify", "HEAD^{commit}", check=False)
+        told = answer.out.splitlines()
+        if answer.code == 0 and told[1:3] == ["false", "false"] and len(told) == 5:
+            common = (path / told[0]).resolve()
+            check_writable(common)
+            return Path(told[3]), common
+    return _slowly(path), common_dir(path)
+
+
+def _slowly(path: Path) -> Path:
+    """The top directory, asked for step by step, so that what is wrong can be said."""
     common = common_dir(path)
     check_writable(common)
     git = History(path)

@@ -114,7 +114,7 @@ class Guardian:
         self._tell_once("merge queue", f"paused: {pause.reason}: {pause.detail}" if pause else "")
         for entry in self.queue.entries():
             if entry.run == self.run:
-                self._tell_once(entry.node, entry.reason if entry.status == "landing_blocked" else "")
+                self._tell_once(entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "")
                 found[entry.node] = Merge(entry.attempt, entry.status, entry.reason or "", entry.commit or "")
         return found
 

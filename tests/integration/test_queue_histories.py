@@ -183,8 +183,8 @@ def test_each_is_green_alone_and_red_together_so_the_second_is_rejected(tmp_path
 
 
 @pytest.mark.parametrize(("where", "edits"), [
-    ("here", ""), ("here", " M lines.txt"), ("elsewhere", ""), ("elsewhere", "?? one.txt"),
-    ("elsewhere", " D lines.txt"), ("elsewhere", "A  staged"), ("nowhere", " M lines.txt")])
+    ("here", " M lines.txt"), ("elsewhere", ""), ("elsewhere", "?? one.txt"), ("elsewhere", "A  staged"),
+    ("nowhere", " M lines.txt")])
 def test_wherever_the_target_is_checked_out_the_users_edits_stay(tmp_path, where, edits):
     """Edits in the way make the entry wait; others are neither touched nor a reason to wait."""
     world = World(tmp_path)

@@ -310,11 +310,11 @@ def test_a_slot_that_git_cannot_make_ready_is_nobodys_verdict(world, monkeypatch
     processor = world.processor()
     tries, prepare = [], Slot.prepare
 
-    def trouble(slot: Slot, commit: str) -> None:
+    def trouble(slot: Slot, commit: str, *more: object) -> None:
         tries.append(commit)
         if len(tries) < 6:
             raise GitError(("read-tree",), 128, "fatal: not now")
-        prepare(slot, commit)
+        prepare(slot, commit, *more)
 
     monkeypatch.setattr(Slot, "prepare", trouble)
     until(lambda: _patiently(processor) and world.entry("one").final, "a landing")

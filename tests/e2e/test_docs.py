@@ -14,7 +14,7 @@ from blocks import Block, blocks
 from support import DEADLINE, Place, git
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/how-to.md", "docs/supervision.md")
+PAGES = ("README.md", "docs/how-to.md", "docs/supervision.md", "docs/merge-queue.md")
 SAVED = frozenset({"dot", "toml", "yaml", "python"})
 SHOWN = frozenset({"text", ""})
 TEST = """import unittest

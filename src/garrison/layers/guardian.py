@@ -29,6 +29,7 @@ from garrison.records.run import Task
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import CRASH, STOP, Policy
 from garrison.supervise.step import LifeView
+from garrison.supervise.watch import STOPPED
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.terminal import abandon
@@ -114,7 +115,7 @@ class Guardian:
         self._tell_once("merge queue", f"paused: {pause.reason}: {pause.detail}" if pause else "")
         for entry in self.queue.entries():
             if entry.run == self.run:
-                self._tell_once(entry.node, entry.reason if entry.status == "landing_blocked" else "")
+                self._tell_once(entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "")
                 found[entry.node] = Merge(entry.attempt, entry.status, entry.reason or "", entry.commit or "")
         return found
 
@@ -156,6 +157,9 @@ class Guardian:
         below = [view.identity.key for view in (*self._view.runners.values(), self._view.processor)
                  if view.living and view.identity is not None]
         if not all_beat((str(store.life_path(key)) for key in below), now, silent(self.world.timing)):
+            return None
+        processor = [str(store.life_path(key)) for key in below if key.role == "processor"]
+        if not all_beat(processor, now, STOPPED["processor"] / 2):
             return None
         return stamps([str(store.path(Identity, self.life.key).parent), str(self._inbox), str(self.queue.path),
                        self.launch.repo])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from garrison.errors import RecordError, Refused
-from garrison.merge import asked, decide, slot
+from garrison.merge import asked, decide
 from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, Entry, entry_id
 from garrison.merge.state import Config, QueueState
 from garrison.merge.target import Target, check_name, open_target
@@ -121,6 +121,8 @@ class MergeQueue:
 
     def leave(self, trees: Path) -> None:
         """Remove the gate slots of this repository, unless some processor or entry of this queue may need one soon."""
+        from garrison.merge import slot  # whoever only enqueues is quicker without it
+
         if not self.processor_alive() and not self.state.unfinished():
             slot.clear(self.git, trees / self.git.key)
 

@@ -14,6 +14,7 @@ import pytest
 from merge_support import World, drive, git, until
 
 from garrison.errors import GarrisonError
+from garrison.merge import asked
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.slot import Slot
 from garrison.system.git import GitError
@@ -320,4 +321,19 @@ def test_a_slot_that_git_cannot_make_ready_is_nobodys_verdict(world, monkeypatch
     drive(processor)
     processor.close()
     assert statuses(world) == {"one": "landed"}
+    sound(world)
+
+
+def test_what_was_red_before_it_was_held_is_rejected_after(world):
+    """Seen to hang: red often enough, but not under test any more, it could be neither rejected nor tested."""
+    world.branch("bad", {"bad": "x\n"})
+    entry = world.enqueue("bad").id
+    processor = world.processor()
+    until(lambda: getattr(processor.step(), "what", "") == "verdict" and world.entry("bad").tests == 3, "its last run")
+    asked.hold(world.queue, entry)
+    asked.release(world.queue, entry)
+    drive(processor)
+    processor.close()
+    assert statuses(world) == {"bad": "rejected"}
+    assert "exit code 1" in world.entry("bad").reason
     sound(world)

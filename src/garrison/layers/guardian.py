@@ -29,6 +29,7 @@ from garrison.records.run import Task
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import CRASH, STOP, Policy
 from garrison.supervise.step import LifeView
+from garrison.supervise.watch import STOPPED
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.terminal import abandon
@@ -156,6 +157,9 @@ class Guardian:
         below = [view.identity.key for view in (*self._view.runners.values(), self._view.processor)
                  if view.living and view.identity is not None]
         if not all_beat((str(store.life_path(key)) for key in below), now, silent(self.world.timing)):
+            return None
+        processor = [str(store.life_path(key)) for key in below if key.role == "processor"]
+        if not all_beat(processor, now, STOPPED["processor"] / 2):
             return None
         return stamps([str(store.path(Identity, self.life.key).parent), str(self._inbox), str(self.queue.path),
                        self.launch.repo])

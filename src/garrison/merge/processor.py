@@ -204,6 +204,9 @@ class MergeProcessor:
             self.pen.move(names[red:], "queued", f"stood behind {red} that are red together")
             return Progress("split", names[0])
         step = batch.next_step(names, chain.trees, known, width=self._width(state))
+        if isinstance(step, batch.Reject) and not chain.entries[0].verdict:
+            # What it would be rejected for was seen before it was held, or before it was built again.
+            step = batch.Test((1,), () if chain.trees[1] in known.running else (1,))
         if isinstance(step, batch.Land):
             return self._land(chain, step.count, state)
         if isinstance(step, batch.Test):
@@ -224,7 +227,7 @@ class MergeProcessor:
                 "tree": chain.trees[count], "command": self.trials.key(config), "result": "green", "reason": "",
                 "log": entries[0].log}, sync=True)
             return Progress("verdict", entries[0].id)
-        commits = self.builder.commits(chain, count)
+        commits = self.builder.to_land(chain, count)
         done = self.lander.land(chain, commits)
         if isinstance(done, Progress) and done.what == "landed":
             self.builder.landed(count, commits[-1])
@@ -235,8 +238,8 @@ class MergeProcessor:
         for count in step.start:
             if count == 0:
                 return self.trials.begin(chain.entries[:1], chain.base, chain.trees[0], "base")
-            commits = self.builder.commits(chain, count)
-            return self.trials.begin(chain.entries[:count], commits[-1], chain.trees[count], "entry")
+            commit = self.builder.candidate(chain, count)
+            return self.trials.begin(chain.entries[:count], commit, chain.trees[count], "entry")
         return self.trials.wait(state)
 
     def _pause(self, chain: Chain, reason: str, state: QueueState) -> Progress:

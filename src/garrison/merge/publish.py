@@ -185,7 +185,7 @@ class Checkout:
         """Bring index and files from `old` to `new`, under the taken lock. Harmless if it was done before."""
         edited = set(self.git.run("diff-files", "--name-only", "-z", cwd=self.path).out.split("\0"))
         for change in self._changes(old, new):
-            if change.name in edited and self._torn(change):
+            if (change.status == "A" or change.name in edited) and self._torn(change):
                 (self.path / change.name).unlink(missing_ok=True)
         blocked = self._read_tree(old, new, settle=True)
         if blocked is None:

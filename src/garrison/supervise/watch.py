@@ -33,6 +33,11 @@ EVERY = 15.0
 """Seconds between two looks at an agent's tree, at most; a twentieth of the patience with it if that is less."""
 
 
+STOPPED = {"processor": 5.0}
+"""Role → seconds for which a life of it may be stopped (SIGSTOP), if that is less than the timeout: others queue up
+behind a merge processor, and its successor adopts what it runs."""
+
+
 class AgentSigns(Protocol):
     """What an orchestrator's agent leaves behind, as its supervisor sees it."""
 
@@ -100,10 +105,13 @@ class Watcher:
         watched.missed = self.clock.missed
         watched.signs.note("beat", beat, at - min(max(0.0, missed), at - watched.seen))
         watched.seen = at
-        late = at - watched.signs.times["beat"] > LATE * self.timeout
+        late = at - watched.signs.times["beat"] > LATE * self._patience(identity)
         if not late and (agent is None or at - watched.looked < self._every(agent)):
             return Looked(verdict, watched.evidence)
         return self._judge(identity, verdict, watched, agent, at)
+
+    def _patience(self, identity: Identity) -> float:
+        return min(self.timeout, STOPPED.get(identity.role, self.timeout))
 
     def _every(self, agent: AgentSigns) -> float:
         return min(EVERY, self.timeout / 20, (agent.silence or self.timeout) / 20)
@@ -112,8 +120,9 @@ class Watcher:
                at: float) -> Looked:
         evidence = self._gather(identity, watched, agent, at)
         silence = agent.silence if agent is not None else None
-        hang = hung(evidence, self.timeout, silence) if watched.looks > 1 else None  # what moves, two looks tell
-        watched.evidence = plain(evidence, hang, self.timeout, silence)
+        patience = self._patience(identity) if evidence.state == "T" else self.timeout
+        hang = hung(evidence, patience, silence) if watched.looks > 1 else None  # what moves, two looks tell
+        watched.evidence = plain(evidence, hang, patience, silence)
         return Looked(Verdict("hung", hang.why) if hang else verdict, watched.evidence)
 
     def _gather(self, identity: Identity, watched: _Watched, agent: AgentSigns | None, at: float) -> Evidence:

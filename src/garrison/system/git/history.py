@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -70,11 +71,10 @@ class History(Call):
 
     def branch_tip(self, branch: str) -> str | None:
         """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
-        ref = f"refs/heads/{branch}"
-        return self._loose(ref) or self.rev(ref)
+        return self._loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
 
     def _loose(self, ref: str) -> str | None:
-        """The commit that a ref names which is a file of its own; None: git is to be asked."""
+        """What a ref's own file says, where it has one: a hundredth of what asking git costs. None: ask git."""
         if ".." in ref or "//" in ref or ref.endswith("/") or not self._has_files:
             return None
         try:
@@ -91,26 +91,22 @@ class History(Call):
     def make_ref(self, ref: str, oid: str) -> bool:
         """Set a ref that nobody else writes, `oid` being a commit that is there; False if git refused.
 
-        In a file, as git does it: locked by its name with `.lock`, written, synced, renamed.
+        A file, renamed into place. Not git's `<ref>.lock`: a death over it would keep the ref locked for ever.
         """
-        path = self.common / ref
-        lock = path.with_name(f"{path.name}.lock")
+        path, fresh = self.common / ref, self.common / "garrison" / f"ref-{os.getpid()}-{threading.get_ident()}"
         if not self._has_files:
             return self.update_ref(ref, oid)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except OSError:  # somebody is just making or removing it; git waits, or says what is wrong
+            fresh.parent.mkdir(exist_ok=True)
+            with fresh.open("wb") as file:
+                file.write(f"{oid}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.rename(path)
+        except OSError:  # a folder is just being removed, or there is no room; git waits, or says what is wrong
+            fresh.unlink(missing_ok=True)
             return self.update_ref(ref, oid)
-        try:
-            os.write(descriptor, f"{oid}\n".encode())
-            os.fsync(descriptor)
-            lock.rename(path)
-        except OSError:
-            lock.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(descriptor)
         return True
 
     def has(self, oid: str) -> bool:

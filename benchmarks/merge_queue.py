@@ -1,0 +1,536 @@
+"""The figures of the merge queue, garrison beside its peers in one run; the goals are those of the design.
+
+    .venv/bin/python benchmarks/merge_queue.py [--quick] [--rows candidate,landing,…] [--no-peers] [--no-fetch] [--json]
+
+Rows: `candidate` (merge, commit and publish, and a test tree made ready, at 5,000 and 50,000 files, beside `git merge`
+in a worktree and a fresh worktree), `landing` (all that a landing costs beside its gate), `drain` (40 entries with a
+gate of a second, at several rates of bad ones, beside the one-by-one loop), `flaky` (good entries wrongly rejected, by
+the functions that decide, without git), `enqueue` (50 at once while a test runs) and `takeover` (kill -9 of the
+processor until its successor has adopted the running test). `python -m tests.queue_storm` is the row of kills.
+What is compared is done alternately, so that other work on the machine falls on both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from merge_peers import WHO, Agcoord, Loop, Missing, branches, by_shell, git, repository
+
+from garrison.merge import batch, sizing
+from garrison.merge.processor import MergeProcessor, Progress
+from garrison.merge.queue import MergeQueue, pin
+from garrison.merge.seen import Seen
+from garrison.merge.slot import acquire
+from garrison.merge.state import Config
+from garrison.system.environment import child_environment
+
+ROWS = ("candidate", "landing", "drain", "flaky", "enqueue", "takeover")
+FORK = multiprocessing.get_context("fork")
+PATIENCE = 60.0
+
+
+@dataclass
+class Table:
+    """What was measured, told as it comes."""
+
+    as_json: bool
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, row: str, what: str, value: str, **figures: Any) -> None:
+        """One line."""
+        self.rows.append({"row": row, "what": what, "value": value, **figures})
+        if not self.as_json:
+            print(f"{row:10} {what:58} {value}", flush=True)
+
+
+def timed(act: Callable[[], object]) -> float:
+    """Milliseconds that it took."""
+    at = time.perf_counter()
+    act()
+    return (time.perf_counter() - at) * 1e3
+
+
+def p99(times: list[float]) -> float:
+    """The value that 99 % are within; the worst of few."""
+    return sorted(times)[max(0, round(len(times) * 0.99) - 1)] if len(times) > 100 else max(times)
+
+
+def both(times: list[float]) -> str:
+    """Median / p99."""
+    return f"{statistics.median(times):8.1f} / {p99(times):.1f} ms"
+
+
+# --------------------------------------------------------------------------------------------------------- a queue
+
+
+class Ours:
+    """A queue on a repository, worked in this process."""
+
+    def __init__(self, root: Path, repo: Path, gate: str, **config: Any) -> None:
+        self.home, self.repo, self.trees = root / "home", repo, root / "trees"
+        self.queue = MergeQueue(self.home, repo, token="benchmark")
+        self.queue.configure(Config(gate, None, False, 600.0, **config))
+
+    def processor(self, token: str = "benchmark") -> MergeProcessor:
+        """One that may be told to take the queue."""
+        return MergeProcessor(MergeQueue(self.home, self.repo, token=token), trees=self.trees,
+                              environment=child_environment(os.environ))
+
+    def drain(self, processor: MergeProcessor) -> None:
+        """Work until nothing waits."""
+        until = time.monotonic() + 3600
+        while time.monotonic() < until:
+            done = processor.step()
+            processor.beat()
+            if isinstance(done, Progress):
+                continue
+            if done.kind == "empty":
+                return
+            if done.kind not in ("gate", "ref_locked"):
+                raise RuntimeError(f"the queue stands still: {done.kind}: {done.reason}")
+            _sleep(done.fd)
+        raise RuntimeError("the queue is not drained after an hour")
+
+    def landed(self) -> int:
+        """Entries that landed."""
+        return sum(entry.status == "landed" for entry in self.queue.entries())
+
+
+def _sleep(fd: int) -> None:
+    import select
+
+    poller = select.poll()
+    if fd >= 0:
+        poller.register(fd, select.POLLIN)
+    poller.poll(200)
+
+
+# ------------------------------------------------------------------------------------------------------- candidate
+
+
+def candidate(root: Path, rounds: int, sizes: tuple[int, ...], table: Table) -> None:
+    """Merge, commit, pin and publish without a checkout beside `git merge` in one; a slot beside a new worktree."""
+    medians: dict[int, float] = {}
+    for size in sizes:
+        repo = repository(root / f"r{size}", size)
+        names = [f"b{number}" for number in range(rounds + 1)]
+        branches(repo, names)
+        git(repo, "branch", "theirs", "main")
+        loop = Loop(repo, root / f"w{size}", lambda _: True)
+        queue = MergeQueue(root / "home", repo)
+        ours, theirs, ready, fresh = [], [], [], []
+        slot = acquire(queue.git, root / "trees" / queue.git.key)
+        for number, name in enumerate(names):
+            ours.append(timed(partial(_publish, queue, git(repo, "rev-parse", name))))
+            theirs.append(timed(partial(git, loop.tree, "merge", "-q", "--no-ff", "-m", "m", name)))
+            ready.append(timed(partial(slot.prepare, git(repo, "rev-parse", "main"))))
+            if number % max(1, rounds // 3) == 0:
+                fresh.append(_fresh(repo, root / f"fresh{number}"))
+        ours, theirs, ready = ours[1:], theirs[1:], ready[1:]  # the first ones warm the caches
+        slot.remove()
+        slot.release()
+        medians[size] = statistics.median(ours)
+        ratio = statistics.median(theirs) / medians[size]
+        files = f"{size:,} files"
+        table.add("candidate", f"candidate + publish, {files} (goal ≤ 12 / 50 ms)", both(ours), files=size,
+                  median_ms=medians[size], p99_ms=p99(ours))
+        table.add("candidate", f"git merge in a worktree, {files}", f"{both(theirs)}, {ratio:.1f} x ours (goal ≥ "
+                  f"{4 if size < 10_000 else 15} x)", files=size, median_ms=statistics.median(theirs), ratio=ratio)
+        table.add("candidate", f"test tree ready, {files} (goal ≤ {30 if size < 10_000 else 250} ms)", both(ready),
+                  files=size, median_ms=statistics.median(ready), p99_ms=p99(ready))
+        table.add("candidate", f"git worktree add, {files}", f"{both(fresh)}, "
+                  f"{statistics.median(fresh) / statistics.median(ready):.0f} x ours", files=size,
+                  median_ms=statistics.median(fresh))
+    if len(medians) > 1:
+        grows = medians[sizes[-1]] / medians[sizes[0]]
+        table.add("candidate", f"{sizes[0]:,} → {sizes[-1]:,} files (goal ≤ 1.5 x)", f"{grows:8.2f} x", ratio=grows)
+
+
+def _publish(queue: MergeQueue, oid: str) -> None:
+    git_, tip = queue.git, queue.git.branch_tip("main")
+    assert tip
+    tree = git_.merge_tree(tip, oid).tree
+    assert tree
+    commit = git_.commit_tree(tree, [tip, oid], "Merge\n", date=1_700_000_000)
+    assert git_.update_ref(pin("benchmark", "candidate"), commit)
+    assert git_.update_ref("refs/heads/main", commit, tip, hooks=True)
+
+
+def _fresh(repo: Path, tree: Path) -> float:
+    took = timed(lambda: git(repo, "worktree", "add", "-q", "--detach", str(tree), "main"))
+    git(repo, "worktree", "remove", "--force", str(tree))
+    return took
+
+
+# --------------------------------------------------------------------------------------------------------- landing
+
+
+def landing(root: Path, rounds: int, peer: Callable[[], Agcoord] | None, table: Table) -> None:
+    """From a waiting entry to a landed one with the gate `true`, one by one."""
+    repos = [repository(root / name, 1000) for name in ("ours", "loop", "agcoord")]
+    names = [f"b{number}" for number in range(rounds + 1)]
+    for repo in repos:
+        branches(repo, names)
+    ours = Ours(root, repos[0], "true")
+    loop = Loop(repos[1], root / "wl", by_shell("true"))
+    processor = ours.processor()
+    assert processor.take()
+    processor.recover()
+    took: dict[str, list[float]] = {"ours": [], "loop": []}
+    for name in names:
+        ours.queue.enqueue("r", name, 1, name)
+        took["ours"].append(timed(lambda: ours.drain(processor)))
+        took["loop"].append(timed(lambda name=name: loop.land(name)))
+    processor.close()
+    assert ours.landed() == len(names)
+    mine, loops = took["ours"][1:], took["loop"][1:]
+    table.add("landing", "whole landing with gate `true` (goal ≤ 60 ms)", both(mine), median_ms=statistics.median(mine),
+              p99_ms=p99(mine))
+    table.add("landing", "merge-test-one-by-one loop", both(loops), median_ms=statistics.median(loops))
+    if peer is None:
+        return
+    try:
+        agcoord = peer()
+    except Missing as error:
+        table.add("landing", "agcoord 0.2.2", f"cannot be had: {error}")
+        return
+    try:
+        other = Loop(repos[2], root / "wa", agcoord.gate("true"))
+        times = [timed(lambda name=name: _must(other.land(name))) for name in names[:max(3, rounds // 4)]][1:]
+        table.add("landing", "agcoord 0.2.2 (`agc full` as the loop's gate)",
+                  f"{both(times)}, {statistics.median(times) / statistics.median(mine):.1f} x ours",
+                  median_ms=statistics.median(times))
+    except RuntimeError as error:
+        table.add("landing", "agcoord 0.2.2", f"does not run here: {error}")
+    finally:
+        agcoord.close()
+
+
+def _must(landed: bool) -> None:
+    if not landed:
+        raise RuntimeError("its gate did not pass")
+
+
+# ----------------------------------------------------------------------------------------------------------- drain
+
+
+def drain(root: Path, entries: int, seconds: float, rates: tuple[float, ...], rounds: int, table: Table) -> None:
+    """All entries waiting at the start; which are bad is drawn once for both."""
+    goals = {0.0: ">= 5", 0.01: ">= 5", 0.05: ">= 2.5", 0.2: ">= 1.1"}
+    for rate in rates:
+        mine = theirs = 0.0
+        bad_ones = 0
+        for number in range(rounds):
+            dice = random.Random(f"{rate} {number}")
+            names = [f"b{place}" for place in range(entries)]
+            bad = [name for name in names if dice.random() < rate]
+            bad_ones += len(bad)
+            folder = root / f"{rate}-{number}"
+            mine += _drained(folder / "ours", names, bad, seconds)
+            theirs += _looped(folder / "loop", names, bad, seconds)
+        ratio = theirs / mine
+        table.add("drain", f"{entries} entries, gate {seconds:g} s, {rate:.0%} bad ({bad_ones} of {entries * rounds})",
+                  f"{mine / rounds:8.1f} s, the loop {theirs / rounds:.1f} s: {ratio:.2f} x (goal {goals[rate]} x)",
+                  rate=rate, bad=bad_ones, seconds=mine / rounds, loop_seconds=theirs / rounds, ratio=ratio)
+
+
+def _gate(seconds: float) -> str:
+    return f"sleep {seconds}; ! ls | grep -q '^bad-'"
+
+
+def _drained(root: Path, names: list[str], bad: list[str], seconds: float) -> float:
+    repo = repository(root / "r", 100)
+    branches(repo, names, bad)
+    ours = Ours(root, repo, _gate(seconds))
+    for name in names:
+        ours.queue.enqueue("r", name, 1, name)
+    processor = ours.processor()
+    assert processor.take()
+    processor.recover()
+    took = timed(lambda: ours.drain(processor)) / 1e3
+    processor.close()
+    assert ours.landed() == len(names) - len(bad), "the queue judged wrongly"
+    return took
+
+
+def _looped(root: Path, names: list[str], bad: list[str], seconds: float) -> float:
+    repo = repository(root / "r", 100)
+    branches(repo, names, bad)
+    loop = Loop(repo, root / "w", by_shell(_gate(seconds)))
+    landed: list[str] = []
+    took = timed(lambda: landed.extend(name for name in names if loop.land(name))) / 1e3
+    assert len(landed) == len(names) - len(bad), "the loop judged wrongly"
+    return took
+
+
+# ----------------------------------------------------------------------------------------------------------- flaky
+
+
+def flaky(entries: int, wrong: float, table: Table) -> None:
+    """Good and bad entries judged by a gate that is red on good trees at random; no git, no time."""
+    for bad_rate in (0.0, 0.05):
+        dice = random.Random(f"flaky {bad_rate}")
+        bad = {number for number in range(entries) if dice.random() < bad_rate}
+        rejected, runs = judged(entries, bad, wrong, dice)
+        good = entries - len(bad)
+        share = len(rejected - bad) / good
+        table.add("flaky", f"good ones wrongly rejected, gate {wrong:.0%} flaky, {bad_rate:.0%} bad (goal ≤ 0.1 %)",
+                  f"{share:8.3%} of {good:,}, {runs / entries:.2f} runs an entry; one by one: {wrong:.1%}, 1.00 runs",
+                  share=share, entries=good, runs=runs / entries)
+
+
+def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tuple[set[int], int]:
+    """Entries that the deciding functions reject, and the gate runs that it took; a tree is the set of its entries."""
+    seen, waiting, rejected = Seen(), list(range(entries)), set()
+    landed: tuple[int, ...] = ()
+    runs = seq = 0
+    line: list[int] = []
+    seen.green.add((_tree(landed, 0), "k"))
+    while waiting or line:
+        if not line:
+            count = sizing.size(seen.judged, min(len(waiting), 40), [1.0])
+            line, waiting = waiting[:count], waiting[count:]
+            seen.fresh()
+        trees = [_tree(landed, len(landed)), *(_tree((*landed, *line[:place]), 0) for place in range(1, len(line) + 1))]
+        known, names = seen.known("k", ()), [str(number) for number in line]
+        red = batch.shortest_red(trees, known)
+        if 0 < red < len(line):
+            waiting[:0], line = line[red:], line[:red]
+            continue
+        step = batch.next_step(names, trees, known)
+        seq += 1
+        if isinstance(step, batch.Land):
+            landed = (*landed, *line[:step.count])
+            line = line[step.count:]
+            for _ in range(step.count):
+                seen.judge(rejected=False)
+            seen.fresh()
+        elif isinstance(step, batch.Reject):
+            rejected.add(line.pop(0))
+            seen.judge(rejected=True)
+            seen.fresh()
+        elif isinstance(step, batch.Test):
+            count = step.start[0]
+            runs += 1
+            red_run = bool(bad.intersection(line[:count])) or dice.random() < wrong
+            fold = (trees[count], "k", "red" if red_run else "green")
+            if count:
+                seen.verdict(*fold, tuple(names[:count]), seq)
+            else:
+                seen.of_base(*fold, seq)
+        else:
+            seen.fresh()  # a person looks, and lets it go on
+    return rejected, runs
+
+
+def _tree(numbers: tuple[int, ...], _: int) -> str:
+    """A name for the tree of the last landed and what stands on it; what came long before is in all of them."""
+    return f"{len(numbers)}:{numbers[-40:]}"
+
+
+# --------------------------------------------------------------------------------------------------------- enqueue
+
+
+def enqueue(root: Path, count: int, table: Table) -> None:
+    """So many at once while a test runs, as processes that have the queue open, as commands, and one after another."""
+    repo = repository(root / "r", 1000)
+    names = [f"b{number}" for number in range(3 * count + 1)]
+    branches(repo, names)
+    ours = Ours(root, repo, f"until test -e {root}/go; do sleep 0.05; done")
+    ours.queue.enqueue("r", names[-1], 1, names[-1])
+    worker = FORK.Process(target=_work, args=(ours,))
+    worker.start()
+    _until(lambda: any(entry.status == "testing" for entry in ours.queue.entries()), "a running test")
+    try:
+        times = _at_once(ours, names[:count])
+        table.add("enqueue", f"{count} at once while a test runs, in process (goal p99 ≤ 25 ms)", both(times),
+                  median_ms=statistics.median(times), p99_ms=p99(times))
+        alone = [timed(lambda name=name: _answered(_command(ours, name).wait())) for name in names[2 * count:][:10]]
+        table.add("enqueue", "one command after another (goal p99 ≤ 150 ms)", both(alone),
+                  median_ms=statistics.median(alone), p99_ms=p99(alone))
+        times = _commands_at_once(ours, names[count:2 * count])
+        table.add("enqueue", f"{count} commands at once, {os.cpu_count()} cores", both(times),
+                  median_ms=statistics.median(times), p99_ms=p99(times))
+        running = sum(entry.status == "testing" for entry in ours.queue.entries())
+        table.add("enqueue", "answered, and the test still runs", f"{len(ours.queue.entries()) - 1:8} of "
+                  f"{2 * count + 10}, {running}")
+    finally:
+        (root / "go").touch()
+        worker.kill()
+        worker.join()
+        processor = ours.processor()
+        processor.take()
+        processor.recover()
+        processor.close(end_gate=True)
+
+
+def _work(ours: Ours) -> None:
+    processor = ours.processor("worker")
+    assert processor.take()
+    processor.recover()
+    ours.drain(processor)
+
+
+def _until(condition: Callable[[], object], what: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > until:
+            raise RuntimeError(f"never: {what}")
+        time.sleep(0.002)
+
+
+def _at_once(ours: Ours, names: list[str]) -> list[float]:
+    barrier, said = FORK.Barrier(len(names)), FORK.SimpleQueue()
+
+    def one(name: str) -> None:
+        queue = MergeQueue(ours.home, ours.repo, token=name)
+        assert queue.git.key
+        assert queue.state.config
+        barrier.wait()
+        said.put(timed(lambda: queue.enqueue("r", name, 1, name)))
+
+    workers = [FORK.Process(target=one, args=(name,)) for name in names]
+    for worker in workers:
+        worker.start()
+    times = [said.get() for _ in names]
+    for worker in workers:
+        worker.join()
+    return times
+
+
+def _command(ours: Ours, name: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-P", "-m", "garrison.cli.main", "merge-queue", "enqueue", name, name, "--repo-root",
+             str(ours.repo), "--target", "main", "--home", str(ours.home)]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, env={**os.environ, **WHO})
+
+
+def _answered(code: int) -> None:
+    if code:
+        raise RuntimeError(f"merge-queue enqueue ended with {code}")
+
+
+def _commands_at_once(ours: Ours, names: list[str]) -> list[float]:
+    at = time.perf_counter()
+    left, times = [_command(ours, name) for name in names], []
+    while left:
+        for child in list(left):
+            if child.poll() is not None:
+                _answered(child.returncode)
+                times.append((time.perf_counter() - at) * 1e3)
+                left.remove(child)
+        time.sleep(0.0005)
+    return times
+
+
+# -------------------------------------------------------------------------------------------------------- takeover
+
+
+def takeover(root: Path, rounds: int, table: Table) -> None:
+    """kill -9 of a processor whose gate runs, until the one that stood by has it; the gate must not be run again."""
+    repo = repository(root / "r", 1000)
+    branches(repo, ["one"])
+    ours = Ours(root, repo, f"echo run >> {root}/runs; until test -e {root}/go; do sleep 0.05; done")
+    ours.queue.enqueue("r", "one", 1, "one")
+    first = FORK.Process(target=_work, args=(ours,))
+    first.start()
+    _until((root / "runs").exists, "a running test")
+    times = []
+    for _ in range(rounds):
+        adopted = FORK.Event()
+        second = FORK.Process(target=_stand_by, args=(ours, adopted))
+        second.start()
+        time.sleep(0.3)
+        at = time.perf_counter()
+        first.kill()
+        if not adopted.wait(PATIENCE):
+            raise RuntimeError("nobody took over")
+        times.append((time.perf_counter() - at) * 1e3)
+        first.join()
+        first = second
+    (root / "go").touch()
+    _until(lambda: ours.landed() == 1, "the landing")
+    first.kill()
+    first.join()
+    runs = (root / "runs").read_text().count("run")
+    table.add("takeover", "kill -9 → successor has adopted the test (goal ≤ 1 s)",
+              f"{both(times)}, gate runs in {rounds} take-overs: {runs}", median_ms=statistics.median(times),
+              p99_ms=p99(times), runs=runs)
+
+
+def _stand_by(ours: Ours, adopted: Any) -> None:
+    processor = ours.processor(f"p{os.getpid()}")
+    while not processor.take():
+        time.sleep(0.25)  # as the layer does
+    processor.recover()
+    if processor.gate_folders:
+        adopted.set()
+    ours.drain(processor)
+
+
+# ------------------------------------------------------------------------------------------------------------ main
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="the figures of the merge queue, garrison beside its peers")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"which: {','.join(ROWS)} (all)")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: about two minutes")
+    parser.add_argument("--rounds", type=int, help="drains a rate (3; quick 1)")
+    parser.add_argument("--no-peers", action="store_true", help="without agcoord")
+    parser.add_argument("--no-fetch", action="store_true", help="agcoord only if it is on the PATH")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    chosen = parser.parse_args()
+    if unknown := set(chosen.rows.split(",")) - set(ROWS):
+        parser.error(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(ROWS)}")
+    return chosen
+
+
+def main() -> None:
+    """Measure and print."""
+    chosen = options()
+    os.environ.update(WHO)
+    rows, quick, table = chosen.rows.split(","), chosen.quick, Table(chosen.json)
+    began = time.monotonic()
+    table.add("machine", platform.platform(), f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+              load=os.getloadavg()[0], cores=os.cpu_count())
+    with tempfile.TemporaryDirectory(prefix="garrison-bench-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
+        if "candidate" in rows:
+            candidate(root / "c", 20 if quick else 200, (5000,) if quick else (5000, 50_000), table)
+        if "landing" in rows:
+            peer = None if chosen.no_peers else lambda: Agcoord(root, fetch=not chosen.no_fetch)
+            landing(root / "l", 10 if quick else 40, peer, table)
+        if "drain" in rows:
+            size, seconds, rates = (12, 0.4, (0.0, 0.2)) if quick else (40, 1.0, (0.0, 0.01, 0.05, 0.2))
+            drain(root / "d", size, seconds, rates, chosen.rounds or (1 if quick else 3), table)
+        if "flaky" in rows:
+            flaky(3000 if quick else 100_000, 0.05, table)
+        if "enqueue" in rows:
+            enqueue(root / "e", 10 if quick else 50, table)
+        if "takeover" in rows:
+            takeover(root / "t", 3 if quick else 20, table)
+    table.add("machine", "at the end", f"load {os.getloadavg()[0]:.1f}, {time.monotonic() - began:.0f} s in all",
+              load=os.getloadavg()[0], seconds=time.monotonic() - began)
+    if chosen.json:
+        print(json.dumps({"rows": table.rows}, ensure_ascii=False, indent=1))
+
+
+if __name__ == "__main__":
+    main()

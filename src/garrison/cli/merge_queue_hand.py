@@ -221,8 +221,7 @@ class Hand:
         held = [entry.id for entry in self.queue.state.unfinished() if entry.status == "held"]
         if held and not self._quiet:
             self._quiet = True
-            self.say(f"note: held, so nothing is done about them: {', '.join(held)}; `garrison merge-queue release` ends "
-                     "that")
+            self.say(f"note: held, and left alone: {', '.join(held)}; `garrison merge-queue release` lets one go on")
 
     def _outcome(self) -> Outcome | None:
         return next((one for one in self.queue.state.outcomes if one.seq > self._seen

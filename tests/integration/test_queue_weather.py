@@ -1,0 +1,130 @@
+"""The queue in bad weather: kills in series, processors stopped while others take their place, gates that misbehave.
+
+What is drawn from a seed and what a processor's death is stands in `queue_storm`; `queue_checker` judges.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from merge_support import World, check, drive, git, until
+
+from garrison.merge import asked, failpoint, order
+from garrison.merge.processor import Progress
+from queue_storm import FORK, Storm, _kill, work
+
+STOPS = ("candidate", "verdict_before", "swapped")
+"""Points of the suite; all others are slow. At `landing` it holds the queue's own lock, and everybody waits for it."""
+
+
+@pytest.mark.parametrize(("kills", "seed"), [(5, 5), pytest.param(150, 6, marks=pytest.mark.slow)])
+@pytest.mark.timeout(900)
+def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed):
+    storm = Storm(tmp_path, seed, each=min(kills, 40))
+    storm.blow(kills)
+    assert not storm.wrong
+    assert storm.kills >= kills
+
+
+def _stop_at(world: World, point: str) -> None:
+    """A processor's life that stops itself at `point`, once."""
+    left = [point]
+
+    def here(name: str) -> None:
+        if name in left:
+            left.remove(name)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    failpoint.here = here  # type: ignore[assignment]
+    work(world)  # type: ignore[arg-type]
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.parametrize("point", [*STOPS, *(pytest.param(name, marks=pytest.mark.slow) for name in failpoint.NAMES
+                                             if name not in (*STOPS, "landing"))])
+def test_a_stopped_processor_does_nothing_more_once_another_has_taken_over(tmp_path, point):
+    """Its lock's file is gone (`git clean -fdx`), the other one finishes; then it goes on, and must give way."""
+    world = World(tmp_path)
+    for name, files in (("one", {"one.txt": "1\n"}), ("bad", {"bad": "x\n"})):
+        world.branch(name, files)
+        world.enqueue(name)
+    first = FORK.Process(target=_stop_at, args=(world, point))
+    first.start()
+    try:
+        until(lambda: not first.is_alive() or _state(first.pid) == "T", f"a stop at {point}")
+        stopped = first.is_alive()
+        world.queue.processor_lock.unlink()
+        world.drain()
+        tip = world.tip()
+        if stopped:
+            os.kill(first.pid, signal.SIGCONT)
+        until(lambda: not first.is_alive(), "its end")
+        assert first.exitcode == (3 if stopped else 0)
+    finally:
+        _kill(first)
+    assert [entry.status for entry in world.queue.entries()] == ["landed", "rejected"]
+    assert world.tip() == tip
+    processor = world.processor()  # what it held in the user's checkout is let go at the latest by the next one
+    processor.close()
+    check(world)
+
+
+def test_whoever_is_stopped_before_the_swap_keeps_everybody_waiting_and_is_killed(tmp_path):
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    first = FORK.Process(target=_stop_at, args=(world, "landing"))
+    first.start()
+    until(lambda: _state(first.pid) == "T", "a stop")
+    second = FORK.Process(target=work, args=(world,))
+    second.start()
+    second.join(0.5)
+    assert second.is_alive()
+    assert world.tip() == world.start
+    _kill(first)
+    second.join(60)
+    assert second.exitcode == 0
+    assert world.entry("one").status == "landed"
+    check(world)
+
+
+@pytest.mark.parametrize("gate", [
+    "(setsid sleep 301 & setsid sh -c 'sleep 302 & sleep 303' &) ; sleep 304",
+    "for n in 1 2 3 4 5 6 7 8; do (trap '' TERM; sleep 30$n) & done; wait",
+    "ulimit -f 8; head -c 100000 /dev/zero > filled", "kill -9 $$"],
+    ids=["hangs and forks", "ignores TERM", "fills its disk", "kills itself"])
+def test_a_gate_that_misbehaves_on_one_entry_is_that_entrys_fault_and_nothing_stays(tmp_path, gate):
+    world = World(tmp_path, gate=f"if test -e odd; then {gate}; fi", timeout=0.4)
+    for name in ("odd", "fine"):
+        world.branch(name, {name: "x\n"})
+        world.enqueue(name)
+    world.drain()
+    assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
+    check(world)
+
+
+def test_priority_passes_nobody_for_ever(tmp_path):
+    """However many come with a higher priority: after so many places the one that waits is next."""
+    world = World(tmp_path, gate=None)
+    processor = world.processor()
+    for name in ("first", *(f"n{number}" for number in range(order.PLACES + 4))):
+        made = git(world.repo, "commit-tree", "main^{tree}", "-p", world.start, "-m", name)
+        git(world.repo, "update-ref", f"refs/heads/{name}", made)
+    world.enqueue("first")
+    coming, passed = iter(range(order.PLACES + 4)), 0
+    while not world.entry("first").final:
+        while len(world.queue.state.unfinished()) < 4:
+            name = f"n{next(coming)}"
+            world.queue.enqueue("r", name, 1, name, wishes=asked.Wishes(priority=1))
+        done = processor.step()
+        passed += isinstance(done, Progress) and done.what == "landed"
+    drive(processor)
+    processor.close()
+    assert passed - 1 == order.PLACES - 1  # the eighth has the same rank, and came later
+    check(world)

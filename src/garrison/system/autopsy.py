@@ -61,8 +61,7 @@ class Autopsy:
         self._pidfds[one] = pidfd
         group = cgroup_of(one[0])
         if group not in counted:
-            counter = oom_counter(group, self._cgroups, self._vmstat)
-            counted[group] = counter, oom_kills(counter)
+            counted[group] = _nearest(group, self._cgroups, self._vmstat)
         self._counts[one] = counted[group]
 
     def exit_code(self, pid: int, ticks: int) -> int | None:
@@ -110,6 +109,11 @@ def cgroup_of(pid: int) -> str:
 
 def oom_counter(group: str, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> Path | None:
     """The file that counts out-of-memory kills nearest to who is in `group` (`cgroup_of`), else the machine's."""
+    return _nearest(group, cgroups, vmstat)[0]
+
+
+def _nearest(group: str, cgroups: Path, vmstat: Path) -> tuple[Path | None, int | None]:
+    """That file, and its count."""
     for line in group.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -118,9 +122,10 @@ def oom_counter(group: str, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> P
             place = cgroups / "memory" / path.strip("/") / "memory.oom_control"
         else:
             continue
-        if oom_kills(place) is not None:
-            return place
-    return vmstat if oom_kills(vmstat) is not None else None
+        if (count := oom_kills(place)) is not None:
+            return place, count
+    count = oom_kills(vmstat)
+    return (None if count is None else vmstat), count
 
 
 def oom_kills(counter: Path | None) -> int | None:

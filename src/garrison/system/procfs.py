@@ -173,13 +173,14 @@ LISTINGS = 50
 """How often /proc is listed at most: a machine that forks faster than we read is no reason to read for ever."""
 
 
-def listed_to_the_last() -> Iterator[int]:
+def listed_to_the_last(seen: set[int] | None = None) -> Iterator[int]:
     """Every pid, each listing's read by the caller before the next: /proc is listed again until it names nobody new.
+    Those in `seen` are left out; it then holds all that were given.
 
     Who forks and goes while the others are read, as in one listing they might all have done, is there when a later one
     is read, which is short.
     """
-    seen = set[int]()
+    seen = set() if seen is None else seen
     for _ in range(LISTINGS):
         new = [pid for pid in _listed() if pid not in seen]
         if not new:

@@ -132,9 +132,13 @@ make_with_uv() {
 
 make_with_pip() {
     "$1" -m venv "$root/.venv" &&
-        venv_pip --require-hashes -r "$root/requirements.lock" &&
-        venv_pip --no-deps --no-build-isolation -e "$root"
+        venv_pip --no-compile --require-hashes -r "$root/requirements.lock" &&
+        venv_pip --no-compile --no-deps --no-build-isolation -e "$root" &&
+        compile_all
 }
+
+# pip would compile on one core. What cannot be compiled (a package's templates) was never meant to be.
+compile_all() { "$root/.venv/bin/python" -m compileall -qq -j 0 "$root/.venv/lib" >/dev/null 2>&1 || :; }
 
 venv_pip() {
     "$root/.venv/bin/python" -m pip --disable-pip-version-check -qq install --no-user "$@"

@@ -103,10 +103,9 @@ def test_the_count_of_the_nearest_cgroup(tmp_path: Path, monkeypatch: pytest.Mon
     counter.write_text(text.format(2))
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("nr_free_pages 1\noom_kill 40\n")
-    real = Path.read_text
-    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: f"9:cpu:/\n{line}\n"
-                        if path.name == "cgroup" else real(path, *a, **k))
-    assert oom_counter(os.getpid(), tmp_path, vmstat) == counter
+    group = f"9:cpu:/\n{line}\n"
+    monkeypatch.setattr(autopsy, "cgroup_of", lambda pid: group)
+    assert oom_counter(group, tmp_path, vmstat) == counter
     looked = Autopsy(tmp_path, vmstat)
     me = processes.probe(os.getpid())
     assert me is not None
@@ -119,11 +118,12 @@ def test_the_count_of_the_nearest_cgroup(tmp_path: Path, monkeypatch: pytest.Mon
     looked.forget(me.pid, me.ticks)
     assert not looked.out_of_memory(me.pid, me.ticks)
     counter.unlink()
-    assert oom_counter(os.getpid(), tmp_path, vmstat) == vmstat
+    assert oom_counter(group, tmp_path, vmstat) == vmstat
 
 
 def test_a_machine_that_counts_nothing(tmp_path: Path) -> None:
-    assert oom_counter(os.getpid(), tmp_path, tmp_path / "vmstat") is None
+    assert oom_counter(autopsy.cgroup_of(os.getpid()), tmp_path, tmp_path / "vmstat") is None
+    assert autopsy.cgroup_of(0) == ""
     assert oom_kills(None) is None
     (tmp_path / "odd").write_text("oom_kill many\n")
     assert oom_kills(tmp_path / "odd") is None

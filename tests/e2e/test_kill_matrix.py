@@ -49,9 +49,9 @@ BY_CHANCE = {"runner:take.before", "runner:signal-applied", "runner:take.after",
              "guardian:node-impl_complete.after"}
 """Passed only if the processor's word arrives before the runner or the guardian has looked into its journal."""
 
-ONCE = {"launch:terminated", "guardian:terminated", "runner:spawned", "runner:terminated", "orchestrator:resulted",
-        "orchestrator:terminated", "processor:terminated", "candidate", "test_started", "verdict", "landing", "landed",
-        "cleaned"}
+ONCE = {"launch:hooked", "guardian:hooked", "runner:hooked", "launch:terminated", "guardian:terminated",
+        "runner:spawned", "runner:terminated", "orchestrator:resulted", "orchestrator:terminated",
+        "processor:terminated", "candidate", "test_started", "verdict", "landing", "landed", "cleaned"}
 """What was done just before is durable, so a successor need not pass there again."""
 
 SAME = {f"{layer}:{step}" for layer in ("launch", "guardian", "runner") for step in (

@@ -19,7 +19,8 @@ ROOMS = [*(f"garrison.records.{name}" for name in ("names", "record", "atomic", 
          *(f"garrison.supervise.{name}" for name in ("verdict", "lease", "restart", "circuit", "step", "explain",
                                                      "observe", "stale", "start", "replace", "evidence", "watch",
                                                      "postmortem")),
-         "garrison.system.clock", "garrison.system.processes", "garrison.system.tree", "garrison.errors"]
+         "garrison.system.clock", "garrison.system.processes", "garrison.system.procfs", "garrison.system.children",
+         "garrison.system.tree", "garrison.errors"]
 HEAVY = {"typing", "dataclasses", "inspect", "datetime", "uuid", "pathlib", "subprocess", "asyncio", "logging",
          "socket", "ssl",
          "urllib", "urllib.parse", "tempfile", "shutil", "argparse", "ctypes", "random", "click", "lark",

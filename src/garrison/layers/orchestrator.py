@@ -37,7 +37,7 @@ from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.supervise.postmortem import TERMINAL_GONE, ending
 from garrison.supervise.start import unfenced
 from garrison.system import disk, failpoint, keeper
-from garrison.system.autopsy import oom_counter, oom_kills
+from garrison.system.autopsy import cgroup_of, oom_counter, oom_kills
 from garrison.system.git import Git
 from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import tail
@@ -75,7 +75,7 @@ class Orchestrator:
         self.stopping = False
         self._gone = False
         self._stopped = "stopped"
-        self._oom_counter = oom_counter(os.getpid())
+        self._oom_counter = oom_counter(cgroup_of(os.getpid()))
         self._oom_kills = oom_kills(self._oom_counter) or 0
         self.exit_code: int | None = None
         self._reflog = self.git.git_dir(self.tree) / "logs" / "HEAD"

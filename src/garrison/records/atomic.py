@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _serial = count()
+_CHUNK = 1 << 16
 _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST,
                         errno.ENAMETOOLONG})
 """Errors that a person must mend: something else bears the name, or we may not. All others are the machine's."""
@@ -32,11 +33,20 @@ _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, 
 def read(path: Path) -> bytes | None:
     """The bytes of a record, None if it is absent; RecordUnreadable if something else bears its name or we may not."""
     try:
-        return path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise misplaced(path, error) from error
+    try:  # a look at a hundred lives reads as many: half the cost of `read_bytes`, whose first step is a file object
+        chunks = []
+        while chunk := os.read(descriptor, _CHUNK):
+            chunks.append(chunk)
+        return b"".join(chunks)
+    except OSError as error:
+        raise misplaced(path, error) from error
+    finally:
+        os.close(descriptor)
 
 
 def names(folder: Path) -> list[str]:

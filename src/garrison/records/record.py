@@ -116,13 +116,23 @@ def _checked(kind: type[Any], body: dict[str, Any], where: object) -> dict[str, 
 
 def is_time(text: str) -> bool:
     """Whether `text` is a time as records hold them, `2026-01-31T12:00:00.000000Z`."""
-    if text.translate(_DIGITS) != "0000-00-00T00:00:00.000000Z":
-        return False
+    return (text.translate(_DIGITS) == "0000-00-00T00:00:00.000000Z" and text[17:19] <= "60"
+            and text[14:16] < "60" and text[11:13] < "24" and (text[:10] in _days or _is_day(text[:10])))
+
+
+_days: set[str] = set()
+"""Days that were looked up in the calendar: a home's records are of a few."""
+
+
+def _is_day(text: str) -> bool:
+    """Whether these digits are a day of the calendar."""
     year, month, day = int(text[:4]), int(text[5:7]), int(text[8:10])
     february = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
     days = (0, 31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-    return (1 <= month <= 12 and 1 <= day <= days[month]
-            and text[11:13] < "24" and text[14:16] < "60" and text[17:19] <= "60")
+    good = 1 <= month <= 12 and 1 <= day <= days[month]
+    if good and len(_days) < _MOST_SHAPES:
+        _days.add(text)
+    return good
 
 
 def _fits(value: object, annotation: str) -> bool:

@@ -30,14 +30,15 @@ class Store:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self._folders = {kind: home / name for kind, name in _FOLDERS.items()}
 
     def path(self, kind: type[R], key: Key) -> Path:
         """The file of a record."""
-        return self.home / _FOLDERS[kind] / f"{key.full}.json"
+        return self._folders[kind] / f"{key.full}.json"
 
     def life_path(self, key: Key) -> Path:
         """The file whose lock a living process holds."""
-        return self.home / "identities" / f"{key.full}.life"
+        return self._folders[Identity] / f"{key.full}.life"
 
     def read(self, kind: type[R], key: Key) -> R | None:
         """The record, or None if there is none; RecordError if it cannot be read as one."""
@@ -73,7 +74,7 @@ class Store:
     @contextmanager
     def locked(self, kind: type[R], key: Key, *, incarnation: int | None = None) -> Iterator[R | None]:
         """Hold a record's lock, giving the record; for what must happen while a life is still the current one."""
-        folder = self.home / _FOLDERS[kind]
+        folder = self._folders[kind]
         if incarnation is None:
             atomic.make_directory(folder)
         elif not folder.is_dir():
@@ -87,7 +88,7 @@ class Store:
     def keys(self, kind: type[R]) -> list[Key]:
         """The keys of all records of a kind, sorted; foreign file names are passed over."""
         found = []
-        for name in atomic.names(self.home / _FOLDERS[kind]):
+        for name in atomic.names(self._folders[kind]):
             if name.endswith(".json") and not name.startswith("."):
                 try:
                     found.append(Key.parse(name[:-5]))

@@ -94,6 +94,7 @@ def start_life(observer: Observer, wish: Wish, deadline_s: float, spawn: Callabl
     leased, continued = _lease(observer, wish, deadline_s)
     if not continued:
         link_hook(observer, leased)
+        failpoint.here(":hooked")
     try:
         spawn(leased, marker(str(observer.store.home), wish.key, leased.incarnation))
     except (OSError, GarrisonError) as error:
@@ -102,7 +103,6 @@ def start_life(observer: Observer, wish: Wish, deadline_s: float, spawn: Callabl
     failpoint.here(":spawned")
     if continued:
         link_hook(observer, leased)
-    failpoint.here(":hooked")
     return leased
 
 
@@ -130,12 +130,12 @@ class Life:
         """A life sign; LockLost if the life file is no longer ours."""
         self.lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
 
-    def update(self, change: Callable[[Identity], Identity]) -> Identity:
-        """Change the own identity; Fenced if a later life has taken the name."""
+    def update(self, change: Callable[[Identity], Identity], *, named: bool = True) -> Identity:
+        """Change the own identity; Fenced if a later life has taken the name. `named`: as `Store.update` has it."""
         def present(old: Identity | None) -> Identity:
             return change(unfenced(old, self.key))
 
-        self.identity = self.store.update(Identity, self.key, present, incarnation=self.incarnation)
+        self.identity = self.store.update(Identity, self.key, present, incarnation=self.incarnation, named=named)
         return self.identity
 
     def hook(self, change: Callable[[Hook], Hook]) -> Hook:
@@ -148,7 +148,8 @@ class Life:
     def ready(self) -> None:
         """Say that recovery is over and work begins."""
         now = self.clock.utc()
-        self.update(lambda old: replace(old, metadata={**old.metadata, "ready_at": now}))
+        # After a power cut nobody waits for this life any more.
+        self.update(lambda old: replace(old, metadata={**old.metadata, "ready_at": now}), named=False)
         failpoint.here(":ready")
 
     def end(self, reason: str, exit_code: int = 0) -> None:

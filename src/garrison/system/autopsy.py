@@ -8,7 +8,6 @@ count that grew since is no proof, and is told as what it is.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import select
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 from garrison.system import processes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
@@ -47,27 +46,23 @@ class Autopsy:
 
     def watch_all(self, those: Iterable[tuple[int, int]]) -> None:
         """`watch` for each (pid, start ticks); what they have in common is read once (a new guardian has a hundred)."""
-        counts: dict[Path, int | None] = {}
+        counted: dict[str, tuple[Path | None, int | None]] = {}
         for one in those:
             if one not in self._counts:
-                self._watch(one, counts)
+                self._watch(one, counted)
 
-    def _watch(self, one: tuple[int, int], counts: dict[Path, int | None]) -> None:
+    def _watch(self, one: tuple[int, int], counted: dict[str, tuple[Path | None, int | None]]) -> None:
         if len(self._pidfds) >= _MANY:
             for other in [other for other, pidfd in self._pidfds.items() if processes.ended(pidfd)]:
                 self.forget(*other)
         pidfd = processes.open_verified(*one)
         if pidfd is None:
             return
-
-        def count(place: Path) -> int | None:
-            if place not in counts:
-                counts[place] = oom_kills(place)
-            return counts[place]
-
         self._pidfds[one] = pidfd
-        counter = oom_counter(one[0], self._cgroups, self._vmstat, count)
-        self._counts[one] = (counter, None if counter is None else count(counter))
+        group = cgroup_of(one[0])
+        if group not in counted:
+            counted[group] = _nearest(group, self._cgroups, self._vmstat)
+        self._counts[one] = counted[group]
 
     def exit_code(self, pid: int, ticks: int) -> int | None:
         """How it ended: exit code, negative for a signal; None if nobody can know."""
@@ -103,23 +98,34 @@ def exit_of(pidfd: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if mask & _WANT_EXIT else None
 
 
-def oom_counter(pid: int, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT,
-                count: Callable[[Path], int | None] | None = None) -> Path | None:
-    """The file that counts out-of-memory kills nearest to `pid`: its cgroup's, else the machine's."""
-    count = count or oom_kills
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                places = [cgroups / path.strip("/") / "memory.events"]
-            elif "memory" in controllers.split(","):
-                places = [cgroups / "memory" / path.strip("/") / "memory.oom_control"]
-            else:
-                continue
-            for place in places:
-                if count(place) is not None:
-                    return place
-    return vmstat if count(vmstat) is not None else None
+def cgroup_of(pid: int) -> str:
+    """What the kernel says of the cgroups of `pid`, '' if it is gone."""
+    try:
+        with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:  # noqa: PTH123  # one for each of a hundred
+            return os.fsdecode(file.read())
+    except OSError:
+        return ""
+
+
+def oom_counter(group: str, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> Path | None:
+    """The file that counts out-of-memory kills nearest to who is in `group` (`cgroup_of`), else the machine's."""
+    return _nearest(group, cgroups, vmstat)[0]
+
+
+def _nearest(group: str, cgroups: Path, vmstat: Path) -> tuple[Path | None, int | None]:
+    """That file, and its count."""
+    for line in group.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            place = cgroups / path.strip("/") / "memory.events"
+        elif "memory" in controllers.split(","):
+            place = cgroups / "memory" / path.strip("/") / "memory.oom_control"
+        else:
+            continue
+        if (count := oom_kills(place)) is not None:
+            return place, count
+    count = oom_kills(vmstat)
+    return (None if count is None else vmstat), count
 
 
 def oom_kills(counter: Path | None) -> int | None:

@@ -58,9 +58,9 @@ class Glimpse:
         return ProcessId(self.pid, self.ticks)
 
 
-def glimpses() -> list[Glimpse]:
-    """Everybody who lives, as cheap as it gets."""
-    return [one for pid in listed_to_the_last() if (one := _glimpse(pid)) is not None and not one.dead]
+def glimpses(seen: set[int] | None = None) -> list[Glimpse]:
+    """Everybody who lives, as cheap as it gets; `seen` as for `listed_to_the_last`."""
+    return [one for pid in listed_to_the_last(seen) if (one := _glimpse(pid)) is not None and not one.dead]
 
 
 def _glimpse(pid: int) -> Glimpse | None:
@@ -176,18 +176,23 @@ def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float
 def _left_for_sure(root: ProcessId | None, life: str, known: Iterable[ProcessId], *,
                    only_below: bool) -> list[ProcessId]:
     """`left_of`, looked for again if it finds nobody and anybody was forked meanwhile: who forks and goes all the time
-    may pass by one scan of /proc."""
-    before = forks()
-    left = left_of(root, life, known, only_below=only_below)
+    may pass by one scan of /proc.
+
+    Whom the first scan has seen is none of them: a stranger does not become one, and before a pid is given anew within
+    these milliseconds, all the others must have been.
+    """
+    before, seen = forks(), set[int]()
+    left = left_of(root, life, known, only_below=only_below, seen=seen)
     if left or -1 != before == forks():
         return left
-    return left_of(root, life, known, only_below=only_below)
+    return left_of(root, life, known, only_below=only_below, seen=seen)
 
 
-def left_of(root: ProcessId | None, life: str, known: Iterable[ProcessId], *,
-            only_below: bool = False) -> list[ProcessId]:
-    """`doomed`, now, with those that escaped by leaving parent, session and marker and became our own children."""
-    rows = glimpses()
+def left_of(root: ProcessId | None, life: str, known: Iterable[ProcessId], *, only_below: bool = False,
+            seen: set[int] | None = None) -> list[ProcessId]:
+    """`doomed`, now, with those that escaped by leaving parent, session and marker and became our own children; `seen`
+    are pids to leave out."""
+    rows = glimpses(seen)
     return doomed(root, life, rows, caller=os.getpid(), known={*known, *adopted(rows)}, only_below=only_below)
 
 

@@ -1,0 +1,238 @@
+"""/proc: who lives, who descends from whom, whose life a process bears, and where a pid means something. Looks only.
+
+A process is (pid, start ticks): field 22 of /proc/PID/stat, which neither a clock step nor a recycled pid can fake. A
+zombie is dead. Light: cron's doors load this file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+
+from garrison.light import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MARKER = "GARRISON_LIFE"
+"""The environment variable that says whose life a process belongs to."""
+_BORNE = MARKER.encode() + b"="
+_CHUNK = 4096
+"""Bytes read at once from /proc; a page, so that most files are read whole."""
+
+
+@dataclass(frozen=True, order=True)
+class ProcessId:
+    """One process for ever: its pid and its start, in clock ticks since boot."""
+
+    pid: int
+    ticks: int
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What /proc/PID/stat says."""
+
+    pid: int
+    ticks: int
+    zombie: bool
+    ppid: int
+    comm: str
+    session: int = 0
+    state: str = ""
+    """Its letter: R running, S and I waiting, D blocked in the kernel, T stopped, t traced; '' unknown."""
+    cpu: int = 0
+    """Clock ticks of CPU it used, with those of its children that it collected."""
+
+    @property
+    def id(self) -> ProcessId:
+        """(pid, ticks)."""
+        return ProcessId(self.pid, self.ticks)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A living process in the table that `doomed` decides on; `marker` is its life, None if it bears none."""
+
+    pid: int
+    ticks: int
+    ppid: int
+    comm: str
+    marker: str | None
+    session: int = 0
+
+    @property
+    def id(self) -> ProcessId:
+        """(pid, ticks)."""
+        return ProcessId(self.pid, self.ticks)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a pid means something: only same host, boot and pid namespace may compare pids."""
+
+    host: str
+    boot_id: str
+    pid_ns: str
+
+
+def host() -> str:
+    """This machine's name."""
+    return os.uname().nodename
+
+
+def boot_id() -> str:
+    """The kernel's id of this boot; GARRISON_BOOT_ID in its stead is how a test plays a reboot."""
+    return os.environ.get("GARRISON_BOOT_ID") or _read("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def same_boot(recorded: str) -> bool:
+    """Whether a pid that was recorded under that boot id means anything now: pids and ticks begin anew with each boot.
+
+    A record that names no boot is taken at its word.
+    """
+    return recorded in ("", boot_id())
+
+
+def pid_namespace() -> str:
+    """The pid namespace we are in, as `pid:[4026531836]`."""
+    return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  # light
+
+
+def probe(pid: int) -> Probe | None:
+    """What is known of `pid` now; None if there is no such process."""
+    if pid <= 0:
+        return None
+    try:
+        return parse_stat(_read(f"/proc/{pid}/stat"))
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+
+
+def parse_stat(raw: bytes) -> Probe:
+    """Read one /proc/PID/stat. The name may hold spaces and parentheses, so fields count from the last `)`.
+
+    A leader whose other threads live on shows as Z too; it is dead only when it is the last thread.
+    """
+    opened, closed = raw.index(b"("), raw.rindex(b")")
+    fields = raw[closed + 2:].split()
+    return Probe(pid=int(raw[:opened]), ticks=int(fields[19]), zombie=is_dead(fields), ppid=int(fields[1]),
+                 comm=raw[opened + 1:closed].decode(errors="replace"), session=int(fields[3]),
+                 state=fields[0].decode(), cpu=sum(map(int, fields[11:15])))
+
+
+def is_dead(fields: list[bytes]) -> bool:
+    """Whether a stat line, from its third field on, is of a process that ended (its leader is not dead while other
+    threads live on)."""
+    return fields[0] in (b"X", b"x") or (fields[0] == b"Z" and int(fields[17]) <= 1)
+
+
+def living(pid: int, ticks: int) -> bool:
+    """Whether that very process runs; a zombie does not. `probe` without a record of what else is there."""
+    if pid <= 0:
+        return False
+    try:
+        raw = _read(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    fields = raw[raw.rindex(b")") + 2:].split(None, 20)
+    return int(fields[19]) == ticks and not is_dead(fields)
+
+
+def marker(pid: int) -> str | None:
+    """The life marker in a process's environment; None if it bears none, is gone or is not ours to read."""
+    try:
+        raw = _read(f"/proc/{pid}/environ")
+    except OSError:
+        return None
+    at = 0 if raw.startswith(_BORNE) else raw.find(b"\0" + _BORNE) + 1  # a scan asks hundreds, and most bear none
+    if at == 0 and not raw.startswith(_BORNE):
+        return None
+    return os.fsdecode(raw[at + len(_BORNE):].partition(b"\0")[0]) or None
+
+
+def stats() -> Iterator[bytes]:
+    """The stat line of everybody in /proc, zombies included, in one scan."""
+    for pid in _listed():
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            yield _read(f"/proc/{pid}/stat")
+
+
+def probes() -> list[Probe]:
+    """Everybody in /proc, zombies included, in one scan."""
+    return list(map(parse_stat, stats()))
+
+
+def _listed() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  # light
+
+
+LISTINGS = 50
+"""How often /proc is listed at most: a machine that forks faster than we read is no reason to read for ever."""
+
+
+def listed_to_the_last(seen: set[int] | None = None) -> Iterator[int]:
+    """Every pid, each listing's read by the caller before the next: /proc is listed again until it names nobody new.
+    Those in `seen` are left out; it then holds all that were given.
+
+    Who forks and goes while the others are read, as in one listing they might all have done, is there when a later one
+    is read, which is short.
+    """
+    seen = set() if seen is None else seen
+    for _ in range(LISTINGS):
+        new = [pid for pid in _listed() if pid not in seen]
+        if not new:
+            return
+        seen.update(new)
+        yield from new
+
+
+def table() -> list[Row]:
+    """Everybody who lives, with their markers."""
+    return [Row(one.pid, one.ticks, one.ppid, one.comm, marker(one.pid), one.session)
+            for pid in listed_to_the_last() if (one := probe(pid)) is not None and not one.zombie]
+
+
+def bearers(value: str) -> list[ProcessId]:
+    """Living processes that bear the marker `value`; none for an empty value."""
+    return [row.id for row in table() if row.marker == value] if value else []
+
+
+def descendants(pid: int) -> list[ProcessId]:
+    """Living processes below `pid` by parentage, `pid` itself not included."""
+    children: dict[int, list[Probe]] = {}
+    for one in probes():
+        children.setdefault(one.ppid, []).append(one)
+    found: list[ProcessId] = []
+    queue = deque(children.get(pid, ()))
+    while queue:
+        one = queue.popleft()
+        queue.extend(children.get(one.pid, ()))
+        if not one.zombie:
+            found.append(one.id)
+    return found
+
+
+def ancestors(pid: int) -> set[int]:
+    """The pids above `pid`, up to 1; `pid` itself not included."""
+    above: set[int] = set()
+    found = probe(pid)
+    while found is not None and found.ppid > 0 and found.ppid not in above:
+        above.add(found.ppid)
+        found = probe(found.ppid)
+    return above
+
+
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        chunks = []
+        while chunk := os.read(descriptor, _CHUNK):
+            chunks.append(chunk)
+            if len(chunk) < _CHUNK:  # of these files a short read is the last; a scan reads hundreds
+                break
+        return b"".join(chunks)
+    finally:
+        os.close(descriptor)

@@ -62,9 +62,15 @@ def test_a_failure_passes_into_a_conditional() -> None:
     assert (done.result, done.ran) == ("done", "a fix")
 
 
-def test_an_unconditional_edge_out_of_a_conditional_is_not_followed_after_a_failure() -> None:
+def test_the_unconditional_edge_of_a_conditional_that_asks_for_the_outcome_is_its_else() -> None:
     done = ride("""d [shape=diamond] start -> a -> d; d -> b [condition="outcome=success"]; d -> c; {b c} -> exit""",
                 {"a": no("x")})
+    assert (done.result, done.ran) == ("done", "a c")
+
+
+@pytest.mark.parametrize("condition", ['[condition="context.x=1"]', ""])
+def test_a_conditional_that_asks_for_something_else_lets_no_failure_pass(condition: str) -> None:
+    done = ride(f"d [shape=diamond] start -> a -> d; d -> b {condition}; d -> c; {{b c}} -> exit", {"a": no("x")})
     assert done.result == "failed: x"
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from garrison.errors import GarrisonError, Refused
-from garrison.pipeline.condition import Condition, ConditionSyntax, normal_label, parse_condition
+from garrison.pipeline.condition import Condition, ConditionSyntax, keys_of, normal_label, parse_condition
 from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, flag, number, one_line, place, seconds, text
 from garrison.pipeline.joins import Join, find_join
 from garrison.pipeline.retry import NO_RETRY, RetryPolicy, policy_of
@@ -89,6 +89,8 @@ class Unit:
     allow_partial: bool = False
     max_visits: int | None = None
     fanning: Fanning | None = None
+    asks_outcome: bool = False
+    """Whether it is a conditional whose conditions ask how the node before it ended: its plain edge is their else."""
 
     @property
     def automatic(self) -> bool:
@@ -195,12 +197,13 @@ def _unit(graph: Graph, node: Node, routes: list[Route], max_visits: int | None)
         auto_status=flag(attrs, "auto_status"),
         allow_partial=flag(attrs, "allow_partial"),
         max_visits=_whole(attrs, "max_node_visits", _whole(attrs, "max_visits", max_visits)),
+        asks_outcome=node.handler == CONDITIONAL and any("outcome" in keys_of(route.condition) for route in tried
+                                                         if route.condition is not None),
     )
 
 
 def _with_fanning(unit: Unit, fanning: Fanning) -> Unit:
-    return Unit(unit.id, unit.handler, unit.conditional, unit.plain, unit.retry, unit.retry_targets, unit.goal_gate,
-                unit.on_error_continue, unit.auto_status, unit.allow_partial, unit.max_visits, fanning)
+    return replace(unit, fanning=fanning)
 
 
 def _route(graph: Graph, index: int, edge: Edge, handlers: Mapping[str, str]) -> Route:

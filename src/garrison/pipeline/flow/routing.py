@@ -4,7 +4,8 @@ The rule of this room: a node's edges, its outcome and the context go in, edges 
 order of the rules:
 
 1. matching conditional edges, by weight, then target id;
-2. after FAIL an unconditional edge only into a conditional, or with on_error=continue;
+2. after FAIL an unconditional edge only into a conditional, or with on_error=continue, or out of a conditional whose
+   conditions ask for the outcome: there it is their else;
 3. otherwise the preferred label, the suggested ids, weight, target id;
 4. nothing. A partial success that matched nothing is routed once more as a success, which is what it counts as.
 
@@ -53,7 +54,7 @@ def choose_all(unit: Unit, outcome: Outcome, context: Context) -> list[Route]:
 
 def allowed(unit: Unit, outcome: Outcome) -> Sequence[Route]:
     """The unconditional edges that may be followed after `outcome` (rule 2)."""
-    if outcome.status != FAIL or unit.on_error_continue:
+    if outcome.status != FAIL or unit.on_error_continue or unit.asks_outcome:
         return unit.plain
     return [route for route in unit.plain if route.into_conditional]
 

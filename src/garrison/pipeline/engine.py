@@ -55,6 +55,9 @@ from garrison.pipeline.write import to_dot
 from garrison.records import atomic
 from garrison.system.clock import SystemClock
 
+ON_RESUME = ("rerun", "ask", "fail")
+"""What becomes of an interrupted node that has `side_effecting=true`."""
+
 GraphLike = Graph | Path | str
 
 
@@ -144,6 +147,7 @@ async def run_async(
             _new(graph, registry, initial, folder, seed, max_steps, flow, tree, dict(notes or {}), clock.utc(),
                  transforms)
         _check_agent(opened.program.graph, registry, agent)
+        _check_resume(opened.program.graph)
         if folder is not None and journal is None:
             journal = RunJournal(folder, clock.utc)
             _write_beginning(folder, journal, opened.begun)
@@ -296,6 +300,13 @@ def _check_agent(graph: Graph, registry: Registry, agent: Any) -> None:
     if agent is None and registry.is_built_in("codergen") and (first := next(iter(graph.of("codergen")), None)):
         place = f"{graph.source}:{first.line}:{first.column}: " if first.line else ""
         raise UsageError(f"{place}node {first.id} is for an agent: {NO_AGENT}")
+
+
+def _check_resume(graph: Graph) -> None:
+    for node in graph.nodes.values():
+        if (word := text(node.attrs, "on_resume", "rerun")) not in ON_RESUME:
+            raise UsageError(f"{graph.source}:{node.line}:{node.column}: node {node.id} has on_resume={word!r:.40}; "
+                             f"use {', '.join(ON_RESUME)}")
 
 
 def _environ(given: Mapping[str, str] | None) -> dict[str, str]:

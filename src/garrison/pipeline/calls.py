@@ -37,7 +37,7 @@ _STEER = "intervention.md"
 
 @dataclass
 class Caller:
-    """Calls the handlers of one run. With `own_loop` the event loop is this run's alone: plain handlers may block it."""
+    """Calls the handlers of one run. With `own_loop` the event loop is this run's alone."""
 
     program: Program
     state: FlowState

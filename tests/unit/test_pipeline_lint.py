@@ -140,6 +140,9 @@ def test_a_long_cycle_makes_a_short_message() -> None:
         a -> b [condition="context.drift=false"] b [label=B] b -> end""", id="a key that the agent is told of"),
     pytest.param('inputs="mode" ' + OPEN + """ a -> end [condition="context.mode=fast"]
         a -> b b [label=B] b -> end""", id="a key that is an input"),
+    pytest.param("""inputs="mode" start [shape=Mdiamond] t [shape=parallelogram tool_command=true] end [shape=Msquare]
+        start -> t -> end; t -> t [condition="context.mode=slow"]""", id="an input of a graph without agents"),
+    pytest.param(OPEN + "-> b -> c -> end b [prompt=x] c [command=x]", id="what an agent is told, without a label"),
     pytest.param(OPEN + 'a -> end [condition="true"]', id="a condition that always holds"),
     pytest.param(OPEN + """m [type="session.mode_select"] a -> m
         m -> b [condition="context.session.cognitive_mode=reflection"]

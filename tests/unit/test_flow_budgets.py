@@ -93,6 +93,7 @@ def test_a_retry_is_the_next_attempt_at_the_same_place_with_the_reason() -> None
         run.fold(Finished("a#1", OK, attempt=1))
     assert run.go().result == "done"
     assert run.state.completed == ["start", "a", "exit"]
+    assert run.state.context()["internal.retry_count.a"] == 0
 
 
 def test_a_deterministic_failure_is_not_tried_again() -> None:
@@ -188,7 +189,15 @@ def test_a_stuck_parallel_is_taken_up_as_a_whole() -> None:
     assert run.result == "failed: stuck_cycle"
     change = run.fold(Resumed(again=True))
     assert sorted(place.id for place in change.started) == ["p#2/a/a#1", "p#2/b/b#1"]
+    assert (list(run.state.fans), list(run.state.branches)) == (["p#2"], ["", "p#2/a", "p#2/b"])
     assert run.go().result == "done"
+
+
+def test_a_stuck_node_that_is_taken_up_has_all_its_tries_again() -> None:
+    run = ride("""start -> a -> exit; a -> a [condition="fail"]""", {"a": [no("x")] * 5 + [OK]})
+    assert (run.result, run.ran) == ("failed: stuck_cycle", "a a a")
+    run.fold(Resumed(again=True))
+    assert (run.go().result, run.ran) == ("done", "a a a a a a")
 
 
 # ---- time, people, and going on

@@ -106,7 +106,7 @@ def test_a_gate_that_was_skipped_does_not_count() -> None:
 
 
 def test_a_cycle_is_refused_with_its_place() -> None:
-    with pytest.raises(Refused, match="flow=dag, but .* wait for each other"):
+    with pytest.raises(Refused, match=r"flow=dag, but .* wait for each other"):
         Ride("flow=dag; start -> a -> b -> a; b -> exit")
     with pytest.raises(Refused, match="cannot begin at a: flow=dag begins at the start"):
         Ride("flow=dag; start -> a -> exit", at="a")
@@ -155,3 +155,59 @@ def test_the_status_of_a_skipped_node_is_there_for_those_who_look() -> None:
     assert {node: outcome.status for node, outcome in run.state.outcomes.items()} == {
         "start": SUCCESS, "a": SUCCESS, "b": SKIPPED, "exit": SUCCESS}
     assert FAIL not in {outcome.status for outcome in run.state.outcomes.values()}
+
+
+# ---- going back
+
+
+def test_a_failure_goes_back_to_its_retry_target_and_what_lies_between_runs_again() -> None:
+    run = dag("t [retry_target=a] start -> a -> {b x} ; b -> t -> c; {x c} -> exit", {"t": [no("red"), OK]})
+    assert (run.result, run.ran) == ("done", "a b t a b t c x")
+    assert [(place.id, place.reason) for change in run.changes for place in change.started if place.node == "a"] == [
+        ("a#1", ""), ("a#2", "t failed: red")]
+
+
+def test_a_retry_target_that_does_not_lie_before_the_node_is_none() -> None:
+    run = dag("t [retry_target=other] start -> {t other} -> exit", {"t": no("red")})
+    assert (run.result, run.ran) == ("failed: red", "other t")
+    assert dag("t [retry_target=other, fallback_retry_target=t] start -> {t other} -> exit",
+               {"t": [no("red"), OK]}).ran == "other t t"
+
+
+def test_going_back_ends_as_a_stuck_cycle() -> None:
+    run = dag("t [retry_target=a] start -> a -> t -> exit", {"t": no("red")})
+    assert (run.result, run.ran) == ("failed: stuck_cycle", "a t a t a t")
+    run.script = {}
+    assert [place.id for place in run.fold(Resumed(again=True)).started] == ["t#4"]
+    assert run.go().result == "done"
+
+
+def test_a_gate_sends_a_dag_back_and_all_that_comes_after_runs_again() -> None:
+    run = dag("g [goal_gate=true, retry_target=a] start -> a -> g -> c -> exit; start -> x -> exit",
+              {"g": [PARTIAL, OK]})
+    assert (run.result, run.ran, run.state.redirects) == ("done", "a g c x a g c", 1)
+    run = dag("g [goal_gate=true] retry_target=g; start -> g -> exit", {"g": PARTIAL})
+    assert (run.result, run.ran) == ("failed: goal_gate_unsatisfied", "g g g g")
+
+
+def test_after_going_back_another_way_may_be_taken() -> None:
+    run = dag("""g [goal_gate=true, retry_target=g] start -> g; g -> no [condition="outcome=partial_success"]
+                 g -> yes [condition="pass"]; {no yes} -> z -> exit""", {"g": [PARTIAL, OK]})
+    assert (run.result, run.ran) == ("done", "g no z g yes z")
+    assert run.state.outcomes["no"].status == SKIPPED
+
+
+def test_going_back_does_not_count_an_edge_twice() -> None:
+    run = dag("t [retry_target=a] start -> {a y}; a -> {t z}; y -> z; {t z} -> exit", {"t": [no("red"), OK]})
+    assert (run.result, run.ran) == ("done", "a t a t y z")
+
+
+def test_what_was_to_run_again_and_did_not_has_no_outcome() -> None:
+    run = dag("t [retry_target=a] start -> a -> m -> t -> exit", {"t": no("red"), "a": [OK, no("gone")]})
+    assert (run.result, run.ran) == ("failed: gone", "a m t a")
+    assert {"m", "t"}.isdisjoint(run.state.outcomes)
+
+
+def test_a_gate_is_not_sent_to_where_it_would_not_run_again() -> None:
+    run = dag("g [goal_gate=true, retry_target=x] start -> {g x} -> exit", {"g": PARTIAL})
+    assert (run.result, run.ran) == ("failed: goal_gate_unsatisfied", "g x")

@@ -34,6 +34,8 @@ def results(run: Ride) -> list[tuple[str, str]]:
     ("p -> {a b} -> f; f -> a [condition=\"context.again\"]; f -> exit", "f", "a b"),  # a loop into a branch
     ("a -> a [condition=\"fail\"]; p -> {a b} -> f -> exit", "f", "a b"),
     ("p -> a -> b -> exit; p -> b", "b", "a"),
+    ("p -> a -> x -> y -> c -> exit; p -> b -> c; a -> p [condition=\"fail\"]", "c", "a b x y"),
+    ("p -> {a b} -> {d c} -> exit", "c", "a b d exit"),
     ("p -> {a b} -> f; a -> exit [condition=\"fail\"]; f -> exit", "f", "a b exit"),
 ])
 def test_where_branches_meet(edges: str, join: str, region: str) -> None:
@@ -90,8 +92,8 @@ def test_a_branch_has_a_context_of_its_own_and_gives_back_what_it_wrote() -> Non
         run.state.contexts[place.branch]["deep"]["list"].append(place.node)
         return Outcome(SUCCESS, context_updates={"mine": place.node, place.node: 1})
 
-    run = Ride("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a -> a2 -> f; p -> b -> f; f -> exit", work,
-               context={"deep": {"list": []}, "kept": 1})
+    run = Ride("p [shape=component] f [shape=tripleoctagon] start -> p; p -> a -> a2 -> f; p -> b -> f\n"
+               "f -> exit", work, context={"deep": {"list": []}, "kept": 1})
     run.go()
     assert seen["a2"]["mine"] == "a"
     assert "a" not in seen["b"]
@@ -116,6 +118,24 @@ def test_a_condition_on_an_edge_decides_whether_it_is_a_branch() -> None:
     assert results(ride(text)) == [("a", SUCCESS)]
     assert results(ride(text, {"s": Outcome(SUCCESS, context_updates={"wide": "yes"})})) == [("a", SUCCESS),
                                                                                         ("b", SUCCESS)]
+
+
+def test_a_branch_does_not_inherit_the_failure_that_led_to_its_parallel() -> None:
+    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> s -> exit; s -> p [condition="fail"]
+                  p -> a -> f; p -> f; f -> exit""", {"s": no()})
+    assert (run.result, results(run)) == ("done", [("a", SUCCESS), ("f", SUCCESS)])
+
+
+def test_a_restart_within_a_branch_drops_the_whole_parallel() -> None:
+    run = Ride("""p [shape=component] f [shape=tripleoctagon] start -> s -> p -> {a b} -> f -> exit
+                  a -> s [condition="fail", loop_restart=true]""", {"a": [no(), OK]})
+    run.finish(run.state.in_flight["s#1"])
+    change = run.finish(run.state.in_flight["p#1/a/a#1"])
+    assert [place.id for place in change.cancelled] == ["p#1/b/b#1"]
+    assert [place.id for place in change.started] == ["s#2"]
+    assert (run.state.fans, list(run.state.branches), list(run.state.contexts)) == ({}, [""], [""])
+    assert run.go().result == "done"
+    assert run.ran == "s a s a b"
 
 
 def test_two_edges_to_one_node_are_two_branches() -> None:
@@ -166,6 +186,12 @@ def test_the_first_success_cancels_the_others_and_names_them() -> None:
     assert run.go().result == "done"
 
 
+def test_a_branch_that_decides_at_once_keeps_the_others_from_starting() -> None:
+    run = ride("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] start -> p; p -> f; p -> a\n"
+               "a -> f -> exit")
+    assert (run.result, run.ran, results(run)) == ("done", "", [("f", SUCCESS), ("a", SKIPPED)])
+
+
 def test_fail_fast_cancels_at_the_first_failure() -> None:
     run = Ride(THREE % ", error_policy=fail_fast", {"b": no("b broke")})
     change = run.finish(run.state.in_flight["p#1/b/b#1"])
@@ -178,6 +204,12 @@ def test_a_failed_parallel_is_judged_by_the_edges_of_its_fan_in() -> None:
     assert (run.result, run.trace[-1]) == ("done", "mend")
 
 
+def test_a_failed_parallel_is_judged_by_a_conditional_where_that_is_the_join() -> None:
+    run = ride("""p [shape=component] d [shape=diamond] start -> p -> {a b} -> d; d -> exit [condition="pass"]
+                  d -> mend [condition="fail"]; mend -> exit""", dict.fromkeys("ab", no()))
+    assert (run.result, run.ran) == ("done", "a b mend")
+
+
 def test_a_failed_parallel_with_a_plain_join_fails_the_run() -> None:
     text = "p [shape=component%s] start -> p -> {a b} -> c -> exit"
     broken = dict.fromkeys("ab", no())
@@ -187,9 +219,16 @@ def test_a_failed_parallel_with_a_plain_join_fails_the_run() -> None:
 
 
 def test_a_failed_parallel_follows_an_edge_that_asks_for_it() -> None:
-    run = ride('p [shape=component] start -> p; p -> {a b}; p -> mend [condition="fail"]; {a b} -> c -> exit; mend -> c',
+    run = ride('p [shape=component] start -> p -> {a b} -> c -> exit; p -> mend [condition="fail"]; mend -> c',
                dict.fromkeys("ab", no()))
     assert (run.result, run.ran) == ("done", "a b mend c")
+
+
+def test_a_branch_is_no_edge_for_the_failure_of_its_parallel() -> None:
+    run = ride("""p [shape=component] f [shape=tripleoctagon] start -> p; p -> a [condition="context.x=1"]; p -> b
+                  {a b} -> f -> exit""", dict.fromkeys("ab", no()), context={"x": 1})
+    assert run.ran == "a b"
+    assert run.result.startswith("failed: 0 of 2")
 
 
 def test_a_retry_target_of_the_parallel_comes_before_its_fan_in() -> None:
@@ -280,10 +319,18 @@ def test_a_join_that_is_an_exit() -> None:
 
 
 def test_a_branch_that_goes_back_to_its_parallel_has_left_it() -> None:
-    run = ride('p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit; a -> p [condition="fail"]',
-               {"a": no()})
+    run = ride('p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> exit\n'
+               'a -> p [condition="fail"]', {"a": no()})
     assert run.state.context()["parallel.results"][0]["failure_reason"] == "branch_left_parallel"
     assert run.result == "done"
+
+
+def test_a_branch_that_goes_to_the_join_of_an_outer_parallel_has_left_its_own() -> None:
+    run = ride(NESTED + 'a -> f [condition="fail"]', {"a": no()})
+    assert run.result == "done"
+    inner = run.state.context()["parallel.results"][0]["context"]["parallel.results"]
+    assert [(one["id"], one["status"], one["failure_reason"]) for one in inner] == [
+        ("a", FAIL, "branch_left_parallel"), ("b", SUCCESS, "")]
 
 
 def test_a_retry_target_outside_is_not_gone_to_from_a_branch() -> None:
@@ -297,6 +344,13 @@ def test_a_gate_within_a_branch_counts_at_the_exit() -> None:
     run = ride("""p [shape=component] f [shape=tripleoctagon] a [goal_gate=true, retry_target=p]
                   start -> p -> {a b} -> f -> exit; a -> f [condition="fail"]""", {"a": [no(), no("2"), OK]})
     assert (run.result, run.state.redirects, run.trace.count("b")) == ("done", 2, 3)
+
+
+def test_a_gate_that_was_cancelled_does_not_count() -> None:
+    run = Ride("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] a [goal_gate=true]"
+               "start -> p -> {a b} -> f -> exit")
+    run.finish(run.state.in_flight["p#1/b/b#1"])
+    assert run.result == "done"
 
 
 # ---- loading in the middle

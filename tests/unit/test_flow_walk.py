@@ -80,6 +80,19 @@ def test_a_failure_goes_back_to_the_retry_target_with_its_reason() -> None:
     assert [place.reason for change in done.changes for place in change.started] == ["", "", "b failed: red", ""]
 
 
+def test_a_node_that_is_visited_again_after_a_failure_is_told_why() -> None:
+    done = ride("""d [shape=diamond] start -> a -> test -> d; d -> exit [condition="pass"]
+                   d -> a [condition="fail"]""",
+                {"test": [no("2 tests are red"), OK]})
+    reasons = {place.id: place.reason for change in done.changes for place in change.started}
+    assert reasons == {"a#1": "", "test#1": "", "a#2": "test failed: 2 tests are red", "test#2": ""}
+
+
+def test_a_first_visit_is_told_nothing() -> None:
+    done = ride("""start -> a -> exit; a -> fix [condition="fail"]; fix -> exit""", {"a": no("red")})
+    assert [place.reason for change in done.changes for place in change.started] == ["", ""]
+
+
 def test_the_fallback_is_used_where_the_retry_target_is_missing() -> None:
     done = ride("b [retry_target=nowhere, fallback_retry_target=a] start -> a -> b -> exit", {"b": [no(), OK]})
     assert done.ran == "a b a b"
@@ -136,7 +149,8 @@ def test_skipped_and_partial_are_routed_as_success() -> None:
 
 
 def test_a_conditional_passes_status_and_label_through() -> None:
-    done = ride("""d [shape=diamond] start -> a -> d; d -> b [condition="preferred_label=MORE"]; d -> exit; b -> exit""",
+    done = ride("""d [shape=diamond] start -> a -> d; d -> b [condition="preferred_label=MORE"]
+                   d -> exit; b -> exit""",
                 {"a": Outcome(SUCCESS, "More")})
     assert done.ran == "a b"
     assert done.state.outcomes["d"].preferred_label == "More"
@@ -243,6 +257,11 @@ def test_what_the_graph_calls_done_is_passed_by_once() -> None:
                 lambda place: Outcome(SUCCESS, context_updates={"n": place.visit}))
     assert (done.result, done.ran) == ("done", "c a b c")
     assert done.state.completed[:4] == ["start", "a", "b", "c"]
+
+
+def test_the_status_of_a_node_that_needs_nobody_means_nothing() -> None:
+    assert ride("""p [shape=component, status=validated] f [shape=tripleoctagon, status=failed]
+                   start -> p -> {a b} -> f -> exit""").ran == "a b"
 
 
 def test_what_the_graph_calls_failed_failed() -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,8 @@ from garrison.pipeline.handlers.call import Call, failed
 from garrison.pipeline.handlers.tool import environment, readable
 from garrison.pipeline.lint import command_of
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.pipeline.questions import FREE_TEXT, Question
+from garrison.pipeline.threads import in_thread
 from garrison.records.names import fit_run
 from garrison.records.run import Task
 from garrison.system.jobs import tail
@@ -64,12 +68,13 @@ class HomeAgent:
         task = Task(fit_run(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=call.text,
                     agent=name, command=command_of(call.node), goal=text(call.graph.attrs, "goal", ""),
                     rework_reason=call.place.reason, attributes=dict(call.attrs))
-        assignment = Assignment(task, call.run.tree, folder, environment(call, folder))
+        environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
+        assignment = Assignment(task, call.run.tree, folder, environ)
         try:
             work = registry.agent(name, self.home).start(assignment, time.monotonic())
         except GarrisonError as error:
             return failed(str(error))
-        ended = await _ended(work)
+        ended = await _ended(work, call)
         call.session = work.session or call.session
         said = tail(assignment.output, 40)
         if ended.status == "success":
@@ -77,18 +82,53 @@ class HomeAgent:
         return Outcome(FAIL, notes=said, failure_reason=ended.reason or "it failed", failure_class="agent")
 
 
-async def _ended(work: Work) -> Any:
-    """The work's outcome; when cancelled it is stopped first."""
+async def _ended(work: Work, call: Call) -> Any:
+    """The work's outcome; when cancelled, or when nobody is there to answer what it asks, it is stopped first."""
     try:
-        return await _polled(work)
+        return await _polled(work, call)
     except asyncio.CancelledError:
         work.stop(time.monotonic())
-        await _polled(work)
+        await _polled(work, None)
         raise
+    except _NobodyThereError as error:
+        work.stop(time.monotonic())
+        await _polled(work, None)
+        return _Failed(str(error))
 
 
-async def _polled(work: Work) -> Any:
+@dataclass(frozen=True)
+class _Failed:
+    """An agent's end that is ours."""
+
+    reason: str
+    status: str = "fail"
+
+
+class _NobodyThereError(Exception):
+    """The agent asks something and the run has no answerer."""
+
+
+async def _answered(work: Work, call: Call, done: set[str]) -> None:
+    """Pass what the agent asks to the run's answerer."""
+    asked = work.question
+    if asked is None or asked.id in done:
+        return
+    done.add(asked.id)
+    answerer = call.run.answerer
+    put = Question(f"{call.place.id}/{asked.id}", call.node.id, asked.text, kind=FREE_TEXT)
+    said = None if answerer is None else await in_thread(lambda: answerer.ask(put))
+    answer = await said if inspect.isawaitable(said) else said
+    if not isinstance(answer, str):
+        raise _NobodyThereError(f"its agent asks: {asked.text}; answer on a terminal, or with --answer "
+                                f"{call.node.id}=TEXT")
+    work.answer(asked.id, answer)
+
+
+async def _polled(work: Work, call: Call | None) -> Any:
+    done: set[str] = set()
     while (outcome := work.poll(now := time.monotonic())) is None:
+        if call is not None:
+            await _answered(work, call, done)
         wake, process = work.wake_at(), work.process()
         limit = _LOOK if wake is None else max(0.01, min(_LOOK, wake - now))
         descriptor = open_verified(*process) if process else None

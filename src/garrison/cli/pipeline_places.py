@@ -10,6 +10,7 @@ from garrison.errors import NotFound, UsageError
 from garrison.pipeline.run_files import RunFolder
 from garrison.records import atomic
 from garrison.records.names import fit_run
+from garrison.records.run import RunFiles
 from garrison.settings import find_home
 from garrison.supervise.start import fresh_id
 
@@ -34,6 +35,9 @@ def find_place(run: str, home: str | None) -> RunFolder:
             return RunFolder(path)
     if RunFolder(Path(run)).exists():
         return RunFolder(Path(run))
+    if RunFiles(find_home(home), run).launch.is_file():
+        raise NotFound(f"{run} is a run of `garrison launch`; use `garrison status {run}`, `garrison answer` and "
+                       f"`garrison launch --resume {run}`")
     known = sorted(atomic.names(kept))
     some = f"; there are {', '.join(known[:8])}{' …' if len(known) > 8 else ''}" if known else ""
     raise NotFound(f"no pipeline run {run!r:.80} in {kept}{some}; `garrison pipeline run FILE` begins one")

@@ -6,8 +6,11 @@ succeeded; 1: it failed, or was refused; 2: the call is wrong; 3: it waits for a
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,7 @@ from garrison.cli.home_cmd import home_option
 from garrison.cli.output import say, show_json
 from garrison.cli.pipeline_places import context_values, find_place, new_place, pairs
 from garrison.errors import Refused, UsageError
+from garrison.pipeline.run_files import RunFolder
 from garrison.settings import find_home
 
 if TYPE_CHECKING:
@@ -82,9 +86,10 @@ def run(file: Path, run_dir: Path | None, tree: Path | None, values: tuple[str, 
     directory = run_dir or new_place(place, graph.id, file)
     simulated = {"outcomes": {node: list(one) for node, one in told.items()}, "labels": given} if simulate else {}
     how = _means(graph, place, agent or "command", simulated, given, auto_approve=auto_approve, as_json=as_json)
-    result = run_graph(file, initial=context_values(values), run_dir=directory, max_steps=max_steps, seed=seed,
-                       on_event=None if quiet or as_json else _progress, stay=stay, tree=tree, **how,
-                       notes={"agent": agent or "command", "simulated": simulated})
+    with _interruptible(directory):
+        result = run_graph(file, initial=context_values(values), run_dir=directory, max_steps=max_steps, seed=seed,
+                           on_event=None if quiet or as_json else _progress, stay=stay, tree=tree, **how,
+                           notes={"agent": agent or "command", "simulated": simulated})
     _show(result, directory, as_json=as_json)
 
 
@@ -113,8 +118,10 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
     _check_gates(graph, given)
     how = _means(graph, find_home(home), agent or begun.agent or "command", begun.simulated,
                  {**begun.simulated.get("labels", {}), **given}, auto_approve=auto_approve, as_json=as_json)
-    result = run_graph(text, run_dir=folder.root, max_steps=max_steps, resume=True, again=again,
-                       changed_graph=changed_graph, on_event=None if quiet or as_json else _progress, stay=stay, **how)
+    with _interruptible(folder.root):
+        result = run_graph(text, run_dir=folder.root, max_steps=max_steps, resume=True, again=again,
+                           changed_graph=changed_graph, on_event=None if quiet or as_json else _progress, stay=stay,
+                           **how)
     _show(result, folder.root, as_json=as_json)
 
 
@@ -143,6 +150,30 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
     else:
         click.echo(str(target))
         say(f"begins at visit {visited} of {node}; run it with: garrison pipeline resume {target}")
+
+
+@contextlib.contextmanager
+def _interruptible(directory: Path) -> Iterator[None]:
+    """Ctrl-C, TERM and a closed terminal end what is at work in order, and say how to go on."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if RunFolder(directory).exists():
+            say(f"interrupted; go on with: garrison pipeline resume {directory}")
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(*_: object) -> None:
+    """As Ctrl-C, even where that is ignored (a shell's background job)."""
+    if not callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _means(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answers: dict[str, str], *,

@@ -45,6 +45,8 @@ from garrison.records import atomic
 
 CHECKPOINT_EVERY = 0.5
 """Seconds between two writings of checkpoint.json at least; the journal has every step."""
+STATUS_FILES = 200
+"""How many nodes at most get a status.json though they have no other files; larger runs have it in checkpoint.json."""
 _QUICK = 0.005
 """Seconds within which a plain handler must have returned to be called without a thread the next time; while it runs
 so, nothing else happens in this loop."""
@@ -116,6 +118,7 @@ class Driver:
         self._saved_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._quick: dict[str, bool] = {}
+        self._foldered: set[str] = set()
         self._began = time.monotonic()
         self._told_threads: set[str] = set()
         self._left: set[asyncio.Task[Any]] = set()
@@ -243,6 +246,7 @@ class Driver:
         folder = self.hold.folder
         again = keep or (place.id, place.attempt) in self._called
         self._called.add((place.id, place.attempt))
+        self._foldered.add(place.node)
         return folder.node(name) if again else folder.rotate(name)
 
     async def _attempt(self, work: _Work, *, alone: bool = True) -> Outcome | Waiting:
@@ -319,9 +323,7 @@ class Driver:
         change = advance(self.program, self.state, event)
         self.take_change(change)
         if self.hold is not None:
-            self.stream.emit("CheckpointSaved", seq=self.hold.journal.seq)
             self.hold.journal.compact(self.hold.begun, self.state.to_data)
-        self.stream.flush()
         self._checkpoint_soon()
 
     def take_change(self, change: Change) -> None:
@@ -381,10 +383,13 @@ class Driver:
             call = self._working[place["id"]].call if place["id"] in self._working else None
             place["folder"] = str(call.made_folder if call and call.made_folder else folder.node(place["node"]))
         found["seq"] = self.hold.journal.seq
-        for node in self._dirty:
+        every = durable and len(self._dirty) <= STATUS_FILES
+        for node in [node for node in self._dirty if every or node in self._foldered]:
             write_status(folder.node(node), node, self.state)
-        self._dirty.clear()
+            del self._dirty[node]
         write_checkpoint(folder, found, durable=durable)
+        self.stream.emit("CheckpointSaved", found["current_node"], seq=found["seq"])
+        self.stream.flush()
 
 
 def _result(task: asyncio.Task[Any]) -> Any:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring as _quote
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,10 @@ KINDS = (
 """Every kind there is; a handler may emit others."""
 
 
-@dataclass(frozen=True)
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """One thing that happened: its kind, the run, when (ISO 8601), the node if it is about one, and the rest."""
 
@@ -40,13 +45,27 @@ class Event:
         return {**head, **({"node": self.node} if self.node else {}), **self.data}
 
 
+def _fields(data: Mapping[str, Any]) -> str:
+    """An event's own fields as JSON, each with a comma before it; made by hand, for there are several a step."""
+    parts = []
+    for key, value in data.items():
+        if type(value) is str:
+            parts.append(f',{_quote(key)}:{_quote(value)}')
+        elif type(value) is int:
+            parts.append(f',{_quote(key)}:{value}')
+        else:
+            parts.append(f',{_quote(key)}:{_ENCODE(value)}')
+    return "".join(parts)
+
+
 class Stream:
     """Where a run's events go; when nobody listens, `on` is False and none needs to be made."""
 
     def __init__(self, run: str, path: Path | None, listener: Callable[[Event], None] | None,
                  now: Callable[[], str]) -> None:
         self.run, self._listener, self._now = run, listener, now
-        self._lines: list[bytes] = []
+        self._quoted = _quote(run)
+        self._lines: list[str] = []
         self._descriptor = -1
         if path is not None:
             self._descriptor = atomic.open_made(path, os.O_APPEND)
@@ -56,18 +75,28 @@ class Stream:
         """Tell of something; lines are written with the next `flush`."""
         if not self.on:
             return
-        event = Event(kind, self.run, self._now(), node, data)
+        at = self._now()
         if self._descriptor >= 0:
-            body = json.dumps(event.to_data(), ensure_ascii=False, default=str, separators=(",", ":"))
-            self._lines.append(body.encode("utf-8", "backslashreplace") + b"\n")
+            about = f',"node":{_quote(node)}' if node else ""
+            self._lines.append(f'{{"event":"{kind}","at":"{at}","run":{self._quoted}{about}{_fields(data)}}}')
         if self._listener is not None:
+            self._tell(Event(kind, self.run, at, node, data))
+
+    def _tell(self, event: Event) -> None:
+        """Call the listener; one that fails is warned of and not called again, for it must not end the run."""
+        assert self._listener is not None
+        try:
             self._listener(event)
+        except Exception as error:
+            self._listener = None
+            warnings.warn(f"on_event failed at {event.kind} and is not called any more: {error!r}", RuntimeWarning,
+                          stacklevel=2)
 
     def flush(self) -> None:
         """Write what has gathered, in one write; it is not synced."""
         if self._lines:
-            lines, self._lines = b"".join(self._lines), []
-            os.write(self._descriptor, lines)
+            lines, self._lines = "\n".join(self._lines) + "\n", []
+            os.write(self._descriptor, lines.encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:
         """Write the rest and close the file; again is no matter."""

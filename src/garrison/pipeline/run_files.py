@@ -201,10 +201,8 @@ class RunJournal:
 
     def append(self, kind: str, data: dict[str, Any]) -> None:
         """One record, on the disk when this returns."""
-        here("pipeline:append.before")
         self._writer.append(kind, data, self._now(), sync=True)
         self._since += 1
-        here("pipeline:append.after")
 
     def flow(self, event: Mapping[str, Any]) -> None:
         """One event of the machine."""
@@ -269,5 +267,5 @@ def unpacked(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**event, "outcome": {**event["outcome"], "context_updates": updates}}
 
 
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+_text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""A value as JSON text."""

@@ -34,6 +34,7 @@ BLOB_BYTES = 8192
 """String values longer than this, in bytes, are stored as blobs."""
 _START = b'{"seq":'
 """How every record begins, and so every torn one; a file system may give zeros for what a power cut lost."""
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _UTF8 = ("utf-8", "surrogatepass")
 """How blobs are written: a program's undecodable bytes are no reason to lose its record."""
 
@@ -52,8 +53,11 @@ class Entry:
 
 def encode_line(entry: Entry) -> bytes:
     """One record as its line, CRC last."""
-    body = json.dumps({"seq": entry.seq, "epoch": entry.epoch, "token": entry.token, "at": entry.at,
-                       "kind": entry.kind, "data": entry.data}, ensure_ascii=False, separators=(",", ":"))
+    return _line(entry.seq, entry.epoch, entry.token, entry.at, entry.kind, entry.data)
+
+
+def _line(seq: int, epoch: int, token: str, at: str, kind: str, data: dict[str, Any]) -> bytes:
+    body = _ENCODE({"seq": seq, "epoch": epoch, "token": token, "at": at, "kind": kind, "data": data})
     raw = body.encode(errors="backslashreplace")  # of a lone surrogate that is JSON's own escape
     return raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
 
@@ -156,8 +160,7 @@ class Writer:
         if os.fstat(self._descriptor).st_size != self._end:
             raise Fenced(f"journal {self.path} was written by another; stopping without writing")
         entry = Entry(self.seq + 1, self.epoch, self.token, at, kind, data)
-        stored = Entry(entry.seq, entry.epoch, entry.token, at, kind, store_blobs(self.path.parent, data))
-        line = encode_line(stored)
+        line = _line(entry.seq, entry.epoch, entry.token, at, kind, store_blobs(self.path.parent, data))
         write_line(self._descriptor, line, sync=sync)
         self.seq += 1
         self._end += len(line)

@@ -82,9 +82,18 @@ def iso(epoch: float) -> str:
     return _text(round(epoch * 1_000_000))
 
 
+_second = (-1, "")
+"""The last second that was written, and its text: a busy layer writes many records in one."""
+
+
 def _text(microseconds: int) -> str:
+    global _second  # noqa: PLW0603  # a memory of one; whoever replaces it meanwhile puts in what is right, too
     seconds, rest = divmod(microseconds, 1_000_000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:06d}Z"
+    known, text = _second
+    if known != seconds:
+        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        _second = seconds, text
+    return f"{text}.{rest:06d}Z"
 
 
 def from_iso(text: str) -> float:

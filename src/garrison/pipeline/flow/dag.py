@@ -1,8 +1,8 @@
 """The strategy `dag`: every edge whose condition holds is followed; a node starts when all before it are done. Pure.
 
 The rule of this room: an edge that is not followed counts as settled. A node that no edge leads to is skipped, and so
-is what hangs on it alone. A failure that no edge asked for blocks what comes after it; the rest goes on, and then the
-run fails.
+is what hangs on it alone. A failure that no edge asked for goes back to the retry target, where that lies before the
+node: what is between them runs again. Else it blocks what comes after it; the rest goes on, and then the run fails.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from garrison.pipeline.flow.routing import choose_all
 from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place
 from garrison.pipeline.flow.turn import Turn
-from garrison.pipeline.flow.walk import gate_open, known_outcome
+from garrison.pipeline.flow.walk import MAX_REDIRECTS, gate_open, known_outcome
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
-from garrison.pipeline.program import CONDITIONAL
+from garrison.pipeline.program import CONDITIONAL, Program
 from garrison.pipeline.status import ACTIVE
 
 
@@ -58,12 +58,12 @@ def finish(turn: Turn) -> None:
     if gate is None:
         turn.end(DONE)
     else:
-        turn.end(FAILED, "goal_gate_unsatisfied", f"goal gate {gate} ended as {state.outcomes[gate].status}", gate)
+        _redirect(turn, gate)
 
 
-def again(turn: Turn) -> None:
-    """Take up the nodes that failed; what waits for them is still waiting."""
-    for node in turn.state.failures:
+def again(turn: Turn, last: str) -> None:
+    """Take up the nodes that failed, `last` (which ended the run) too; what waits for them is still waiting."""
+    for node in dict.fromkeys((*turn.state.failures, last)):
         turn.enqueue(ROOT, node, None, turn.state.outcomes[node].failure_reason)
     turn.state.failures.clear()
 
@@ -73,10 +73,13 @@ _NEVER = Outcome(SKIPPED)
 
 def _settled(turn: Turn, place: Place, outcome: Outcome, *, automatic: bool = False) -> None:
     turn.record(place, outcome, automatic=automatic)
+    if not automatic and turn.is_stuck(place.node, outcome):
+        return
     unit = turn.program.units[place.node]
     followed = choose_all(unit, outcome, turn.state.contexts[ROOT])
     if outcome.status == FAIL and not followed:
-        turn.state.failures.append(place.node)
+        if not _gone_back(turn, place.node, outcome):
+            turn.state.failures.append(place.node)
         return
     open_routes = {route.index for route in followed}
     for route in unit.routes:
@@ -86,6 +89,9 @@ def _settled(turn: Turn, place: Place, outcome: Outcome, *, automatic: bool = Fa
 
 def _settle_edge(turn: Turn, source: str, target: str, index: int, *, taken: bool) -> None:
     state = turn.state
+    if index in state.settled:  # its source ran again and its target did not
+        return
+    state.settled.add(index)
     if taken:
         state.arrived.setdefault(target, []).append(source)
     left = state.waiting_for.get(target, turn.program.indegree[target]) - 1
@@ -101,6 +107,65 @@ def _skip(turn: Turn, node: str) -> None:
     turn.change.skipped.append(node)
     for route in turn.program.units[node].routes:
         _settle_edge(turn, node, route.target, route.index, taken=False)
+
+
+# ---- going back ------------------------------------------------------------------------------------------------------
+
+
+def _gone_back(turn: Turn, node: str, outcome: Outcome) -> bool:
+    """Whether a failure goes back to a retry target; what lies between runs again then."""
+    for target in turn.program.units[node].retry_targets:
+        between = _reach(turn.program, target) & _reach(turn.program, node, backwards=True)
+        if between:
+            why = f"{node} failed: {outcome.failure_reason or 'no reason given'}"
+            turn.change.notes.append(f"{why}; back to {target}")
+            _run_again(turn, between, target, why)
+            return True
+    return False
+
+
+def _redirect(turn: Turn, gate: str) -> None:
+    """Back to where an unsatisfied gate sends the run; all that comes after that place runs again."""
+    state, program = turn.state, turn.program
+    outcome = state.outcomes[gate]
+    why = f"goal gate {gate} ended as {outcome.status}" + (
+        f": {outcome.failure_reason}" if outcome.failure_reason else "")
+    for target in (*program.units[gate].retry_targets, *program.retry_targets):
+        after = _reach(program, target)
+        if gate in after and state.redirects < MAX_REDIRECTS:
+            state.redirects += 1
+            turn.change.notes.append(f"{why}; back to {target}")
+            _run_again(turn, after, target, why)
+            return
+    turn.end(FAILED, "goal_gate_unsatisfied", f"{why}; the run was sent back {state.redirects} times", gate)
+
+
+def _run_again(turn: Turn, nodes: set[str], first: str, why: str) -> None:
+    """Forget that `nodes` are done and enter the first of them; edges that lead out of them stay settled."""
+    state = turn.state
+    for route in turn.program.edges:
+        if route.source in nodes and route.target in nodes and route.index in state.settled:
+            state.settled.discard(route.index)
+            state.waiting_for[route.target] += 1
+    for node in nodes:
+        state.outcomes.pop(node, None)
+        if node in state.arrived:
+            state.arrived[node] = [source for source in state.arrived[node] if source not in nodes]
+    turn.enqueue(ROOT, first, None, why)
+
+
+def _reach(program: Program, node: str, *, backwards: bool = False) -> set[str]:
+    """`node` and all that comes after it, or before it."""
+    onward: dict[str, list[str]] = {}
+    for route in program.edges:
+        here, there = (route.target, route.source) if backwards else (route.source, route.target)
+        onward.setdefault(here, []).append(there)
+    found, waiting = {node}, [node]
+    while waiting:
+        fresh = [one for one in onward.get(waiting.pop(), ()) if one not in found]
+        found.update(fresh)
+        waiting += fresh
+    return found
 
 
 def _inherited(turn: Turn, node: str) -> Outcome:

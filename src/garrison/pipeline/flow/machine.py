@@ -80,10 +80,13 @@ def advance(program: Program, state: FlowState, event: Event) -> Change:
 def _work_off(turn: Turn) -> None:
     """Do the decided moves, one after another."""
     state, strategy = turn.state, dag if turn.program.flow == "dag" else walk
-    while state.queue and state.status == RUNNING:
-        strategy.enter(turn, state.queue.popleft())
-    if strategy is dag and state.status == RUNNING and not state.in_flight:
-        dag.finish(turn)
+    while state.status == RUNNING:
+        if state.queue:
+            strategy.enter(turn, state.queue.popleft())
+        elif strategy is dag and not state.in_flight:
+            dag.finish(turn)
+        else:
+            return
 
 
 def _finished(turn: Turn, event: Finished) -> None:
@@ -128,7 +131,7 @@ def _again(turn: Turn, node: str) -> None:
     state.repeated.clear()
     state.redirects = 0
     if turn.program.flow == "dag":
-        dag.again(turn)
+        dag.again(turn, node)
         return
     node = next((fan.node for fan in state.fans.values() if fan.branch == ROOT), node)
     for path in [one for one in state.branches if one != ROOT]:

@@ -40,8 +40,9 @@ class Place:
 
     `id` is stable and unique in a run: `impl#2` is the second visit, `fan#1/left/impl#1` a visit within a branch.
     `attempt` counts from 1 within the visit, `failed` those attempts that ended in a recorded failure. `branch` is the
-    context it sees. `delay_s` is how long to wait before this attempt may start. `reason` says why the node is tried
-    again and belongs into its prompt. `via` is the edge it was entered by, an index of `Program.edges` (-1: none).
+    context it sees. `delay_s` is how long to wait before this attempt may start. `reason` says why the node is tried or
+    visited again (a failed attempt, a failure it was sent back for) and belongs into its prompt. `via` is the edge it
+    was entered by, an index of `Program.edges` (-1: none).
     """
 
     id: str
@@ -121,6 +122,7 @@ class FlowState:
     first_context: dict[str, Any] = field(default_factory=dict)
     waiting_for: dict[str, int] = field(default_factory=dict)
     arrived: dict[str, list[str]] = field(default_factory=dict)
+    settled: set[int] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
     digest: str = ""
 
@@ -137,6 +139,7 @@ class FlowState:
         """Everything as JSON values: the snapshot."""
         found: dict[str, Any] = {key: getattr(self, key) for key in _PLAIN}
         found["in_flight"] = {key: asdict(place) for key, place in self.in_flight.items()}
+        found["settled"] = sorted(self.settled)
         found["queue"] = [asdict(move) for move in self.queue]
         found["outcomes"] = {key: outcome.to_data() for key, outcome in self.outcomes.items()}
         found["branches"] = {key: {**asdict_branch(branch)} for key, branch in self.branches.items()}
@@ -151,6 +154,7 @@ class FlowState:
         data = copy_json(dict(data))
         state = cls(**{key: data[key] for key in _PLAIN})
         state.in_flight = {key: Place(**value) for key, value in data["in_flight"].items()}
+        state.settled = set(data["settled"])
         state.queue = deque(Move(**value) for value in data["queue"])
         state.outcomes = {key: Outcome.from_data(value) for key, value in data["outcomes"].items()}
         state.branches = {key: _branch_of(value) for key, value in data["branches"].items()}

@@ -101,11 +101,15 @@ class Turn:
             return None
         state.steps += 1
         state.visits[move.node] = seen + 1
-        counts = state.branches[move.branch].counts
-        counts[move.node] = number = counts.get(move.node, 0) + 1
-        state.contexts[move.branch]["current_node"] = move.node
+        branch, context = state.branches[move.branch], state.contexts[move.branch]
+        branch.counts[move.node] = number = branch.counts.get(move.node, 0) + 1
+        context["current_node"] = move.node
+        reason = move.reason
+        if not reason and number > 1 and branch.last.status == FAIL:
+            reason = f"{context.get('last_failed_node') or branch.last_node} failed: " + (
+                branch.last.failure_reason or "no reason given")
         name = f"{move.branch}/{move.node}#{number}" if move.branch else f"{move.node}#{number}"
-        return Place(name, move.node, number, 1, move.branch, 0, move.reason, 0, move.via)
+        return Place(name, move.node, number, 1, move.branch, 0, reason, 0, move.via)
 
     def launch(self, place: Place) -> None:
         """Put an attempt in flight."""
@@ -147,6 +151,8 @@ class Turn:
             if place.branch != ROOT:
                 branch.written.update(outcome.context_updates)
         branch.last, branch.last_node = outcome, place.node
+        if place.failed and outcome.status != FAIL:
+            context[f"internal.retry_count.{place.node}"] = 0
         context["outcome"] = outcome.status
         context["preferred_label"] = outcome.preferred_label
         context["failure_reason"] = outcome.failure_reason

@@ -60,6 +60,9 @@ def give_up(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
         detail = f"no edge of {unit.id} fits its outcome {outcome.status}"
         if outcome.preferred_label:
             detail += f" (preferred label {outcome.preferred_label!r:.40})"
+        asked = [route.condition.text for route in unit.conditional if route.condition is not None]
+        if asked:
+            detail += f"; they ask for {' | '.join(asked)}"
         fail_branch(turn, branch, unit.id, "no_matching_edge", detail)
         return
     for target in unit.retry_targets:
@@ -125,14 +128,14 @@ def _exit(turn: Turn, place: Place) -> None:
 
 
 def gate_open(turn: Turn, gate: str) -> bool:
-    """Whether a goal gate lets the run pass: never visited, or its last visit was an explicit success.
+    """Whether a goal gate lets the run pass: it never came to an end, or its last one was an explicit success.
 
-    A partial success counts where the node says allow_partial.
+    A partial success counts where the node says allow_partial. A dag that skipped a gate did not visit it.
     """
-    if not turn.state.visits.get(gate):
+    outcome = turn.state.outcomes.get(gate)
+    if outcome is None or outcome.status == SUCCESS or not turn.state.visits.get(gate):
         return True
-    status = turn.state.outcomes[gate].status
-    return status == SUCCESS or (status == PARTIAL and turn.program.units[gate].allow_partial)
+    return outcome.status == PARTIAL and turn.program.units[gate].allow_partial
 
 
 def _redirect(turn: Turn, gate: str) -> None:

@@ -195,6 +195,8 @@ def test_a_handler_of_somebody_else_may_write_any_key() -> None:
     assert "unknown type 'shop.order'" in messages("type_known", body)[0]
     assert messages("type_known", body, ("shop.order",)) == []
     assert "did you mean tool?" in messages("type_known", SOUND + " b [type=exec] a -> b -> end")[0]
+    assert "did you mean session.llm_call?" in messages("type_known", SOUND + ' b [type="session.llm_cal"] a -> b')[0]
+    assert messages("type_known", SOUND + ' b [type="session.dream"] a -> b -> end') == []
     assert "did you mean conditional?" in messages("type_known", SOUND + " b [type=conditionel] a -> b -> end")[0]
 
 

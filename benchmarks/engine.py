@@ -1,6 +1,7 @@
 """The figures of the pipeline engine, beside a bare fsynced append, LangGraph and DBOS, in one run.
 
-    .venv/bin/python benchmarks/engine.py [--steps 1000] [--rounds 3] [--nodes 10000] [--json] [--no-peers | --no-fetch | --peers PYTHON]
+    .venv/bin/python benchmarks/engine.py [--steps 1000] [--rounds 3] [--nodes 10000] [--rows ROWS] [--json]
+                                          [--no-peers | --no-fetch | --peers PYTHON]
 
 Rows: `parse` (a large graph read, linted, compiled), `decide` (a step decided in memory), `durable` (a step that
 survives a power cut, on a chain of 1,000 nodes and a cycle of 1,000 visits), `resume` (killed within step 500, started

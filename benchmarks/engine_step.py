@@ -39,10 +39,6 @@ class Steps:
             os.kill(os.getpid(), signal.SIGKILL)
         return number + 1
 
-    def again(self, number: int) -> int:
-        """The same as a method, which has a name."""
-        return self(number)
-
 
 Engine = Callable[[Steps, str, int, Path, bool], tuple[int, float]]
 """(steps, shape, count, folder, resume) → the number at the end, and seconds without building the graph."""
@@ -108,7 +104,10 @@ def dbos(steps: Steps, shape: str, count: int, folder: Path, resume: bool) -> tu
     logging.disable(logging.CRITICAL)
     DBOS(config={"name": "bench", "system_database_url": f"sqlite:///{folder / 'dbos.sqlite'}",
                  "application_version": "1", "run_admin_server": False})
-    work = DBOS.step(name="work")(steps.again)
+
+    @DBOS.step(name="work")
+    def work(number: int) -> int:
+        return steps(number)
 
     @DBOS.workflow(name=shape)
     def workflow(until: int) -> int:

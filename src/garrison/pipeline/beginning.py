@@ -24,7 +24,7 @@ from garrison.pipeline.outcome import check_json
 from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.program import Program, compile_graph
 from garrison.pipeline.run_files import BEGUN, GRAPH, Begun, Recorded, RunFolder, RunJournal, recorded
-from garrison.pipeline.transforms import Transform, prepare
+from garrison.pipeline.transforms import Transform, installed, prepare
 from garrison.pipeline.write import to_dot
 from garrison.records import atomic
 
@@ -63,6 +63,7 @@ def digest_of(graph: Graph) -> str:
 def prepared(graph: Graph, registry: Registry, max_steps: int | None, flow: str | None,
              transforms: Sequence[Transform] = ()) -> Program:
     """The program of a graph; Refused, with the place of the first error, when it cannot be run."""
+    transforms = (*installed(), *transforms)
     if transforms:
         graph = prepare(graph, transforms)
     found = errors(lint(graph, registry.names()))

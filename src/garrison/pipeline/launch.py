@@ -129,7 +129,10 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = besid
     texts, children = {}, {}
     for node in nodes:
         name = inner(within, node.id) if within else node.id
-        texts[node.id], source = load(name, graph, file_of(node))
+        try:
+            texts[node.id], source = load(name, graph, file_of(node))
+        except Refused as error:
+            raise Refused(_line(graph, node.line, node.column, str(error))) from error
         children[node.id] = plan_run(parse(texts[node.id], source), load=load, within=name)
     return _nested(graph, own, children, texts)
 

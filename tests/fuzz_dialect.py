@@ -23,7 +23,7 @@ from lark import Lark, UnexpectedInput
 from garrison.errors import GarrisonError
 from garrison.pipeline import parser
 from garrison.pipeline.build import build
-from garrison.pipeline.graph import DialectError, Graph
+from garrison.pipeline.graph import DialectError, Graph, place
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.program import compile_graph
 from garrison.pipeline.refusals import explain
@@ -76,6 +76,12 @@ def plainly(text: str) -> Graph | tuple[int, int, str]:
         return error.line, error.column, error.message
 
 
+def places(graph: Graph) -> list[tuple[int, int]]:
+    """Where each attribute's value stands."""
+    owners = [graph.attrs, *(node.attrs for node in graph.nodes.values()), *(edge.attrs for edge in graph.edges)]
+    return [place(value) for attrs in owners for value in attrs.values()]
+
+
 def check(text: str) -> bool:
     """Whether `text` is a graph; AssertionError when the parser, lint or the compiler says anything that it may not."""
     try:
@@ -90,7 +96,10 @@ def check(text: str) -> bool:
         assert isinstance(said, tuple), (error, text)
         assert said[:2] == (error.line, error.column), (said, error, text)
         return False
-    assert plainly(text) == graph, text
+    plain = plainly(text)
+    assert isinstance(plain, Graph), (plain, text)
+    assert plain == graph, text
+    assert places(plain) == places(graph), text
     found = lint(graph)
     assert all(one.message and "\n" not in str(one) for one in found), (found, text)
     try:

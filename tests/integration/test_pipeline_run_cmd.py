@@ -15,7 +15,7 @@ from garrison.cli.main import garrison
 from garrison.cli.main import run as run_command
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_files import RunFolder
-from support import PROGRAM
+from support import PROGRAM, stat, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 LOOP = f"""digraph Loop {{ goal="Make it work"; {ENDS}
@@ -245,6 +245,26 @@ def test_from_outside_nothing_but_one_object_is_on_stdout(gate: Path, tmp_path: 
     assert (broken.returncode, broken.stdout) == (1, "")
     assert broken.stderr.startswith(f"garrison: {gate}:1:")
     assert broken.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_signal_ends_what_is_at_work_and_says_how_to_go_on(ignored: bool, tmp_path: Path) -> None:
+    """TERM, as from a foreground job and from a shell's background job, where Ctrl-C is ignored."""
+    path = tmp_path / "s.dot"
+    path.write_text(f'digraph {{ {ENDS} s [shape=parallelogram, tool_command="echo $$ > pid; exec sleep 76"]; '
+                    "start -> s -> x }")
+    # A shell that ignores a signal hands that down.
+    before = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if ignored else []
+    process = subprocess.Popen([*before, *PROGRAM, "pipeline", "run", path, "--run-dir", tmp_path / "r"], cwd=tmp_path,
+                               stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    pid = tmp_path / "pid"
+    tool = int(wait_for("the tool began", lambda: pid.exists() and pid.read_text().strip()))
+    process.terminate()
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert f"garrison pipeline resume {tmp_path / 'r'}" in said
+    assert stat(tool) is None
+    assert json.loads((tmp_path / "r/checkpoint.json").read_text())["next_nodes"] == ["s"]
 
 
 def test_an_error_of_a_person_has_its_exit_code(loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

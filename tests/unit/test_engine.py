@@ -15,6 +15,7 @@ import pytest
 
 from garrison.errors import Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
+from garrison.pipeline.events import KINDS
 from garrison.pipeline.handlers.call import Waiting
 from garrison.pipeline.run_files import BEGUN, RunFolder, packed, read_run, unpacked
 
@@ -185,6 +186,14 @@ def test_a_handlers_own_timeout_is_no_time_limit() -> None:
     assert run(graph, handlers={"work": work}).reason == "TimeoutError: the server"
 
 
+def test_a_listener_that_fails_does_not_end_the_run() -> None:
+    def listener(_event: Event) -> None:
+        raise ValueError("deaf")
+
+    with pytest.warns(RuntimeWarning, match="on_event failed at PipelineStarted"):
+        assert run(LINE, handlers={"work": ok}, on_event=listener).status == "success"
+
+
 @pytest.mark.parametrize("kind", ["async", "plain"])
 def test_branches_run_at_once(kind: str) -> None:
     """Each branch waits until the other has begun: one after the other they would wait for ever."""
@@ -225,6 +234,7 @@ def test_events_tell_the_story_in_order() -> None:
     events: list[Event] = []
     run(BRANCHES, handlers={"work": ok}, on_event=events.append)
     kinds = [event.kind for event in events]
+    assert {*kinds} <= {*KINDS}
     assert (kinds[0], kinds[-1]) == ("PipelineStarted", "PipelineFinished")
     assert kinds.count("NodeStarted") == 2
     assert {"ParallelBranchStarted", "ParallelBranchFinished", "EdgeFollowed"} <= set(kinds)
@@ -253,6 +263,7 @@ def test_two_runs_at_once_do_not_know_of_each_other(tmp_path: Path) -> None:
     (f"digraph {{ {ENDS} a [shape=box, prompt=do]; start -> a -> x }}", "node a is for an agent: no agent"),
     (f"digraph {{ {ENDS} start -> x; x -> start }}", "start_no_incoming"),
     (f'digraph {{ {ENDS} a [type=work]; start -> a; a -> x [condition="="] }}', "condition"),
+    (f"digraph {{ {ENDS} a [type=work, on_resume=never]; start -> a -> x }}", "on_resume='never'; use rerun"),
     (f"digraph {{ {ENDS} a [type=work, max_retries=many]; start -> a -> x }}", "max_retries=many"),
 ])
 def test_what_cannot_be_run_is_refused_before_anything_runs(graph: str, said: str, tmp_path: Path) -> None:

@@ -140,6 +140,9 @@ def test_a_long_cycle_makes_a_short_message() -> None:
         a -> b [condition="context.drift=false"] b [label=B] b -> end""", id="a key that the agent is told of"),
     pytest.param('inputs="mode" ' + OPEN + """ a -> end [condition="context.mode=fast"]
         a -> b b [label=B] b -> end""", id="a key that is an input"),
+    pytest.param("""inputs="mode" start [shape=Mdiamond] t [shape=parallelogram tool_command=true] end [shape=Msquare]
+        start -> t -> end; t -> t [condition="context.mode=slow"]""", id="an input of a graph without agents"),
+    pytest.param(OPEN + "-> b -> c -> end b [prompt=x] c [command=x]", id="what an agent is told, without a label"),
     pytest.param(OPEN + 'a -> end [condition="true"]', id="a condition that always holds"),
     pytest.param(OPEN + """m [type="session.mode_select"] a -> m
         m -> b [condition="context.session.cognitive_mode=reflection"]
@@ -192,6 +195,8 @@ def test_a_handler_of_somebody_else_may_write_any_key() -> None:
     assert "unknown type 'shop.order'" in messages("type_known", body)[0]
     assert messages("type_known", body, ("shop.order",)) == []
     assert "did you mean tool?" in messages("type_known", SOUND + " b [type=exec] a -> b -> end")[0]
+    assert "did you mean session.llm_call?" in messages("type_known", SOUND + ' b [type="session.llm_cal"] a -> b')[0]
+    assert messages("type_known", SOUND + ' b [type="session.dream"] a -> b -> end') == []
     assert "did you mean conditional?" in messages("type_known", SOUND + " b [type=conditionel] a -> b -> end")[0]
 
 

@@ -73,6 +73,17 @@ def test_values(written: str, meant: str) -> None:
     assert parse(f"digraph {{ x={written}\n y=1 }}").attrs == {"x": meant, "y": "1"}
 
 
+def test_a_value_knows_its_place_however_it_is_written() -> None:
+    attrs = parse('digraph {\n a [one=1,two =\n  "2";three="3" + "3" four\n=4 five/**/=5] }').nodes["a"].attrs
+    assert attrs == {"one": "1", "two": "2", "three": "33", "four": "4", "five": "5"}
+    assert [place(value) for value in attrs.values()] == [(2, 9), (3, 3), (3, 13), (4, 2), (4, 13)]
+
+
+def test_joined_strings_outside_of_brackets() -> None:
+    assert parse('digraph { x="a" + "b" y="c" z="d" + "e"; a [x="f" + "g" y="h"] }').attrs == {
+        "x": "ab", "y": "c", "z": "de"}
+
+
 def test_comments_of_all_three_kinds() -> None:
     graph = parse("# first\n// second\n/* third\n */ digraph /* x */ g { # a -> b\n a // -> c\n -> /**/ d }\n# the end")
     assert edges(graph) == ["a -> d"]

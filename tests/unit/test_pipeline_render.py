@@ -40,6 +40,7 @@ def test_only_what_is_drawn_is_written() -> None:
                                  "fontsize"}
     assert "passwd" not in to_drawing(parse(TEXT))
     assert plan.attrs["label"] == 'Plan "it" \\N'
+    assert r"\\N" in to_drawing(parse(TEXT))  # \N alone would be the node's name to Graphviz
 
 
 def test_a_status_is_said_and_painted() -> None:

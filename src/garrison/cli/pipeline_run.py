@@ -157,7 +157,7 @@ def _interruptible(directory: Path) -> Iterator[None]:
     """Ctrl-C, TERM and a closed terminal end what is at work in order, and say how to go on."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     for number in before:
-        signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        signal.signal(number, _interrupt)
     try:
         yield
     except KeyboardInterrupt:
@@ -167,6 +167,13 @@ def _interruptible(directory: Path) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _interrupt(*_: object) -> None:
+    """As Ctrl-C, even where that is ignored (a shell's background job)."""
+    if not callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _means(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answers: dict[str, str], *,
@@ -192,6 +199,9 @@ def _means(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answ
 
 
 def _check_gates(graph: Graph, answers: dict[str, str]) -> None:
+    """Refuse an answer to a gate that the graph does not have; a pipeline within it may have any."""
+    if graph.of("subgraph", "stack.manager_loop"):
+        return
     for gate in answers:
         if gate not in graph.nodes:
             gates = ", ".join(node.id for node in graph.of("wait.human")) or "none"

@@ -9,18 +9,14 @@ before it is on the disk. Places in flight run at once; a run with one place in 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from garrison.errors import GarrisonError
+from garrison.pipeline.calls import Caller, checked
 from garrison.pipeline.checkpoint import checkpoint_of, write_checkpoint, write_status
 from garrison.pipeline.events import Stream
-from garrison.pipeline.fidelity import FULL, Told, carried
 from garrison.pipeline.flow import (
     Aborted,
     Change,
@@ -33,24 +29,16 @@ from garrison.pipeline.flow import (
     advance,
     event_to_data,
 )
-from garrison.pipeline.graph import seconds
-from garrison.pipeline.handlers.call import Call, Scope, Waiting, as_outcome, failed, from_error, is_async
-from garrison.pipeline.handlers.human import INTERRUPTED, ask_again
-from garrison.pipeline.handlers.registry import ADOPTING, OWN_TIMEOUT, Registry
-from garrison.pipeline.outcome import Outcome, check_json
+from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error
+from garrison.pipeline.handlers.registry import Registry
+from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.program import Program
 from garrison.pipeline.run_files import Begun, RunFolder, RunJournal
-from garrison.pipeline.threads import in_thread
-from garrison.records import atomic
 
 CHECKPOINT_EVERY = 0.5
 """Seconds between two writings of checkpoint.json at least; the journal has every step."""
 STATUS_FILES = 200
 """How many nodes at most get a status.json though they have no other files; larger runs have it in checkpoint.json."""
-_QUICK = 0.005
-"""Seconds within which a plain handler must have returned to be called without a thread the next time; while it runs
-so, nothing else happens in this loop."""
-_STEER = "intervention.md"
 
 
 @dataclass
@@ -111,16 +99,13 @@ class Driver:
         self._ready: list[Place] = []
         self._working: dict[str, _Work] = {}
         self._resting: dict[str, _Rest] = {}
-        self._inherited: set[str] = set()
-        self._called: set[tuple[str, int]] = set()
         self._settled = 0
         self._dirty: dict[str, None] = {}
         self._saved_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._quick: dict[str, bool] = {}
-        self._foldered: set[str] = set()
         self._began = time.monotonic()
-        self._told_threads: set[str] = set()
+        self._caller = Caller(self.program, self.state, self.registry, self.scope, self.stream,
+                              self.hold.folder if self.hold else None, self.options.own_loop, self.options.resumed)
         self._left: set[asyncio.Task[Any]] = set()
         self.how = ""
 
@@ -130,7 +115,7 @@ class Driver:
         """Run from what `change` started until the run ends or waits; cancelled, it ends what is at work first."""
         self.take_change(change)
         if self.options.resumed:
-            self._inherited = {place.id for place in change.started}
+            self._caller.inherited = {place.id for place in change.started}
         self._checkpoint_soon()
         try:
             while not self.state.ended and not self.how:
@@ -144,7 +129,7 @@ class Driver:
         """One round: begin what is ready, wait until something ends, take it in."""
         if len(self._ready) == 1 and not self._working and not self._resting and self.program.max_seconds is None:
             place = self._ready.pop()
-            self._take(place, await self._attempt(self._begin(place)))
+            self._take(place, await self._caller.attempt(self._begin(place).call, alone=True))
             return
         for place in self._ready:
             self._start(place)
@@ -173,10 +158,10 @@ class Driver:
 
     def _start(self, place: Place) -> None:
         work = self._working[place.id] = self._begin(place)
-        work.task = asyncio.get_running_loop().create_task(self._attempt(work, alone=False))
+        work.task = asyncio.get_running_loop().create_task(self._caller.attempt(work.call, alone=False))
 
     def _begin(self, place: Place) -> _Work:
-        return _Work(place, self._call(place))
+        return _Work(place, self._caller.call(place, lambda: self._may_rest(place.id)))
 
     def _rest(self) -> None:
         """Nothing is at work: ask those who wait once more if anything was done since, else suspend the run."""
@@ -194,107 +179,7 @@ class Driver:
         self._apply(Suspended("; ".join(dict.fromkeys(one.reason for one in waits))))
         self.stream.emit("PipelineWaiting", reason=self.state.detail, how=self.how)
 
-    # ---- one attempt -------------------------------------------------------------------------------------------------
-
-    def _call(self, place: Place) -> Call:
-        node = self.program.graph.nodes[place.node]
-        edge = self.program.graph.edges[place.via] if 0 <= place.via < len(self.program.graph.edges) else None
-        context = self.state.context(place.branch)
-        told = None
-        inherited = place.id in self._inherited
-        self._inherited.discard(place.id)
-        if node.handler == "codergen":
-            graph = self.program.graph
-            done = [name for name in self.state.completed if not self.program.units[name].automatic]
-            history = Told(str(graph.attrs.get("goal", "")), self.scope.run, done, self.state.outcomes, context)
-            told = carried(graph, node, edge, history)
-            if told.fidelity == FULL and self._is_lost(told.thread, context):
-                told = carried(graph, node, edge, history, lost=True)
-            told = self._steered(told)
-        keep = inherited and node.handler in ADOPTING
-        folder = None if self.hold is None else lambda: self._folder(place, keep=keep)
-        call = Call(node, place, context, self.scope, edge=edge, carried=told, folder=folder, emit=self.stream.emit,
-                    resumed=inherited)
-        call.idle = lambda: self._may_rest(place.id)
-        return call
-
-    def _is_lost(self, thread: str, context: Mapping[str, Any]) -> bool:
-        """Whether a thread's session was held by an earlier process and has no id to resume it by."""
-        first = self.options.resumed and thread not in self._told_threads
-        self._told_threads.add(thread)
-        return first and bool(self.state.completed) and not context.get(f"internal.session.{thread}")
-
-    def _steered(self, told: Any) -> Any:
-        """What a manager left for the next agent of this run, put before everything else."""
-        if self.hold is None:
-            return told
-        path = self.hold.folder.root / _STEER
-        raw = atomic.read(path) if path.exists() else None
-        if raw is None:
-            return told
-        path.unlink(missing_ok=True)
-        parts = (raw.decode(errors="replace"), told.preamble)
-        return replace(told, preamble="\n\n".join(part for part in parts if part))
-
-    def _folder(self, place: Place, *, keep: bool) -> Path:
-        """The folder of an attempt; a node at work twice at once (in two branches) gets a second one."""
-        assert self.hold is not None
-        name = place.node
-        others = [one for one in self.state.in_flight.values() if one.node == place.node]
-        if others and others[0].id != place.id:
-            name = f"{place.node} {place.branch.replace('/', ' ').replace('#', '-')}"
-        folder = self.hold.folder
-        again = keep or (place.id, place.attempt) in self._called
-        self._called.add((place.id, place.attempt))
-        self._foldered.add(place.node)
-        return folder.node(name) if again else folder.rotate(name)
-
-    async def _attempt(self, work: _Work, *, alone: bool = True) -> Outcome | Waiting:
-        """Run the handler; whatever happens, an outcome comes of it, unless the run itself is cancelled."""
-        place, call = work.place, work.call
-        if place.delay_s > 0:
-            await asyncio.sleep(place.delay_s)
-        if self.stream.on:
-            self.stream.emit("NodeStarted", place.node, place=place.id, visit=place.visit, attempt=place.attempt)
-        kind = call.node.handler
-        limit = None if kind in OWN_TIMEOUT and self.registry.is_built_in(kind) else seconds(call.attrs, "timeout")
-        try:
-            if place.reason == INTERRUPTED and (said := await ask_again(call)) is not None:
-                value = said
-            elif limit is None:
-                value = await self._invoke(call, alone=alone)
-            else:
-                async with asyncio.timeout(limit) as scope:
-                    try:
-                        value = await self._invoke(call, alone=False)
-                    except TimeoutError as error:
-                        value = from_error(error)
-        except asyncio.CancelledError:
-            call.cancel()
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return failed("the handler was cancelled", "cancelled")
-        except TimeoutError as error:
-            call.cancel()
-            return failed(f"timed out after {limit:g} s", "timeout") if limit is not None and scope.expired() \
-                else from_error(error)
-        except (Exception, SystemExit) as error:
-            return from_error(error)
-        return value if isinstance(value, (Outcome, Waiting)) else as_outcome(value, f"the handler of {place.node}")
-
-    async def _invoke(self, call: Call, *, alone: bool) -> Any:
-        handler = self.registry.get(call.node.handler)
-        assert handler is not None  # checked before the run began
-        if is_async(handler):
-            return await handler(call)  # type: ignore[misc]
-        kind, began = call.node.handler, time.monotonic()
-        if alone and self.options.own_loop and self._quick.get(kind):
-            value: Any = handler(call)
-        else:
-            value = await in_thread(lambda: handler(call))
-        self._quick[kind] = time.monotonic() - began < _QUICK
-        return await value if inspect.isawaitable(value) else value
+    # ---- who works and who waits -------------------------------------------------------------------------------------
 
     def _may_rest(self, place_id: str) -> bool:
         """Whether everybody at work only waits; asking says that one waits oneself."""
@@ -384,7 +269,7 @@ class Driver:
             place["folder"] = str(call.made_folder if call and call.made_folder else folder.node(place["node"]))
         found["seq"] = self.hold.journal.seq
         every = durable and len(self._dirty) <= STATUS_FILES
-        for node in [node for node in self._dirty if every or node in self._foldered]:
+        for node in [node for node in self._dirty if every or node in self._caller.foldered]:
             write_status(folder.node(node), node, self.state)
             del self._dirty[node]
         write_checkpoint(folder, found, durable=durable)
@@ -398,21 +283,6 @@ def _result(task: asyncio.Task[Any]) -> Any:
         return failed("the handler was cancelled", "cancelled")
     error = task.exception()
     return from_error(error) if error is not None else task.result()
-
-
-def checked(outcome: Outcome) -> Outcome:
-    """An outcome whose context can be kept: JSON values, copied so that nobody changes them afterwards."""
-    if not outcome.context_updates:
-        return outcome
-    try:
-        check_json(outcome.context_updates, "context_updates")
-    except GarrisonError as error:
-        return failed(str(error))
-    if all(not isinstance(value, (dict, list)) for value in outcome.context_updates.values()):
-        return outcome
-    updates = {key: json.loads(json.dumps(value)) if isinstance(value, (dict, list)) else value
-               for key, value in outcome.context_updates.items()}
-    return replace(outcome, context_updates=updates)
 
 
 def tell(stream: Stream, change: Change) -> None:

@@ -12,8 +12,6 @@ began with is in its journal, so that a resume needs its directory and the handl
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +21,7 @@ from typing import Any
 
 from garrison.errors import Refused, UsageError
 from garrison.pipeline.artifacts import Artifacts
+from garrison.pipeline.beginning import GraphLike, Opened, check_agent, check_resume, new, resumed, write_beginning
 from garrison.pipeline.checkpoint import status_of
 from garrison.pipeline.driver import Driver, Hold, Options
 from garrison.pipeline.events import Event, Stream
@@ -35,27 +34,17 @@ from garrison.pipeline.flow import (
     Restarted,
     Resumed,
     advance,
-    event_from_data,
     event_to_data,
-    opening,
 )
-from garrison.pipeline.graph import Graph, flag, text
+from garrison.pipeline.graph import flag, text
 from garrison.pipeline.handlers.call import Scope
-from garrison.pipeline.handlers.codergen import NO_AGENT
 from garrison.pipeline.handlers.human import INTERRUPTED
 from garrison.pipeline.handlers.registry import ADOPTING, Registry
-from garrison.pipeline.lint import errors, lint
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, Outcome, check_json
-from garrison.pipeline.parser import parse, parse_file
-from garrison.pipeline.program import Program, compile_graph
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, Outcome
 from garrison.pipeline.questions import as_answerer
-from garrison.pipeline.run_files import BEGUN, GRAPH, Begun, Recorded, RunFolder, RunJournal, recorded
-from garrison.pipeline.transforms import Transform, prepare
-from garrison.pipeline.write import to_dot
-from garrison.records import atomic
+from garrison.pipeline.run_files import RunFolder, RunJournal
+from garrison.pipeline.transforms import Transform
 from garrison.system.clock import SystemClock
-
-GraphLike = Graph | Path | str
 
 
 @dataclass(frozen=True)
@@ -140,13 +129,14 @@ async def run_async(
                           "give another directory")
         journal = None
     try:
-        opened = _resumed(journal, registry, graph, flow, transforms, changed=changed_graph) if journal else \
-            _new(graph, registry, initial, folder, seed, max_steps, flow, tree, dict(notes or {}), clock.utc(),
+        opened = resumed(journal, registry, graph, flow, transforms, changed=changed_graph) if journal else \
+            new(graph, registry, initial, folder, seed, max_steps, flow, tree, dict(notes or {}), clock.utc(),
                  transforms)
-        _check_agent(opened.program.graph, registry, agent)
+        check_agent(opened.program.graph, registry, agent)
+        check_resume(opened.program.graph)
         if folder is not None and journal is None:
             journal = RunJournal(folder, clock.utc)
-            _write_beginning(folder, journal, opened.begun)
+            write_beginning(folder, journal, opened.begun)
         scope = Scope(opened.begun.run, opened.program.graph, Path(tree or opened.begun.tree), _environ(environ),
                       directory=folder.root if folder else None, agent=agent, answerer=as_answerer(answerer),
                       artifacts=Artifacts(folder.artifacts if folder else None), seed=opened.begun.seed, depth=depth,
@@ -164,140 +154,6 @@ async def run_async(
             journal.close()
 
 
-# ---- opening ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Opened:
-    """A run about to be driven."""
-
-    begun: Begun
-    program: Program
-    state: FlowState
-    change: Change
-    active_s: float = 0.0
-
-
-def read_graph(graph: GraphLike) -> tuple[Graph, str]:
-    """A graph and its text, from whatever names it: a Graph, a path, or a text (which has a brace)."""
-    if isinstance(graph, Graph):
-        return graph, to_dot(graph)
-    if isinstance(graph, Path) or ("{" not in graph and "\n" not in graph):
-        parsed = parse_file(Path(graph))
-        return parsed, Path(graph).read_text(encoding="utf-8")
-    return parse(graph), graph
-
-
-def digest_of(graph: Graph) -> str:
-    """What tells a graph from another: a hash of what it says, not of how it is written."""
-    return hashlib.sha256(to_dot(graph).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def prepared(graph: Graph, registry: Registry, max_steps: int | None, flow: str | None,
-             transforms: Sequence[Transform] = ()) -> Program:
-    """The program of a graph; Refused, with the place of the first error, when it cannot be run."""
-    if transforms:
-        graph = prepare(graph, transforms)
-    found = errors(lint(graph, registry.names()))
-    if found:
-        first = found[0]
-        more = f" (and {len(found) - 1} more; see garrison pipeline validate)" if len(found) > 1 else ""
-        where = f"{graph.source}:{first.line}:{first.column}" if first.line else graph.source
-        raise Refused(f"{where}: {first} ({first.rule}){more}")
-    if not transforms:
-        graph = prepare(graph)
-    registry.check(graph)
-    return compile_graph(graph, max_steps=max_steps, flow=flow)
-
-
-def _new(given: Any, registry: Registry, initial: Mapping[str, Any] | None, folder: RunFolder | None, seed: str | None,
-         max_steps: int | None, flow: str | None, tree: str | Path | None, notes: dict[str, Any], at: str,
-         transforms: Sequence[Transform]) -> _Opened:
-    graph, written = read_graph(given)
-    context = dict(initial or {})
-    check_json(context, "initial")
-    program = prepared(graph, registry, max_steps, flow, transforms)
-    run = folder.root.name if folder else graph.id or "run"
-    named = graph.source if not graph.source.startswith("<") else ""
-    begun = Begun(run, written, os.path.abspath(named) if named else "", digest_of(graph), context,  # noqa: PTH100
-                  run if seed is None else seed, program.max_steps, str(Path(tree).absolute() if tree else Path.cwd()),
-                  str(Path(named).absolute().parent) if named else str(Path.cwd()), at,
-                  agent=str(notes.get("agent", "")), simulated=notes.get("simulated") or {}, flow=flow or "")
-    return _Opened(begun, program, *first_state(program, begun))
-
-
-def first_state(program: Program, begun: Begun) -> tuple[FlowState, Change]:
-    """The state that a run begins with, and what beginning it brought about."""
-    if not begun.state:
-        return opening(program, begun.initial, begun.seed)
-    state = FlowState.from_data(json.loads(begun.state))
-    return state, Change(started=[*state.in_flight.values()])
-
-
-def folded(program: Program, found: Recorded) -> FlowState:
-    """The state that a journal leads to."""
-    state = FlowState.from_data(found.snapshot) if found.snapshot is not None else first_state(program, found.begun)[0]
-    for event in found.events:
-        advance(program, state, event_from_data(event))
-    return state
-
-
-def _resumed(journal: RunJournal, registry: Registry, given: Any, flow: str | None,
-             transforms: Sequence[Transform], *, changed: bool) -> _Opened:
-    found = recorded(journal.entries, journal.folder.journal)
-    begun = found.begun
-    graph = parse(begun.graph, begun.source or "<graph>")
-    if digest_of(graph) != begun.hash:
-        raise Refused(f"{journal.folder.root}: the graph means something else to this garrison than when the run "
-                      "began; begin a new run")
-    program = prepared(graph, registry, begun.max_steps, begun.flow or None, transforms)
-    state = folded(program, found)
-    if given is not None:
-        other, written = read_graph(given)
-        if digest_of(other) != begun.hash:
-            if not changed:
-                raise Refused(f"the graph differs from the one that the run in {journal.folder.root} began with; say "
-                              "so (--changed-graph, changed_graph=True), or begin a new run")
-            anew = prepared(other, registry, begun.max_steps, flow or begun.flow or None, transforms)
-            program, state = _moved(journal, begun, anew, state, written)
-    return _Opened(begun, program, state, Change(started=[*state.in_flight.values()]), found.active_s)
-
-
-def _moved(journal: RunJournal, begun: Begun, program: Program, state: FlowState, written: str,
-           ) -> tuple[Program, FlowState]:
-    """Go on in a changed graph: what is in flight must still be there."""
-    digest = digest_of(read_graph(written)[0])
-    lost = [node for node in [*(place.node for place in state.in_flight.values()),
-                              *(move.node for move in state.queue)] if node not in program.units]
-    if lost or state.fans:
-        what = f"has no {lost[0]} any more, which is to run next" if lost else "cannot be put under open branches"
-        raise Refused(f"the changed graph {what}; bring it back, or begin a new run")
-    data = state.to_data()
-    data["digest"] = program.digest
-    for place in data["in_flight"].values():
-        place["via"] = -1
-    for move in data["queue"]:
-        move["via"] = -1
-    begun.graph, begun.hash = written, digest
-    journal.append(GRAPH, {"graph": written, "hash": digest, "state": json.dumps(data, ensure_ascii=False)})
-    atomic.write(journal.folder.graph, written.encode())
-    return program, FlowState.from_data(data)
-
-
-def _write_beginning(folder: RunFolder, journal: RunJournal, begun: Begun) -> None:
-    atomic.write(folder.graph, begun.graph.encode("utf-8", "surrogatepass"), durable=False)
-    manifest = {"run": begun.run, "source": begun.source, "graph_hash": begun.hash, "began_at": begun.at,
-                "tree": begun.tree, "seed": begun.seed, "forked": begun.forked}
-    atomic.write(folder.manifest, json.dumps(manifest, indent=1).encode(), durable=False)
-    journal.append(BEGUN, begun.to_data())
-
-
-def _check_agent(graph: Graph, registry: Registry, agent: Any) -> None:
-    if agent is None and registry.is_built_in("codergen") and (first := next(iter(graph.of("codergen")), None)):
-        place = f"{graph.source}:{first.line}:{first.column}: " if first.line else ""
-        raise UsageError(f"{place}node {first.id} is for an agent: {NO_AGENT}")
-
-
 def _environ(given: Mapping[str, str] | None) -> dict[str, str]:
     return dict(os.environ if given is None else given)
 
@@ -305,7 +161,7 @@ def _environ(given: Mapping[str, str] | None) -> dict[str, str]:
 # ---- driving ---------------------------------------------------------------------------------------------------------
 
 
-async def _driven(driver: Driver, opened: _Opened, *, max_steps: int | None, again: bool) -> RunResult:
+async def _driven(driver: Driver, opened: Opened, *, max_steps: int | None, again: bool) -> RunResult:
     state, stream = driver.state, driver.stream
     stream.emit("PipelineResumed" if driver.options.resumed else "PipelineStarted",
                 name=opened.program.graph.id or "", steps=state.steps)

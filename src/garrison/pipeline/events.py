@@ -19,9 +19,9 @@ from garrison.records import atomic
 
 KINDS = (
     "PipelineStarted", "PipelineResumed", "PipelineWaiting", "PipelineFinished", "NodeStarted", "NodeFinished",
-    "NodeCancelled", "RetryScheduled", "EdgeFollowed", "ParallelStarted", "ParallelBranchStarted",
-    "ParallelBranchFinished", "ParallelFinished", "Redirected", "LoopRestarted", "HumanWaiting", "HumanAnswered",
-    "HumanAnswerRefused", "SignalWaiting", "ManagerCycle", "ManagerSteered", "CheckpointSaved", "Note",
+    "NodeSkipped", "NodeCancelled", "RetryScheduled", "EdgeFollowed", "ParallelBranchStarted",
+    "ParallelBranchFinished", "ParallelBranchCancelled", "HumanWaiting", "HumanAnswered", "HumanAnswerRefused",
+    "SignalWaiting", "ManagerCycle", "ManagerSteered", "CheckpointSaved", "Note",
 )
 """Every kind there is; a handler may emit others."""
 

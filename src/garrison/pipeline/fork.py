@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import NotFound, Refused
-from garrison.pipeline.engine import first_state, prepared
+from garrison.pipeline.beginning import first_state, prepared
 from garrison.pipeline.flow import Change, FlowState, advance, event_from_data
 from garrison.pipeline.handlers.registry import ANY, Registry
 from garrison.pipeline.outcome import check_json

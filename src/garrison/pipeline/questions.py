@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -222,17 +223,21 @@ class Recording:
 
 
 class Console:
-    """Asks on the terminal. It blocks while it reads, so the engine calls it from a thread."""
+    """Asks on the terminal, one question after the other. It blocks, so the engine calls it from a thread."""
 
     blocking = True
+
+    def __init__(self) -> None:
+        self._terminal = threading.Lock()
 
     def ask(self, question: Question) -> Answer:
         """What is typed; None at the end of the input."""
         lines = [question.problem] if question.problem else ["", f"[?] {question.node}: {question.text}"]
         lines += [f"    [{one.key}] {one.label}" for one in question.options]
-        print("\n".join(lines), file=sys.stderr)
-        print("answer: ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
+        with self._terminal:
+            print("\n".join(lines), file=sys.stderr)
+            print("answer: ", end="", file=sys.stderr, flush=True)
+            line = sys.stdin.readline()
         return line.strip() if line else None
 
 

@@ -81,6 +81,11 @@ DURATIONS = ("timeout", "silence", "human.timeout", "manager.poll_interval", "ma
              "max_pipeline_duration")
 """Durations whose names do not say a unit."""
 
+SESSION = (
+    "classify", "authorize", "mode_select", "format", "process_results", "memory_recall", "memory_update", "llm_call",
+    "tool_dispatch", "checkpoint", "background_checks", "route_actions", "update_goals", "emit_signal", "build_prompt")
+"""The types `session.NAME` of a session's graphs; somebody may have others of the kind."""
+
 ELSEWHERE: Mapping[str, str] = {
     "exec": "tool", "shell": "tool", "bash": "tool", "command": "tool", "script": "tool", "compute": "codergen",
     "llm": "codergen", "agent": "codergen", "prompt": "codergen", "fan_in": "parallel.fan_in", "join":
@@ -154,6 +159,11 @@ def type_known(view: View) -> Iterator[Found]:
             near = _nearest(handler, known)
             yield Found(f"{node.id} has the unknown type {handler!r:.40}, so a run would be refused",
                         f"did you mean {near}?" if near else "`garrison pipeline handlers` lists what there is", node)
+        elif handler.startswith("session.") and handler[8:] not in SESSION and handler not in known:
+            near = next(iter(get_close_matches(handler[8:], SESSION, 1, 0.75)), None)
+            if near:
+                yield Found(f"{node.id} has the type {handler!r:.40}, which is none of a session's",
+                            f"did you mean session.{near}?", node)
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,174 @@
+"""One attempt at a place: what its handler is called with, and what comes of the call.
+
+The rule of this room: whatever a handler does, an outcome comes of it that the journal can keep; only a cancelled run
+leaves none. Nothing here decides where the run goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from garrison.errors import GarrisonError
+from garrison.pipeline.events import Stream
+from garrison.pipeline.fidelity import FULL, Carried, Told, carried
+from garrison.pipeline.flow import FlowState, Place
+from garrison.pipeline.graph import seconds
+from garrison.pipeline.handlers.call import Call, Scope, Waiting, as_outcome, failed, from_error, is_async
+from garrison.pipeline.handlers.human import INTERRUPTED, ask_again
+from garrison.pipeline.handlers.registry import ADOPTING, OWN_TIMEOUT, Registry
+from garrison.pipeline.outcome import Outcome, check_json
+from garrison.pipeline.program import Program
+from garrison.pipeline.run_files import RunFolder
+from garrison.pipeline.threads import in_thread
+from garrison.records import atomic
+
+_QUICK = 0.005
+"""Seconds within which a plain handler must have returned to be called without a thread the next time; while it runs
+so, nothing else happens in this loop."""
+_STEER = "intervention.md"
+
+
+@dataclass
+class Caller:
+    """Calls the handlers of one run. With `own_loop` the event loop is this run's alone."""
+
+    program: Program
+    state: FlowState
+    registry: Registry
+    scope: Scope
+    stream: Stream
+    folder: RunFolder | None = None
+    own_loop: bool = False
+    resumed: bool = False
+    inherited: set[str] = field(default_factory=set)
+    """Places that an earlier process had begun."""
+    foldered: set[str] = field(default_factory=set)
+    """Nodes that have a folder."""
+    _called: set[tuple[str, int]] = field(default_factory=set)
+    _quick: dict[str, bool] = field(default_factory=dict)
+    _told_threads: set[str] = field(default_factory=set)
+
+    def call(self, place: Place, idle: Callable[[], bool]) -> Call:
+        """What the handler of a place is called with; `idle` says whether nothing else is at work."""
+        node = self.program.graph.nodes[place.node]
+        edge = self.program.graph.edges[place.via] if 0 <= place.via < len(self.program.graph.edges) else None
+        context = self.state.context(place.branch)
+        told = None
+        inherited = place.id in self.inherited
+        self.inherited.discard(place.id)
+        if node.handler == "codergen":
+            graph = self.program.graph
+            done = [name for name in self.state.completed if not self.program.units[name].automatic]
+            history = Told(str(graph.attrs.get("goal", "")), self.scope.run, done, self.state.outcomes, context)
+            told = carried(graph, node, edge, history)
+            if told.fidelity == FULL and self._is_lost(told.thread, context):
+                told = carried(graph, node, edge, history, lost=True)
+            told = self._steered(told)
+        keep = inherited and node.handler in ADOPTING
+        folder = None if self.folder is None else lambda: self._folder(place, keep=keep)
+        call = Call(node, place, context, self.scope, edge=edge, carried=told, folder=folder, emit=self.stream.emit,
+                    resumed=inherited)
+        call.idle = idle
+        return call
+
+    def _is_lost(self, thread: str, context: Mapping[str, Any]) -> bool:
+        """Whether a thread's session was held by an earlier process and has no id to resume it by."""
+        first = self.resumed and thread not in self._told_threads
+        self._told_threads.add(thread)
+        return first and bool(self.state.completed) and not context.get(f"internal.session.{thread}")
+
+    def _steered(self, told: Carried) -> Carried:
+        """What a manager left for the next agent of this run, put before everything else."""
+        if self.folder is None:
+            return told
+        path = self.folder.root / _STEER
+        raw = atomic.read(path) if path.exists() else None
+        if raw is None:
+            return told
+        path.unlink(missing_ok=True)
+        parts = (raw.decode(errors="replace"), told.preamble)
+        return replace(told, preamble="\n\n".join(part for part in parts if part))
+
+    def _folder(self, place: Place, *, keep: bool) -> Path:
+        """The folder of an attempt; a node at work twice at once (in two branches) gets a second one."""
+        assert self.folder is not None
+        name = place.node
+        others = [one for one in self.state.in_flight.values() if one.node == place.node]
+        if others and others[0].id != place.id:
+            name = f"{place.node} {place.branch.replace('/', ' ').replace('#', '-')}"
+        again = keep or (place.id, place.attempt) in self._called
+        self._called.add((place.id, place.attempt))
+        self.foldered.add(place.node)
+        return self.folder.node(name) if again else self.folder.rotate(name)
+
+    async def attempt(self, call: Call, *, alone: bool) -> Outcome | Waiting:
+        """Run the handler; whatever happens, an outcome comes of it, unless the run itself is cancelled.
+
+        `alone`: nothing else is at work, so that a quick plain handler needs no thread.
+        """
+        place = call.place
+        if place.delay_s > 0:
+            await asyncio.sleep(place.delay_s)
+        if self.stream.on:
+            self.stream.emit("NodeStarted", place.node, place=place.id, visit=place.visit, attempt=place.attempt)
+        kind = call.node.handler
+        limit = None if kind in OWN_TIMEOUT and self.registry.is_built_in(kind) else seconds(call.attrs, "timeout")
+        try:
+            if place.reason == INTERRUPTED and (said := await ask_again(call)) is not None:
+                value = said
+            elif limit is None:
+                value = await self._invoke(call, alone=alone)
+            else:
+                async with asyncio.timeout(limit) as scope:
+                    try:
+                        value = await self._invoke(call, alone=False)
+                    except TimeoutError as error:
+                        value = from_error(error)
+        except asyncio.CancelledError:
+            call.cancel()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return failed("the handler was cancelled", "cancelled")
+        except TimeoutError as error:
+            call.cancel()
+            return failed(f"timed out after {limit:g} s", "timeout") if limit is not None and scope.expired() \
+                else from_error(error)
+        except (Exception, SystemExit) as error:
+            return from_error(error)
+        return value if isinstance(value, (Outcome, Waiting)) else as_outcome(value, f"the handler of {place.node}")
+
+    async def _invoke(self, call: Call, *, alone: bool) -> Any:
+        handler = self.registry.get(call.node.handler)
+        assert handler is not None  # checked before the run began
+        if is_async(handler):
+            return await handler(call)  # type: ignore[misc]
+        kind, began = call.node.handler, time.monotonic()
+        if alone and self.own_loop and self._quick.get(kind):
+            value: Any = handler(call)
+        else:
+            value = await in_thread(lambda: handler(call))
+        self._quick[kind] = time.monotonic() - began < _QUICK
+        return await value if inspect.isawaitable(value) else value
+
+
+def checked(outcome: Outcome) -> Outcome:
+    """An outcome whose context can be kept: JSON values, copied so that nobody changes them afterwards."""
+    if not outcome.context_updates:
+        return outcome
+    try:
+        check_json(outcome.context_updates, "context_updates")
+    except GarrisonError as error:
+        return failed(str(error))
+    if all(not isinstance(value, (dict, list)) for value in outcome.context_updates.values()):
+        return outcome
+    updates = {key: json.loads(json.dumps(value)) if isinstance(value, (dict, list)) else value
+               for key, value in outcome.context_updates.items()}
+    return replace(outcome, context_updates=updates)

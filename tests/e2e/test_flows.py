@@ -103,17 +103,24 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
 
 
 def test_a_retry_is_told_why_and_a_goal_gate_sends_the_run_back(place):
-    """`a` fails once and is tried again; the goal `check` is not met at the exit, so the run goes back to `a`."""
+    """`a` fails once and is tried again; the goal `check` is not met at the exit, so the run goes back to `a`. On the
+    way is a pipeline within the pipeline."""
+    (place.root / "sub.dot").write_text(
+        f"digraph sub {{ {ENDS} {node('in', 'ls > inner.txt')} start -> in -> exit; }}")
     graph = dot(
-        place,
+        place, "more [type=subgraph, graph_ref=\"sub.dot\"];",
         node("a", 'case $GARRISON_ATTEMPT in 1) echo no network >&2; exit 3;; 2) cp "$GARRISON_PROMPT_FILE" why.txt;; '
              '*) cp "$GARRISON_PROMPT_FILE" goal.txt;; esac', "max_retries=1"),
         node("check", "test -e goal.txt", "shape=parallelogram, goal_gate=true, retry_target=a, on_error=continue",
              "tool_command"),
-        "start -> a -> check -> exit;")
-    assert place.finish(place.launch(graph, "r1")) == 0, place.told()
+        "start -> a -> check -> more -> exit;")
+    child = place.launch(graph, "r1")
+    wait_for("the run begins", lambda: place.nodes().get("a", {}).get("attempt", 0) > 1)
+    (place.root / "sub.dot").unlink()  # the run has its own
+    assert place.finish(child) == 0, place.told()
     assert {name: (one["status"], one["attempt"]) for name, one in place.nodes().items()} == {
-        "a": ("validated", 3), "check": ("validated", 2)}
+        "a": ("validated", 3), "check": ("validated", 2), "more__in": ("validated", 2)}
+    assert "calc.py" in git(place.repo, "show", "main:inner.txt")
     assert "no network" in git(place.repo, "show", "main:why.txt")
     assert "goal gate check ended as fail" in git(place.repo, "show", "main:goal.txt")
     task = load(place.home / "runs/r1/nodes/a/2/task.json")

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+NEVER = 50
+"""So many attempts later than any there will be: the next one may be current before a forged signal is read."""
+
+
 class Chaos:
     """What disturbs one seed: at most `budget` events, on average one every `pace` steps."""
 
@@ -158,11 +162,11 @@ class Chaos:
         wrong = self.rng.choice(["attempt", "run", "failure"])
         name = f"{self.w.now}-{self.w.fresh()}"
         if wrong == "attempt":
-            signal = replace(signal, attempt=signal.attempt + self.rng.choice([-1, 1]))
+            signal = replace(signal, attempt=signal.attempt + self.rng.choice([-1, NEVER]))
         elif wrong == "run":
             signal = replace(signal, run_id="another")
         else:
-            signal = replace(signal, signal_type="RUNNER_EXITED", attempt=signal.attempt + 1,
+            signal = replace(signal, signal_type="RUNNER_EXITED", attempt=signal.attempt + NEVER,
                              payload={"status": "failed", "reason": "forged"})
         self.w.forged.add(signal.id)
         self.w.inbox.setdefault(Key(signal.target["role"], signal.target["name"], self._run()), {})[name] = signal

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from garrison.errors import GarrisonError
 from garrison.layers import flow_policy, guardian_policy, parking
 from garrison.layers.acts import Act
 from garrison.layers.guardian_policy import GuardianView
 from garrison.layers.run_flow import RunFlow
-from garrison.layers.run_state import RunState, fold
+from garrison.layers.run_state import RunState, fold, to_snapshot
 from garrison.pipeline.gates import approved, asked_in_words, objection, too_late
 from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
@@ -45,7 +46,7 @@ class Story:
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan, self.count, self.wall = plan, 0, WALL
-        self.state = RunState(flow=RunFlow(plan.program, RUN))
+        self.state = RunState(flow=RunFlow(plan.program, RUN, plan.children))
         self.entries: list[Entry] = []
         for name in plan.tasks:
             self.tell("node", {"node": name, "status": "pending", "attempt": 1})
@@ -270,9 +271,55 @@ def test_a_run_that_lasts_too_long_stops() -> None:
     assert story.act().kind == "cancel"
 
 
-def test_a_state_is_the_same_from_a_snapshot() -> None:
-    from garrison.layers.run_state import to_snapshot
+# ---- pipelines within a pipeline
 
+OUTER = f"""digraph {{ {ENDS} sub [type=subgraph, graph_ref="inner.dot"] start -> sub
+    sub -> good [condition="outcome=success"]; sub -> bad [condition="outcome=fail"]; good -> exit; bad -> exit }}"""
+INNER = f"digraph {{ {ENDS} ask [shape=hexagon] start -> t -> ask; ask -> exit [label=yes]; ask -> t [label=again] }}"
+
+
+def nested(inner: str = INNER) -> RunPlan:
+    return plan_run(parse(OUTER), load=lambda name, graph, named: (inner, named))
+
+
+def test_a_pipeline_within_a_pipeline_runs_under_names_of_its_own() -> None:
+    plan = nested()
+    assert list(plan.tasks) == ["good", "bad", "sub__t"] and list(plan.gates) == ["sub__ask"]
+    assert plan.texts == {"sub": INNER} and plan.predecessors["sub__t"] == ("sub",)
+    story = Story(plan)
+    assert story.begin() == ["sub__t"]
+    story.land("sub__t")
+    (gate,) = story.state.gates.values()
+    assert (gate["node"], gate["place"]) == ("sub__ask", "sub#1:1::ask#1")
+    for text, node in (("again", "sub__t"), ("yes", "good")):
+        event, wrong = flow_policy.answer(story.state, "sub__ask", next(iter(story.state.gates)), text)
+        assert not wrong
+        story.tell("flow", event).settle()
+        copy = fold([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN, plan.children)
+        assert to_snapshot(copy) == to_snapshot(story.state)
+        assert story.begin() == [node]
+        story.land(node)
+    assert story.state.nodes["sub__t"].attempt == 2
+    assert story.state.flow.over == "done"
+
+
+def test_a_pipeline_within_that_fails_fails_its_node() -> None:
+    story = Story(nested())
+    story.begin()
+    story.fail("sub__t", "broken")
+    assert story.begin() == ["bad"]
+    assert story.state.flow.context(next(iter(story.state.flow.places.values())))["last_failure"].startswith("broken")
+
+
+@pytest.mark.parametrize(("inner", "words"), [
+    (OUTER, "4 deep at most"), (INNER.replace("-> t ", "-> " + "t" * 46 + " "), "has more than 48 characters"),
+    ("digraph { a -> }", "inner.dot:1:")])
+def test_a_pipeline_within_that_cannot_be_run_is_refused_at_launch(inner: str, words: str) -> None:
+    with pytest.raises(GarrisonError, match=words):
+        nested(inner)
+
+
+def test_a_state_is_the_same_from_a_snapshot() -> None:
     story = asked()
     copy = RunState(flow=RunFlow(ASK.program, RUN)).apply(Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state)))
     assert to_snapshot(copy) == to_snapshot(story.state) and copy == story.state

@@ -67,7 +67,6 @@ def test_what_the_graph_brings_along() -> None:
 
 REFUSED = [
     (f"{ENDS} a [shape=house] start -> a -> end", "node a (stack.manager_loop) needs a manager that steers"),
-    (f"flow=dag {ENDS} a [type=subgraph] start -> a -> end", "(subgraph) needs"),
     (f"{ENDS} a [type=session.turn] start -> a -> end", "(session.turn) needs"),
     (f"{ENDS} a [type=magic] start -> a -> end", "unknown type 'magic'"),
     (f"{ENDS} start -> {{a b}} -> end", "say flow=dag (all of them) or flow=walk (one)"),

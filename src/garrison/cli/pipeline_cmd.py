@@ -92,7 +92,8 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     bodies = status_of_nodes(state)
     if dot:
         click.echo(to_dot(graph, {name: {key: str(body[key]) for key in ("status", "attempt", "outcome", "visits")
-                                         if body.get(key)} for name, body in bodies.items()}), nl=False)
+                                         if body.get(key) and (key != "status" or name in state.nodes)}
+                                  for name, body in bodies.items()}), nl=False)
     elif as_json:
         click.echo(json.dumps(bodies, indent=2, ensure_ascii=False))
     else:

@@ -63,7 +63,7 @@ class Guardian:
         self.run = life.key.run
         self.files = world.files(self.run)
         journal = Writer(self.files.journal, life.token)
-        self.state: RunState = fold(journal.entries, plan.program, self.run)
+        self.state: RunState = fold(journal.entries, plan.program, self.run, plan.children)
         refuse_lost(world.store, launch, self.state, self.files.journal)
         self.crew = Crew(world, life, journal)
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,

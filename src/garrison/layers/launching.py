@@ -42,6 +42,8 @@ def create(world: World, prepared: Prepared) -> Launch:
     run, root = _claim(world, prepared.launch)
     launch = replace(prepared.launch, run_id=run)
     files = world.files(run)
+    for name, text in prepared.plan.texts.items():
+        atomic.write(atomic.make_directory(files.graphs) / f"{name}.dot", text.encode())
     atomic.write(files.graph, prepared.text.encode())
     run_records.save(files.launch, launch)
     atomic.sync_directory(root.parent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.nesting import kept
 from garrison.pipeline.parser import parse_file
 
 if TYPE_CHECKING:
@@ -13,4 +14,5 @@ if TYPE_CHECKING:
 
 def plan_of(files: RunFiles, launch: Launch | None = None) -> RunPlan:
     """The plan of the run's graph.dot, with the options of its launch."""
-    return plan_run(parse_file(files.graph), max_steps=launch.max_steps if launch is not None else None)
+    return plan_run(parse_file(files.graph), max_steps=launch.max_steps if launch is not None else None,
+                    load=kept(files.graphs))

@@ -23,6 +23,9 @@ from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.restart import Death
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from garrison.pipeline.launch import RunPlan
     from garrison.pipeline.program import Program
     from garrison.records.journal import Entry
 
@@ -270,9 +273,10 @@ def told_of(data: dict[str, Any], before: dict[str, Any] | None) -> dict[str, An
     return {**{name: value for name, value in told.items() if value}, "ends": ends}
 
 
-def fold(entries: list[Entry], program: Program | None = None, run: str = "") -> RunState:
-    """The state after `entries`; with the run's program (and its id) the flow's, too."""
-    state = RunState(flow=None if program is None else RunFlow(program, run))
+def fold(entries: list[Entry], program: Program | None = None, run: str = "",
+         children: Mapping[str, RunPlan] | None = None) -> RunState:
+    """The state after `entries`; with the run's program (its id, and the pipelines within it) the flow's, too."""
+    state = RunState(flow=None if program is None else RunFlow(program, run, children))
     for entry in entries:
         state.apply(entry)
     return state

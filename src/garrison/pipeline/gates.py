@@ -10,7 +10,7 @@ A gate stands in the run's journal while it is open, so whoever asks about it ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.graph import seconds, text
@@ -38,6 +38,10 @@ class Gate:
     question: Question
     signal: str = ""
     timeout_s: float | None = None
+
+    def named(self, node: str) -> Gate:
+        """The same gate under the name that it has in a run."""
+        return replace(self, node=node, question=replace(self.question, node=node))
 
     def opened(self, place: str, wall: float) -> dict[str, Any]:
         """Its journal record when the flow comes to it at `wall` (seconds since 1970)."""

@@ -3,9 +3,10 @@
 The rule of this room: whatever this version cannot do as the graph says it is refused here, before anything costs
 something, in one line that names the node, its place and the remedy. Nothing is skipped, reordered or approximated.
 
-A run does tasks (codergen, tool), gates (wait.human, wait.signal), and whatever the machine of `flow` passes through
-by itself: conditional, parallel, parallel.fan_in. `flow=walk` (the default) follows one edge at a time, `flow=dag`
-every edge once all predecessors are done; for a graph that is one line both are the same.
+A run does tasks (codergen, tool), gates (wait.human, wait.signal), pipelines within it (subgraph), and whatever the
+machine of `flow` passes through by itself: conditional, parallel, parallel.fan_in. `flow=walk` (the default) follows
+one edge at a time, `flow=dag` every edge once all predecessors are done; for a graph that is one line both are the
+same.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from garrison.errors import Refused
-from garrison.light import dataclass, field
+from garrison.light import dataclass, field, replace
 from garrison.pipeline.gates import HANDLERS as WAITS
 from garrison.pipeline.gates import Gate, gates_of
 from garrison.pipeline.graph import Graph, Node, known_handler, one_line, seconds, text
 from garrison.pipeline.lint import command_of, errors, find_cycle, flow_of, lint
+from garrison.pipeline.nesting import JOINT, MAX_DEPTH, SUBGRAPH, Loader, beside, file_of, inner
+from garrison.pipeline.parser import parse
 from garrison.pipeline.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.status import imported
 from garrison.pipeline.transforms import prepare
@@ -28,7 +31,6 @@ TASKS = ("codergen", "tool")
 
 NEEDS: Mapping[str, str] = {
     "stack.manager_loop": "a manager that steers another pipeline",
-    "subgraph": "a pipeline within a pipeline",
 }
 """What a handler would need that a garrison run does not have; `garrison pipeline run` has more."""
 
@@ -78,6 +80,11 @@ class RunPlan:
     """The graph made ready to run; None where only the tasks are of interest."""
     gates: Mapping[str, Gate] = field(default_factory=dict)
     """The nodes that wait for a word from outside."""
+    children: Mapping[str, RunPlan] = field(default_factory=dict)
+    """The pipelines that its subgraph nodes run. `tasks`, `gates` and `predecessors` have theirs too, under the names
+    that `nesting.inner` gives them."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """The name of a subgraph node in the run → the text of the file that it runs."""
 
     @property
     def max_seconds(self) -> float | None:
@@ -85,10 +92,11 @@ class RunPlan:
         return self.program.max_seconds if self.program is not None else None
 
 
-def plan_run(graph: Graph, *, max_steps: int | None = None) -> RunPlan:
+def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = beside, within: str = "") -> RunPlan:
     """The plan of a garrison run of `graph`; Refused, in one line, when this version will not run it.
 
-    `max_steps` is an option of the run and wins over the graph's attribute.
+    `max_steps` is an option of the run and wins over the graph's attribute. `load` reads the files of its subgraph
+    nodes; `within` is the name of the node that runs this graph itself.
     """
     refusals = list(_refusals(graph))
     if refusals:
@@ -96,7 +104,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None) -> RunPlan:
         raise Refused(refusals[0] + more)
     graph = prepare(graph)
     goal = text(graph.attrs, "goal", "")
-    return RunPlan(
+    own = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
         tasks={node.id: plan_task(node) for node in graph.of(*TASKS)},
@@ -113,6 +121,45 @@ def plan_run(graph: Graph, *, max_steps: int | None = None) -> RunPlan:
         program=compile_graph(graph, max_steps=max_steps),
         gates=gates_of(graph),
     )
+    nodes = graph.of(SUBGRAPH)
+    if not nodes:
+        return own
+    if within.count(JOINT) + 1 >= MAX_DEPTH:
+        raise Refused(f"{graph.source}: pipelines run within pipelines {MAX_DEPTH} deep at most")
+    texts, children = {}, {}
+    for node in nodes:
+        name = inner(within, node.id) if within else node.id
+        try:
+            texts[node.id], source = load(name, graph, file_of(node))
+        except Refused as error:
+            raise Refused(_line(graph, node.line, node.column, str(error))) from error
+        children[node.id] = plan_run(parse(texts[node.id], source), load=load, within=name)
+    return _nested(graph, own, children, texts)
+
+
+def _nested(graph: Graph, own: RunPlan, children: Mapping[str, RunPlan], texts: Mapping[str, str]) -> RunPlan:
+    """A plan with what its subgraph nodes run; Refused if a name does not fit or is taken."""
+    tasks, gates, before = dict(own.tasks), dict(own.gates), dict(own.predecessors)
+    all_texts = dict(texts)
+    for node, child in children.items():
+        tasks |= {inner(node, name): replace(task, node=inner(node, name)) for name, task in child.tasks.items()}
+        gates |= {inner(node, name): gate.named(inner(node, name)) for name, gate in child.gates.items()}
+        before |= {inner(node, name): tuple(dict.fromkeys(
+            inner(node, one) if one in child.tasks else node for one in all_))
+            for name, all_ in child.predecessors.items() if name in child.tasks}
+        all_texts |= {inner(node, name): body for name, body in child.texts.items()}
+    folded: dict[str, str] = {}
+    for name in (*tasks, *gates):
+        known = folded.setdefault(name.lower(), name)
+        if len(name) > NAME or known != name:
+            what = f"has more than {NAME} characters" if len(name) > NAME else f"is taken by {known}"
+            raise Refused(f"{graph.source}: a pipeline within it has the node {name}, a name that {what}; "
+                          "rename a node")
+    return replace(own, tasks=tasks, gates=gates, predecessors=before, children=dict(children), texts=all_texts)
+
+
+NAME = 48
+"""Characters of a node's name at most (see records.names)."""
 
 
 def plan_task(node: Node) -> PlannedTask:
@@ -150,7 +197,7 @@ def _refusals(graph: Graph) -> Iterator[str]:
 def _handlers(graph: Graph) -> Iterator[str]:
     for node in graph.nodes.values():
         handler = node.handler
-        if handler in (*AUTOMATIC, *TASKS, *WAITS):
+        if handler in (*AUTOMATIC, *TASKS, *WAITS, SUBGRAPH):
             continue
         if not known_handler(handler):
             why = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_KNOWN)}"
@@ -160,7 +207,7 @@ def _handlers(graph: Graph) -> Iterator[str]:
         yield _line(graph, node.line, node.column, f"node {node.id} {why}")
 
 
-_KNOWN = ("start", "exit", *TASKS, *WAITS, "conditional", "parallel", "parallel.fan_in")
+_KNOWN = ("start", "exit", *TASKS, *WAITS, "conditional", "parallel", "parallel.fan_in", SUBGRAPH)
 
 
 def _flow(graph: Graph) -> Iterator[str]:

@@ -72,7 +72,7 @@ def blocked_by(plan: RunPlan, status: Mapping[str, str]) -> dict[str, tuple[str,
 
 def _passes(plan: RunPlan, status: Mapping[str, str], before: str, node: str) -> bool:
     """Whether a failed node may lead on to `node` all the same."""
-    if plan.program is None or status.get(before) != FAILED:
+    if plan.program is None or status.get(before) != FAILED or before not in plan.program.units:
         return False
     unit = plan.program.units[before]
     return unit.on_error_continue or any(route.target == node for route in unit.conditional)

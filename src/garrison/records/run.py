@@ -149,6 +149,11 @@ class RunFiles:
         return self.root / "graph.dot"
 
     @property
+    def graphs(self) -> Path:
+        """The folder of the pipelines within it, each as `<node>.dot`."""
+        return self.root / "graphs"
+
+    @property
     def journal(self) -> Path:
         """The guardian's journal."""
         return self.root / "journal.jsonl"

@@ -1,9 +1,9 @@
 """Candidates: what the target would become, as commits that depend on nothing but the entries, the tip and the gate.
 
-The line's entries are stacked on the tip in their order, without a checkout. Each prefix that is tested has commits of
-its own, whose trailers tell which batch they are of and that only the last one's tree was tested; the trees do not
-depend on where the line is cut. Who cannot be built on the tip itself is answered here: in conflict, already landed, or
-its commit gone. Who cannot be built on the others of the line waits until they have landed.
+The line's entries are stacked on the tip in their order, without a checkout, and its prefixes are tested as they stand
+there. What lands gets commits of its own, with the same trees, whose trailers tell which entries landed together and
+that the last one's tree was tested. Who cannot be built on the tip itself is answered here: in conflict, already
+landed, or its commit gone. Who cannot be built on the others of the line waits until they have landed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,23 @@ _TRIES = 8
 
 @dataclass(frozen=True)
 class Chain:
-    """A line stacked on the tip `base`: `trees[0]` is the tip's, `trees[i]` that of the first i entries."""
+    """A line stacked on the tip `base`: `trees[i]` and `commits[i]` hold the first i entries, those at 0 none."""
 
     base: str
     entries: tuple[Entry, ...]
     trees: tuple[str, ...]
+    commits: tuple[str, ...]
+
+    def first(self, entries: Sequence[Entry]) -> Chain:
+        """The beginning of it, as the entries are now."""
+        return Chain(self.base, tuple(entries), self.trees[:len(entries) + 1], self.commits[:len(entries) + 1])
 
     def after(self, count: int, tip: str) -> Chain:
-        """What is left once the first `count` entries are the tip."""
-        return Chain(tip, self.entries[count:], self.trees[count:])
+        """What is left once the first `count` entries are the tip; the trees are what they were."""
+        return Chain(tip, self.entries[count:], self.trees[count:], (tip, *self.commits[count + 1:]))
+
+
+NOTHING = Chain("", (), (), ())
 
 
 class Builder:
@@ -47,8 +55,9 @@ class Builder:
 
     def __init__(self, pen: Pen) -> None:
         self.pen, self.queue, self.git = pen, pen.queue, pen.git
-        self._chain = Chain("", (), ())
-        self._commits: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
+        self._chain = NOTHING
+        self._exact: tuple[str, ...] = ()
+        """The entries for which the chain's commits bear the very trailers with which they would land."""
         self._pinned = ""
 
     # --- the line ---------------------------------------------------------------------------------------------------
@@ -77,15 +86,14 @@ class Builder:
                 built.append(found)
             elif not chosen:
                 return self._without(entry, tip, found)
-        trees = (self.git.tree_of(tip), *(one.tree for one in built))
-        self._chain = Chain(tip, tuple(chosen), trees)
-        taken = tuple(entry.id for entry in chosen)
-        if taken == names:
-            self._commits = {(tip, taken): tuple(str(one.commit) for one in built)}
-        commits = self.commits(self._chain, len(chosen))
+        self._chain = Chain(tip, tuple(chosen), (self.git.tree_of(tip), *(one.tree for one in built)),
+                            (tip, *(str(one.commit) for one in built)))
+        self._exact = names
+        taken = [entry.id for entry in chosen]
+        self.candidate(self._chain, len(chosen))
         failpoint.here("pinned")
-        self.pen.append("state", {"entry": taken[0], "entries": list(taken), "status": "candidate", "base": tip,
-                                  "trees": list(trees[1:]), "commits": list(commits)})
+        self.pen.append("state", {"entry": taken[0], "entries": taken, "status": "candidate", "base": tip,
+                                  "trees": list(self._chain.trees[1:]), "commits": list(self._chain.commits[1:])})
         failpoint.here("candidate")
         return Progress("candidate", taken[0])
 
@@ -128,7 +136,7 @@ class Builder:
         names = tuple(entry.id for entry in line)
         kept = tuple(entry.id for entry in self._chain.entries)
         if self._chain.base == tip and kept[:len(names)] == names:
-            self._chain = Chain(tip, tuple(line), self._chain.trees[:len(names) + 1])
+            self._chain = self._chain.first(line)
             return self._chain
         trees, commits = [self.git.tree_of(tip)], [tip]
         for place, entry in enumerate(line, 1):
@@ -137,34 +145,43 @@ class Builder:
                 return None
             trees.append(built.tree)
             commits.append(built.commit)
-        self._chain = Chain(tip, tuple(line), tuple(trees))
-        self._commits = {(tip, names): tuple(commits[1:])}
+        self._chain, self._exact = Chain(tip, tuple(line), tuple(trees), tuple(commits)), names
         return self._chain
 
-    def commits(self, chain: Chain, count: int) -> tuple[str, ...]:
-        """The commits of the chain's first `count` entries as a batch of their own; the last one is pinned."""
+    def candidate(self, chain: Chain, count: int) -> str:
+        """The commit to test of the chain's first `count` entries, pinned."""
+        self._pin(chain.entries[-1], chain.commits[-1])
+        return chain.commits[count]
+
+    def to_land(self, chain: Chain, count: int) -> tuple[str, ...]:
+        """The commits with which the chain's first `count` entries land, as a batch of their own; the last pinned."""
         names = tuple(entry.id for entry in chain.entries[:count])
-        if (chain.base, names) not in self._commits:
+        commits = chain.commits[1:count + 1]
+        if names != self._exact:
             made = [chain.base]
             for place, entry in enumerate(chain.entries[:count], 1):
                 built = strategies.build(self.git, entry, made[-1], self._trailers(entry, names, place),
                                          chain.trees[place])
-                made.append(str(built.commit))
-            self._commits[chain.base, names] = tuple(made[1:])
-        commits = self._commits[chain.base, names]
-        if self._pinned == commits[-1] and self.git.has(commits[-1]):
-            return commits
-        if not self.git.update_ref(pin(names[-1], "candidate"), commits[-1]) or not self.git.has(commits[-1]):
-            # Collected: git had listed its refs before the pin was one. All of it is built anew.
-            self._chain, self._commits = Chain("", (), ()), {}
-            raise GarrisonError(f"could not pin the candidate of {names[-1]}; it is tried again")
-        self._pinned = commits[-1]
+                if built.commit is None or built.tree != chain.trees[place]:
+                    self._chain, self._exact = NOTHING, ()
+                    raise GarrisonError(f"{entry.id} gave another tree than the one that was tested; it is built anew")
+                made.append(built.commit)
+            commits = tuple(made[1:])
+        self._pin(chain.entries[count - 1], commits[-1])
         return commits
 
+    def _pin(self, entry: Entry, commit: str) -> None:
+        if self._pinned == commit and self.git.has(commit):
+            return
+        if not self.git.make_ref(pin(entry.id, "candidate"), commit) or not self.git.has(commit):
+            # Collected: git had listed its refs before the pin was one. All of it is built anew.
+            self._chain, self._exact = NOTHING, ()
+            raise GarrisonError(f"could not pin the candidate of {entry.id}; it is tried again")
+        self._pinned = commit
+
     def landed(self, count: int, tip: str) -> None:
-        """The chain's first `count` entries are the tip now; the trees of the others are as they were."""
-        self._chain = self._chain.after(count, tip)
-        self._commits = {}
+        """The chain's first `count` entries are the tip now."""
+        self._chain, self._exact = self._chain.after(count, tip), ()
 
     def _trailers(self, entry: Entry, names: tuple[str, ...], place: int) -> Callable[[str], list[str]]:
         """What ends the message of the entry's commit, by its tree: the history alone can tell what was tested."""

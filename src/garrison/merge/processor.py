@@ -227,7 +227,7 @@ class MergeProcessor:
                 "tree": chain.trees[count], "command": self.trials.key(config), "result": "green", "reason": "",
                 "log": entries[0].log}, sync=True)
             return Progress("verdict", entries[0].id)
-        commits = self.builder.commits(chain, count)
+        commits = self.builder.to_land(chain, count)
         done = self.lander.land(chain, commits)
         if isinstance(done, Progress) and done.what == "landed":
             self.builder.landed(count, commits[-1])
@@ -238,8 +238,8 @@ class MergeProcessor:
         for count in step.start:
             if count == 0:
                 return self.trials.begin(chain.entries[:1], chain.base, chain.trees[0], "base")
-            commits = self.builder.commits(chain, count)
-            return self.trials.begin(chain.entries[:count], commits[-1], chain.trees[count], "entry")
+            commit = self.builder.candidate(chain, count)
+            return self.trials.begin(chain.entries[:count], commit, chain.trees[count], "entry")
         return self.trials.wait(state)
 
     def _pause(self, chain: Chain, reason: str, state: QueueState) -> Progress:

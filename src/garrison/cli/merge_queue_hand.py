@@ -140,6 +140,7 @@ class Hand:
         self._seen = self._told = queue.state.seq
         """Numbers of the last record whose outcome was given back, and whose runner was told."""
         self._processor: MergeProcessor | None = None
+        self._quiet = False
 
     def close(self) -> None:
         """Let go of the queue; a test under way goes on, and whoever processes next adopts it."""
@@ -185,7 +186,7 @@ class Hand:
             if not state.unfinished():
                 return EMPTY
             if state.pause:
-                return _failure(state.unfinished()[0], state.pause.told())
+                return _failure(self._stuck(), state.pause.told())
             time.sleep(0.05)
         return None
 
@@ -206,9 +207,21 @@ class Hand:
                 _sleep(done)
                 processor.beat()
             elif done.kind == "empty":
+                self._tell_held()
                 return EMPTY
             else:
-                return _failure(self.queue.state.unfinished()[0], done.reason)
+                return _failure(self._stuck(), done.reason)
+
+    def _stuck(self) -> Entry:
+        """The entry that a failure without a verdict is told of: the first that would go on."""
+        unfinished = self.queue.state.unfinished()
+        return next((entry for entry in unfinished if entry.status != "held"), unfinished[0])
+
+    def _tell_held(self) -> None:
+        held = [entry.id for entry in self.queue.state.unfinished() if entry.status == "held"]
+        if held and not self._quiet:
+            self._quiet = True
+            self.say(f"note: held, and left alone: {', '.join(held)}; `garrison merge-queue release` lets one go on")
 
     def _outcome(self) -> Outcome | None:
         return next((one for one in self.queue.state.outcomes if one.seq > self._seen

@@ -1,12 +1,13 @@
 """What entries land on: a branch of this repository, or one of a remote (`origin:main`).
 
-The rules of this room: `tip` asks the one who decides, each time; `swap` moves the branch from OLD to NEW in one
+The rules of this room: `tip` asks the one who decides; `swap` moves the branch from OLD to NEW in one
 compare-and-swap and nothing else, and may be said again after a crash. A remote is asked by `ls-remote` and moved by
 `push --force-with-lease`; what it holds is fetched into a ref of ours, never into the user's.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Refused, UsageError
@@ -20,6 +21,8 @@ REMOTES = "refs/garrison/remote"
 LANDING = "GARRISON_LANDING"
 """Names the ref that the queue moves, in the environment of that one call: the guard lets it pass."""
 _NETWORK_SECONDS = 120.0
+_FRESH_SECONDS = 5.0
+"""So long a remote's answer is used again: the lease of the push finds out what it missed."""
 
 
 class Target(Protocol):
@@ -73,9 +76,17 @@ class RemoteTarget:
         self.git, self.remote, self.branch = git, remote, branch
         self.name, self.ref = f"{remote}:{branch}", f"refs/heads/{branch}"
         self.copy = f"{REMOTES}/{remote}/{branch}"
+        self._known: tuple[float, str | None] = (float("-inf"), None)
 
     def tip(self) -> str | None:
-        """As Target; GitError if the remote does not answer."""
+        """As Target, as it was a few seconds ago, after a swap as it is now; GitError if the remote does not answer."""
+        asked, found = self._known
+        if time.monotonic() - asked > _FRESH_SECONDS:
+            asked, found = time.monotonic(), self._ask()
+            self._known = (asked, found)
+        return found
+
+    def _ask(self) -> str | None:
         told = self.git.run("ls-remote", "--", self.remote, self.ref, timeout=_NETWORK_SECONDS).out.split()
         if not told:
             return None
@@ -86,6 +97,7 @@ class RemoteTarget:
 
     def swap(self, old: str, new: str, message: str) -> str:
         """As Target. A push that was cut off is in doubt until `tip` is asked."""
+        self._known = (float("-inf"), None)
         arguments = ("push", "--quiet", "--no-recurse-submodules", f"--force-with-lease={self.ref}:{old}", self.remote,
                      f"{new}:{self.ref}")
         try:

@@ -70,6 +70,8 @@ class Case:
     home: Path
     start: str
     target: str = "main"
+    upstream: Path | None = None
+    """The remote's repository, if the target (`origin:main`) lies there."""
     foreign: Collection[str] = ()
     """Values that somebody else gave the target, known to the test."""
     told: Mapping[str, str] | None = None
@@ -191,14 +193,15 @@ class _Judge:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.common = (case.repo / git(case.repo, "rev-parse", "--git-common-dir")).resolve()
-        self.ref = f"refs/heads/{case.target}"
+        self.at = case.upstream or case.repo
+        self.ref = f"refs/heads/{case.target.rpartition(':')[2]}"
         folders = list((case.home / "merge-queue").glob(f"*/{quote(case.target, safe='')}"))
         self.folder = folders[0] if folders else case.home / "none"
         self.records, self.wrong = read_journal(self.folder / "journal.jsonl")
         self.status, wrong = fold(self.records)
         self.wrong += wrong
         self.enq = {name: record.data for record in self.records if record.kind == "enq" for name in record.names}
-        self.tip = git(case.repo, "rev-parse", self.ref)
+        self.tip = git(self.at, "rev-parse", self.ref)
         self.values = self._values()
         self.chain = self._chain()
         self.landings = [record for record in self.records if record.kind == "landing"]
@@ -212,7 +215,7 @@ class _Judge:
 
     def _values(self) -> list[str]:
         """Every value that the target took after `start`, oldest first, by its reflog; else by its history."""
-        log = self.common / "logs" / self.ref
+        log = (self.case.upstream or self.common) / "logs" / self.ref
         lines = log.read_text(errors="replace").splitlines() if self.case.logged and log.exists() else []
         values = [line.split(" ", 1)[0] for line in lines[:1]] + [line.split(" ", 2)[1] for line in lines]
         if self.case.start in values:
@@ -225,7 +228,7 @@ class _Judge:
         return [commit.oid for commit in self._chain() if commit.oid in known or commit.oid == self.tip]
 
     def _chain(self) -> list[Commit]:
-        told = git(self.case.repo, "log", "--first-parent", "--reverse", f"{self.case.start}..{self.ref}",
+        told = git(self.at, "log", "--first-parent", "--reverse", f"{self.case.start}..{self.ref}",
                    f"--format=%H %T %P|{TRAILERS}")
         found = []
         for line in told.splitlines():
@@ -235,7 +238,7 @@ class _Judge:
         return found
 
     def _ancestor(self, old: str, new: str) -> bool:
-        return subprocess.run(["git", "merge-base", "--is-ancestor", old, new], cwd=self.case.repo, check=False,
+        return subprocess.run(["git", "merge-base", "--is-ancestor", old, new], cwd=self.at, check=False,
                               capture_output=True).returncode == 0
 
     def _tree(self, commit: str) -> str:
@@ -403,9 +406,9 @@ class _Judge:
                 yield f"told: {name} is rejected by a verdict on a tree that was not tested for it"
 
     def _conflict(self, name: str, data: Mapping[str, Any]) -> Iterator[str]:
-        base, files = data.get("base") or data.get("against"), set(data.get("files", ()))
-        oid = self.enq.get(name, {}).get("oid", "")
-        if not base or not oid or data.get("strategy") == "ff-only":
+        base, files = data.get("base"), set(data.get("files", ()))
+        oid, strategy = self.enq.get(name, {}).get("oid", ""), self.enq.get(name, {}).get("strategy")
+        if not base or not oid or strategy in ("rebase", "ff-only"):
             return
         done = subprocess.run(["git", "merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, oid],
                               cwd=self.case.repo, capture_output=True, check=False)
@@ -475,7 +478,7 @@ class _Judge:
     def _checkouts(self) -> Iterator[str]:
         """Every checkout of the target shows its tip, with the user's own edits and no others."""
         told = self.case.edits
-        if not self.case.resting or told is None:
+        if not self.case.resting or told is None or self.case.upstream:
             return
         path = ""
         for line in git(self.case.repo, "worktree", "list", "--porcelain").splitlines():

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.errors import Fenced, GarrisonError, LockLost
 from garrison.merge import failpoint, sizing
+from garrison.merge.asked import Wishes
 from garrison.merge.config import Config
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
@@ -79,6 +80,8 @@ class World:
         self._commit("main", {"lines.txt": "".join(f"{n}\n" for n in range(30))}, "")
         git(self.repo, "reset", "-q", "--hard")
         self.open = dice.random() < 0.5
+        self.upstream = root / "upstream" if not self.open and dice.random() < 0.4 else None
+        """The remote's repository, if the entries land there."""
         self.together = dice.random() < 0.7
         """Whether its short gates are worth batches."""
         sizing.SHORT_TEST = -1.0 if self.together else 99.0
@@ -86,13 +89,22 @@ class World:
         if not self.open:
             git(self.repo, "checkout", "-q", "-b", "work")
         self.start = git(self.repo, "rev-parse", "main")
+        if self.upstream:
+            git(root, "clone", "-q", "--bare", str(self.repo), str(self.upstream))
+            git(self.upstream, "config", "core.logAllRefUpdates", "always")
+            git(self.repo, "remote", "add", "origin", str(self.upstream))
         (root / "gate").write_text(GATE.replace("ROOT", str(root)))
         self.queue.configure(Config(f"sh {root}/gate", None, False, 30.0, gate_cores=cores))
 
     @property
     def queue(self) -> MergeQueue:
         """A fresh look at it."""
-        return MergeQueue(self.home, self.repo, token="storm")
+        return MergeQueue(self.home, self.repo, self.target, token="storm")
+
+    @property
+    def target(self) -> str:
+        """What entries land on."""
+        return "origin:main" if self.upstream else "main"
 
     def _commit(self, name: str, files: dict[str, str], start: str = "main") -> None:
         stream = [f"commit refs/heads/{name}", "committer A <a@x> 1700000000 +0000", f"data {len(name)}", name]
@@ -104,6 +116,8 @@ class World:
 
     def make(self) -> list[str]:
         """One or two branches of a random sort on the tip of now; their names."""
+        if self.upstream:
+            git(self.repo, "fetch", "-q", "origin", "+main:main")
         self.count += 1
         number = self.count
         sort = self.dice.choices(list(DESERTS), weights=[8, 3, 2, 1, 1, 1, 1])[0]
@@ -127,7 +141,8 @@ class World:
             child.start()
             time.sleep(self.dice.uniform(0.0, 0.03))
             _kill(child)
-        entry = self.queue.enqueue("r", name, 1, name)
+        strategy = self.dice.choice(["merge", "merge", "merge", "squash", "rebase"])
+        entry = self.queue.enqueue("r", name, 1, name, wishes=Wishes(strategy=strategy))
         self.deserted[entry.id] = name
         if self.sorts[name] == "gone":
             git(self.repo, "branch", "-D", name)
@@ -139,9 +154,9 @@ class World:
     def findings(self) -> list[str]:
         """The judge's, and each branch that got what it does not deserve."""
         told = {entry.id: entry.status for entry in self.queue.entries()}
-        wrong = examine(Case(self.repo, self.home, self.start, foreign=self.foreign, told=told,
-                             enqueued=list(self.deserted), witness=self.root / "green", reds=self.root / "red",
-                             logged=self.logged))
+        wrong = examine(Case(
+            self.repo, self.home, self.start, self.target, self.upstream, foreign=self.foreign, told=told,
+            enqueued=list(self.deserted), witness=self.root / "green", reds=self.root / "red", logged=self.logged))
         pairs: Counter[str] = Counter()
         for entry, node in self.deserted.items():
             sort, status = self.sorts[node], told.get(entry, "absent")
@@ -158,7 +173,7 @@ def work(world: World, point: str = "", until: str = "empty") -> None:
     """A processor's life, in a process of its own: exits 0 at rest, 3 when another has taken over."""
     if point:
         os.environ["GARRISON_FAILPOINT"] = point
-    processor = MergeProcessor(MergeQueue(world.home, world.repo, token=f"p{os.getpid()}"), trees=world.trees,
+    processor = MergeProcessor(_queue(world), trees=world.trees,
                                environment=child_environment(os.environ))
     try:
         while not processor.take():
@@ -174,6 +189,10 @@ def work(world: World, point: str = "", until: str = "empty") -> None:
                 time.sleep(0.01)
     except (Fenced, LockLost):
         os._exit(3)
+
+
+def _queue(world: Any) -> MergeQueue:
+    return MergeQueue(world.home, world.repo, getattr(world, "target", "main"), token=f"p{os.getpid()}")
 
 
 def _step(processor: MergeProcessor) -> Any:
@@ -198,7 +217,7 @@ class Storm:
         self.dice = random.Random(seed)
         self.did: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.worlds = 0
+        self.worlds = self.remote = 0
 
     @property
     def kills(self) -> int:
@@ -210,6 +229,7 @@ class Storm:
         while self.kills < kills and not self.wrong:
             self.worlds += 1
             world = World(self.folder / f"w{self.worlds}", self.dice)
+            self.remote += world.upstream is not None
             self._over(world, min(kills, self.kills + self.each))
             self._peace(world)
             if not self.wrong:
@@ -281,16 +301,18 @@ class Storm:
         """Somebody moves the target, where nobody has it checked out."""
         if world.open:
             return
-        tip = git(world.repo, "rev-parse", "main")
-        commit = git(world.repo, "commit-tree", f"{tip}^{{tree}}", "-p", tip, "-m", "foreign")
-        if subprocess.run(["git", "update-ref", "refs/heads/main", commit, tip], cwd=world.repo, check=False,
+        at = world.upstream or world.repo
+        tip = git(at, "rev-parse", "main")
+        who = ("-c", "user.name=A", "-c", "user.email=a@x")
+        commit = git(at, *who, "commit-tree", f"{tip}^{{tree}}", "-p", tip, "-m", "foreign")
+        if subprocess.run(["git", "update-ref", "refs/heads/main", commit, tip], cwd=at, check=False,
                           capture_output=True).returncode == 0:
             world.foreign.append(commit)
 
     def _gc(self, world: World) -> None:
         child = self._start(world)
         git(world.repo, "reflog", "expire", "--expire=now", "--all")
-        world.logged = False
+        world.logged = bool(world.upstream)
         git(world.repo, "gc", "-q", "--prune=now", check=False)
         _kill(child)
 
@@ -346,7 +368,8 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
     did = ", ".join(f"{what} {number}" for what, number in sorted(storm.did.items()))
     took = time.monotonic() - begun
-    print(f"{storm.kills} processors killed over {storm.worlds} repositories in {took:.0f} s ({did})")
+    print(f"{storm.kills} processors killed over {storm.worlds} repositories in {took:.0f} s ({did}); "
+          f"{storm.remote} with a remote target")
     for line in storm.wrong:
         print(f"WRONG {line}")
     if storm.wrong:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from garrison.merge.building import Chain
+    from garrison.merge.facts import Outcome
     from garrison.merge.queue import MergeQueue
-    from garrison.merge.state import Outcome, QueueState
+    from garrison.merge.state import QueueState
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 
@@ -54,7 +55,9 @@ class MergeProcessor:
         self.early, self.most = Early(self.pen, self.builder), most
         self._lock: LifeLock | None = None
         self._untidy = False
-        """Whether something was done since pins were last looked at."""
+        """Whether something was done since it was last idle."""
+        self._tidied: set[str] = set()
+        """Entries that were withdrawn, and keep no pin of a candidate any more."""
 
     @property
     def epoch(self) -> int:
@@ -102,11 +105,11 @@ class MergeProcessor:
         self._tidy(state)
 
     def _tidy(self, state: QueueState) -> None:
-        """Drop the pins of entries that came to their end without us: superseded, cancelled, or before a crash."""
-        self._untidy = False
+        """Drop the pins of entries that came to their end without us: before a crash, or by somebody's word."""
         pins = (ref.removeprefix(f"{PINS}/").split("/") for ref in self.git.refs(f"{PINS}/"))
         entries = [state.entries[parts[0]] for parts in pins if len(parts) == 2 and parts[0] in state.entries]
         self.pen.drop_pins(entries)
+        self._tidied = _withdrawn(state)
 
     def outcomes_since(self, seq: int) -> list[Outcome]:
         """What is to be signalled from journal records after number `seq`; the same facts every time it is asked."""
@@ -179,8 +182,9 @@ class MergeProcessor:
         return sizing.width(len(os.sched_getaffinity(0)), ready(state).gate_cores)
 
     def _nothing(self, state: QueueState) -> Wait:
-        if self._untidy:
+        if self._untidy and not self._tidied.issuperset(_withdrawn(state)):
             self._tidy(state)
+        self._untidy = False
         for entry in state.unfinished():
             if entry.status == "landing_blocked":
                 return Wait("blocked", entry.reason)
@@ -249,3 +253,9 @@ class MergeProcessor:
             "entry": names[0], "entries": names, "reason": reason, "tip": chain.base, "log": told.log if told else "",
             "detail": f"on the bare {self.queue.target} {told.reason if told else ''}"}, sync=True)
         return Progress("paused", names[0])
+
+
+def _withdrawn(state: QueueState) -> set[str]:
+    """Ids of entries that had a candidate and were ended by somebody's word."""
+    return {entry.id for entry in state.entries.values()
+            if entry.status in ("superseded", "cancelled") and entry.commit}

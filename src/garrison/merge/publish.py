@@ -190,7 +190,10 @@ class Checkout:
         blocked = self._read_tree(old, new, settle=True)
         if blocked is None:
             failpoint.here("moving")
-            self._copy.replace(self.own / "index")
+            try:
+                self._copy.replace(self.own / "index")
+            except FileNotFoundError:  # we were stopped, and are not the processor any more: it has cleaned up here
+                blocked = Blocked(self.path, (), f"another processor has taken over {self.path}")
         return blocked
 
     def level(self) -> bool:

@@ -165,7 +165,7 @@ class Session:
 
     def update_graph(self, turn: str | None = None, heartbeat: str | None = None) -> None:
         """Replace a graph (DOT text) from the next run on; an error in it is told now, and nothing changes."""
-        from garrison.pipeline.engine import prepared
+        from garrison.pipeline.beginning import prepared
         from garrison.pipeline.handlers.registry import Registry
         from garrison.pipeline.parser import parse
 

@@ -110,7 +110,8 @@ class Toolbox:
         try:
             out, err = await process.communicate()
         except BaseException:
-            _end(process.pid)
+            if process.returncode is None:  # it is ours and not reaped, so the group is still its own
+                _end(process.pid)
             await process.wait()
             raise
         told: dict[str, Any] = {"exit_code": process.returncode, "stdout": out.decode(errors="replace"),

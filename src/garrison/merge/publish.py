@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from garrison.errors import Fenced
 from garrison.merge import failpoint
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import underway
@@ -190,7 +191,10 @@ class Checkout:
         blocked = self._read_tree(old, new, settle=True)
         if blocked is None:
             failpoint.here("moving")
-            self._copy.replace(self.own / "index")
+            try:
+                self._copy.replace(self.own / "index")
+            except FileNotFoundError:
+                raise Fenced(f"another processor took {self.path} over; stopping without writing") from None
         return blocked
 
     def level(self) -> bool:

@@ -34,11 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from merge_peers import WHO, Agcoord, Loop, Missing, branches, by_shell, git, repository
 
 from garrison.merge import batch, sizing
+from garrison.merge.config import Config
 from garrison.merge.processor import MergeProcessor, Progress
 from garrison.merge.queue import MergeQueue, pin
 from garrison.merge.seen import Seen
 from garrison.merge.slot import acquire
-from garrison.merge.state import Config
 from garrison.system.environment import child_environment
 
 ROWS = ("candidate", "landing", "drain", "flaky", "enqueue", "takeover")

@@ -32,9 +32,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from garrison.errors import Fenced, GarrisonError, LockLost
 from garrison.merge import failpoint, sizing
 from garrison.merge.asked import Wishes
+from garrison.merge.config import Config
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
-from garrison.merge.state import Config
 from garrison.system.environment import child_environment
 from queue_checker import Case, examine, git, living
 

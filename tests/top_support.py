@@ -11,7 +11,7 @@ from pathlib import Path
 
 from garrison.agents.claude import budget
 from garrison.cli.resolve import observer_of
-from garrison.merge.state import Config
+from garrison.merge.config import Config
 from garrison.records import journal
 from garrison.records import run as run_records
 from garrison.records.hook import Hook

@@ -8,9 +8,9 @@ import subprocess
 import time
 from pathlib import Path
 
+from garrison.merge.config import Config
 from garrison.merge.processor import MergeProcessor, Progress, Wait
 from garrison.merge.queue import MergeQueue
-from garrison.merge.state import Config
 from garrison.system.environment import child_environment
 from queue_checker import Case, judge
 

@@ -15,8 +15,8 @@ from garrison.cli.main import main
 from garrison.cli.merge_queue_cmd import enqueue, process_next
 from garrison.layers.queue_notes import note, waiting_of_others
 from garrison.layers.world import World as Outside
+from garrison.merge.config import Config
 from garrison.merge.processor import Wait
-from garrison.merge.state import Config
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals

@@ -10,8 +10,8 @@ from merge_support import World, check, drive, git, until
 from garrison.errors import Refused
 from garrison.merge import asked
 from garrison.merge.asked import Wishes
+from garrison.merge.config import Config
 from garrison.merge.processor import Wait
-from garrison.merge.state import Config
 
 
 @pytest.fixture

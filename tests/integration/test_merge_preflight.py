@@ -8,8 +8,8 @@ import pytest
 from merge_support import World, check, git
 
 from garrison.errors import PreflightRed, Refused
+from garrison.merge.config import Config
 from garrison.merge.preflight import foreign_imports, preflight, pythons
-from garrison.merge.state import Config
 from garrison.system.environment import child_environment
 
 

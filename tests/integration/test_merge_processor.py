@@ -9,9 +9,9 @@ from merge_support import World, check, drive, git, until
 
 from garrison.errors import Fenced, LockLost, Refused
 from garrison.merge import strategies
+from garrison.merge.config import Config
 from garrison.merge.processor import Progress, Wait
 from garrison.merge.queue import MergeQueue
-from garrison.merge.state import Config
 from garrison.system import disk, processes
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from tests.simulator.check import Check
 
 from garrison.errors import Fenced, Refused
-from garrison.merge.state import Config, QueueState
+from garrison.merge.config import Config
+from garrison.merge.state import QueueState
 from garrison.pipeline.launch import RunPlan
 from garrison.records import journal as journals
 from garrison.records import store

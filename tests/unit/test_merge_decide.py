@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from garrison.merge import decide
+from garrison.merge.config import Config
 from garrison.merge.entry import Entry
-from garrison.merge.state import Config, Outcome
+from garrison.merge.facts import Outcome
 from garrison.merge.tell import signal_of
 
 

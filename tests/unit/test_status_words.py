@@ -9,7 +9,7 @@ import pytest
 from garrison.cli.doing import Facts, doing
 from garrison.cli.limits import TIMES, Used, limits
 from garrison.merge.entry import TRANSITIONS, Entry
-from garrison.merge.state import Pause
+from garrison.merge.facts import Pause
 from garrison.records.run import Launch
 from garrison.settings import Timing
 from garrison.supervise.restart import Death

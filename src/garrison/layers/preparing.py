@@ -22,9 +22,9 @@ from garrison.layers.validator import NAME as VALIDATOR
 from garrison.layers.validator import wanted
 from garrison.layers.world import World
 from garrison.merge import decide as merge_decide
+from garrison.merge.config import Config
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
-from garrison.merge.state import Config
 from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
 from garrison.records import run as run_records

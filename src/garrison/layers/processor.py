@@ -23,7 +23,7 @@ from garrison.system.git import Git, GitError
 if TYPE_CHECKING:
     from garrison.layers.glance import Glance
     from garrison.layers.world import World
-    from garrison.merge.state import Outcome
+    from garrison.merge.facts import Outcome
     from garrison.records.run import Launch
     from garrison.supervise.start import Life
     from garrison.system.waker import Waker

@@ -6,9 +6,11 @@ The rules of this room:
   else is remembered. After kill -9 at any point the fold and the ref together say what is to be done.
 * `enq` is durable before the enqueuer is answered, `verdict` before `landing`, `landing` before the swap.
 * Every value the target takes is a commit whose tree passed the gate (or the queue says `no_gate`), put there by one
-  `update-ref REF NEW OLD` under `queue.lock`, after the epoch was compared there.
+  compare-and-swap: `update-ref REF NEW OLD` under `queue.lock`, or a push with a lease, after the epoch was compared.
 * No checkout the user has open is switched, reset or made dirty. A landing under one is rehearsed before the swap.
 * Whoever enqueues waits for no test. One processor at a time works, by `processor.lock` of the repository.
-* `entry`, `state`, `steps` and `decide` are pure; `queue`, `publish`, `slot`, `gate`, `preflight` act; `processor`
-  joins `building` (candidates), `trying` (gate runs) and `landing`, which all write with its `pen`.
+* What a person asks for is one record under `queue.lock` (`asked`); a processor meets it at its next step.
+* Pure: `entry`, `config`, `facts`, `state`, `seen`, `history`; what decides: `batch`, `order`, `sizing`, `decide`. Acting:
+  `queue`, `target`, `strategies`, `publish`, `slot`, `gate`, `preflight`, `guard`, `mending`; `processor` joins `building`
+  (candidates), `early`, `trying` (gate runs) and `landing`, which all write with its `pen`.
 """

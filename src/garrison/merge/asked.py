@@ -14,7 +14,7 @@ from garrison.errors import NotFound, Refused, UsageError
 from garrison.merge import guard
 from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, WITHDRAWABLE, Entry
-from garrison.merge.state import ASKED, Pause
+from garrison.merge.facts import ASKED, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

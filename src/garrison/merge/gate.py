@@ -24,7 +24,7 @@ from garrison.system.jobs import struck, tail
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from garrison.merge.state import Config
+    from garrison.merge.config import Config
 
 WRAPPER = r"""
 folder=$1 limit=$2 command=$3

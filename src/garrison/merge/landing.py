@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.merge import failpoint, publish, strategies
+from garrison.merge.facts import Landing
 from garrison.merge.publish import Blocked, Hold
-from garrison.merge.state import Landing
 from garrison.merge.steps import RETRY_SECONDS, Progress, Wait
 
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from garrison.merge.building import Chain
     from garrison.merge.entry import Entry
+    from garrison.merge.facts import Owed
     from garrison.merge.pen import Pen
-    from garrison.merge.state import Owed, QueueState
+    from garrison.merge.state import QueueState
 
 
 class Lander:

@@ -22,10 +22,10 @@ from urllib.parse import unquote, urlparse
 
 from garrison.errors import PreflightRed, Refused
 from garrison.merge import decide
+from garrison.merge.config import Config
 from garrison.merge.gate import GateRun, Verdict, marker_of
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slot import Slot, acquire
-from garrison.merge.state import Config
 from garrison.system.environment import child_environment
 from garrison.system.furnish import count_pointers
 from garrison.system.git import GitError

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from garrison.merge.building import Chain
+    from garrison.merge.facts import Outcome
     from garrison.merge.queue import MergeQueue
-    from garrison.merge.state import Outcome, QueueState
+    from garrison.merge.state import QueueState
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 

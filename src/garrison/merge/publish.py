@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from garrison.errors import Fenced
 from garrison.merge import failpoint
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import underway
@@ -193,8 +192,8 @@ class Checkout:
             failpoint.here("moving")
             try:
                 self._copy.replace(self.own / "index")
-            except FileNotFoundError:
-                raise Fenced(f"another processor took {self.path} over; stopping without writing") from None
+            except FileNotFoundError:  # we were stopped, and are not the processor any more: it has cleaned up here
+                blocked = Blocked(self.path, (), f"another processor has taken over {self.path}")
         return blocked
 
     def level(self) -> bool:

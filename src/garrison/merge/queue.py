@@ -14,8 +14,9 @@ from urllib.parse import quote, unquote
 
 from garrison.errors import RecordError, Refused
 from garrison.merge import asked, decide
+from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, Entry, entry_id
-from garrison.merge.state import Config, QueueState
+from garrison.merge.state import QueueState
 from garrison.merge.target import Target, check_name, open_target
 from garrison.records import atomic, journal, names
 from garrison.records.life import is_held

@@ -15,6 +15,7 @@ from garrison.errors import NotFound
 from garrison.merge import order
 from garrison.merge.config import Config
 from garrison.merge.entry import STRATEGIES, Entry, check_transition
+from garrison.merge.facts import ASKED, BaseVerdict, Landing, Outcome, Owed, Pause, Test
 from garrison.merge.seen import Seen
 from garrison.system.clock import from_iso
 
@@ -22,97 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from garrison.records.journal import Entry as Record
-
-__all__ = ["Config", "QueueState"]
-
-
-@dataclass(frozen=True)
-class Test:
-    """A gate run that was begun and not yet judged; `of` is `entry` or `base`. `entry` is the first of `entries`."""
-
-    entry: str
-    entries: tuple[str, ...]
-    of: str
-    number: int
-    job: str
-    tree: str
-    commit: str
-    slot: int
-    command: str
-    log: str
-    at: str
-
-
-@dataclass(frozen=True)
-class BaseVerdict:
-    """How the bare target did, asked because of `entry`."""
-
-    entry: str
-    result: str
-    reason: str
-    log: str
-
-
-@dataclass(frozen=True)
-class Landing:
-    """An intent to swap the target from `old` to `new`, with the entries (and their commits) not yet recorded as
-    landed."""
-
-    entries: tuple[str, ...]
-    commits: tuple[str, ...]
-    old: str
-    new: str
-
-    @property
-    def entry(self) -> str:
-        """The first of them."""
-        return self.entries[0]
-
-
-@dataclass(frozen=True)
-class Owed:
-    """A checkout that still shows `old` although its branch is at `new`."""
-
-    path: str
-    old: str
-    new: str
-
-
-ASKED = "asked"
-"""The reason of a pause that a person asked for."""
-
-
-@dataclass(frozen=True)
-class Pause:
-    """Why the queue judges nobody now; `tip` is the target's at that moment."""
-
-    reason: str
-    detail: str
-    tip: str
-    log: str = ""
-
-    @property
-    def asked(self) -> bool:
-        """Whether a person asked for it; then nothing but a person's word lifts it."""
-        return self.reason == ASKED
-
-    def told(self) -> str:
-        """One line for people, and what they can do."""
-        if self.asked:
-            return f"the queue is paused: {self.detail}; `garrison merge-queue resume` lets it go on"
-        return f"the queue is paused: {self.reason}: {self.detail}"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A fact to signal: `seq` and `at` are its journal record's, so that a second telling is the same file."""
-
-    entry: Entry
-    type: str
-    seq: int
-    at: str
-    payload: dict[str, Any]
-
 
 @dataclass
 class QueueState:

@@ -8,7 +8,7 @@ from garrison.records.names import Key
 from garrison.records.signals import Signal
 
 if TYPE_CHECKING:
-    from garrison.merge.state import Outcome
+    from garrison.merge.facts import Outcome
 
 
 def signal_of(outcome: Outcome, processor: str = "hand", incarnation: int = 0) -> Signal | None:

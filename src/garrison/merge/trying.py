@@ -21,9 +21,11 @@ from garrison.system import disk, ending, processes
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from garrison.merge.config import Config
     from garrison.merge.entry import Entry
+    from garrison.merge.facts import Test
     from garrison.merge.pen import Pen
-    from garrison.merge.state import Config, QueueState, Test
+    from garrison.merge.state import QueueState
 
 
 class Trials:

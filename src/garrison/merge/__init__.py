@@ -10,7 +10,7 @@ The rules of this room:
 * No checkout the user has open is switched, reset or made dirty. A landing under one is rehearsed before the swap.
 * Whoever enqueues waits for no test. One processor at a time works, by `processor.lock` of the repository.
 * What a person asks for is one record under `queue.lock` (`asked`); a processor meets it at its next step.
-* Pure: `entry`, `config`, `facts`, `state`, `seen`, `history`; what decides: `batch`, `order`, `sizing`, `decide`. Acting:
-  `queue`, `target`, `strategies`, `publish`, `slot`, `gate`, `preflight`, `guard`, `mending`; `processor` joins `building`
-  (candidates), `early`, `trying` (gate runs) and `landing`, which all write with its `pen`.
+* Pure: `entry`, `config`, `facts`, `state`, `seen`, `history`; what decides: `batch`, `order`, `sizing`, `decide`.
+* Acting: `queue`, `target`, `strategies`, `publish`, `slot`, `gate`, `preflight`, `guard`, `mending`; `processor` joins
+  `building` (candidates), `early`, `trying` (gate runs) and `landing`, which all write with its `pen`.
 """

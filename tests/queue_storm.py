@@ -79,9 +79,10 @@ class World:
             config.write("[user]\n\tname = A\n\temail = a@x\n[gc]\n\tauto = 0\n")
         self._commit("main", {"lines.txt": "".join(f"{n}\n" for n in range(30))}, "")
         git(self.repo, "reset", "-q", "--hard")
-        self.open = dice.random() < 0.5
-        self.upstream = root / "upstream" if not self.open and dice.random() < 0.4 else None
+        self.upstream = root / "upstream" if dice.random() < 0.3 else None
         """The remote's repository, if the entries land there."""
+        self.open = self.upstream is None and dice.random() < 0.5
+        """Whether somebody has the target checked out."""
         self.together = dice.random() < 0.7
         """Whether its short gates are worth batches."""
         sizing.SHORT_TEST = -1.0 if self.together else 99.0

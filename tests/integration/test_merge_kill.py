@@ -9,7 +9,7 @@ import signal
 import pytest
 from merge_support import World, check, drive, git
 
-from garrison.merge import failpoint
+from garrison.merge import failpoint, sizing
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
@@ -54,6 +54,28 @@ def test_killed_at_every_step_twice(tmp_path, point):
     told = [(outcome.entry.node, outcome.type) for outcome in world.queue.state.outcomes]
     assert [one for one in told if one[1].startswith("MERGE")] == [
         ("one", "MERGE_COMPLETE"), ("bad", "MERGE_FAILED")]
+
+
+@pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "landed_first" else pytest.mark.slow)
+                                   for point in failpoint.NAMES])
+def test_killed_at_every_step_of_batches_twice(tmp_path, point, monkeypatch):
+    """A batch with a bad entry in its middle: kills amid halving, amid a landing of several, and in what follows."""
+    monkeypatch.setattr(sizing, "SHORT_TEST", 0.0)
+    world = World(tmp_path)
+    world.branch("first", {"first": "1\n"})
+    world.enqueue("first")
+    world.drain()
+    for node in ("one", "two", "bad", "three"):
+        world.branch(node, {node: "x\n"}, start=world.start)
+        world.enqueue(node)
+    assert victim(world, point) == -signal.SIGKILL
+    victim(world, point)
+    world.drain()
+    assert [entry.status for entry in world.queue.entries()] == ["landed"] * 3 + ["rejected", "landed"]
+    assert git(world.repo, "status", "--porcelain") == ""
+    check(world)
+    told = [outcome.entry.node for outcome in world.queue.state.outcomes if outcome.type.startswith("MERGE")]
+    assert sorted(told) == ["bad", "first", "one", "three", "two"]
 
 
 def test_killed_before_the_swap_with_the_target_moved_meanwhile(tmp_path):

@@ -295,3 +295,24 @@ def test_dependencies_stand_before_their_dependents(world):
         assert needs[one] <= set(line[:place])
     for one in set(needs) - set(line):
         assert needs[one] - set(line), "he waits for nobody"
+
+
+def test_a_gate_wavers_once_it_judged_one_tree_both_ways_and_for_a_while_after():
+    for first, second in (("green", "red"), ("red", "green")):
+        seen = Seen()
+        seen.verdict("t", KEY, first, ("a",), 1)
+        assert not seen.known(KEY, ()).wavers
+        seen.verdict("t", KEY, second, ("a",), 2)
+        assert seen.known(KEY, ()).wavers
+        for number in range(300):
+            seen.verdict(f"t{number}", KEY, "green", ("b",), 3 + number)
+        assert not seen.known(KEY, ()).wavers
+
+
+def test_a_run_that_vanished_counts_only_when_it_does_again_and_again_under_one_processor():
+    seen = Seen()
+    assert [seen.verdict("t", KEY, "lost", ("a",), seq) for seq in (1, 2)] == [False, False]
+    seen.new_life()
+    assert [seen.verdict("t", KEY, "lost", ("a",), seq) for seq in (3, 4, 5)] == [False, False, True]
+    assert [one.result for one in seen.known(KEY, ()).red["t"]] == ["lost"]
+    assert seen.known(KEY, ()).broken == 5

@@ -299,16 +299,17 @@ def flaky(entries: int, wrong: float, table: Table) -> None:
 def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tuple[set[int], int]:
     """Entries that the deciding functions reject, and the gate runs that it took; a tree is the set of its entries."""
     seen, waiting, rejected = Seen(), list(range(entries)), set()
-    landed: tuple[int, ...] = ()
+    landed = 0
+    last: tuple[int, ...] = ()
     runs = seq = 0
     line: list[int] = []
-    seen.green.add((_tree(landed, 0), "k"))
+    seen.green.add((_tree(landed, last), "k"))
     while waiting or line:
         if not line:
             count = sizing.size(seen.judged, min(len(waiting), 40), [1.0])
             line, waiting = waiting[:count], waiting[count:]
             seen.fresh()
-        trees = [_tree(landed, len(landed)), *(_tree((*landed, *line[:place]), 0) for place in range(1, len(line) + 1))]
+        trees = [_tree(landed + place, (*last, *line[:place])) for place in range(len(line) + 1)]
         known, names = seen.known("k", ()), [str(number) for number in line]
         red = batch.shortest_red(trees, known)
         if 0 < red < len(line):
@@ -317,7 +318,7 @@ def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tu
         step = batch.next_step(names, trees, known)
         seq += 1
         if isinstance(step, batch.Land):
-            landed = (*landed, *line[:step.count])
+            landed, last = landed + step.count, (*last, *line[:step.count])[-40:]
             line = line[step.count:]
             for _ in range(step.count):
                 seen.judge(rejected=False)
@@ -340,9 +341,9 @@ def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tu
     return rejected, runs
 
 
-def _tree(numbers: tuple[int, ...], _: int) -> str:
-    """A name for the tree of the last landed and what stands on it; what came long before is in all of them."""
-    return f"{len(numbers)}:{numbers[-40:]}"
+def _tree(count: int, last: tuple[int, ...]) -> str:
+    """A name for the tree of so many landed entries, the last of which are these."""
+    return f"{count}:{last[-40:]}"
 
 
 # --------------------------------------------------------------------------------------------------------- enqueue

@@ -6,7 +6,6 @@ command's module, attribute and help line.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -75,6 +74,8 @@ class LazyGroup(click.Group):
                         ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is meant; a typo is told what is nearest."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
+            import difflib  # a tenth of what `--help` takes
+
             near = difflib.get_close_matches(args[0], COMMANDS, 1, 0.5)
             ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {near[0]!r}?" if near else
                                                     "`garrison --help` lists what there is"))

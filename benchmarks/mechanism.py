@@ -1,10 +1,10 @@
 """garrison's supervision of one trivial child, without a layer: `mechanism.py HOME PROGRAM`. Used by supervision.py.
 
 What a supervising layer does to those below it, done by the same functions to a program that knows nothing of garrison:
-the end comes through a verified pidfd → fence (the identity says crashed, with evidence; synced) → sweep by life marker
-→ the death into the journal, synced → restart policy → lease and hook, synced → the program is started with its marker.
-Since it cannot register, its supervisor writes `active` for it, synced. A killed supervisor's successor replays its
-journal and adopts the child.
+the end comes through a verified pidfd → fence (the identity says crashed, with evidence; its bytes synced) → sweep by
+life marker → the death into the journal, synced → restart policy → lease, its bytes synced → the program is started
+with its marker → hook (docs/protocols.md says what is synced when, and why). Since it cannot register, its supervisor
+writes `active` for it, synced, name and all. A killed supervisor's successor replays its journal and adopts the child.
 """
 
 from __future__ import annotations

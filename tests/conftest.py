@@ -28,20 +28,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The longest come first, dealt out among the processes in turn, so that none of them ends long after the others:
     whole runs one by one, all else by files, which share what a module makes.
     """
-    for item in items:
-        generated = getattr(getattr(item, "function", None), "is_hypothesis_test", False)
-        if generated or item.get_closest_marker("untraced"):
-            item.add_marker("no_cover")
     hands: dict[str, list[pytest.Item]] = {}
-    for item in sorted(items, key=lambda item: _BEGUN.get(item.path.parent.name, 0)):
-        alone = item.path.parent.name in ("claude", "e2e")
-        hands.setdefault(item.nodeid if alone else str(item.path), []).append(item)
+    for item in sorted(items, key=_turn):
+        if item.get_closest_marker("untraced") or getattr(getattr(item, "function", None), "is_hypothesis_test", False):
+            item.add_marker("no_cover")
+        hands.setdefault(str(item.path) if _turn(item) else item.nodeid, []).append(item)
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     items[:] = [item for first in range(processes) for hand in list(hands.values())[first::processes] for item in hand]
 
 
-_BEGUN = {"integration": 1, "contract": 2, "unit": 3}
-"""A folder of tests → its place in the order in which they are begun."""
+def _turn(item: pytest.Item) -> int:
+    """Its place in the order in which tests are begun; 0 for whole runs and for those of many steps."""
+    turns = {"integration": 1, "contract": 2, "unit": 3}
+    return 0 if item.get_closest_marker("untraced") else turns.get(item.path.parent.name, 0)
 
 
 @pytest.fixture(autouse=True)

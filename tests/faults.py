@@ -75,11 +75,16 @@ def _store(folder: Path) -> Store:
     return Store(folder / "home")
 
 
-def _identity(store: Store, number: int) -> None:
+def _identity(store: Store, number: int, *, named: bool = True) -> None:
     def change(old: Identity | None) -> Identity:
         return Identity(f"id{number}", KEY.role, KEY.name, KEY.run, AT, metadata={"value": _text(number)})
 
-    store.update(Identity, KEY, change)
+    store.update(Identity, KEY, change, named=named)
+
+
+def _lease(store: Store, number: int) -> None:
+    """As a fence and a lease are written: the directory is not synced."""
+    _identity(store, number, named=False)
 
 
 def _identities(folder: Path) -> list[int]:
@@ -227,6 +232,7 @@ OPS = {op.name: op for op in (
        lambda folder: _read(folder / "runs" / "r1" / "graph.dot"), begins=False),
     Op("result", _same, _result, _results),
     Op("identity", _store, _identity, _identities),
+    Op("lease", _store, _lease, _identities),
     Op("identity-new", _store, _identity, _identities, begins=False),
     Op("hook", _store, _hook, _hooks),
     Op("journal-open", _same, _open_and_append, lambda folder: _entries(folder / "runs" / "journal.jsonl"), keeps=True),

@@ -122,6 +122,7 @@ def sleeper() -> Iterator[Callable[[], Sleeper]]:
 # --------------------------------------------------------------------------------------------------------- identities
 
 
+@pytest.mark.traced
 def test_an_identity_from_creation_to_its_end(box: Box) -> None:
     made = box.ok("identity_registry.py", "create", "runner", "impl_auth", "--session-id", "s", "--worktree", "/w")
     assert {"role": "runner", "name": "impl_auth", "run_id": "", "incarnation": 1, "status": "active",
@@ -603,6 +604,7 @@ def test_no_run_is_not_every_run(box: Box, command: str) -> None:
     assert "not a run id: ''" in box.cli(command, "", code=2)
 
 
+@pytest.mark.traced
 def test_a_run_that_has_begun_and_lost_its_journal_does_not_begin_again(box: Box) -> None:
     files = box.launched("r1")
     box.store.update(Hook, Key("guardian", "p", "r1"),
@@ -640,6 +642,7 @@ def test_an_empty_home_names_the_others(box: Box, tmp_path: Path) -> None:
     assert box.cli("--home", other, "home").strip() == box.cli("home", "--home", other).strip() == str(other)
 
 
+@pytest.mark.traced
 def test_logs_of_an_attempt_and_of_a_layer(box: Box) -> None:
     files = box.launched("r1")
     for attempt in (1, 2):

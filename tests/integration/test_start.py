@@ -161,6 +161,32 @@ def test_a_life_writes_while_it_is_the_current_one(scene: Scene) -> None:
     assert scene.start().incarnation == 2
 
 
+def test_the_hook_is_linked_whoever_is_left_to_do_it(scene: Scene) -> None:
+    """A spawner may die as soon as the process is there; the process links the hook then, before it acts."""
+    class Killed(BaseException):
+        pass
+
+    def die(_leased: Identity, _marker: str) -> None:
+        raise Killed
+
+    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    first = scene.store.get(Hook, KEY)
+    register(scene.observer, KEY, 1, time.sleep).end("done")
+    with pytest.raises(Killed):
+        start_life(scene.observer, Wish(KEY), 30.0, die)
+    assert scene.store.get(Hook, KEY) == first
+    life = register(scene.observer, KEY, 2, time.sleep)
+    linked = scene.store.get(Hook, KEY)
+    assert (linked.incarnation, linked.predecessor_hook_id) == (2, first.hook_id)
+    life.end("done")
+
+    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    linked = scene.store.get(Hook, KEY)
+    assert linked.incarnation == 3, "its spawner, who is faster as a rule"
+    register(scene.observer, KEY, 3, time.sleep).end("done")
+    assert scene.store.get(Hook, KEY) == linked
+
+
 @pytest.mark.parametrize("status", ["crashed", "parked"])
 def test_a_fenced_life_writes_nothing_more(scene: Scene, status: str) -> None:
     """TERM is answered by an orderly end: that must not turn a verdict into `terminated`, which nobody restarts."""

@@ -5,7 +5,6 @@ The rule of this room: what lists or completes commands imports none of them.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +46,8 @@ class LazyGroup(click.Group):
                         ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is meant; a typo is told what is nearest."""
         if args[0] not in self.table and not args[0].startswith("-"):
+            import difflib  # a tenth of what `--help` takes
+
             near = difflib.get_close_matches(args[0], self.table, 1, 0.5)
             ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {near[0]!r}?" if near else
                                                     f"`{ctx.command_path} --help` lists what there is"))

@@ -40,8 +40,8 @@ RUNNER_RECOVERY = [f"runner:{step}" for step in (
 ORCHESTRATOR = [f"orchestrator:{step}" for step in (
     "life-locked", "active", "ready", "prompted", "working", "committed", "resulted", "terminated")]
 PROCESSOR = [*(f"processor:{step}" for step in ("life-locked", "active", "ready", "terminated")),
-             "lease", "recover", "candidate", "test_recorded", "test_started", "verdict_before", "verdict", "landing",
-             "swapped", "moving", "moved", "landed", "cleaned"]
+             "lease", "recover", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict",
+             "landing", "swapped", "moving", "moved", "landed_first", "landed", "cleaned"]
 ORDINARY = {*LAUNCH, *GUARDIAN, *RUNNER, *ORCHESTRATOR, *PROCESSOR}
 POINTS = ORDINARY | {*LAUNCH_RECOVERY, *GUARDIAN_RECOVERY, *RUNNER_RECOVERY}
 
@@ -56,7 +56,7 @@ ONCE = {"launch:hooked", "guardian:hooked", "runner:hooked", "launch:terminated"
 
 SAME = {f"{layer}:{step}" for layer in ("launch", "guardian", "runner") for step in (
     "ready", "replace.before", "record.before", "told-GUIDANCE", "told-NODE_COMPLETE", "told-MERGE_READY",
-    "told-RUNNER_EXITED", "told-ORCHESTRATOR_CRASHED")}
+    "told-RUNNER_EXITED", "told-ORCHESTRATOR_CRASHED")} | {"landed_first"}
 """Nothing durable lies between these and a neighbour."""
 
 SLOW = {"guardian:life-locked", "processor:life-locked"}

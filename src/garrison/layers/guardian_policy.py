@@ -74,7 +74,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     """The acts of one turn."""
     acts = _signals(plan, state, view, max_rework)
     if not acts:
-        acts = _landed(state, view) or flow_policy.settle(plan, state, view)
+        acts = _landed(plan, state, view, max_rework) or flow_policy.settle(plan, state, view)
     if acts:
         return Decision(acts)
     if state.status in ("new", "stopped"):
@@ -106,7 +106,7 @@ def _signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int
         elif why:
             acts.append(Act("refuse", why=why, posted=posted))
         else:
-            limit = _limit(plan, posted.signal, max_rework)
+            limit = _limit(plan, posted.signal.node_id or "", max_rework)
             effect = _effect(plan, state, view, posted.signal, limit)
             if "refuse" in effect:
                 return [*acts, Act("refuse", why=effect["refuse"], posted=posted)]
@@ -145,22 +145,30 @@ def _answered(state: RunState, signal: Signal) -> dict[str, Any]:
     return {"flow": event} if event else {"refuse": wrong or f"{signal.node_id} does not wait for an answer any more"}
 
 
-def _limit(plan: RunPlan, signal: Signal, max_rework: int) -> int:
-    """How often the signal's node may be reworked; `rework=none` in the graph says never."""
-    task = plan.tasks.get(signal.node_id or "")
+def _limit(plan: RunPlan, name: str, max_rework: int) -> int:
+    """How often a node may be reworked; `rework=none` in the graph says never."""
+    task = plan.tasks.get(name)
     return 0 if task is not None and task.attrs.get("rework") == "none" else max_rework
 
 
 def _after_failure(signal: Signal, node: NodeState, max_rework: int) -> dict[str, Any]:
+    """What a runner's word of its failure means."""
+    return _failed(signal.node_id or "", node, str(signal.payload.get("kind", "")),
+                   str(signal.payload.get("reason", "no reason given")), max_rework)
+
+
+def _failed(name: str, node: NodeState, kind: str, reason: str, max_rework: int) -> dict[str, Any]:
     """A failure that a new attempt may mend is reworked, as often as the limit says; any other is the node's end."""
-    reason = str(signal.payload.get("reason", "no reason given"))
-    kind = str(signal.payload.get("kind", ""))
     again = kind in REWORKABLE and node.attempt - node.first < max_rework
-    return {"node": signal.node_id, "status": "active" if again else "failed", "reason": reason,
+    return {"node": name, "status": "active" if again else "failed", "reason": reason,
             "attempt": node.attempt + 1 if again else node.attempt, **({} if again or not kind else {"kind": kind})}
 
 
-def _landed(state: RunState, view: GuardianView) -> list[Act]:
+_REFUSED = {"conflict": "conflict", "rejected": "gate", "cancelled": ""}
+"""How an entry did not land → the kind of its node's failure."""
+
+
+def _landed(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Act]:
     acts = []
     for name, merge in view.merges.items():
         node = state.nodes.get(name)
@@ -170,8 +178,9 @@ def _landed(state: RunState, view: GuardianView) -> list[Act]:
             acts.append(_node(name, "impl_complete", node.attempt))
         elif merge.status == "landed":
             acts.append(_node(name, "validated", node.attempt, commit=merge.commit))
-        elif merge.status in ("conflict", "rejected", "cancelled") and _given_up_on(view, name):
-            acts.append(_node(name, "failed", node.attempt, reason=merge.reason or merge.status))
+        elif merge.status in _REFUSED and _given_up_on(view, name):
+            acts.append(Act("node", name, data=_failed(name, node, _REFUSED[merge.status], merge.reason or merge.status,
+                                                       _limit(plan, name, max_rework))))
     return acts
 
 

@@ -68,15 +68,21 @@ def common_dir(path: Path) -> Path:
         raise Refused(f"{path} does not exist; name the directory of a git repository")
     if not path.is_dir():
         raise Refused(f"{path} is a file; name the directory of a git repository")
-    try:
-        os.fspath(path.resolve()).encode()
-    except UnicodeEncodeError:
-        raise Refused(f"the path {os.fsencode(path)!r} is not UTF-8, so no record could hold it; rename the directory"
-                      ) from None
+    if not is_text(path):
+        raise Refused(f"the path {os.fsencode(path)!r} is not UTF-8, so no record could hold it; rename the directory")
     answer = Call(path).run("rev-parse", "--git-common-dir", check=False)
     if answer.code:
         raise Refused(_why_none(path, answer.err))
     return (path / answer.out.strip()).resolve()
+
+
+def is_text(path: Path) -> bool:
+    """Whether the real path is UTF-8, so that a record can hold it."""
+    try:
+        os.fspath(path.resolve()).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _why_none(path: Path, said: str) -> str:

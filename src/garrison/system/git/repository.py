@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from garrison.errors import Refused
-from garrison.system.git.call import common_dir
+from garrison.system.git.call import common_dir, is_text
 from garrison.system.git.history import History
 
 UNDERWAY = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
@@ -55,7 +55,7 @@ def validate_repository(path: Path) -> Path:
 
 def places(path: Path) -> tuple[Path, Path]:
     """As `validate_repository`, and the common directory."""
-    if path.is_dir():
+    if path.is_dir() and is_text(path):
         answer = History(path).run("rev-parse", "--git-common-dir", "--is-bare-repository", "--is-shallow-repository",
                                    "--show-toplevel", "--verify", "HEAD^{commit}", check=False)
         told = answer.out.splitlines()

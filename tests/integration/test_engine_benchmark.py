@@ -18,6 +18,7 @@ def ran(program: str, *words: object, **env: str) -> subprocess.CompletedProcess
                           timeout=110, check=False, env={**os.environ, **env})
 
 
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_every_row_without_peers(tmp_path: Path) -> None:
     done = ran("engine.py", "--steps", 12, "--rounds", 1, "--nodes", 40, "--no-peers", "--rows", "parse,decide,durable",

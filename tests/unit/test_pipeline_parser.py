@@ -243,6 +243,7 @@ def test_blocks_within_blocks() -> None:
         parse("digraph " + "{" * 50_000 + "}" * 50_000)
 
 
+@pytest.mark.slow
 @pytest.mark.untraced
 def test_ten_thousand_nodes_load() -> None:
     node = 'n{0} [label="Node {0}", shape=box, prompt="do \\"{0}\\"", timeout=900s];\n'
@@ -252,7 +253,7 @@ def test_ten_thousand_nodes_load() -> None:
     graph = parse(f"digraph big {{\n{nodes}{chain}}}")
     took = time.monotonic() - began
     assert (len(graph.nodes), len(graph.edges)) == (10_000, 9_999)
-    assert took < 60, f"10,000 nodes took {took:.1f} s"
+    assert took < 200, f"10,000 nodes took {took:.1f} s"
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

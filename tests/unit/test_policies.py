@@ -92,10 +92,12 @@ def keep_up(state: RunState, pipeline: RunPlan, **seen: Any) -> None:
         state.apply(Entry(0, 1, "t", AT, "flow", acts[0].data))
 
 
-def guard(state: RunState, pipeline: RunPlan | None = None, max_agents: int = 2, **seen: Any) -> Decision:
+def guard(state: RunState, pipeline: RunPlan | None = None, max_agents: int = 2, max_rework: int = 0,
+          **seen: Any) -> Decision:
     pipeline = pipeline or (WIDE if "c" in state.nodes else TWO)
     keep_up(state, pipeline, **seen)
-    return guardian_policy.decide(pipeline, state, GuardianView(RUN, NOW, BOOT, **seen), max_agents, POLICY)
+    return guardian_policy.decide(pipeline, state, GuardianView(RUN, NOW, BOOT, **seen), max_agents, POLICY,
+                                  max_rework)
 
 
 def test_a_new_run_journals_its_nodes_before_it_runs() -> None:
@@ -266,13 +268,17 @@ def test_the_merge_journal_is_believed_of_this_attempt(status: str, merge: Merge
 IN_QUEUE = (node("a", "pending"), node("a", "active"), node("a", "impl_complete"), node("b", "pending"), RUNNING)
 
 
-@pytest.mark.parametrize("status", ["conflict", "rejected", "cancelled"])
-def test_an_entry_that_did_not_land_fails_its_node_when_no_runner_will_say_so(status: str) -> None:
+@pytest.mark.parametrize(("status", "kind"), [("conflict", "conflict"), ("rejected", "gate"), ("cancelled", "")])
+@pytest.mark.parametrize("max_rework", [0, 1])
+def test_an_entry_that_did_not_land_is_reworked_or_fails_when_no_runner_will_say_so(status: str, kind: str,
+                                                                                    max_rework: int) -> None:
     state = journal(*IN_QUEUE)
     seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p"),
             "merges": {"a": Merge(1, status, "why")}}
-    assert [act.data for act in guard(state, max_agents=0, **seen).acts] == [
-        {"node": "a", "status": "failed", "attempt": 1, "reason": "why"}]
+    again = {"node": "a", "status": "active", "attempt": 2, "reason": "why"}
+    over = {"node": "a", "status": "failed", "attempt": 1, "reason": "why", **({"kind": kind} if kind else {})}
+    assert [act.data for act in guard(state, max_agents=0, max_rework=max_rework, **seen).acts] == [
+        again if kind and max_rework else over]
 
 
 def test_a_node_in_the_queue_lands_though_its_runner_was_given_up() -> None:

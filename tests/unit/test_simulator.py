@@ -354,7 +354,12 @@ def test_a_broken_rule_of_flows_is_caught(broken: Callable[[pytest.MonkeyPatch],
     print(caught.value)
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__[1:])
+RARE = (_runner_forgets_applied, _no_probe, _orphans_stay, _earlier_attempt_forgotten)
+"""Those that many seeds pass by before one meets them."""
+
+
+@pytest.mark.parametrize("broken", [pytest.param(broken, marks=pytest.mark.slow if broken in RARE else ())
+                                    for broken in BROKEN], ids=lambda broken: broken.__name__[1:])
 def test_a_broken_rule_is_caught(broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)
     with pytest.raises(Failed) as caught:

@@ -31,8 +31,8 @@ def held(place: Place, run: str = "r1") -> subprocess.Popen[bytes]:
     return child
 
 
-@pytest.mark.parametrize("which", ["identities/runner-a@r1.json", "merge-queue",
-                                   pytest.param("hooks/runner-a@r1.json", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["merge-queue", *(pytest.param(f"{kind}/runner-a@r1.json", marks=pytest.mark.slow)
+                                                    for kind in ("hooks", "identities"))])
 def test_a_damaged_record_ends_its_run_with_the_reason_and_is_kept(place: Place, which: str) -> None:
     """Seen to try for ever, and not to hear a stop, without the patience in the loop."""
     child = held(place)
@@ -136,6 +136,7 @@ def test_a_repository_and_a_branch_that_go_and_come_back(place: Place) -> None:
     no_traceback(place)
 
 
+@pytest.mark.slow
 def test_another_container_leaves_a_run_alone_and_says_so(place: Place) -> None:
     inside = ["unshare", "-pf", "--mount-proc"]
     if os.geteuid() != 0 or subprocess.run([*inside, "true"], check=False, capture_output=True).returncode:
@@ -239,6 +240,7 @@ def test_a_preflight_that_is_interrupted_leaves_nothing(place: Place, how: str) 
     assert len(git(place.repo, "worktree", "list").splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None:
     """A second Ctrl-C hurries an agent that does not listen; a closed terminal lets the run go on, and its log says so.
 

@@ -107,6 +107,7 @@ def _fill(disk: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_full_disk_and_one_that_cannot_be_written(tmp_path):
     """All the work is kept once there is room, and no launch begins that could not land."""
     if os.geteuid() != 0 or shutil.which("unshare") is None or subprocess.run(

@@ -15,6 +15,7 @@ from support import DEADLINE, Place, git
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/how-to.md", "docs/supervision.md", "docs/merge-queue.md")
+LONG = ("docs/how-to.md", "docs/supervision.md")
 SAVED = frozenset({"dot", "toml", "yaml", "python"})
 SHOWN = frozenset({"text", ""})
 TEST = """import unittest
@@ -50,7 +51,8 @@ def reader(places: Callable[..., Place]) -> Place:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.slow if page in LONG else ())
+                                  for page in PAGES])
 def test_what_the_page_says_to_type_works(reader: Place, page: str) -> None:
     """Every block is run, saved, or shown on purpose; none is left out silently."""
     ran = 0

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import shutil
 
+import pytest
+
 from support import Node, Place, wait_for
 
 
+@pytest.mark.slow
 def test_runs_of_one_graph_side_by_side_and_after_each_other(place):
     other = place.root / "other"
     shutil.copytree(place.repo, other)

@@ -116,6 +116,7 @@ def check_usage(messages: list[dict[str, Any]]) -> None:
     assert messages[-1]["usage"]["output_tokens"] == 20
 
 
+@pytest.mark.slow
 def test_a_limit_a_refused_log_in_and_silence(tmp_path: Path) -> None:
     told = run("faults", tmp_path)
     assert told["faults"] == ["status: 429", "", "status: 401", "status: 401", "hang: stream", ""]
@@ -141,6 +142,7 @@ def test_a_limit_a_refused_log_in_and_silence(tmp_path: Path) -> None:
     assert len(set(told["idle"])) == 1, "an idle client calls nobody"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(landlock.why_not() is not None, reason=str(landlock.why_not()))
 def test_the_fallback_without_namespaces_runs_the_cli_too(tmp_path: Path) -> None:
     told = run("greet", tmp_path, "--by", "landlock")

@@ -22,10 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from table import Table
 
 from garrison.pipeline.flow import Finished, FlowState, advance, begin
 from garrison.pipeline.lint import lint
@@ -39,19 +40,6 @@ PEERS = {"langgraph": ("langgraph", "langgraph-checkpoint-sqlite"), "dbos": ("db
 SHAPES = ("chain", "cycle")
 INSTALL_SECONDS = 600
 RUN_SECONDS = 600
-
-
-@dataclass
-class Table:
-    """What was measured, told as it comes."""
-
-    as_json: bool
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, row: str, what: str, value: str, **figures: Any) -> None:
-        self.rows.append({"row": row, "what": what, "value": value, **figures})
-        if not self.as_json:
-            print(f"{row:8} {what:44} {value}", flush=True)
 
 
 # ---- in memory -------------------------------------------------------------------------------------------------------
@@ -238,7 +226,7 @@ def main() -> None:
     options.add_argument("--peers", metavar="PYTHON", help="an environment that has langgraph and dbos already")
     given = options.parse_args()
     rows = given.rows.split(",")
-    table = Table(given.as_json)
+    table = Table(given.as_json, (8, 44))
     if "parse" in rows:
         reading(table, given.nodes)
     if "decide" in rows:

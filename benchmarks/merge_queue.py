@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from merge_peers import WHO, Agcoord, Loop, Missing, branches, by_shell, git, repository
+from table import Table
 
 from garrison.merge import batch, sizing
 from garrison.merge.config import Config
@@ -44,20 +44,6 @@ from garrison.system.environment import child_environment
 ROWS = ("candidate", "landing", "drain", "flaky", "enqueue", "takeover")
 FORK = multiprocessing.get_context("fork")
 PATIENCE = 60.0
-
-
-@dataclass
-class Table:
-    """What was measured, told as it comes."""
-
-    as_json: bool
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, row: str, what: str, value: str, **figures: Any) -> None:
-        """One line."""
-        self.rows.append({"row": row, "what": what, "value": value, **figures})
-        if not self.as_json:
-            print(f"{row:10} {what:58} {value}", flush=True)
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -507,7 +493,7 @@ def main() -> None:
     """Measure and print."""
     chosen = options()
     os.environ.update(WHO)
-    rows, quick, table = chosen.rows.split(","), chosen.quick, Table(chosen.json)
+    rows, quick, table = chosen.rows.split(","), chosen.quick, Table(chosen.json, (10, 58))
     began = time.monotonic()
     table.add("machine", platform.platform(), f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
               load=os.getloadavg()[0], cores=os.cpu_count())

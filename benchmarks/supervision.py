@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,26 +31,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from crew import TICK, Crew, connections, crew_of, idle, kill, until
 from peers import PARENT, STARTS, TRIVIAL, Missing, Peer, Tools, reap
+from table import Table
 
 from support import processes, stat
 
 ROWS = ("mechanism", "faults", "felt", "crew", "stale")
 PATIENCE = 30.0
 """Seconds that a successor may take; circus looks every five."""
-
-
-@dataclass
-class Table:
-    """What was measured, told as it comes."""
-
-    as_json: bool
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def add(self, row: str, what: str, value: str, **figures: Any) -> None:
-        """One line."""
-        self.rows.append({"row": row, "what": what, "value": value, **figures})
-        if not self.as_json:
-            print(f"{row:10} {what:52} {value}", flush=True)
 
 
 class Pipe:
@@ -444,7 +430,7 @@ def main() -> None:
     chosen = options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever stops us: everything is taken down
     rows, quick = chosen.rows.split(","), chosen.quick
-    table = Table(chosen.json)
+    table = Table(chosen.json, (10, 52))
     began = time.monotonic()
     table.add("machine", platform.platform(), f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
               load=os.getloadavg()[0], cores=os.cpu_count())

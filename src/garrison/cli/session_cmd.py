@@ -6,7 +6,6 @@ The rule of this room: answers go to stdout, everything else to stderr; nothing 
 from __future__ import annotations
 
 import asyncio
-import json
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +47,8 @@ def session() -> None:
 @home_option
 def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
     """Begin the session NAME."""
+    from garrison.records import atomic
+    from garrison.session.session import write_state
     from garrison.session.state import SessionState
     from garrison.session.trust import read_tiers, tier_of
 
@@ -55,16 +56,9 @@ def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
     tier_of(tier, read_tiers())
     if (folder / "session.json").exists():
         raise Refused(f"session {name} is there already; `garrison session send {name} TEXT` speaks with it")
-    _keep(folder, SessionState(name, agent_id or name, tier))
-    say(f"session {name} is begun; `garrison session send {name} TEXT` speaks with it")
-
-
-def _keep(folder: Path, state: Any) -> None:
-    from garrison.records import atomic
-
     atomic.make_directory(folder)
-    body = json.dumps({"schema": 1, "state": state.to_data()}, ensure_ascii=False, indent=1)
-    atomic.write(folder / "session.json", body.encode())
+    write_state(folder, SessionState(name, agent_id or name, tier))
+    say(f"session {name} is begun; `garrison session send {name} TEXT` speaks with it")
 
 
 @session.command(cls=Explained, examples=(

@@ -259,8 +259,7 @@ class Session:
 
     def _save(self) -> None:
         if self.folder is not None:
-            body = json.dumps({"schema": 1, "state": self.state.to_data()}, ensure_ascii=False, indent=1)
-            atomic.write(self.folder / "session.json", body.encode("utf-8", "backslashreplace"))
+            write_state(self.folder, self.state)
 
     # ---- initiative
 
@@ -284,6 +283,12 @@ class Session:
             except GarrisonError as error:
                 logger.warning("%s", error)
                 self.tell("run_failed", {"reason": str(error)})
+
+
+def write_state(folder: Path, state: SessionState) -> None:
+    """Keep a state in its folder, which is there, whole or not at all."""
+    body = json.dumps({"schema": 1, "state": state.to_data()}, ensure_ascii=False, indent=1)
+    atomic.write(folder / "session.json", body.encode("utf-8", "backslashreplace"))
 
 
 def read_state(folder: Path) -> SessionState:

@@ -111,12 +111,14 @@ class _Session:
             raise WorkflowExecutionError(f"workflow {self.workflow.name!r} could not be run: {error}") from error
         return self._ended(result)
 
-    def _capped(self) -> Workflow:
+    def _retries(self, step: WorkflowStep) -> int:
+        """How often a step is tried again, within the agent's own limit."""
         limit = self.executor._max_retries
-        if limit is None:
-            return self.workflow
+        return step.retry_count if limit is None else min(step.retry_count, limit)
+
+    def _capped(self) -> Workflow:
         return dataclasses.replace(self.workflow, steps=[
-            dataclasses.replace(step, retry_count=min(step.retry_count, limit)) for step in self.workflow.steps])
+            dataclasses.replace(step, retry_count=self._retries(step)) for step in self.workflow.steps])
 
     def _ended(self, result: Any) -> WorkflowResult:
         self._take(result.context, result.node_outcomes)
@@ -175,9 +177,8 @@ class _Session:
         from garrison.pipeline.handlers.call import Waiting
 
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        retries = min(step.retry_count, self.executor._max_retries if self.executor._max_retries is not None else 100)
         hopeless = isinstance(error, _HOPELESS) and not isinstance(error, json.JSONDecodeError)
-        if attempt <= retries and not hopeless:
+        if attempt <= self._retries(step) and not hopeless:
             self.executor.logger.warning("step %s, try %d: %s", step.name, attempt, said)
             return Outcome(FAIL, failure_reason=said, failure_class="error")
         self.state.errors.append(f"Step '{step.name}' failed: {said}")

@@ -37,6 +37,7 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
                 "lead": graph.get_agent_status("lead")}
 
 
+@pytest.mark.slow
 def test_a_graph_of_real_sessions(tmp_path: Path) -> None:
     limited = []
 

@@ -65,6 +65,7 @@ def in_mid_turn(scene):
     return child
 
 
+@pytest.mark.slow
 def test_deaths_above_do_not_disturb_a_session(scene):
     """Runner and guardian die in mid-turn: the session goes on, and no call is made twice."""
     place = scene.place
@@ -78,6 +79,7 @@ def test_deaths_above_do_not_disturb_a_session(scene):
     assert len(scene.calls("a")) == 3
 
 
+@pytest.mark.slow
 def test_a_death_in_mid_turn_and_a_lost_transcript(scene):
     """The orchestrator dies while the model speaks; where the CLI's files and the copy are gone, a session is begun."""
     place = scene.place

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from claude_scripts import again, report, steps, work
 from garrison.testing.turn import ALWAYS, Fault, Turn, say
 from support import wait_for
 
 
+@pytest.mark.slow
 def test_what_cannot_succeed_ends_and_what_was_reported_counts(scene):
     """A refusal, an endless answer and an image too large end the attempt; a hang after the report does not."""
     place = scene.place
@@ -29,6 +32,7 @@ def test_what_cannot_succeed_ends_and_what_was_reported_counts(scene):
     assert scene.endings("late") == ["reported"], (scene.folder("late") / "stream.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_an_account_that_cannot_pay_waits_for_a_person(scene):
     """400 "credit balance is too low" is no bad request: it is parked, and what the person says of it is not lost."""
     place = scene.place

@@ -149,7 +149,10 @@ def branches(tmp_path_factory: pytest.TempPathFactory, plan: RunPlan) -> Project
     return project
 
 
-@pytest.mark.parametrize("order", [TASKS, TASKS[:1:-1] + TASKS[:2], ("add_currency", *TASKS[2:], "convert_report")])
+@pytest.mark.parametrize("order", [
+    TASKS[:1:-1] + TASKS[:2],
+    *(pytest.param(order, marks=pytest.mark.slow) for order in (TASKS, ("add_currency", *TASKS[2:], "convert_report"))),
+])
 def test_branches_merge_in_any_order(branches: Project, plan: RunPlan, order: tuple[str, ...]) -> None:
     branches.git("switch", "--quiet", "--detach", "main")
     for task in order:

@@ -206,7 +206,7 @@ class Crew:
                 waker.watch_process(identity.pid, identity.start_ticks)
                 living.append((identity.pid, identity.start_ticks))
             if identity is not None and records:
-                waker.watch_file(self.world.store.path(Identity, identity.key))
+                waker.watch_file(self.world.store.path(Identity, identity.key), crowded=True)
         self.autopsy.watch_all(living)
         folder = signals.inbox(self.world.home, self.life.key)
         if folder.is_dir():

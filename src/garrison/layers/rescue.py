@@ -23,7 +23,7 @@ from garrison.system.jobs import Job, tail
 from garrison.system.processes import ProcessId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from garrison.layers.world import World
     from garrison.records.run import Launch, Task
@@ -49,11 +49,15 @@ class Keeper:
         self._job: Job | None = None
         self._due: float | None = None
         self._failures = 0
+        self._keeping: Hashable = None
+        self._kept: Hashable = None
+        """What `moved` was as the snapshot that is being taken, and the last that went well, began."""
 
-    def turn(self, now: float, working: bool) -> tuple[str, str]:
+    def turn(self, now: float, working: bool, moved: Callable[[], Hashable]) -> tuple[str, str]:
         """Take a step: (the ref that was just written, what to say), mostly two empty ones.
 
-        `working`: whether an agent is at work in a tree that stands.
+        `working`: whether an agent is at work in a tree that stands. `moved()` differs as soon as there may be
+        something new to keep (None: nobody can tell); a hundred agents that wait cost no snapshots then.
         """
         told = self._hear(now)
         if not working:
@@ -62,8 +66,11 @@ class Keeper:
             self._due = now + self.every
         elif self._job is None and now >= self._due:
             self._due = now + pause(self.every, self._failures)
-            with suppress(GarrisonError, OSError):  # no room for a log or a process: next time
-                self._start(now)
+            seen = moved()
+            if seen is None or seen != self._kept:
+                self._keeping = seen
+                with suppress(GarrisonError, OSError):  # no room for a log or a process: next time
+                    self._start(now)
         return told
 
     def _start(self, now: float) -> None:
@@ -83,7 +90,7 @@ class Keeper:
         self._job = None
         said = tail(self._log, 1)
         if result.ok:
-            self._failures = 0
+            self._failures, self._kept = 0, self._keeping
             return said, ""
         self._failures += 1
         if self._failures > 1 or result.killed:

@@ -90,8 +90,9 @@ class Crew:
         with contextlib.suppress(Fenced):
             fenced = fence(self.world.observer, view.identity, self._died_of(view, why),
                            HUNG if view.hung else kind, view.evidence if view.hung else None)
-            self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation, "why": fenced.reason,
-                                   "evidence": fenced.metadata.get("evidence", {})})
+            if fenced.status != "terminated":  # who lingers after its end died no death
+                self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation,
+                                       "why": fenced.reason, "evidence": fenced.metadata.get("evidence", {})})
             failpoint.here(":fenced")
             self.sweep(fenced)
             failpoint.here(":swept")

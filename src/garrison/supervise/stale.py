@@ -39,7 +39,7 @@ class Sight:
         self._here = here.host, here.boot_id, here.pid_ns
         self._lives = observer.processes.living
         self._folder = str(observer.store.home / "identities")
-        self._shapes: list[tuple[str | type, ...]] = []
+        self._shapes: list[tuple[object, ...]] = []
         """The names and types of fields that were met: a handful, so that comparing them is cheaper than a hash."""
 
     def passes(self, name: str) -> bool:

@@ -33,7 +33,8 @@ def test_the_mechanism_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_guardian_killed_under_working_agents_doubles_nobody_and_loses_nothing(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, str(PROGRAM.with_name("guardian_kills.py")), "--kills", "2", "--agents", "2"],
-                          env=env, capture_output=True, text=True, timeout=240, check=False)
+    program = str(PROGRAM.with_name("guardian_kills.py"))
+    done = subprocess.run([sys.executable, program, "--kills", "2", "--agents", "2"], env=env,
+                          capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 doubled, 0 lost, 0 left over" in done.stdout

@@ -7,6 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from garrison.layers.rescue import Keeper
+from garrison.records.identity import Identity
+
+SOMEBODY = Identity("i", "orchestrator", "a", "r1", "2026-01-31T12:00:00.000000Z", pid=7, start_ticks=70)
 
 
 class Kept(Keeper):
@@ -19,6 +22,10 @@ class Kept(Keeper):
         super().__init__(world, some, some, some, Path("/nowhere"))
         self.began: list[float] = []
         self.ends: int | None = None
+        self.signs: str | None = None
+
+    def _signs(self, at_work: Identity) -> str | None:
+        return self.signs
 
     def _start(self, now: float) -> None:
         self.began.append(now)
@@ -26,11 +33,11 @@ class Kept(Keeper):
         self._job: Any = SimpleNamespace(poll=lambda _: None if self.ends is None else ended)
 
 
-def turns(keeper: Kept, since: float, until: float, moved: object) -> list[float]:
+def turns(keeper: Kept, since: int, until: int, signs: str | None) -> list[float]:
     """Turns at each second; when snapshots began."""
-    before = len(keeper.began)
-    for now in range(int(since), int(until)):
-        keeper.turn(float(now), True, lambda: moved)
+    before, keeper.signs = len(keeper.began), signs
+    for now in range(since, until):
+        keeper.turn(float(now), SOMEBODY)
     return keeper.began[before:]
 
 

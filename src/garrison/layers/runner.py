@@ -17,7 +17,7 @@ from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
 from garrison.layers.guardian_policy import Merge
 from garrison.layers.loop import leave, say
-from garrison.layers.node_signs import NodeSigns, newest
+from garrison.layers.node_signs import NodeSigns
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator
 from garrison.layers.rescue import Keeper, keep_tree, unkept
 from garrison.layers.runner_jobs import SETUP, VALIDATOR, RunnerJobs
@@ -34,9 +34,8 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_of, launcher
 from garrison.records.run import Result, Task
 from garrison.supervise import circuit
-from garrison.supervise.lease import marker
 from garrison.supervise.restart import CRASH, Policy
-from garrison.system import disk, failpoint, tree
+from garrison.system import disk, failpoint
 from garrison.system.clock import iso
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
@@ -44,8 +43,6 @@ from garrison.system.leftovers import hide_untracked
 from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from garrison.layers.glance import Glance
     from garrison.layers.world import World
     from garrison.records.run import Launch
@@ -437,20 +434,11 @@ class Runner:
     def _keep(self, view: RunnerView) -> None:
         """What the agent has so far, at intervals."""
         working = self._tree_ready and view.orchestrator.living and not self.stopping
-        ref, note = self.keeper.turn(view.now, working, lambda: self._moved(view.orchestrator.identity))
+        ref, note = self.keeper.turn(view.now, view.orchestrator.identity if working else None)
         if ref:
             self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
         if note:
             say(note)
-
-    def _moved(self, agents: Identity | None) -> Hashable:
-        """What differs once a process of the agent has run, or a file of its tree was changed by anybody else."""
-        if agents is None or agents.pid is None:
-            return None
-        life = marker(str(self.world.home), agents.key, agents.incarnation)
-        if (ran := tree.ran(agents.pid, life)) is None:
-            return None
-        return agents.incarnation, ran, newest(self.tree)
 
     def _rescue(self, what: str) -> str:
         ref = keep_tree(self.git, self.tree, self.launch.run_id, self.task.node, self.task.attempt, what)

@@ -325,13 +325,17 @@ class Place:
         self.check_left(run)
 
     def check_landed(self, *names: str, run: str = "r1") -> None:
-        """Each node's branch was merged into main exactly once, with its work, as a tree that the gate had passed."""
+        """Each node's branch was merged into main exactly once, with its work; the gate had passed each tree that main
+        ever was (of a batch that lands at once, the last)."""
         subjects = git(self.repo, "log", "--first-parent", "--format=%s|%T", f"{self.start}..main").splitlines()
-        merges = dict(line.split("|") for line in subjects if f"garrison/{run}/" in line)
-        assert len(merges) == sum(f"garrison/{run}/" in line for line in subjects), "landed twice"
+        merges = [line.partition("|")[0] for line in subjects if f"garrison/{run}/" in line]
+        assert len(merges) == len(set(merges)), "landed twice"
         assert sorted(merges) == sorted(f"Merge garrison/{run}/{name} into main" for name in names), subjects
+        was = [line for line in git(self.repo, "log", "-g", "--format=%s|%T", "main").splitlines()
+               if f"garrison/{run}/" in line]
         tested = set(self.witness.read_text().split())
-        assert set(merges.values()) <= tested, "landed untested"
+        assert {line.partition("|")[2] for line in was} <= tested, "landed untested"
+        assert not merges or was, "main keeps no reflog"
         for name in names:
             assert git(self.repo, "show", f"main:{name}-{run}.txt") == name, f"the work of {name} is not right on main"
 

@@ -5,6 +5,7 @@ Real runs with a short timeout; a stopped process is SIGSTOPped, which neither i
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from contextlib import suppress
 
 import pytest
 
-from support import Node, Place, Process, processes, wait_for
+from support import Node, Place, Process, load, processes, wait_for
 
 TIMEOUT = 2.0
 """Seconds of silence in these runs."""
@@ -80,6 +81,25 @@ def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_e
     stuck = [record["data"] for record in quick.journal() if record["data"].get("type") == "ORCHESTRATOR_STUCK"]
     assert len(stuck) == 1
     assert stuck[0]["why"] == why(quick, "orchestrator-a")[0]
+
+
+def test_a_guardian_that_said_its_end_and_keeps_its_lock_is_replaced(place: Place) -> None:
+    child = place.launch(place.graph(Node("a", before=place.hold("a"))))
+    place.arrived("a")
+    pid = place.pid("guardian-crew")
+    stop(pid)
+    path = place.home / "identities/guardian-crew@r1.json"
+    now = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    said = load(path) | {"status": "terminated", "terminated_at": now, "metadata": {"reason": "stopped"}}
+    (place.root / "said").write_text(json.dumps(said))
+    (place.root / "said").rename(path)
+    wait_for("it is replaced", lambda: place.identity("guardian-crew")["incarnation"] > 1)
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    place.check("a", history=False)
+    assert why(place, "guardian-crew") == [], "it ended in order: nothing is counted"
+    told = place.command("why", "guardian", "--run", "r1").stdout
+    assert f"process {pid} still holds its life lock" in told, told
 
 
 @pytest.mark.slow

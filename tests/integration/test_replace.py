@@ -227,3 +227,21 @@ def test_two_supervisors_replace_at_once(small: Small) -> None:
     assert start_life(small.observer, Wish(KEY), 60.0, lambda _leased, _marker: None).incarnation == 2
     with pytest.raises(Fenced):
         replace_life(small.observer, first, "yours", 0.1)
+
+
+def test_who_ended_and_keeps_its_lock_is_ended_with_the_start_that_it_kept_waiting(scene: Scene) -> None:
+    first = scene.start()
+    scene.store.update(Identity, KEY, lambda old: ended(old, "terminated", SystemClock().utc(), "done"))  # type: ignore[arg-type]
+    said = scene.store.get(Identity, KEY)
+    assert scene.observer.see(said).leaving is not None
+    assert scene.observer.judge(said).state == "ended", "it may be on its way out"
+
+    def spawn(leased: Identity, life: str) -> None:
+        scene.popen([sys.executable, "-c", LIFE, str(scene.store.home), str(scene.folder), "2"], life)
+
+    start_life(scene.observer, Wish(KEY), 0.2, spawn)
+    leased = scene.store.get(Identity, KEY)
+    until(lambda: scene.observer.judge(leased).state == "lapsed")
+    replace_life(scene.observer, leased, "not active by its start deadline", 0.2)
+    assert first.pid is not None and not runs(first.pid)
+    assert runs(scene.pid("other life"))

@@ -25,7 +25,7 @@ from garrison.supervise.watch import Looked, Watcher, judge_now
 from garrison.system.clock import FakeClock
 from garrison.system.memory import MemoryProcesses
 from garrison.system.processes import ProcessId, RealProcesses, probe
-from garrison.system.tree import below
+from garrison.system.tree import below, ran
 
 KEY = Key("orchestrator", "a", "r1")
 
@@ -256,6 +256,20 @@ def test_the_tree_below_ends_at_other_lives(tree: Callable[..., subprocess.Popen
     os.kill(found[0].pid, signal.SIGSTOP)
     assert until(lambda: [one.state for one in below(shell.pid, "mine")].count("T") == 1)
     assert below(2**22 + 1, "mine") == []
+
+
+def test_whether_a_tree_has_run_at_all_shows_however_little_it_did(tree: Callable[..., subprocess.Popen[bytes]],
+                                                                   tmp_path: Path) -> None:
+    (told := tmp_path / "told").touch()
+    code = "import signal; signal.signal(10, print); print(flush=True); [signal.pause() for _ in range(9)]"
+    shell = tree(f"'{sys.executable}' -c '{code}' > '{told}' & wait")
+    until(told.read_text)
+    before = until(lambda: (found := ran(shell.pid, "")) == ran(shell.pid, "") and found)  # it has come to rest
+    (one,) = below(shell.pid, "")
+    os.kill(one.pid, signal.SIGUSR1)
+    assert until(lambda: ran(shell.pid, "") != before)
+    assert below(shell.pid, "")[0].cpu - one.cpu <= 1, "as little as that"
+    assert ran(2**22 + 1, "") == frozenset()
 
 
 def test_cpu_and_state_are_read_as_the_kernel_tells_them() -> None:

@@ -21,7 +21,9 @@ KINDS = ("fail", "setup", "acceptance", "conflict", "gate")
 WILD = 4000
 """Steps for the disturbances at most."""
 CALM = 12000
-"""Steps within which a run must end once nothing disturbs it."""
+"""Steps within which a run must end once nothing disturbs it, if its agents are brisk."""
+SLOW = 100.0
+"""Seconds a unit of work that bring an agent's run as many steps more: its layers look about all the while."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ def _calm(world: World) -> int:
             proc.ready_at = min(proc.ready_at, proc.stopped_until) if proc.quiet_since is not None else proc.ready_at
     world.note("=== calm")
     look_at = world.t
-    for steps in range(CALM):
+    patience = int(CALM * (1 + sum(fate.pace // SLOW for run in world.runs.values() for fate in run.fates.values())))
+    for steps in range(patience):
         if not world.busy() or world.t >= look_at:  # cron comes once a minute
             look_at = world.t + 60.0
             if not _keep(world) and not world.busy():
@@ -128,7 +131,7 @@ def _calm(world: World) -> int:
         world.tick()
     left = ", ".join(proc.name for proc in world.procs.values())
     told = "; ".join(f"{run} is {world.ended(run)} {world.check.shadows[run].statuses}" for run in world.runs)
-    raise Violation(f"stuck after {CALM} calm steps: {told}; left are {left}")
+    raise Violation(f"stuck after {patience} calm steps: {told}; left are {left}")
 
 
 def _keep(world: World) -> bool:

@@ -29,7 +29,7 @@ from garrison.supervise.lease import hook_for
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.start import unfenced
 from garrison.supervise.step import LifeView, burial
-from garrison.supervise.verdict import Verdict, spawn_due
+from garrison.supervise.verdict import Seen, Verdict, spawn_due
 
 AT = "2026-01-31T12:00:00.000001Z"
 NOW, BOOT, RUN = 5000.0, "b1", "r1"
@@ -702,6 +702,8 @@ def guardian(status: str = "active", state: str = "alive", **more: Any) -> LifeV
     return life("guardian", "p", status, state, **more)
 
 
+LEAVING = replace(guardian("terminated", reason="stopped"), seen=Seen("h", BOOT, "p", leaving=1.0))
+LINGERING = replace(LEAVING, verdict=Verdict("lingering", "stays"), seen=Seen("h", BOOT, "p", leaving=9.0))
 KNOWN = [Death(1, NOW - 100, BOOT)]
 MANY = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
 
@@ -730,6 +732,11 @@ MANY = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
      [("write_stopped", ""), ("end", "stopped")]),
     ({"guardian": guardian("terminated", reason="stopped"), "stopping": True, "run_status": "stopped"},
      [("end", "stopped")]),
+    ({"guardian": LINGERING, "run_status": "running"}, [("replace", "")]),
+    ({"guardian": LINGERING, "run_status": "stopped"}, [("replace", "")]),
+    ({"guardian": LINGERING, "stopping": True, "run_status": "stopped"}, [("replace", "")]),
+    *[({"guardian": LEAVING, "run_status": status, "stopping": stopping}, [])
+      for status in ("running", "stopped", "done") for stopping in (False, True)],
 ])
 def test_what_a_launcher_does(seen: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     assert launch(**seen) == expected

@@ -16,6 +16,8 @@ LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T10:00:00.000000Z", pid=7,
 """An active life of process 7."""
 LEASE = replace(LIFE, status="starting", spawn_deadline="2026-01-31T12:00:00.000000Z")
 """A lease whose spawner is process 7."""
+ENDED = replace(LIFE, status="terminated", terminated_at="2026-01-31T12:00:00.000000Z")
+"""A life that said it ends."""
 HAND = Identity("id", "runner", "a", "", "2026-01-31T10:00:00.000000Z", host="h", boot_id="b1", pid_ns="pid:[1]")
 """A record made by hand, without a process."""
 
@@ -52,6 +54,9 @@ TABLE: list[tuple[str, Identity, Seen, str, str]] = [
     ("spawner without ticks", replace(LEASE, start_ticks=None), seen(pid_ticks=None), "lapsed", "nothing bears"),
     ("deadline over, spawner lives", LEASE, seen(pid_ticks=70, deadline_passed=True), "lapsed", "not active by"),
     ("deadline over, child there", LEASE, seen(marker_borne=True, deadline_passed=True), "lapsed", "not active by"),
+    ("on its way out", ENDED, seen(pid_ticks=70, leaving=5.0), "ended", "status terminated"),
+    ("never out", ENDED, seen(pid_ticks=70, leaving=5.1), "lingering", "process 7 still holds its life lock"),
+    ("on its way out as the clock was set back", ENDED, seen(pid_ticks=70, leaving=-1.0), "lingering", "process 7"),
     ("by hand, fresh", HAND, seen(beat_age=299.0), "alive", "its beat is fresh"),
     ("by hand, at the limit", HAND, seen(beat_age=300.0), "alive", "its beat is fresh"),
     ("by hand, old", HAND, seen(beat_age=300.1), "dead", "its beat is old"),

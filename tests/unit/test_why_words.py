@@ -8,8 +8,9 @@ import pytest
 
 from garrison.cli.agents_cmd import _who
 from garrison.cli.why_cmd import _meant, standing
-from garrison.cli.why_story import _counted
+from garrison.cli.why_story import _counted, tell
 from garrison.errors import NotFound, UsageError
+from garrison.layers.chronicle import Event
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
@@ -60,3 +61,14 @@ def test_only_deaths_that_count_are_counted() -> None:
     deaths = [Death(1, 10.0, "b", kind="order"), Death(2, 20.0, "b"), Death(3, 30.0, "other")]
     assert _counted(Basis("next_step", LifeView(), deaths, 40.0, "b", Policy())).startswith("deaths counted 1 in 600 s")
     assert _counted(Basis("next_step", LifeView(), deaths, 40.0, "b")) == "deaths counted 2"
+
+
+@pytest.mark.parametrize(("effect", "text"), [
+    ({"hold": "a", "node": "a", "text": "the API is down"}, "parked by a person: the API is down"),
+    ({"hold": "processor", "text": ""}, "processor is parked by a person"),
+    ({"unhold": "a", "node": "a", "lives": {}}, "let go on by a person")])
+def test_what_a_person_ordered_is_part_of_the_story(effect: dict[str, object], text: str) -> None:
+    event = Event(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", {"type": "GUIDANCE", **effect})
+    told = tell(event)
+    assert told is not None
+    assert (told.text, told.about) == (text, "a")

@@ -93,7 +93,7 @@ def _show(event: Event, *, as_json: bool) -> None:
     text = line.text if line is not None else ""
     if as_json:
         click.echo(json.dumps({**asdict(event), "text": text}, ensure_ascii=False))
-    elif line is not None:
+    elif line is not None and line.about:  # the start of a name that never lived is told by its spawn
         about = line.about.partition("@")[0]
         click.echo(clean(f"{event.at[:19].replace('T', ' ')}  {event.run}  {about}: {text}"))
 

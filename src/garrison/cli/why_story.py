@@ -169,7 +169,15 @@ def _signal(data: dict[str, Any]) -> str:
         return f"asks: {first_line(data['question']['text'])}"
     if data.get("kill"):
         return f"its life {data['kill']} is to be ended, by order"
-    return ""
+    return _ordered(data)
+
+
+def _ordered(data: dict[str, Any]) -> str:
+    """What a person had the guardian do with somebody; the line's subject is the node, if it is one."""
+    who = "" if data.get("node") else f"{data.get('hold') or data.get('unhold')} is "
+    if data.get("hold"):
+        return f"{who}parked by a person" + (f": {first_line(data['text'])}" if data.get("text") else "")
+    return f"{who}let go on by a person" if data.get("unhold") else ""
 
 
 def _fact(data: dict[str, Any]) -> str:

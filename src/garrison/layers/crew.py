@@ -90,8 +90,9 @@ class Crew:
         with contextlib.suppress(Fenced):
             fenced = fence(self.world.observer, view.identity, self._died_of(view, why),
                            HUNG if view.hung else kind, view.evidence if view.hung else None)
-            self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation, "why": fenced.reason,
-                                   "evidence": fenced.metadata.get("evidence", {})})
+            if fenced.status != "terminated":  # who lingers after its end died no death
+                self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation,
+                                       "why": fenced.reason, "evidence": fenced.metadata.get("evidence", {})})
             failpoint.here(":fenced")
             self.sweep(fenced)
             failpoint.here(":swept")
@@ -206,7 +207,7 @@ class Crew:
                 waker.watch_process(identity.pid, identity.start_ticks)
                 living.append((identity.pid, identity.start_ticks))
             if identity is not None and records:
-                waker.watch_file(self.world.store.path(Identity, identity.key))
+                waker.watch_file(self.world.store.path(Identity, identity.key), crowded=True)
         self.autopsy.watch_all(living)
         folder = signals.inbox(self.world.home, self.life.key)
         if folder.is_dir():

@@ -27,7 +27,7 @@ def trust(timing: Timing) -> float:
 
 def nap(timing: Timing) -> float:
     """Seconds between two glances of a layer whose every event wakes it (pidfds, inotify): so old may its beat be."""
-    return max(timing.rescan, trust(timing) / 6)
+    return max(timing.rescan, trust(timing) / 2)
 
 
 def silent(timing: Timing) -> float:

@@ -78,7 +78,10 @@ class Guardian:
         self._decision = Decision([])
         self._phase = "planning"
         self._since_snapshot = len(journal.entries)
-        self._inbox = signals.inbox(world.home, life.key)
+        self._beats: dict[Key, str] = {}
+        """Who lives below, and the file each beats; as text, for a hundred are looked at each second."""
+        self._seen = [str(path) for path in (world.store.path(Identity, life.key).parent,
+                                             signals.inbox(world.home, life.key), self.queue.path, launch.repo)]
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid})
 
     # observe
@@ -156,6 +159,9 @@ class Guardian:
         """Observe, decide, act."""
         self._look_for_the_repository()
         self._view = self.observe()
+        self._beats = {view.identity.key: str(self.world.store.life_path(view.identity.key))
+                       for view in (*self._view.runners.values(), self._view.processor)
+                       if view.living and view.identity is not None}
         self._decision = policy.decide(self.plan, self.state, self._view, self.launch.max_agents, self.policy,
                                         self.launch.max_rework)
         for act in self._decision.acts:
@@ -171,16 +177,13 @@ class Guardian:
         self.crew.awake()
         if self.stopping or self.state.status != "running" or self._view is None:
             return None
-        store, now = self.world.store, self.world.clock.monotonic()
-        below = [view.identity.key for view in (*self._view.runners.values(), self._view.processor)
-                 if view.living and view.identity is not None]
-        if not all_beat((str(store.life_path(key)) for key in below), now, silent(self.world.timing)):
+        now = self.world.clock.monotonic()
+        if not all_beat(self._beats.values(), now, silent(self.world.timing)):
             return None
-        processor = [str(store.life_path(key)) for key in below if key.role == "processor"]
-        if not all_beat(processor, now, STOPPED["processor"] / 2):
+        if not all_beat([path for key, path in self._beats.items() if key.role == "processor"], now,
+                        STOPPED["processor"] / 2):
             return None
-        return stamps([str(store.path(Identity, self.life.key).parent), str(self._inbox), str(self.queue.path),
-                       self.launch.repo])
+        return stamps(self._seen)
 
     def watch(self, waker: Waker) -> None:
         """Wake at the end of any process below, at any signal, at any merge."""

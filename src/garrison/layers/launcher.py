@@ -16,6 +16,7 @@ from garrison.layers import launcher_policy as policy
 from garrison.layers import notices
 from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
+from garrison.layers.glance import all_beat, silent, stamps
 from garrison.layers.guardian_policy import BY_A_PERSON
 from garrison.layers.launcher_policy import EXIT, LauncherView
 from garrison.layers.loop import leave, say
@@ -78,6 +79,9 @@ class Launcher:
         self._view: LauncherView | None = None
         self._decision = Decision([])
         self._ready = self._full = False
+        self._beats = str(world.store.life_path(self.guardian))
+        self._seen = [str(path) for path in (
+            world.store.path(Identity, self.guardian), signals.inbox(world.home, life.key), self.files.journal)]
         self._news_at = world.clock.monotonic()
         why = {"why": life.identity.metadata["succeeds"]} if "succeeds" in life.identity.metadata else {}
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume, **why})
@@ -126,10 +130,13 @@ class Launcher:
 
     def _look_for_room(self) -> None:
         """Who meets a full disk cannot write so into a log on it; a person at the terminal is told here."""
-        full = [str(path) for path in (self.world.home, Path(self.launch.trees)) if disk.full(path)]
+        full = self._full_disks()
         if full and not self._full:
             say(f"No space left on device: {', '.join(full)}; the run waits and goes on when there is room")
         self._full = bool(full)
+
+    def _full_disks(self) -> list[str]:
+        return [str(path) for path in (self.world.home, Path(self.launch.trees)) if disk.full(path)]
 
     def _others_living(self) -> bool:
         return any(self.crew.lives(key) for key in self._others())
@@ -148,7 +155,6 @@ class Launcher:
         for act in self._decision.acts:
             perform(self, act, self._view)
         self._tell()
-        watchdog(os.environ, os.getpid())
         return any(act.kind != "term" for act in self._decision.acts)
 
     def _tell(self, ended: str = "") -> None:
@@ -159,7 +165,14 @@ class Launcher:
         self.teller.poll(self.world.clock.monotonic())
 
     def glance(self) -> Glance | None:
-        """There is only one: it always looks whole."""
+        """While the guardian beats: its record, the inbox, the run's journal, whether there is room on the disks."""
+        self.crew.awake()
+        watchdog(os.environ, os.getpid())
+        if self.stopping or self.state.status != "running" or self._view is None or not self._view.guardian.living:
+            return None
+        if not all_beat([self._beats], self.world.clock.monotonic(), silent(self.world.timing)):
+            return None
+        return *stamps(self._seen), (len(self._full_disks()), 0, 0)
 
     def watch(self, waker: Waker) -> None:
         """Wake at the guardian's end, at any signal, at any journal record of a new file."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from garrison.layers.acts import Act, Decision
 from garrison.light import dataclass, field, replace
 from garrison.supervise.restart import Policy
-from garrison.supervise.step import LifeView, next_step
+from garrison.supervise.step import LifeView, burial, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +59,8 @@ def decide(view: LauncherView, policy: Policy) -> Decision:
 
 def _leave(view: LauncherView, policy: Policy) -> Decision:
     """The run is over and its guardian gone; one that died on its way out has a successor, to send the others home."""
+    if view.guardian.leaving:
+        return _see_off(view.guardian)
     if view.guardian.identity is not None:
         step = next_step(view.guardian, view.deaths, view.now, view.boot_id, policy)
         if step.kind == "wait":
@@ -68,10 +70,18 @@ def _leave(view: LauncherView, policy: Policy) -> Decision:
     return Decision([Act("end", view.run_status)])
 
 
+def _see_off(guardian: LifeView) -> Decision:
+    """A guardian that said its end keeps its lock until it is gone: it is waited for, and one that stays is ended."""
+    step = burial(guardian, ())
+    return Decision([Act(step.kind, why=step.why, basis=step.basis)] if step is not None else [])
+
+
 def _guard(view: LauncherView, policy: Policy) -> Decision:
     identity = view.guardian.identity
     if identity is not None and identity.status == "parked":  # by this launcher's predecessor or a person
         return Decision([Act("end", "parked", why=f"its guardian was given up: {identity.reason}; {MEND}")])
+    if view.guardian.leaving:
+        return _see_off(view.guardian)
     goes_on = identity is not None and identity.status == "terminated" and identity.reason in ENDED
     seen = view.guardian if goes_on else _unfinished(view.guardian)
     step = next_step(seen, view.deaths, view.now, view.boot_id, policy)
@@ -103,6 +113,8 @@ def _stop(view: LauncherView) -> Decision:
         return Decision([Act("term")])
     if view.guardian.verdict is not None and view.guardian.verdict.to_replace:
         return Decision([Act("replace", why=view.guardian.verdict.why)])
+    if view.guardian.leaving:
+        return Decision([])
     if view.run_status in ENDED:
         return Decision([Act("end", view.run_status)])
     if view.others_living and not view.told_to_stop:

@@ -34,6 +34,9 @@ FENCED_EXIT = 75
 VANISHING = 1.0
 """Seconds within which a home whose life files are gone is gone itself."""
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+"""What wakes a layer."""
+
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Held back by a command that becomes a layer, until that layer's waker hears them: a Ctrl-C meanwhile stops it."""
 
@@ -74,7 +77,7 @@ class Layer(Protocol):
 
 def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> int:
     """Drive `layer` to its end; returns the process's exit code."""
-    waker = waker or Waker((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
+    waker = waker or Waker(SIGNALS)
     complaints = Complaints()
     try:
         while True:
@@ -128,7 +131,7 @@ def _rest(layer: Layer, life: Life, world: World, waker: Waker, seen: Glance | N
         if wake or seen is None or now >= end or layer.glance() != seen:
             return wake.signals
         life.beat()
-        if waker.has_inotify and layer.naps:
+        if waker.sees_files and layer.naps:
             pause = min(nap(world.timing), end - now)
 
 

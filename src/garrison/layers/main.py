@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound
-from garrison.layers.loop import FENCED_EXIT, HELD, Layer, run, say
+from garrison.layers.loop import FENCED_EXIT, HELD, SIGNALS, Layer, run, say
 from garrison.layers.world import World
 from garrison.records import atomic
 from garrison.records import run as run_records
@@ -122,7 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         keeper.divide()
     # What a launcher's shell had started before it became one is not ours, whoever's child it is.
     become_subreaper(adopting=options.role != "launch")
-    waker = Waker((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
+    # A user has few inotify instances, editors want them too, and what an agent's layer watches is nobody else's.
+    waker = Waker(SIGNALS, sparing=options.role == "orchestrator")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
     key = Key(options.role, options.name, options.run)
     life = None

@@ -15,17 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
+from garrison.layers.node_signs import newest
 from garrison.records import atomic
+from garrison.supervise.lease import marker
 from garrison.system import ending, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
 from garrison.system.jobs import Job, tail
 from garrison.system.processes import ProcessId
+from garrison.system.tree import ran
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from garrison.layers.world import World
+    from garrison.records.identity import Identity
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life
     from garrison.system.waker import Waker
@@ -49,22 +53,35 @@ class Keeper:
         self._job: Job | None = None
         self._due: float | None = None
         self._failures = 0
+        self._keeping: Hashable = None
+        self._kept: Hashable = None
+        """The signs as the snapshot that is being taken, and the last that went well, began."""
 
-    def turn(self, now: float, working: bool) -> tuple[str, str]:
+    def turn(self, now: float, at_work: Identity | None) -> tuple[str, str]:
         """Take a step: (the ref that was just written, what to say), mostly two empty ones.
 
-        `working`: whether an agent is at work in a tree that stands.
+        `at_work`: the orchestrator whose agent is at work in a tree that stands, None if there is none.
         """
         told = self._hear(now)
-        if not working:
+        if at_work is None:
             self._due = None
         elif self._due is None:
             self._due = now + self.every
         elif self._job is None and now >= self._due:
             self._due = now + pause(self.every, self._failures)
-            with suppress(GarrisonError, OSError):  # no room for a log or a process: next time
-                self._start(now)
+            seen = self._signs(at_work)
+            if seen is None or seen != self._kept:  # a hundred agents that wait cost no snapshots
+                self._keeping = seen
+                with suppress(GarrisonError, OSError):  # no room for a log or a process: next time
+                    self._start(now)
         return told
+
+    def _signs(self, at_work: Identity) -> Hashable:
+        """What differs once a process of the agent has run, or anybody changed a file of its tree; None: who knows."""
+        if at_work.pid is None:
+            return None
+        below = ran(at_work.pid, marker(str(self.world.home), at_work.key, at_work.incarnation))
+        return None if below is None else (at_work.incarnation, below, newest(self.tree))
 
     def _start(self, now: float) -> None:
         atomic.make_directory(self._log.parent)
@@ -83,7 +100,7 @@ class Keeper:
         self._job = None
         said = tail(self._log, 1)
         if result.ok:
-            self._failures = 0
+            self._failures, self._kept = 0, self._keeping
             return said, ""
         self._failures += 1
         if self._failures > 1 or result.killed:

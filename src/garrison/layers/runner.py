@@ -433,7 +433,8 @@ class Runner:
 
     def _keep(self, view: RunnerView) -> None:
         """What the agent has so far, at intervals."""
-        ref, note = self.keeper.turn(view.now, self._tree_ready and view.orchestrator.living and not self.stopping)
+        working = self._tree_ready and view.orchestrator.living and not self.stopping
+        ref, note = self.keeper.turn(view.now, view.orchestrator.identity if working else None)
         if ref:
             self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
         if note:

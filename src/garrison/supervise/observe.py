@@ -36,7 +36,7 @@ class Observer:
             here.host, here.boot_id, here.pid_ns, pid_ticks=ticks, process_state=probe.state if probe else "",
             life_held=foreign and life.is_held(self.store.life_path(identity.key)),
             marker_borne=starting and (due or ticks != identity.start_ticks) and self._borne(identity), spawn_due=due,
-            beat_age=self.beat_age(identity, same_kernel),
+            beat_age=self.beat_age(identity, same_kernel), leaving=self._leaving(identity, ticks),
             deadline_passed=bool(starting and identity.spawn_deadline
                                  and self.clock.time() > from_iso(identity.spawn_deadline)))
 
@@ -68,6 +68,14 @@ class Observer:
             else:
                 ages.append(self.clock.time() - epoch)
         return max(0.0, min(ages)) if ages else None
+
+    def _leaving(self, identity: Identity, ticks: int | None) -> float | None:
+        """For `Seen.leaving`; a process without the lock (of a record made by hand, say) is in nobody's way."""
+        if identity.status != "terminated" or identity.terminated_at is None or ticks is None:
+            return None
+        if ticks != identity.start_ticks or not life.is_held(self.store.life_path(identity.key)):
+            return None
+        return self.clock.time() - from_iso(identity.terminated_at)
 
     def _borne(self, identity: Identity) -> bool:
         return bool(self.processes.bearers(marker(str(self.store.home), identity.key, identity.incarnation)))

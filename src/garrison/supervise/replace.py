@@ -56,10 +56,17 @@ def sweep_life(observer: Observer, fenced: Identity, grace: float) -> list[Proce
     same_kernel = (fenced.host, fenced.boot_id, fenced.pid_ns) == (here.host, here.boot_id, here.pid_ns)
     if fenced.pid and fenced.start_ticks and same_kernel and fenced.spawn_deadline is None:
         root = ProcessId(fenced.pid, fenced.start_ticks)  # a lease's pid is its spawner's
-        if fenced.metadata.get("evidence", {}).get("rule"):
-            # Asked to end in order, a layer that was hung would first stop those below it, who are well.
+        if fenced.status == "terminated" or fenced.metadata.get("evidence", {}).get("rule"):
+            # Asked to end in order, a layer that was hung or lingers would first stop those below it, who are well.
             observer.processes.send(root.pid, root.ticks, signal.SIGKILL)
-    return observer.processes.sweep(root, marker(str(observer.store.home), fenced.key, fenced.incarnation), grace=grace)
+    swept = observer.processes.sweep(root, _marker(observer, fenced), grace=grace)
+    if fenced.spawn_deadline is not None:  # it never came to life: who ended before it may hold the lock of its name
+        swept += observer.processes.sweep(None, _marker(observer, fenced, before=1), grace=grace)
+    return swept
+
+
+def _marker(observer: Observer, life: Identity, before: int = 0) -> str:
+    return marker(str(observer.store.home), life.key, life.incarnation - before)
 
 
 def replace_life(observer: Observer, judged: Identity, reason: str, grace: float,

@@ -38,6 +38,11 @@ class LifeView:
         """Whether a life is there that does nothing."""
         return self.verdict is not None and self.verdict.state == "hung"
 
+    @property
+    def leaving(self) -> bool:
+        """Whether a life that said it ends is still there, with its lock."""
+        return self.seen is not None and self.seen.leaving is not None
+
     def precedes(self, attempt: int) -> bool:
         """Whether the life belongs to an attempt before `attempt`."""
         return self.identity is not None and int(self.identity.metadata.get("attempt", 1)) < attempt

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 SPAWN_SECONDS = 2.0
 """From the lease until the process bears its marker, at most, seconds."""
+LINGER = 5.0
+"""From the word that a life ends until it lets go of its lock, at most, seconds: it keeps its successor waiting."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Seen:
     """Seconds since the last beat, by the monotonic clock when the boot is the same; None if it never beat."""
     deadline_passed: bool = False
     """Whether a start lease's deadline is over."""
+    leaving: float | None = None
+    """Seconds since a life said that it ends whose process holds its lock still; None if it does not, or never said."""
     process_state: str = ""
     """The letter of the process that bears the pid (T: stopped); '' unknown."""
 
@@ -39,7 +43,8 @@ class Seen:
 @dataclass(frozen=True)
 class Verdict:
     """`state` is alive, starting, elsewhere (alive where we cannot see it), dead, lapsed (failed start), hung (lives,
-    but does nothing: only who watches it can say so, see `watch`) or ended."""
+    but does nothing: only who watches it can say so, see `watch`), lingering (it said that it ends, and stays) or
+    ended."""
 
     state: str
     why: str
@@ -52,11 +57,13 @@ class Verdict:
     @property
     def to_replace(self) -> bool:
         """Whether the life is over, or must be, and has not been replaced yet."""
-        return self.state in ("dead", "lapsed", "hung")
+        return self.state in ("dead", "lapsed", "hung", "lingering")
 
 
 def judge(identity: Identity, seen: Seen, hand_timeout: float = 300.0) -> Verdict:
     """The verdict on one identity; `hand_timeout` is how long a record without a process counts as alive, seconds."""
+    if seen.leaving is not None and not 0 <= seen.leaving <= LINGER:
+        return Verdict("lingering", f"it ended in order, but process {identity.pid} still holds its life lock")
     if identity.status in ("crashed", "terminated", "parked"):
         return Verdict("ended", f"status {identity.status}")
     if identity.pid is None:

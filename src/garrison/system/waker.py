@@ -2,7 +2,8 @@
 
 Everything it reports is a hint: the caller rescans anyway, so a lost event costs a timer's period, never a stall.
 Process ends come through verified pidfds (non-children too), files through inotify, signals through a wake-up fd.
-Without an inotify instance (the user's limit is used up) the timer serves; `has_inotify` says so.
+Without an inotify instance (the user's limit is used up) dnotify serves, and without that the timer; `sees_files` says
+so.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from inotify_simple import INotify, flags
 
 from garrison.light import dataclass
 from garrison.system import processes
+from garrison.system.dnotify import DirectoryNotes
 from garrison.system.processes import ProcessId
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
@@ -42,27 +44,34 @@ class Wake:
 
 
 class Waker:
-    """Made in the main thread, once a process; `close` gives the signals back to whom they belonged."""
+    """Made in the main thread, once a process; `close` gives the signals back to whom they belonged.
 
-    def __init__(self, handled: Sequence[int] = SIGNALS) -> None:
+    `sparing`: no inotify instance is taken where dnotify serves, for a process of which there may be a hundred.
+    """
+
+    def __init__(self, handled: Sequence[int] = SIGNALS, *, sparing: bool = False) -> None:
         self._epoll = select.epoll()
         self._pidfds: dict[ProcessId, int] = {}
         self._by_fd: dict[int, ProcessId] = {}
         self._ended: set[ProcessId] = set()
         self._unreported: set[ProcessId] = set()
         self._watches: dict[int, Path] = {}
-        self._inotify = _open_inotify()
+        self._notes = DirectoryNotes.of_kernel() if sparing else None
+        self._inotify = None if self._notes is not None else _open_inotify()
         if self._inotify is not None:
             self._epoll.register(self._inotify.fileno(), select.EPOLLIN)
+        elif self._notes is None:
+            self._notes = DirectoryNotes.of_kernel()
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._read_end, select.EPOLLIN)
         self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        self._old_handlers = {number: signal.signal(number, _heard) for number in handled}
+        noted = () if self._notes is None else (signal.SIGIO,)
+        self._old_handlers = {number: signal.signal(number, _heard) for number in (*handled, *noted)}
 
     @property
-    def has_inotify(self) -> bool:
+    def sees_files(self) -> bool:
         """Whether directories can be watched; if not, only the timer sees their changes."""
-        return self._inotify is not None
+        return self._inotify is not None or self._notes is not None
 
     def watch_process(self, pid: int, ticks: int) -> bool:
         """Wake when that very process ends. Idempotent. False if it has ended; the first time, `wait` reports it."""
@@ -91,9 +100,10 @@ class Waker:
     def watch_directory(self, path: Path) -> bool:
         """Wake when a file appears, is moved in or written in `path`, or `path` goes. Idempotent, and needed again
         after the directory was replaced. False if it cannot be watched (absent, no watches left): the timer serves.
+        dnotify does not tell what is written into a file that is there already.
         """
         if self._inotify is None:
-            return False
+            return self._notes is not None and self._notes.watch(path)
         try:
             watch = self._inotify.add_watch(path, _MASK)
         except OSError:
@@ -103,13 +113,15 @@ class Waker:
         self._watches[watch] = path
         return True
 
-    def watch_file(self, path: Path) -> bool:
+    def watch_file(self, path: Path, *, crowded: bool = False) -> bool:
         """Wake once when the file `path` is written, replaced or removed; call again to hear of the next time.
 
-        False if it cannot be watched (absent, no watches left): the timer serves.
+        False if it cannot be watched (absent, no watches left): the timer serves. dnotify watches the whole directory
+        in its stead, unless that is `crowded` with files that others write all the time.
         """
         if self._inotify is None:
-            return False
+            return self._notes is not None and not crowded and path.exists() and self._notes.watch(
+                path.parent, once=True)
         try:
             watch = self._inotify.add_watch(path, _FILE_MASK)
         except OSError:
@@ -119,6 +131,8 @@ class Waker:
 
     def forget_directory(self, path: Path) -> None:
         """Stop watching `path`, if it is watched."""
+        if self._notes is not None:
+            self._notes.forget(path)
         for watch in [number for number, known in self._watches.items() if known == path]:
             self._unwatch(watch)
 
@@ -132,12 +146,18 @@ class Waker:
             self._drop(one)
         self._ended |= ended
         reported, self._unreported = ended | self._unreported, set()
-        return Wake(self._drain_signals(), frozenset(reported), directories)
+        signals = self._drain_signals()
+        if self._notes is not None and signal.SIGIO in signals:  # it does not say which of them
+            directories = self._notes.paths
+            signals = tuple(number for number in signals if number != signal.SIGIO)
+        return Wake(signals, frozenset(reported), directories)
 
     def close(self) -> None:
         """Close everything and restore the signal handlers. Idempotent."""
         if self._epoll.closed:
             return
+        if self._notes is not None:
+            self._notes.close()  # before the handler of its signal goes: unhandled, that would end the process
         signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old_handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -209,6 +209,16 @@ def test_a_run_that_is_not_there(words: tuple[str, ...], call: Call) -> None:
     assert "garrison pipeline run FILE" in str(call(*words, fails=NotFound).exception)
 
 
+@pytest.mark.parametrize("words", [("resume", "."), ("status", "."), ("status", "./left"), ("resume", "left"),
+                                   ("render", "--run", "./file")])
+def test_a_path_that_holds_no_run_is_told_so(words: tuple[str, ...], call: Call, tmp_path: Path) -> None:
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left/journal.jsonl").touch()
+    (tmp_path / "file").touch()
+    said = str(call(*words, fails=NotFound).exception)
+    assert said.startswith(f"{words[-1]} holds no pipeline run: ")
+
+
 def test_the_command_agent_does_codergen_nodes(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "w.dot"
     path.write_text(f"""digraph {{ {ENDS}
@@ -221,6 +231,14 @@ def test_the_command_agent_does_codergen_nodes(call: Call, tmp_path: Path) -> No
     assert (tmp_path / "tree/wrote").read_text() == "write it\n"
     assert (tmp_path / "r/a/response.md").read_text() == "done"
     assert (tmp_path / "tree/scripted/b.txt").exists() or body["reason"]
+
+
+@pytest.mark.parametrize("node", ["type=subgraph, graph_ref=inner.dot", "shape=house, stack.child_dotfile=inner.dot"])
+def test_the_command_agent_does_the_nodes_of_a_pipeline_within(node: str, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "inner.dot").write_text(f'digraph {{ {ENDS} a [command="echo inner"]; start -> a -> x }}')
+    (tmp_path / "outer.dot").write_text(f"digraph {{ {ENDS} within [{node}]; start -> within -> x }}")
+    body = json.loads(call("run", tmp_path / "outer.dot", "--json").stdout)
+    assert (body["status"], body["reason"], body["context"]["last_response"]) == ("success", "", "inner")
 
 
 def test_handlers_and_parse(call: Call, loop: Path) -> None:

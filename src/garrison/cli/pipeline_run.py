@@ -190,7 +190,7 @@ def _means(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answ
     if otherwise is None and not as_json and sys.stdin.isatty():
         otherwise = Console()
     found: dict[str, Any] = {"answerer": Prepared(answers, otherwise) if answers else otherwise}
-    if graph.of("codergen"):
+    if graph.of("codergen", "subgraph", "stack.manager_loop"):
         from garrison.cli.pipeline_agent import HomeAgent
 
         found["agent"] = HomeAgent(agent, home)

@@ -235,6 +235,14 @@ def test_a_parallel(policy: str, says: dict[str, Any], line: str, status: str) -
     assert result.node_outcomes["f"].status == status
 
 
+def test_an_edge_that_asks_for_the_failure_of_a_parallel_is_no_branch() -> None:
+    for condition in ("outcome=fail", "context.x!=1 && outcome=fail", "outcome!=success", "fail || outcome=error"):
+        body = (FAN.format(", join_policy=all_success") + "; z [prompt=z]; z -> f [condition=pass]; z -> done; "
+                f'f -> z [condition="{condition}"]')
+        assert told(gone(body)[0]) == "start a b f j done"
+        assert told(gone(body, {"a": [RED, "success"]})[0]) == "start a b f z a b f j done"
+
+
 def test_branches_do_not_see_each_other_and_their_results_stand_in_their_order() -> None:
     result, agent = gone(FAN.format(", max_parallel=1"), {"a": Outcome("success", context_updates={"k": 1}), "b": RED})
     assert not any("k" in seen for seen in (result.context, *agent.saw))

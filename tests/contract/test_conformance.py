@@ -135,6 +135,16 @@ def test_a_condition(condition: str, initial: dict[str, Any], holds: bool) -> No
     assert told(result) == f"start a {'b' if holds else 'c'} done"
 
 
+@pytest.mark.parametrize(("condition", "target"), [
+    ("preferred_label=[Y] Yes, ship", "c"), ("context.human.gate.label=[Y] Yes, ship", "c"),
+    ("context.human.gate.label=yes, ship", "c"), ("human.gate.label!=Yes, ship", "b"),
+    ("context.human.gate.selected=Y", "c"), ("context.preferred_label='Y) yes, ship'", "c")])
+def test_an_answer_is_asked_for_as_its_edge_has_it_or_bare(condition: str, target: str) -> None:
+    body = (f'{ENDS} h [shape=hexagon]; q [shape=diamond]; b [prompt=b]; c [prompt=c]; start -> h; b -> done; '
+            f'c -> done; h -> q [label="[Y] Yes, ship"]; h -> q [label=No]; q -> c [condition="{condition}"]; q -> b')
+    assert told(gone(body, answerer={"h": "Y"})[0]) == f"start h q {target} done"
+
+
 def test_the_preferred_label_is_a_key() -> None:
     for operator, target in (("=", "b"), ("!=", "c")):
         result, _ = gone(f'{FOUR} a -> b [condition="preferred_label{operator}Fix it"]; a -> c',

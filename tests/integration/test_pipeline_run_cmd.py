@@ -122,6 +122,12 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Pat
     assert call("resume", run).exit_code == 0
 
 
+def test_a_run_that_has_ended_says_the_same_again(call: Call, loop: Path, tmp_path: Path) -> None:
+    first = json.loads(call("run", loop, "--simulate", "--run-dir", "r", "--json").stdout)
+    assert first["run_dir"] == str(tmp_path / "r")
+    assert json.loads(call("resume", "r", "--json").stdout) == first
+
+
 def test_answers_may_be_given_beforehand(call: Call, gate: Path) -> None:
     assert call("run", gate, "--answer", "gate=A").exit_code == 0
     assert call("run", gate, "--auto-approve").exit_code == 0

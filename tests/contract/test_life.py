@@ -62,6 +62,13 @@ def test_asking_does_not_make_or_take_it(path: Path) -> None:
     mine.release()
 
 
+def test_who_only_looks_needs_no_right_to_write() -> None:
+    running = Path(sys.executable).resolve()  # ETXTBSY for whoever opens it to write, even root
+    with pytest.raises(OSError), running.open("r+b"):
+        pass
+    assert not life.is_held(running)
+
+
 def test_it_is_freed_by_kill_and_the_holders_children_do_not_keep_it(path: Path) -> None:
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None

@@ -54,8 +54,14 @@ def test_a_tool_works_in_the_tree_and_is_told_where_it_is(tmp_path: Path) -> Non
 
 def test_a_tool_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> None:
     result = tool('timeout=300ms, tool_command="sleep 77 & echo $! > inner; wait"', tmp_path, run_dir=tmp_path / "r")
-    assert (result.status, result.reason) == ("fail", "timed out after 300ms")
+    assert (result.status, result.reason) == ("fail", "timed out after 0.3 s")
     assert gone(int((tmp_path / "inner").read_text()))
+
+
+@pytest.mark.parametrize(("command", "attempts"), [("no-such-command-here", 1), ("exit 126", 1), ("exit 3", 2)])
+def test_a_command_that_is_not_there_is_not_tried_again(command: str, attempts: int, tmp_path: Path) -> None:
+    result = tool(f'max_retries=1, tool_command="echo x >> tried; {command}"', tmp_path)
+    assert (result.status, (tmp_path / "tried").read_text()) == ("fail", "x\n" * attempts)
 
 
 def test_a_cancelled_tool_is_ended(tmp_path: Path) -> None:

@@ -122,6 +122,12 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Pat
     assert call("resume", run).exit_code == 0
 
 
+def test_a_run_that_has_ended_says_the_same_again(call: Call, loop: Path, tmp_path: Path) -> None:
+    first = json.loads(call("run", loop, "--simulate", "--run-dir", "r", "--json").stdout)
+    assert first["run_dir"] == str(tmp_path / "r")
+    assert json.loads(call("resume", "r", "--json").stdout) == first
+
+
 def test_answers_may_be_given_beforehand(call: Call, gate: Path) -> None:
     assert call("run", gate, "--answer", "gate=A").exit_code == 0
     assert call("run", gate, "--auto-approve").exit_code == 0
@@ -188,6 +194,8 @@ def test_a_fork_begins_again_at_an_earlier_point(call: Call, loop: Path, tmp_pat
 @pytest.mark.parametrize(("words", "error", "said"), [
     (("--outcome", "test=fail"), UsageError, "--outcome is for --simulate"),
     (("--simulate", "--outcome", "tset=fail"), UsageError, "'tset', which is no node"),
+    (("--simulate", "--outcome", "ok=fail"), UsageError, "ok, a conditional node, whose outcome follows from others"),
+    (("--simulate", "--outcome", "test=fail:1", "--outcome", "test=retry"), UsageError, "names test twice"),
     (("--simulate", "--outcome", "test=splendid"), UsageError, "NODE=STATUS[:TIMES]"),
     (("--simulate", "--outcome", "test=fail:0"), UsageError, "NODE=STATUS[:TIMES]"),
     (("--simulate", "--answer", "nothing"), UsageError, "is not GATE=LABEL"),
@@ -209,6 +217,16 @@ def test_a_run_that_is_not_there(words: tuple[str, ...], call: Call) -> None:
     assert "garrison pipeline run FILE" in str(call(*words, fails=NotFound).exception)
 
 
+@pytest.mark.parametrize("words", [("resume", "."), ("status", "."), ("status", "./left"), ("resume", "left"),
+                                   ("render", "--run", "./file")])
+def test_a_path_that_holds_no_run_is_told_so(words: tuple[str, ...], call: Call, tmp_path: Path) -> None:
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left/journal.jsonl").touch()
+    (tmp_path / "file").touch()
+    said = str(call(*words, fails=NotFound).exception)
+    assert said.startswith(f"{words[-1]} holds no pipeline run: ")
+
+
 def test_the_command_agent_does_codergen_nodes(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "w.dot"
     path.write_text(f"""digraph {{ {ENDS}
@@ -221,6 +239,14 @@ def test_the_command_agent_does_codergen_nodes(call: Call, tmp_path: Path) -> No
     assert (tmp_path / "tree/wrote").read_text() == "write it\n"
     assert (tmp_path / "r/a/response.md").read_text() == "done"
     assert (tmp_path / "tree/scripted/b.txt").exists() or body["reason"]
+
+
+@pytest.mark.parametrize("node", ["type=subgraph, graph_ref=inner.dot", "shape=house, stack.child_dotfile=inner.dot"])
+def test_the_command_agent_does_the_nodes_of_a_pipeline_within(node: str, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "inner.dot").write_text(f'digraph {{ {ENDS} a [command="echo inner"]; start -> a -> x }}')
+    (tmp_path / "outer.dot").write_text(f"digraph {{ {ENDS} within [{node}]; start -> within -> x }}")
+    body = json.loads(call("run", tmp_path / "outer.dot", "--json").stdout)
+    assert (body["status"], body["reason"], body["context"]["last_response"]) == ("success", "", "inner")
 
 
 def test_handlers_and_parse(call: Call, loop: Path) -> None:

@@ -159,7 +159,8 @@ def _print_findings(graph: Graph, findings: list[Finding]) -> None:
                      [(f"{one.line}:{one.column}" if one.line else "-", one.severity, one.rule, str(one))
                       for one in findings])
     count = len(errors(findings))
-    click.echo(f"{_summary(graph)}, {count} errors, {len(findings) - count} warnings")
+    warnings = len(findings) - count
+    click.echo(f"{_summary(graph)}, {count} error{'s' * (count != 1)}, {warnings} warning{'s' * (warnings != 1)}")
     if not count:
         click.echo(_run_line(graph))
 

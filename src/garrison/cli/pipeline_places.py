@@ -29,12 +29,13 @@ def new_place(home: Path, graph: str | None, file: Path) -> Path:
 
 def find_place(run: str, home: str | None) -> RunFolder:
     """The run directory that `run` names: a path, or the id of a run in the home; NotFound with what there is."""
-    kept = find_home(home) / FOLDER
-    for path in (Path(run), kept / run):
-        if (os.sep in run or path.parent == kept or run == ".") and RunFolder(path).exists():
+    kept, here = find_home(home) / FOLDER, Path(run)
+    for path in (here, kept / run) if _is_path(run) else (kept / run, here):
+        if RunFolder(path).exists():
             return RunFolder(path)
-    if RunFolder(Path(run)).exists():
-        return RunFolder(Path(run))
+    if _is_path(run) or here.is_dir():
+        why = "its journal.jsonl is missing, or has no whole record" if here.is_dir() else "it is no directory"
+        raise NotFound(f"{run} holds no pipeline run: {why}; `garrison pipeline run FILE --run-dir DIR` begins one")
     if RunFiles(find_home(home), run).launch.is_file():
         raise NotFound(f"{run} is a run of `garrison launch`; use `garrison status {run}`, `garrison answer` and "
                        f"`garrison launch --resume {run}`")
@@ -44,12 +45,19 @@ def find_place(run: str, home: str | None) -> RunFolder:
 
 
 def is_place(run: str, home: str | None) -> bool:
-    """Whether `run` names a run of `garrison pipeline run`."""
+    """Whether `run` names a run of `garrison pipeline run`; NotFound for a path that holds none."""
     try:
         find_place(run, home)
     except NotFound:
+        if _is_path(run):
+            raise
         return False
     return True
+
+
+def _is_path(run: str) -> bool:
+    """Whether it can be no id."""
+    return os.sep in run or run in (os.curdir, os.pardir)
 
 
 def pairs(words: tuple[str, ...], option: str, meaning: str) -> dict[str, str]:

@@ -145,7 +145,7 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
     target = run_dir or new_place(find_home(home), folder.root.name.rpartition("-")[0] or None, folder.root)
     visited = fork_run(folder, target, node, visit, context_values(values))
     if as_json:
-        show_json({"run": target.name, "run_dir": str(target), "forked": folder.root.name, "at": node,
+        show_json({"run": target.name, "run_dir": str(RunFolder(target).root), "forked": folder.root.name, "at": node,
                    "visit": visited})
     else:
         click.echo(str(target))
@@ -190,7 +190,7 @@ def _means(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answ
     if otherwise is None and not as_json and sys.stdin.isatty():
         otherwise = Console()
     found: dict[str, Any] = {"answerer": Prepared(answers, otherwise) if answers else otherwise}
-    if graph.of("codergen"):
+    if graph.of("codergen", "subgraph", "stack.manager_loop"):
         from garrison.cli.pipeline_agent import HomeAgent
 
         found["agent"] = HomeAgent(agent, home)
@@ -238,7 +238,7 @@ def _progress(event: Event) -> None:
 
 def _show(result: RunResult, directory: Path, *, as_json: bool) -> None:
     if as_json:
-        show_json({**result.to_data(), "run_dir": str(directory)})
+        show_json({**result.to_data(), "run_dir": str(RunFolder(directory).root)})
         sys.exit(_CODES[result.status])
     words = {"success": "success", "fail": f"failed: {result.reason}", "waiting": f"waiting: {result.reason}"}
     click.echo(f"{words[result.status]} after {result.steps} steps")

@@ -53,6 +53,8 @@ class Caller:
     """Nodes that have a folder."""
     _called: set[tuple[str, int]] = field(default_factory=set)
     _quick: dict[str, bool] = field(default_factory=dict)
+    _awaited: dict[str, bool] = field(default_factory=dict)
+    """Which types of handlers are coroutine functions."""
     _told_threads: set[str] = field(default_factory=set)
 
     def call(self, place: Place, idle: Callable[[], bool]) -> Call:
@@ -146,11 +148,14 @@ class Caller:
         return value if isinstance(value, (Outcome, Waiting)) else as_outcome(value, f"the handler of {place.node}")
 
     async def _invoke(self, call: Call, *, alone: bool) -> Any:
-        handler = self.registry.get(call.node.handler)
+        kind = call.node.handler
+        handler = self.registry.get(kind)
         assert handler is not None  # checked before the run began
-        if is_async(handler):
+        if kind not in self._awaited:
+            self._awaited[kind] = is_async(handler)
+        if self._awaited[kind]:
             return await handler(call)  # type: ignore[misc]
-        kind, began = call.node.handler, time.monotonic()
+        began = time.monotonic()
         if alone and self.own_loop and self._quick.get(kind):
             value: Any = handler(call)
         else:

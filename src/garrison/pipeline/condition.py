@@ -35,6 +35,8 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
 _ACCELERATOR = re.compile(r"\[\s*\w{1,3}\s*\]\s*(?=\S)|\w{1,2}\)\s*(?=\S)|\w\s+[-–—:]\s+(?=\S)|\w:\s+(?=\S)")
 _STATUS_WORDS = frozenset({"pass", "passed", "success", "succeeded", "ok", "fail", "failed", "failure", "partial",
                            "partial_success", "retry", "skipped"})
+_LABELS = frozenset({"preferred_label", "human.gate.label"})
+"""Keys whose values are labels of edges."""
 _FALSE = frozenset({"", "false", "0", "no", "off"})
 _ABSENT = object()
 
@@ -80,9 +82,9 @@ class Clause:
             if self.status is None:
                 return bool(outcome.preferred_label) and normal_label(outcome.preferred_label) == self.label
             return outcome.status == self.status
-        if self.key == "preferred_label":
-            return normal_label(outcome.preferred_label) == self.label
         found = look_up(self.key, outcome, context)
+        if self.key.removeprefix("context.") in _LABELS:
+            return normal_label(as_text(found)) == self.label
         if type(found) is bool:
             return as_text(found) == self.value.lower()
         if self.number is not None and isinstance(found, (int, float)):

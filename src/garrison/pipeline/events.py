@@ -53,6 +53,8 @@ def _fields(data: Mapping[str, Any]) -> str:
             parts.append(f',{_quote(key)}:{_quote(value)}')
         elif type(value) is int:
             parts.append(f',{_quote(key)}:{value}')
+        elif type(value) is bool:
+            parts.append(f',{_quote(key)}:{"true" if value else "false"}')
         else:
             parts.append(f',{_quote(key)}:{_ENCODE(value)}')
     return "".join(parts)

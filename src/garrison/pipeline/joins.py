@@ -1,14 +1,18 @@
-"""Where the branches of a parallel meet again. Pure.
+"""Which edges of a parallel open its branches, and where these meet again. Pure.
 
-The rule of this room: the graph alone decides. The join is the nearest fan-in that every branch reaches and that no
+The rule of this room: the graph alone decides. An edge that asks for a failure (`outcome=fail`) opens no branch; it is
+where the failure of the parallel itself leads. The join is the nearest fan-in that every branch reaches and that no
 parallel on the way has used up, as brackets match; where there is none, the nearest node that every branch reaches.
 Nearest is the one that the farthest branch reaches first. Ways that lead back through the parallel do not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from garrison.pipeline.condition import All, Any_, Clause, Condition, Tree
+from garrison.pipeline.outcome import FAIL, SUCCESS
 
 MAX_DEPTH = 16
 """Parallels within parallels that are counted; a loop could open them without end."""
@@ -34,9 +38,28 @@ _Look = Callable[[_At], tuple[bool, Iterator[_At]]]
 """Whether the branches could meet here, and where the way goes on."""
 
 
-def find_join(parallel: str, successors: Successors, handlers: Mapping[str, str]) -> Join | None:
-    """The join of `parallel`; None when its branches never meet."""
-    starts = list(dict.fromkeys(target for target in successors[parallel] if target != parallel))
+def opens_branch(condition: Condition | None) -> bool:
+    """Whether an edge with this condition (None: without one) opens a branch of the parallel that it leaves."""
+    return condition is None or not _asks_failure(condition.tree)
+
+
+def _asks_failure(tree: Tree) -> bool:
+    """Whether it holds after a failure alone, as far as its form says."""
+    match tree:
+        case Clause(key="outcome" | "context.outcome", op=op, status=status):
+            return (op, status) in (("=", FAIL), ("!=", SUCCESS))
+        case All(parts=parts):
+            return any(map(_asks_failure, parts))
+        case Any_(parts=parts):
+            return all(map(_asks_failure, parts))
+        case _:
+            return False
+
+
+def find_join(parallel: str, branches: Iterable[str], successors: Successors, handlers: Mapping[str, str],
+              ) -> Join | None:
+    """The join of `parallel`, whose `branches` begin at these nodes; None when they never meet."""
+    starts = list(dict.fromkeys(target for target in branches if target != parallel))
     if not starts:
         return None
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from garrison.errors import GarrisonError, Refused
 from garrison.pipeline.condition import Condition, ConditionSyntax, keys_of, normal_label, parse_condition
 from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, flag, number, one_line, place, seconds, text
-from garrison.pipeline.joins import Join, find_join
+from garrison.pipeline.joins import Join, find_join, opens_branch
 from garrison.pipeline.retry import NO_RETRY, RetryPolicy, policy_of
 from garrison.pipeline.status import imported
 from garrison.pipeline.write import to_dot
@@ -43,6 +43,8 @@ class Route:
     condition: Condition | None = None
     loop_restart: bool = False
     into_conditional: bool = False
+    branch: bool = True
+    """Whether it opens a branch where it leaves a parallel."""
     attrs: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -174,8 +176,9 @@ def _units(graph: Graph, edges: tuple[Route, ...], handlers: Mapping[str, str], 
         try:
             units[node.id] = _unit(graph, node, outgoing[node.id], common)
             if handlers[node.id] == PARALLEL and flow == "walk":
-                found = find_join(node.id, successors, handlers)
-                units[node.id] = _with_fanning(units[node.id], _fanning(node, found, len(outgoing[node.id])))
+                branches = [route.target for route in outgoing[node.id] if route.branch]
+                found = find_join(node.id, branches, successors, handlers)
+                units[node.id] = _with_fanning(units[node.id], _fanning(node, found, len(branches)))
         except TypeConflict:
             raise
         except GarrisonError as error:
@@ -213,7 +216,8 @@ def _route(graph: Graph, index: int, edge: Edge, handlers: Mapping[str, str]) ->
         raise Refused(_line(graph, *place(edge.attrs["condition"]), f"edge {edge}: {error}")) from None
     return Route(index, edge.source, edge.target, normal_label(edge.attrs.get("label", "")),
                  number(edge.attrs, "weight", 0), None if condition.always else condition,
-                 flag(edge.attrs, "loop_restart"), handlers[edge.target] == CONDITIONAL, edge.attrs)
+                 flag(edge.attrs, "loop_restart"), handlers[edge.target] == CONDITIONAL,
+                 condition.always or opens_branch(condition), edge.attrs)
 
 
 def _fanning(node: Node, join: Join | None, branches: int) -> Fanning:

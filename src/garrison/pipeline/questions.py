@@ -158,11 +158,13 @@ def listed(options: Iterable[Option]) -> str:
 
 
 class AutoApprove:
-    """Takes the first option, always; a free text is `approved`."""
+    """Takes the first option, always; a free text is `approved`. It does not mend another's wrong answer."""
 
     def ask(self, question: Question) -> Answer:
-        """The first option's label."""
-        return question.options[0].label if question.options and not question.problem else "approved"
+        """The first option's label; nothing when an answer was refused."""
+        if question.problem:
+            return None
+        return question.options[0].label if question.options else "approved"
 
 
 class Callback:

@@ -202,7 +202,7 @@ def _is_comment(stop: _Stop) -> bool:
 
 def _found(stop: _Stop) -> str:
     """What stands at the stop, short enough for one line."""
-    match = re.compile(r'"[^"\n]{0,30}"?|[\w.]+|\S').match(stop.text, stop.at)
+    match = re.compile(r'"[^"\n]{0,30}"?|[\w.]+|->|\S').match(stop.text, stop.at)
     return "the end of the text" if match is None else match[0][:40]
 
 

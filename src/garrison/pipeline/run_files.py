@@ -52,7 +52,7 @@ class RunFolder:
         try:
             with self.journal.open("rb") as file:
                 return b"\n" in file.read(1 << 20)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def is_running(self) -> bool:

@@ -27,6 +27,9 @@ def handlers_for(graph: Graph, outcomes: Told, labels: Mapping[str, str]) -> dic
         if node not in graph.nodes:
             some = ", ".join([*graph.nodes][:12])
             raise UsageError(f"--outcome names {node!r:.40}, which is no node; the graph has {some}")
+        if (kind := graph.nodes[node].handler) in OWN:
+            raise UsageError(f"--outcome names {node}, a {kind} node, whose outcome follows from others; name a "
+                             "node that does work")
     kinds = {node.handler for node in graph.nodes.values()} - {*OWN}
     known = {kind for kind in kinds if kind in BUILT_IN or kind.startswith("session.") or kind in offered()}
 
@@ -69,5 +72,7 @@ def parse_outcomes(words: Iterable[str]) -> dict[str, tuple[str, int | None]]:
         folded = fold_status(status) if status else None
         if not equals or not node or folded is None or (colon and not (times.isdigit() and int(times) > 0)):
             raise UsageError(f"--outcome {word!r:.60} is not NODE=STATUS[:TIMES], STATUS one of {', '.join(STATUSES)}")
+        if node in found:
+            raise UsageError(f"--outcome names {node} twice; give each node one")
         found[node] = (folded, int(times) if colon else None)
     return found

@@ -2,7 +2,7 @@
 
     sheet    = rule*                                     rule = selector '{' [set (';' set)*] [';'] '}'
     selector = '*' | SHAPE | '.' CLASS | '#' NODE        set  = property ':' value
-    property = llm_model | llm_provider | reasoning_effort
+    property = llm_model | llm_provider | reasoning_effort, or short: model | provider      (= may stand for :)
 
 Comments are `/* */`. The more particular selector wins: `*`, then a shape, then a class, then a node; among equals the
 later rule. A node's own attribute wins over all of them, and what neither says comes from the graph's attribute of the
@@ -20,6 +20,8 @@ from garrison.pipeline.graph import Graph, Node, text
 
 PROPERTIES = ("llm_model", "llm_provider", "reasoning_effort")
 """What a sheet may set."""
+_SHORT = {"model": "llm_model", "provider": "llm_provider"}
+"""How the specification's own checklist calls two of them."""
 
 ANY, SHAPE, CLASS, NODE = range(4)
 """The kinds of selectors, the least particular first."""
@@ -146,11 +148,11 @@ class _Reader:
             raise self.refuse("this rule is never closed; end it with }")
         match = _PROPERTY.match(self.sheet, self.at)
         key = match[0] if match else self.here()
-        if key not in PROPERTIES:
+        if _SHORT.get(key, key) not in PROPERTIES:
             raise self.refuse(f"{key} cannot be set here; use " + ", ".join(PROPERTIES))
         self.at += len(key)
         self.space()
-        if not self.take(":"):
+        if not self.take(":") and not self.take("="):
             raise self.refuse(f"a : is missing after {key}")
         value = _VALUE.match(self.sheet, self.at)
         found = next((group for group in value.groups() if group is not None), "") if value else ""
@@ -158,7 +160,7 @@ class _Reader:
             raise self.refuse(f"{key} has no value")
         self.at = value.end()
         self.space()
-        return key, found
+        return _SHORT.get(key, key), found
 
     def here(self) -> str:
         return repr(self.sheet[self.at:self.at + 20].split("\n")[0]) if not self.ended else "the end"

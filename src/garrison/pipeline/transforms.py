@@ -3,7 +3,7 @@
 The rule of this room: a transform takes a graph and gives a graph; it never changes the one it got, and what it does
 not know it leaves as written. They run in this order:
 
-1. `expand_goal`: `$goal`, `${goal}`, `$graph.KEY` and `$node.KEY` in prompts become what the graph and node say.
+1. `expand_goal`: `$goal`, `${goal}`, `$graph.KEY` and `$node.KEY` in prompts and labels become what graph and node say.
 2. `apply_stylesheet`: llm_model, llm_provider and reasoning_effort come from the model stylesheet, then the graph.
 3. those that are given to `prepare`, in the order given (installed ones: entry points `garrison.transforms`).
 
@@ -25,8 +25,9 @@ Transform = Callable[[Graph], Graph]
 
 ENTRY_POINTS = "garrison.transforms"
 
-EXPANDED = ("prompt",)
-"""The attributes of a node in which variables are expanded; a shell's own variables are the shell's."""
+EXPANDED = ("prompt", "label", "human.prompt")
+"""The attributes of a node in which variables are expanded: what an agent or a person is told. A shell's own variables
+are the shell's."""
 
 _VARIABLE = re.compile(r"\\?\$(?:\{([A-Za-z_][\w.]*)\}|([A-Za-z_]\w*(?:\.\w+)*))", re.ASCII)
 
@@ -46,7 +47,7 @@ def prepare(graph: Graph, transforms: Iterable[Transform] = ()) -> Graph:
 
 
 def expand_goal(graph: Graph) -> Graph:
-    """The graph with the variables of its prompts that are known before it runs."""
+    """The graph with the variables of its prompts and labels that are known before it runs."""
     known = {"goal": text(graph.attrs, "goal", ""), **{f"graph.{key}": value for key, value in graph.attrs.items()}}
     return _each(graph, lambda node: _expanded(node, known))
 

@@ -230,11 +230,11 @@ def open_made(path: Path, flags: int = 0) -> int:
         raise misplaced(path, error) from error
 
 
-def same_file(descriptor: int, path: Path) -> bool:
-    """Whether the open `descriptor` is still the file called `path`."""
+def same_file(descriptor: int, path: Path | str) -> os.stat_result | None:
+    """The status of the open `descriptor` if it is still the file called `path`, else None."""
     try:
-        named = path.stat()
+        named = os.stat(path)  # noqa: PTH116  # light
     except FileNotFoundError:
-        return False
+        return None
     opened = os.fstat(descriptor)
-    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+    return opened if (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino) else None

@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import zlib
+from json.encoder import encode_basestring as _quote
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt
 from garrison.light import dataclass
@@ -57,7 +58,8 @@ def encode_line(entry: Entry) -> bytes:
 
 
 def _line(seq: int, epoch: int, token: str, at: str, kind: str, data: dict[str, Any]) -> bytes:
-    body = _ENCODE({"seq": seq, "epoch": epoch, "token": token, "at": at, "kind": kind, "data": data})
+    head = f'{{"seq":{seq},"epoch":{epoch},"token":{_quote(token)},"at":{_quote(at)},"kind":{_quote(kind)}'
+    body = f'{head},"data":{_ENCODE(data)}}}'
     raw = body.encode(errors="backslashreplace")  # of a lone surrogate that is JSON's own escape
     return raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
 
@@ -138,6 +140,7 @@ class Writer:
     def __init__(self, path: Path, token: str) -> None:
         atomic.make_directory(path.parent)
         self.path, self.token = path, token
+        self._name, self._folder = str(path), path.parent  # a step of a pipeline costs one append
         self._descriptor = atomic.open_made(path, os.O_APPEND)
         try:
             cut_torn_tail(self._descriptor, path)
@@ -155,12 +158,13 @@ class Writer:
 
     def append(self, kind: str, data: dict[str, Any], at: str, *, sync: bool = False) -> Entry:
         """Append one record; with `sync` it is on the disk when this returns. Fenced if the file was replaced."""
-        if not atomic.same_file(self._descriptor, self.path):
+        now = atomic.same_file(self._descriptor, self._name)
+        if now is None:
             raise Fenced(f"journal {self.path} was removed or replaced; stopping without writing")
-        if os.fstat(self._descriptor).st_size != self._end:
+        if now.st_size != self._end:
             raise Fenced(f"journal {self.path} was written by another; stopping without writing")
         entry = Entry(self.seq + 1, self.epoch, self.token, at, kind, data)
-        line = _line(entry.seq, entry.epoch, entry.token, at, kind, store_blobs(self.path.parent, data))
+        line = _line(entry.seq, entry.epoch, entry.token, at, kind, store_blobs(self._folder, data))
         write_line(self._descriptor, line, sync=sync)
         self.seq += 1
         self._end += len(line)

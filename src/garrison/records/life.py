@@ -70,7 +70,7 @@ def last_beat(path: Path) -> tuple[float, float] | None:
 def is_held(path: Path) -> bool:
     """Whether some process holds the life lock at `path`."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # who only looks may look where nobody may write
     except FileNotFoundError:
         return False
     try:

@@ -51,12 +51,13 @@ def fanning(turn: Turn, node: str) -> Fanning:
 def opened(turn: Turn, place: Place, unit: Unit) -> bool:
     """Open the branches of a parallel; False when no edge is followed, so that it is decided at once.
 
-    Every unconditional edge is a branch, and every conditional one that holds after what came before.
+    Every unconditional edge is a branch, and every conditional one that holds after what came before, but for those
+    that ask for a failure: the parallel's own.
     """
     state = turn.state
     last, context = state.branches[place.branch].last, state.contexts[place.branch]
-    routes = [route for route in unit.routes if route.condition is None
-              or route.condition.tree.holds(last, context)]
+    routes = [route for route in unit.routes if route.branch
+              and (route.condition is None or route.condition.tree.holds(last, context))]
     starts: dict[str, Move] = {}
     for route in routes:
         key, number = route.target, 2

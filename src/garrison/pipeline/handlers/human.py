@@ -134,7 +134,7 @@ async def _answer(call: Call, question: Question, deadline: float | None) -> str
             if deadline is not None and time.time() >= deadline:
                 return TIMEOUT
             if _may_suspend(call, deadline):
-                return Waiting(f"{question.node} waits for a person: {question.text}", _how(call, question))
+                return Waiting(_waiting_for(put), _how(call, question))
             await asyncio.sleep(_LOOK if deadline is None else max(0.01, min(_LOOK, deadline - time.time())))
             continue
         if given in (TIMEOUT, SKIPPED) and type(given) is not str:
@@ -145,8 +145,15 @@ async def _answer(call: Call, question: Question, deadline: float | None) -> str
         problem = f"{given!r:.60} is none of the options; answer {listed(question.options)}"
         call.emit("HumanAnswerRefused", answer=str(given), problem=problem)
         if refused >= _PATIENCE:
-            return Waiting(f"{question.node} got no answer that fits: {problem}", _how(call, question))
+            return Waiting(_waiting_for(Question(**{**question.__dict__, "problem": problem})), _how(call, question))
         await asyncio.sleep(0)
+
+
+def _waiting_for(question: Question) -> str:
+    """Why a gate waits: nobody answered, or what was answered does not fit."""
+    if question.problem:
+        return f"{question.node} got no answer that fits: {question.problem}"
+    return f"{question.node} waits for a person: {question.text}"
 
 
 async def _ask(answerer: Any, question: Question, deadline: float | None) -> str | None:

@@ -21,7 +21,7 @@ from garrison.errors import GarrisonError
 from garrison.pipeline.graph import seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import SAID, read_said
-from garrison.pipeline.outcome import FAIL, RETRY, SUCCESS, Outcome
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
 from garrison.supervise.postmortem import ending
 from garrison.system import processes
 from garrison.system.ending import sweep
@@ -30,6 +30,8 @@ from garrison.system.processes import ProcessId
 
 KEPT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
+_NO_COMMAND = (126, 127)
+"""The shell's exit codes for a command that cannot be run or is not there; another attempt does not bring it."""
 _SHELL = 'exec /bin/sh -c "$1" 2>"$2"'
 """Runs the command ($1) with its stderr in a file ($2): stdout alone is the output."""
 
@@ -114,12 +116,13 @@ def _judged(call: Call, result: JobResult, folder: Path) -> Outcome:
     output, said = _output(folder / "output.log"), read_said(folder)
     updates: dict[str, Any] = {"tool.output": output, "tool.exit_code": result.exit_code}
     if result.timed_out:
-        why = f"timed out after {text(call.attrs, 'timeout')}"
+        why = f"timed out after {seconds(call.attrs, 'timeout', 0.0):g} s"
         return Outcome(FAIL, failure_reason=why, failure_class="timeout", context_updates=updates)
     if not result.ok:
         last = tail(folder / "stderr.log", 3) or tail(folder / "output.log", 3)
         how = ending(result.exit_code) or f"exit {result.exit_code}"
-        outcome = Outcome(FAIL, failure_reason=f"{how}: {last}" if last else how, failure_class="exit")
+        kind = DETERMINISTIC if result.exit_code in _NO_COMMAND else "exit"
+        outcome = Outcome(FAIL, failure_reason=f"{how}: {last}" if last else how, failure_class=kind)
     else:
         outcome = Outcome(SUCCESS, notes=output[-200:])
     if said is not None:

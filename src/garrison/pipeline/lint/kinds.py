@@ -175,7 +175,9 @@ def tool_command_required(view: View) -> Iterator[Found]:
     """A tool has something to run."""
     for node in view.graph.nodes.values():
         if view.handler[node.id] == "tool" and not command_of(node):
-            yield Found(f"{node.id} is a tool without a command", 'write tool_command="..."', node)
+            fix = 'write tool_command="..."' if not text(node.attrs, "prompt") else \
+                "write tool_command instead of prompt, or shape=box if an agent is meant"
+            yield Found(f"{node.id} is a tool without a command", fix, node)
 
 
 def prompt_on_llm_nodes(view: View) -> Iterator[Found]:

@@ -10,8 +10,9 @@ from difflib import get_close_matches
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 
+from garrison.pipeline.condition import Condition
 from garrison.pipeline.graph import Graph, Node, TypeConflict, flag, text
-from garrison.pipeline.joins import find_join
+from garrison.pipeline.joins import find_join, opens_branch
 from garrison.pipeline.lint.finding import ERROR, RETRY_TARGETS, WARNING, Found, Rules, View, condition_of
 
 SHOWN = 8
@@ -72,14 +73,21 @@ def parallel_without_join(view: View) -> Iterator[Found]:
         return
     targets = view.graph.successors()
     for node in view.graph.of("parallel"):
-        if targets[node.id] and find_join(node.id, targets, view.handler) is None:
+        branches = _branches(view, node)
+        if targets[node.id] and find_join(node.id, branches, targets, view.handler) is None:
             yield Found(f"the branches of {node.id} never meet again", "lead them all to one node "
                         "(shape=tripleoctagon)", node)
             continue
         wanted = next((text(node.attrs, key) for key in ("join_k", "k", "min_success") if text(node.attrs, key)), None)
-        if text(node.attrs, "join_policy", "").strip().lower() == "k_of_n" and not _within(wanted, targets[node.id]):
-            yield Found(f"{node.id} has join_policy=k_of_n, but not how many of its {len(targets[node.id])} branches "
-                        "must succeed", f"write join_k=1 to {len(targets[node.id])}", node)
+        if text(node.attrs, "join_policy", "").strip().lower() == "k_of_n" and not _within(wanted, branches):
+            yield Found(f"{node.id} has join_policy=k_of_n, but not how many of its {len(branches)} branches "
+                        "must succeed", f"write join_k=1 to {len(branches)}", node)
+
+
+def _branches(view: View, node: Node) -> list[str]:
+    """Where the branches of a parallel begin; an edge whose condition cannot be read counts."""
+    found = [(edge.target, view.conditions.get(condition_of(edge))) for edge in view.outgoing[node.id]]
+    return [target for target, condition in found if not isinstance(condition, Condition) or opens_branch(condition)]
 
 
 def _within(wanted: str | None, branches: Sequence[str]) -> bool:

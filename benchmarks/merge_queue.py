@@ -289,7 +289,7 @@ def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tu
     last: tuple[int, ...] = ()
     runs = seq = 0
     line: list[int] = []
-    seen.green.add((_tree(landed, last), "k"))
+    seen.green[_tree(landed, last), "k"] = None
     while waiting or line:
         if not line:
             count = sizing.size(seen.judged, min(len(waiting), 40), [1.0])

@@ -86,6 +86,13 @@ class Pause:
         return f"the queue is paused: {self.reason}: {self.detail}"
 
 
+def payload_of(entry: Entry, kind: str) -> dict[str, Any]:
+    """What an outcome of that type tells of the entry."""
+    return {"node_id": entry.node, "entry": entry.id, "attempt": entry.attempt, "branch": entry.branch,
+            "target": entry.target, "oid": entry.oid, "commit": entry.commit, "status": entry.status,
+            "files": list(entry.files), "log": entry.log, "error": entry.reason if kind.endswith("FAILED") else None}
+
+
 @dataclass(frozen=True)
 class Outcome:
     """A fact to signal: `seq` and `at` are its journal record's, so that a second telling is the same file."""

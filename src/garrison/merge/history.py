@@ -64,7 +64,7 @@ class Landing:
 
 def read_history(path: Path) -> list[Landing]:
     """The landings of the journal at `path`, the eldest first."""
-    return landings(journal.read_all(path))
+    return landings(journal.read_whole(path))
 
 
 def landings(records: Iterable[Record]) -> list[Landing]:
@@ -94,7 +94,7 @@ class _Told:
         """Fold one record."""
         self.state.apply(record)
         data = record.data
-        if record.kind == "config" and self.state.config:
+        if record.kind in ("config", "snapshot") and self.state.config:
             self._gates[self.state.config.command_key] = self.state.config.gate or ""
         elif record.kind == "landing":
             self._together = len(data.get("entries", ())) or 1

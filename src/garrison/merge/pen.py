@@ -49,6 +49,12 @@ class Pen:
         with self.queue.locked():
             self.queue.append(kind, data, epoch=self.epoch, sync=sync)
 
+    def compact(self) -> None:
+        """Replace the journal by a snapshot of what it says; Fenced as `state`."""
+        with self.queue.locked():
+            self.state()
+            self.queue.compact()
+
     def move(self, entries: Sequence[str], status: str, reason: str, *, sync: bool = False, **data: Any) -> None:
         """Append one `state` record that moves all these entries."""
         self.append("state", {"entry": entries[0], "entries": list(entries), "status": status, "reason": reason,

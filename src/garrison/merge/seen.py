@@ -36,7 +36,8 @@ class OfOneKey:
 class Seen:
     """Folded from verdicts; `judged` says of each entry that landed or was rejected whether it was rejected."""
 
-    green: set[tuple[str, str]] = field(default_factory=set)
+    green: dict[tuple[str, str], None] = field(default_factory=dict)
+    """(tree, key) pairs that passed, the first seen first."""
     red: dict[str, dict[str, tuple[Red, ...]]] = field(default_factory=dict)
     """Key → tree → runs that were not green, oldest first."""
     base: Base | None = None
@@ -56,7 +57,7 @@ class Seen:
         if result == "green":
             if tree in reds:
                 self._wavered = self._verdicts
-            self.green.add((tree, key))
+            self.green[tree, key] = None
             return True
         if result == "lost":
             self._lost[tree, key] = self._lost.get((tree, key), 0) + 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 from functools import cached_property
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
-from garrison.system import disk
+from garrison.system import disk, processes
 from garrison.system.git.call import CONTENTION, EMAIL, NAME, Call, GitError, attempts, pair, split
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Commit(NamedTuple):
 
 
 _OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_SCRATCH = re.compile(r"(?:objects|ref)-(\d+)-")
+"""What is made in `scratch`, and the process that made it."""
 _MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
 
 
@@ -88,12 +91,28 @@ class History(Call):
         """Whether this repository keeps refs in files."""
         return not (self.common / "reftable").exists()
 
+    @property
+    def scratch(self) -> Path:
+        """Where what is not yet, or never, part of the repository is written; its own file system's renames serve."""
+        return self.common / "garrison"
+
+    def clear_scratch(self) -> None:
+        """Remove what killed processes left there."""
+        for left in self.scratch.glob("*"):
+            owner = _SCRATCH.match(left.name)
+            if owner is None or processes.probe(int(owner[1])) is not None:
+                continue
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
     def make_ref(self, ref: str, oid: str) -> bool:
         """Set a ref that nobody else writes, `oid` being a commit that is there; False if git refused.
 
         A file, renamed into place. Not git's `<ref>.lock`: a death over it would keep the ref locked for ever.
         """
-        path, fresh = self.common / ref, self.common / "garrison" / f"ref-{os.getpid()}-{threading.get_ident()}"
+        path, fresh = self.common / ref, self.scratch / f"ref-{os.getpid()}-{threading.get_ident()}"
         if not self._has_files:
             return self.update_ref(ref, oid)
         try:
@@ -227,7 +246,8 @@ class History(Call):
 
         What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
         """
-        with TemporaryDirectory(prefix="garrison-objects-") as folder:
+        self.scratch.mkdir(exist_ok=True)
+        with TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch) as folder:
             extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
             text = "".join(f"{ours} {one}\n" for one in theirs)
             answer = self.run(*_MERGE, "--stdin", check=False, text=text, extra=extra)

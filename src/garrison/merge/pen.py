@@ -65,4 +65,4 @@ class Pen:
         refs = {pin(entry.id, "candidate") for entry in entries if entry.final}
         refs |= {pin(entry.id, "head") for entry in entries if entry.status == "landed"}
         with suppress(GarrisonError):  # only room in the repository is at stake; `recover` tries again
-            self.git.delete_refs(sorted(refs))
+            self.git.drop_refs(sorted(refs))

@@ -155,7 +155,7 @@ def _publish(queue: MergeQueue, oid: str) -> None:
     tree = git_.merge_tree(tip, oid).tree
     assert tree
     commit = git_.commit_tree(tree, [tip, oid], "Merge\n", date=1_700_000_000)
-    assert git_.update_ref(pin("benchmark", "candidate"), commit)
+    assert git_.make_ref(pin("benchmark", "candidate"), commit)
     assert git_.update_ref("refs/heads/main", commit, tip, hooks=True)
 
 

@@ -185,6 +185,16 @@ _STEPS: dict[str, Callable[[Entry, dict[str, Any]], Entry]] = {
 }
 """Records that move one entry: (entry, data) → entry after it."""
 
+def moves(kind: str) -> bool:
+    """Whether records of that kind move the entries that they name."""
+    return kind in _STEPS
+
+
+def stepped(entry: Entry, kind: str, data: dict[str, Any]) -> Entry:
+    """An entry after a record of that kind, whatever the lifecycle says: for whoever mends a journal with gaps."""
+    return _STEPS[kind](entry, data)
+
+
 _OUTCOMES = {"landed": ("MERGE_COMPLETE",), "conflict": ("MERGE_FAILED",), "cancelled": ("MERGE_FAILED",),
              "rejected": ("VALIDATION_FAILED", "MERGE_FAILED")}
 

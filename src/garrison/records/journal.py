@@ -139,15 +139,6 @@ def _number(part: Path, path: Path) -> str:
     return part.stem.removeprefix(f"{path.stem}-")
 
 
-def read_whole(path: Path) -> list[Entry]:
-    """Every record there ever was, what was put aside first; a snapshot only for what is there no more."""
-    found: list[Entry] = []
-    for part in [*parts(path), path]:
-        last = found[-1].seq if found else 0
-        found += [entry for entry in read_all(part) if entry.seq > last]
-    return found
-
-
 class Writer:
     """The one writer of a run, layer, workflow or session journal. The caller holds the lock that makes it the one.
 

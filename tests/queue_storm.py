@@ -235,6 +235,7 @@ class Storm:
             self.remote += world.upstream is not None
             self._over(world, min(kills, self.kills + self.each))
             self._peace(world)
+            print(f"{self.kills} killed over {self.worlds} repositories, {len(self.wrong)} findings", file=sys.stderr)
             if not self.wrong:
                 shutil.rmtree(world.root, ignore_errors=True)
 

@@ -87,6 +87,15 @@ def test_what_failed_is_retried_and_a_conflict_is_told_before_it_happens(world):
     assert [one["against"] for one in told("conflicts", "--json")["conflicts"]] == ["main"]
     assert told("cancel", "b")["entry"]["id"] == again["id"]
     assert "no conflicts among 0 waiting" in call("conflicts").stderr
+
+
+def test_who_has_nothing_in_common_is_named_once(world):
+    world.branch("strange", {"strange.txt": "x\n"}, start="")
+    for name in ("strange", "one", "two"):
+        call("enqueue", name, name)
+    pairs = told("conflicts", "--json")["conflicts"]
+    assert [(one["entry"].split("-")[0], one["against"]) for one in pairs if not one["files"]] == [("strange", "main")]
+    assert "no commit in common" in pairs[0]["reason"]
     check(world)
 
 

@@ -53,6 +53,10 @@ class Change(NamedTuple):
     status: str
 
 
+_UNRELATED = "unrelated histories"
+_STRANGERS = MergeResult(None, [], "the branch and the target have no commit in common")
+
+
 def _plain(text: str) -> str:
     """What git takes for a name or an address."""
     return re.sub(r"[<>\n\0]", "", text)
@@ -134,8 +138,8 @@ class Objects(Call):
     def merge_tree(self, ours: str, theirs: str) -> MergeResult:
         """Merge two commits without a checkout."""
         answer = self.run(*_MERGE, ours, theirs, check=False, durable=True)
-        if answer.code > 1 and "unrelated histories" in answer.err:
-            return MergeResult(None, [], "the branch and the target have no commit in common")
+        if answer.code > 1 and _UNRELATED in answer.err:
+            return _STRANGERS
         if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
         tree, *conflicts = split(answer.out)
@@ -155,7 +159,8 @@ class Objects(Call):
         if len(found) == len(theirs):
             return found
         if len(theirs) < 2:
-            return [MergeResult(None, [], "cannot be merged")] * len(theirs)
+            strange = MergeResult(None, [], "cannot be merged")
+            return [_STRANGERS if _UNRELATED in answer.err else strange] * len(theirs)
         half = len(theirs) // 2  # one of them ended git
         return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
 

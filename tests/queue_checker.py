@@ -319,7 +319,8 @@ class _Judge:
             return
         done = subprocess.run(["git", "merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, oid],
                               cwd=self.case.repo, capture_output=True, check=False)
-        really = {part for part in done.stdout.decode(errors="replace").split("\0")[1:] if part}
+        really = {part.removesuffix(f"~{oid}").removesuffix(f"~{base}")
+                  for part in done.stdout.decode(errors="replace").split("\0")[1:] if part}
         if done.returncode == 0:
             yield f"told: {name} is said to conflict with {base} and merges cleanly"
         elif done.returncode == 1 and not really <= files:

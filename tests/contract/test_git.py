@@ -115,8 +115,15 @@ def test_merge_tree_merges_without_a_checkout_or_names_the_conflicts(repo, ours)
     assert git(repo, "ls-tree", "--name-only", merged.tree).splitlines() == [".gitignore", "a.txt", "b c.txt", "c.txt"]
     other = commit(repo, "b c.txt", "other\n")
     assert ours.merge_tree(other, theirs)[:2] == (None, ["b c.txt"])
+    git(repo, "rm", "-q", "b c.txt")
+    (repo / "b c.txt").mkdir()
+    folder = commit(repo, "b c.txt/inside", "x\n")
+    for found in (ours.merge_tree(folder, theirs), *ours.merge_trees(folder, [theirs])):
+        assert found.conflicts == ["b c.txt"]
     git(repo, "checkout", "-q", "--orphan", "alone")
-    assert "no commit in common" in ours.merge_tree(commit(repo, "x", "x"), theirs).reason
+    strange = commit(repo, "x", "x")
+    for found in (ours.merge_tree(strange, theirs), *ours.merge_trees(strange, [theirs])):
+        assert "no commit in common" in found.reason
     with pytest.raises(GitError):
         ours.merge_tree("0" * 39 + "1", theirs)
 

@@ -53,6 +53,7 @@ class Change(NamedTuple):
     status: str
 
 
+_ASIDE = re.compile(r"~([0-9a-f]{40}|[0-9a-f]{64})\Z")
 _UNRELATED = "unrelated histories"
 _STRANGERS = MergeResult(None, [], "the branch and the target have no commit in common")
 
@@ -63,8 +64,11 @@ def _plain(text: str) -> str:
 
 
 def in_conflict(paths: Sequence[str]) -> MergeResult:
-    """The result of a merge that leaves these paths in conflict."""
-    names = sorted(set(paths))
+    """The result of a merge that leaves these paths in conflict.
+
+    A file where the other side has a directory is named as it was, not with the commit that git appends.
+    """
+    names = sorted({_ASIDE.sub("", path) for path in paths})
     return MergeResult(None, names, "conflict in " + ", ".join(names))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from garrison.light import dataclass
 
 if TYPE_CHECKING:
     from garrison.merge.entry import Entry

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 
-SNAPSHOT_EVERY = 2000
+SNAPSHOT_EVERY = 1000
 """Records of the journal between two snapshots: every command of a queue reads what came after the last one."""
 LEFT_SECONDS = 60.0
 """A file that is still to get its name, and was not touched for so long, is of a writer that was killed."""

@@ -7,8 +7,7 @@ anybody by itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from garrison.light import dataclass, field
 from garrison.merge.batch import Base, Known, Red
 from garrison.merge.classes import BROKEN, MAX_LOST
 from garrison.merge.sizing import WINDOW

@@ -155,7 +155,7 @@ def _publish(queue: MergeQueue, oid: str) -> None:
     tree = git_.merge_tree(tip, oid).tree
     assert tree
     commit = git_.commit_tree(tree, [tip, oid], "Merge\n", date=1_700_000_000)
-    assert git_.update_ref(pin("benchmark", "candidate"), commit)
+    assert git_.make_ref(pin("benchmark", "candidate"), commit)
     assert git_.update_ref("refs/heads/main", commit, tip, hooks=True)
 
 
@@ -218,10 +218,11 @@ def _must(landed: bool) -> None:
 
 
 def drain(root: Path, entries: int, seconds: float, rates: tuple[float, ...], rounds: int, table: Table) -> None:
-    """All entries waiting at the start; which are bad is drawn once for both."""
+    """All entries waiting at the start; which are bad is drawn once for all. With the most bad ones also by a gate that
+    says it keeps one core busy, so that prefixes are tested beside the whole where others are idle."""
     goals = {0.0: ">= 5", 0.01: ">= 5", 0.05: ">= 2.5", 0.2: ">= 1.1"}
     for rate in rates:
-        mine = theirs = 0.0
+        mine = theirs = beside = 0.0
         bad_ones = 0
         for number in range(rounds):
             dice = random.Random(f"{rate} {number}")
@@ -231,20 +232,26 @@ def drain(root: Path, entries: int, seconds: float, rates: tuple[float, ...], ro
             folder = root / f"{rate}-{number}"
             mine += _drained(folder / "ours", names, bad, seconds)
             theirs += _looped(folder / "loop", names, bad, seconds)
+            if rate == max(rates):
+                beside += _drained(folder / "beside", names, bad, seconds, gate_cores=1)
         ratio = theirs / mine
         table.add("drain", f"{entries} entries, gate {seconds:g} s, {rate:.0%} bad ({bad_ones} of {entries * rounds})",
                   f"{mine / rounds:8.1f} s, the loop {theirs / rounds:.1f} s: {ratio:.2f} x (goal {goals[rate]} x)",
                   rate=rate, bad=bad_ones, seconds=mine / rounds, loop_seconds=theirs / rounds, ratio=ratio)
+        if beside:
+            table.add("drain", f"the same with `--gate-cores 1` on {os.cpu_count()} cores",
+                      f"{beside / rounds:8.1f} s: {theirs / beside:.2f} x", rate=rate, seconds=beside / rounds,
+                      ratio=theirs / beside)
 
 
 def _gate(seconds: float) -> str:
     return f"sleep {seconds}; ! ls | grep -q '^bad-'"
 
 
-def _drained(root: Path, names: list[str], bad: list[str], seconds: float) -> float:
+def _drained(root: Path, names: list[str], bad: list[str], seconds: float, **config: Any) -> float:
     repo = repository(root / "r", 100)
     branches(repo, names, bad)
-    ours = Ours(root, repo, _gate(seconds))
+    ours = Ours(root, repo, _gate(seconds), **config)
     for name in names:
         ours.queue.enqueue("r", name, 1, name)
     processor = ours.processor()
@@ -289,7 +296,7 @@ def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tu
     last: tuple[int, ...] = ()
     runs = seq = 0
     line: list[int] = []
-    seen.green.add((_tree(landed, last), "k"))
+    seen.green[_tree(landed, last), "k"] = None
     while waiting or line:
         if not line:
             count = sizing.size(seen.judged, min(len(waiting), 40), [1.0])
@@ -478,8 +485,8 @@ def options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="the figures of the merge queue, garrison beside its peers")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"which: {','.join(ROWS)} (all)")
-    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: about two minutes")
-    parser.add_argument("--rounds", type=int, help="drains a rate (3; quick 1)")
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds: a minute, else about seven")
+    parser.add_argument("--rounds", type=int, default=1, help="drains a rate (1)")
     parser.add_argument("--no-peers", action="store_true", help="without agcoord")
     parser.add_argument("--no-fetch", action="store_true", help="agcoord only if it is on the PATH")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
@@ -500,13 +507,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="garrison-bench-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         if "candidate" in rows:
-            candidate(root / "c", 20 if quick else 200, (5000,) if quick else (5000, 50_000), table)
+            candidate(root / "c", 20 if quick else 100, (5000,) if quick else (5000, 50_000), table)
         if "landing" in rows:
             peer = None if chosen.no_peers else lambda: Agcoord(root, fetch=not chosen.no_fetch)
             landing(root / "l", 10 if quick else 40, peer, table)
         if "drain" in rows:
-            size, seconds, rates = (12, 0.4, (0.0, 0.2)) if quick else (40, 1.0, (0.0, 0.01, 0.05, 0.2))
-            drain(root / "d", size, seconds, rates, chosen.rounds or (1 if quick else 3), table)
+            size, seconds, rates = (12, 0.4, (0.0, 0.2)) if quick else (40, 1.0, (0.01, 0.05, 0.2))
+            drain(root / "d", size, seconds, rates, chosen.rounds, table)
         if "flaky" in rows:
             flaky(3000 if quick else 100_000, 0.05, table)
         if "enqueue" in rows:

@@ -99,7 +99,7 @@ class _Judge:
         self.records, self.wrong = read_journal(self.folder / "journal.jsonl")
         self.status, wrong = fold(self.records)
         self.wrong += wrong
-        self.enq = {name: record.data for record in self.records if record.kind == "enq" for name in record.names}
+        self.enq = self._enqueued()
         self.tip = git(self.at, "rev-parse", self.ref)
         self.values = self._values()
         self.chain = self._chain()
@@ -111,6 +111,14 @@ class _Judge:
                       self._pins, self._objects, self._left, self._checkouts):
             self.wrong += check()
         return list(dict.fromkeys(self.wrong))
+
+    def _enqueued(self) -> dict[str, Mapping[str, Any]]:
+        """What each entry was enqueued as, with what was asked for it afterwards."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for record in self.records:
+            if record.kind in ("enq", "amend"):
+                found |= {name: {**found.get(name, {}), **record.data} for name in record.names}
+        return found
 
     def _values(self) -> list[str]:
         """Every value that the target took after `start`, oldest first, by its reflog; else by its history."""
@@ -311,7 +319,8 @@ class _Judge:
             return
         done = subprocess.run(["git", "merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", base, oid],
                               cwd=self.case.repo, capture_output=True, check=False)
-        really = {part for part in done.stdout.decode(errors="replace").split("\0")[1:] if part}
+        really = {part.removesuffix(f"~{oid}").removesuffix(f"~{base}")
+                  for part in done.stdout.decode(errors="replace").split("\0")[1:] if part}
         if done.returncode == 0:
             yield f"told: {name} is said to conflict with {base} and merges cleanly"
         elif done.returncode == 1 and not really <= files:

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.errors import Fenced, GarrisonError, LockLost
 from garrison.merge import failpoint, sizing
+from garrison.merge import processor as merge_processor
 from garrison.merge.asked import Wishes
 from garrison.merge.config import Config
 from garrison.merge.processor import MergeProcessor, Wait
@@ -86,6 +87,7 @@ class World:
         self.together = dice.random() < 0.7
         """Whether its short gates are worth batches."""
         sizing.SHORT_TEST = -1.0 if self.together else 99.0
+        merge_processor.SNAPSHOT_EVERY = dice.choice((10, 40, 2000))
         cores = len(os.sched_getaffinity(0)) if dice.random() < 0.5 else 1
         if not self.open:
             git(self.repo, "checkout", "-q", "-b", "work")
@@ -233,6 +235,7 @@ class Storm:
             self.remote += world.upstream is not None
             self._over(world, min(kills, self.kills + self.each))
             self._peace(world)
+            print(f"{self.kills} killed over {self.worlds} repositories, {len(self.wrong)} findings", file=sys.stderr)
             if not self.wrong:
                 shutil.rmtree(world.root, ignore_errors=True)
 

@@ -11,6 +11,7 @@ import pytest
 
 from garrison.errors import Refused
 from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
+from garrison.system.git.objects import Ident
 
 
 def git(path, *arguments):
@@ -114,8 +115,15 @@ def test_merge_tree_merges_without_a_checkout_or_names_the_conflicts(repo, ours)
     assert git(repo, "ls-tree", "--name-only", merged.tree).splitlines() == [".gitignore", "a.txt", "b c.txt", "c.txt"]
     other = commit(repo, "b c.txt", "other\n")
     assert ours.merge_tree(other, theirs)[:2] == (None, ["b c.txt"])
+    git(repo, "rm", "-q", "b c.txt")
+    (repo / "b c.txt").mkdir()
+    folder = commit(repo, "b c.txt/inside", "x\n")
+    for found in (ours.merge_tree(folder, theirs), *ours.merge_trees(folder, [theirs])):
+        assert found.conflicts == ["b c.txt"]
     git(repo, "checkout", "-q", "--orphan", "alone")
-    assert "no commit in common" in ours.merge_tree(commit(repo, "x", "x"), theirs).reason
+    strange = commit(repo, "x", "x")
+    for found in (ours.merge_tree(strange, theirs), *ours.merge_trees(strange, [theirs])):
+        assert "no commit in common" in found.reason
     with pytest.raises(GitError):
         ours.merge_tree("0" * 39 + "1", theirs)
 
@@ -127,6 +135,52 @@ def test_commit_tree_depends_on_its_arguments_only(repo, ours):
     assert len(made) == 1
     told = git(repo, "show", "-s", "--format=%an|%ae|%cn|%at|%ct|%(trailers:key=Key,valueonly,separator=)", made.pop())
     assert told == "garrison|garrison@localhost|garrison|1700000000|1700000000|ö"
+
+
+@pytest.mark.parametrize("format", ["sha1", "sha256"])
+def test_a_commit_is_written_as_git_itself_would(tmp_path, format):
+    repo = tmp_path / "repo"
+    subprocess.run(["git", "init", "-q", "-b", "main", f"--object-format={format}", str(repo)], check=True)
+    ours = Git(repo)
+    tree = ours.run("write-tree").out.strip()
+    who = Ident("Zoë 'Q' Jr", "z+q@x.example", "1600000000 -0330")
+    stamps = {"GIT_AUTHOR_NAME": who.name, "GIT_AUTHOR_EMAIL": who.email, "GIT_AUTHOR_DATE": f"@{who.date}",
+              "GIT_COMMITTER_NAME": "garrison", "GIT_COMMITTER_EMAIL": "garrison@localhost",
+              "GIT_COMMITTER_DATE": "@1700000000 +0000"}
+    parents: list[str] = []
+    for message in ("first\n", "Ünï\n\nmore\n\nKey: value\n"):
+        made = ours.commit_tree(tree, parents, message, date=1_700_000_000, author=who)
+        links = [word for parent in parents for word in ("-p", parent)]
+        assert made == ours.run("commit-tree", tree, *links, "-F", "-", text=message, extra=stamps).out.strip()
+        assert made == ours.commit_tree(tree, [*parents, *parents], message, date=1_700_000_000, author=who)
+        assert ours.tree_of(made) == tree
+        parents = [made]
+    odd = ours.commit_tree(tree, parents, "by nobody\n", date=1, author=Ident("<>", "a>b<c", "1 +0000"))
+    assert ours.run("log", "-1", "--format=%an|%ae", odd).out.strip() == "unknown|abc"
+    ours.run("fsck", "--strict", "--no-dangling")
+    assert not list((repo / ".git/objects").glob("*/tmp_obj_*"))
+
+
+def test_a_commit_for_which_there_is_no_room_is_told_in_gits_words(repo, ours):
+    tree = ours.tree_of("HEAD")
+    objects = repo / ".git/objects"
+    for name in [f"{number:02x}" for number in range(256)]:  # a file in the way of each directory
+        if not (objects / name).exists():
+            (objects / name).touch()
+    with pytest.raises(GitError, match="hash-object"):
+        for number in range(20):
+            ours.commit_tree(tree, [], f"{number}\n", date=1)
+
+
+def test_refs_of_our_own_are_dropped_packed_or_not(repo, ours):
+    tip = ours.branch_tip("main")
+    for name in ("a/head", "a/candidate", "b/head"):
+        assert ours.make_ref(f"refs/garrison/mq/{name}", tip)
+    git(repo, "pack-refs", "--all")
+    assert ours.make_ref("refs/garrison/mq/c/head", tip)
+    ours.drop_refs(["refs/garrison/mq/a/head", "refs/garrison/mq/c/head", "refs/garrison/mq/none/head"])
+    assert list(ours.refs("refs/garrison/mq/")) == ["refs/garrison/mq/a/candidate", "refs/garrison/mq/b/head"]
+    assert not (repo / ".git/refs/garrison/mq/c").exists()
 
 
 def test_worktrees_are_added_kept_found_again_and_removed(repo, ours, tmp_path):

@@ -109,6 +109,16 @@ def test_drain_works_all_and_another_gate_is_refused(world):
     assert result.exit_code == 1
     assert [json.loads(part + "}")["success"] for part in result.stdout.split("\n}") if part.strip()] == [
         True, False, True]
+    assert result.stderr.endswith("garrison: the gate failed with exit code 1\n")
+
+
+def test_a_drain_names_all_that_did_not_land(world):
+    for name in ("bad", "worse"):
+        world.branch(name, {name: "x\n", "bad": f"{name}\n"})
+        enqueue(name, name)
+    ids = [entry.id for entry in world.queue.entries()]
+    result = call("process", "--drain")
+    assert result.stderr.endswith(f"garrison: 2 entries did not land: {', '.join(ids)}\n")
 
 
 def test_errors_are_one_line_and_usage_is_2(world):

@@ -9,7 +9,6 @@ from merge_support import World, check, git
 from test_merge_cli import call
 
 from garrison.cli.merge_queue_hand import process
-from garrison.errors import RecordCorrupt
 from garrison.merge import asked, mending
 from garrison.merge.queue import PINS
 
@@ -87,6 +86,15 @@ def test_what_failed_is_retried_and_a_conflict_is_told_before_it_happens(world):
     assert [one["against"] for one in told("conflicts", "--json")["conflicts"]] == ["main"]
     assert told("cancel", "b")["entry"]["id"] == again["id"]
     assert "no conflicts among 0 waiting" in call("conflicts").stderr
+
+
+def test_who_has_nothing_in_common_is_named_once(world):
+    world.branch("strange", {"strange.txt": "x\n"}, start="")
+    for name in ("strange", "one", "two"):
+        call("enqueue", name, name)
+    pairs = told("conflicts", "--json")["conflicts"]
+    assert [(one["entry"].split("-")[0], one["against"]) for one in pairs if not one["files"]] == [("strange", "main")]
+    assert "no commit in common" in pairs[0]["reason"]
     check(world)
 
 
@@ -176,6 +184,11 @@ def test_doctor_mends_what_a_crash_left_and_says_so(world):
     (world.repo / ".git/refs/heads/main.lock").unlink()
     whole = world.queue.path.read_bytes()
     world.queue.path.write_bytes(whole.replace(b'"seq":2,', b'"seq":3,', 1))
-    assert "damaged" in refused("doctor")
-    with pytest.raises(RecordCorrupt):
-        mending.mend(type(world.queue)(world.home, world.repo), world.trees)
+    listed = call("list")
+    assert (listed.exit_code, listed.stdout) == (1, "")
+    assert "damaged" in listed.stderr
+    assert "`garrison merge-queue doctor`" in listed.stderr
+    done = call("doctor")
+    assert done.exit_code == 1
+    assert "rebuilt the journal of main" in done.stdout
+    assert "nothing is wrong" in call("doctor").stderr

@@ -69,17 +69,68 @@ def test_it_goes_with_the_last_branch_and_comes_back_by_the_doctor(world):
     assert mending.mend(world.queue, world.trees) == []
 
 
-def test_the_users_own_hooks_are_left_alone(tmp_path):
+def own_hook(folder, name, log, code=0):
+    """A hook of the user's, which notes what it was told."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = f'#!/bin/sh\necho "{name} $*" >> {log}\ncat >> {log}\nexit {code}\n'
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+    return text
+
+
+@pytest.mark.parametrize("path", ["", ".husky", "elsewhere"])
+def test_the_users_own_hooks_go_on_as_before(tmp_path, path):
+    """In the repository's hooks, in a directory of the checkout, in one of the user's own configuration."""
+    world, log = World(tmp_path), tmp_path / "log"
+    folder = world.repo / path if path == ".husky" else tmp_path / path if path else world.repo / ".git/hooks"
+    text = own_hook(folder, "reference-transaction", log)
+    own_hook(folder, "pre-commit", log)
+    said = {"": None, ".husky": ".husky", "elsewhere": str(folder)}[path]
+    if said:
+        git(world.repo, "config", "core.hooksPath", said)
+    world.branch("one", {"one.txt": "x\n"})
+    there = sorted(folder.iterdir())
+    asked.reconfigure(world.queue, guard=True)
+    log.unlink()
+    assert refused(world, "commit", "-q", "--allow-empty", "-m", "x")
+    assert "pre-commit" in log.read_text()
+    git(world.repo, "branch", "another")
+    zero = "0" * 40
+    assert f"reference-transaction committed\n{zero} {world.start} refs/heads/another\n" in log.read_text()
+    world.enqueue("one")
+    world.drain()
+    assert world.entry("one").status == "landed"
+    assert f"{world.start} {world.tip()} refs/heads/main" in log.read_text()
+    own_hook(folder, "reference-transaction", log, code=1)  # what it says counts still, unless it is in ours' place
+    assert path == "" or "hook" in git_refuses(world, "branch", "third")
+    own_hook(folder, "reference-transaction", log)
+    asked.reconfigure(world.queue, guard=True)
+    asked.reconfigure(world.queue, guard=False)
+    assert (folder / "reference-transaction").read_text() == text
+    assert git(world.repo, "config", "--get", "core.hooksPath", check=False) == (said or "")
+    assert sorted(folder.iterdir()) == there
+    assert not (world.repo / ".git/garrison/hooks").exists()
+    assert git(world.repo, "status", "--porcelain") == ("?? .husky/" if path == ".husky" else "")
+
+
+def git_refuses(world, *arguments):
+    """What git says against it."""
+    done = subprocess.run(["git", *arguments], cwd=world.repo, capture_output=True, text=True, check=False)
+    return done.stderr if done.returncode else ""
+
+
+def test_a_guard_that_was_half_put_up_can_be_taken_down(world):
+    world.queue.append("config", {**world.queue.state.config.record(), "guard": False})
+    asked.reconfigure(world.queue, guard=False)
+    assert not refused(world, "commit", "-q", "--allow-empty", "-m", "x")
+
+
+def test_hooks_of_one_worktree_alone_leave_no_room_for_the_guard(tmp_path):
     world = World(tmp_path)
-    hook = world.repo / ".git/hooks/reference-transaction"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text("#!/bin/sh\nexit 0\n")
-    with pytest.raises(Refused, match="a hook of your own"):
-        asked.reconfigure(world.queue, guard=True)
-    assert hook.read_text() == "#!/bin/sh\nexit 0\n"
-    hook.unlink()
-    git(world.repo, "config", "core.hooksPath", ".husky")
-    with pytest.raises(Refused, match=r"core.hooksPath is \.husky"):
+    git(world.repo, "config", "extensions.worktreeConfig", "true")
+    git(world.repo, "config", "--worktree", "core.hooksPath", "mine")
+    with pytest.raises(Refused, match="for this worktree alone"):
         asked.reconfigure(world.queue, guard=True)
     assert not world.queue.state.config.guard
-    assert not (world.repo / ".husky").exists()
+    assert git(world.repo, "config", "--get", "core.hooksPath") == "mine"
+    assert git(world.repo, "config", "--local", "--get", "core.hooksPath", check=False) == ""

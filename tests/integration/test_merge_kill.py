@@ -10,11 +10,18 @@ import pytest
 from merge_support import World, check, drive, git
 
 from garrison.merge import failpoint, sizing
+from garrison.merge import processor as merge_processor
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 
 FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(autouse=True)
+def often_compacted(monkeypatch):
+    """So that its journal is put aside while a handful of entries is worked."""
+    monkeypatch.setattr(merge_processor, "SNAPSHOT_EVERY", 5)
 
 
 def _process(world: World, point: str) -> None:

@@ -58,7 +58,7 @@ def test_everything_but_green_is_refused_with_the_logs_tail(world, gate, setup, 
         run(world, gate, setup, timeout=0.3 if "sleep" in f"{gate} {setup}" else 30)
     assert word in f"{told.value}\n{told.value.tail}"
     assert "\n" not in str(told.value)
-    assert world.queue.state.green == set()
+    assert world.queue.state.green == {}
 
 
 def test_a_pause_is_lifted(tmp_path):

@@ -333,3 +333,12 @@ def test_what_was_compacted_is_read_too(forgery):
     assert forgery.findings() == []
     path.with_name("journal-20.jsonl").unlink()
     assert any(line.startswith("journal:") for line in forgery.findings())
+
+
+def test_what_was_asked_for_afterwards_counts(forgery):
+    data = forgery.find("enq", "two")
+    data["oid"] = forgery.commits["old"]
+    assert any("is not a merge of what two enqueued" in line for line in forgery.findings())
+    at = next(number for number, line in enumerate(forgery.lines) if line["data"] is data)
+    forgery.lines.insert(at + 1, {"kind": "amend", "data": {"entry": "two", "strategy": "rebase"}, "epoch": 1})
+    assert not any("is not a merge of what two enqueued" in line for line in forgery.findings())

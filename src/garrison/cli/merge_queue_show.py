@@ -11,6 +11,7 @@ from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option
 from garrison.cli.merge_queue_where import named, repo_option, target_option, the_queue
 from garrison.cli.output import aligned, say, show_json, show_table
+from garrison.errors import Refused
 from garrison.merge.queue import queues_of, target_of
 from garrison.settings import find_home
 from garrison.system.git import Git
@@ -35,16 +36,21 @@ _SHOWN = 20
               help="Only this repository's queues.")
 @home_option
 def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None:
-    """Show entries: of one repository, or of all queues of the home."""
-    followers = queues_of(find_home(home), say)
+    """Show entries: of one repository, or of all queues of the home. Exit code 1 if one cannot be read."""
+    damaged: list[str] = []
+    followers = queues_of(find_home(home), damaged.append)
     if repo_root:
         key = Git(Path(repo_root)).key
         followers = [one for one in followers if one.folder.parent.name == key]
     if as_json:
         show_json(listing(followers))
-        return
-    for line in _lines(followers):
-        click.echo(line)
+    else:
+        for line in _lines(followers) if followers or not damaged else ():
+            click.echo(line)
+    for line in damaged[1:]:
+        say(line)
+    if damaged:
+        raise Refused(f"{damaged[0]} (a queue: `garrison merge-queue doctor` in its repository)")
 
 
 def listing(followers: list[Follower]) -> dict[str, Any]:

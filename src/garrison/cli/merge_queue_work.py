@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from garrison.cli.helping import Explained
@@ -67,15 +69,26 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
         raise click.UsageError("--gate and --no-gate exclude each other")
     if watch and no_wait:
         raise click.UsageError("--watch stands by while another processor works; leave --no-wait out")
-    failure, printed = "", False
+    failures: list[dict[str, Any]] = []
+    printed = False
     for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
                           watch=watch, most=CAP if drain or watch else 1, home=home):
         if result is not EMPTY or not printed:
             show_json(result)
             printed = True
-        if not result["success"]:
-            failure = failure or str(result["error"] or "an entry did not land")
+        if not (result["success"] or watch):
+            failures.append(result)
         if not (drain or watch) or not (is_verdict(result)):
             break
-    if failure:
-        raise Refused(failure.splitlines()[0])
+    if failures:
+        raise Refused(_why(failures))
+
+
+def _why(failures: list[dict[str, Any]]) -> str:
+    """One line about all that went wrong; the reasons of several entries are in their own results."""
+    names = [result["entry"]["id"] for result in failures if is_verdict(result)]
+    told = [str(result["error"] or "an entry did not land").splitlines()[0] for result in failures]
+    if len(names) < 2:
+        return told[0]
+    return f"{len(names)} entries did not land: {', '.join(names)}" + ("" if is_verdict(failures[-1]) else
+                                                                      f"; {told[-1]}")

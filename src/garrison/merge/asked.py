@@ -7,10 +7,10 @@ that comes too late is refused with one line. What the queue itself found wrong 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound, Refused, UsageError
+from garrison.light import asdict, dataclass, replace
 from garrison.merge import guard
 from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, WITHDRAWABLE, Entry
@@ -215,6 +215,7 @@ def reconfigure(queue: MergeQueue, **changes: object) -> Config:
         old = state.config or Config()
         new = replace(old, **changes)  # type: ignore[arg-type]
         if new == state.config:
+            _set_guard(queue, new.guard)
             return new
         if not old.same_gate(new):
             for entry in state.unfinished():
@@ -222,13 +223,15 @@ def reconfigure(queue: MergeQueue, **changes: object) -> Config:
                     raise Refused(f"{entry.id} is landing; say it again")
                 if entry.status in BEGUN:
                     queue.append("state", {"entry": entry.id, "status": "queued", "reason": "the gate was changed"})
-        if new.guard != old.guard:
-            _set_guard(queue, new.guard)
+        _set_guard(queue, new.guard)
         queue.record(new)
         return new
 
 
 def _set_guard(queue: MergeQueue, up: bool) -> None:
+    """Put the guard up or take it down, whatever was left half-way when it was said the last time."""
+    if not up and not (queue.place.brief and guard.asked_for(queue.git, queue.place.ref)):
+        return
     if not queue.place.brief:
         raise Refused(f"{queue.target} is guarded where it lies: protect the branch on its server")
     (guard.put_up if up else guard.take_down)(queue.git, queue.place.ref)

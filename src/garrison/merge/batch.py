@@ -10,9 +10,9 @@ stays is a leaf, the first entry alone; it is run once more before it is rejecte
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from garrison.light import dataclass, field
 from garrison.merge.classes import BROKEN
 
 if TYPE_CHECKING:

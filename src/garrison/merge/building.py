@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.merge import failpoint, strategies
-from garrison.merge.queue import PINS, pin
+from garrison.merge.queue import pin
 from garrison.merge.steps import Progress
 from garrison.system.git import GitError
 
@@ -67,19 +67,19 @@ class Builder:
 
         The first that waits is always settled: it is in the line, or its end is recorded.
         """
-        there = self._there_already(tip)
         chosen: list[Entry] = []
         built: list[Built] = []
         names = tuple(entry.id for entry in waiting[:size])
         for entry in waiting[:size + _TRIES]:
             if len(chosen) == size:
                 break
-            if entry.id in there:
-                return self._there(entry, tip, f"already in {self.queue.target}")
             parent = str(built[-1].commit) if built else tip
+            before = built[-1].tree if built else self.git.tree_of(tip)
             found = self._build(entry, parent, names, len(chosen) + 1)
             if isinstance(found, Progress):
                 return found
+            if (found.commit is None or found.tree == before) and self.git.is_ancestor(entry.oid, tip):
+                return self._there(entry, tip, f"already in {self.queue.target}")
             if found.commit is not None and found.commit != parent and not (
                     built and found.tree == built[-1].tree):  # behind its like it may prove to be landed already
                 chosen.append(entry)
@@ -123,11 +123,6 @@ class Builder:
         self.pen.append("landed", {"entry": entry.id, "commit": tip, "old": tip, "reason": reason}, sync=True)
         self.pen.drop_pins([self.queue.entry(entry.id)])
         return Progress("landed", entry.id)
-
-    def _there_already(self, tip: str) -> set[str]:
-        """Ids of entries whose pinned head the tip contains."""
-        told = self.git.run("for-each-ref", f"--merged={tip}", "--format=%(refname)", f"{PINS}/").out.splitlines()
-        return {ref.split("/")[3] for ref in told if ref.endswith("/head")}
 
     # --- its commits ------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from garrison.light import dataclass
 
 if TYPE_CHECKING:
     from garrison.merge.entry import Entry
@@ -84,6 +85,13 @@ class Pause:
         if self.asked:
             return f"the queue is paused: {self.detail}; `garrison merge-queue resume` lets it go on"
         return f"the queue is paused: {self.reason}: {self.detail}"
+
+
+def payload_of(entry: Entry, kind: str) -> dict[str, Any]:
+    """What an outcome of that type tells of the entry."""
+    return {"node_id": entry.node, "entry": entry.id, "attempt": entry.attempt, "branch": entry.branch,
+            "target": entry.target, "oid": entry.oid, "commit": entry.commit, "status": entry.status,
+            "files": list(entry.files), "log": entry.log, "error": entry.reason if kind.endswith("FAILED") else None}
 
 
 @dataclass(frozen=True)

@@ -10,5 +10,6 @@ from garrison.system.failpoint import here
 __all__ = ["NAMES", "here"]
 
 NAMES = ("lease", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict", "landing",
-         "swapped", "moving", "moved", "landed_first", "landed", "cleaned", "recover")
+         "swapped", "moving", "moved", "landed_first", "landed", "cleaned", "recover",
+         "archived", "compacted")
 """Every point there is."""

@@ -194,15 +194,16 @@ class GateRun:
 
     def _sweep(self) -> None:
         """End what the stage left running, and forget it."""
+        child = self.child
+        ending.sweep(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker, grace=0.2)
         self._drop_child()
-        ending.sweep(None, self.marker, grace=0.2)
 
     def abandon(self) -> None:
         """End the run; its verdict is not wanted any more."""
-        ending.sweep(None, self.marker, grace=0.2)
-        if self.child:
-            processes.exit_code(self.child.pid)
-        self._drop_child()
+        child = self.child
+        self._sweep()
+        if child:
+            processes.exit_code(child.pid)
 
     def forget(self) -> None:
         """Remove the folder after its verdict was recorded; logs stay."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.merge.state import QueueState
-from garrison.records import journal
+from garrison.records import journal_past
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +64,7 @@ class Landing:
 
 def read_history(path: Path) -> list[Landing]:
     """The landings of the journal at `path`, the eldest first."""
-    return landings(journal.read_all(path))
+    return landings(journal_past.read_whole(path))
 
 
 def landings(records: Iterable[Record]) -> list[Landing]:
@@ -94,7 +94,7 @@ class _Told:
         """Fold one record."""
         self.state.apply(record)
         data = record.data
-        if record.kind == "config" and self.state.config:
+        if record.kind in ("config", "snapshot") and self.state.config:
             self._gates[self.state.config.command_key] = self.state.config.gate or ""
         elif record.kind == "landing":
             self._together = len(data.get("entries", ())) or 1

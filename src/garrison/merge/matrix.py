@@ -61,8 +61,10 @@ def matrix(queue: MergeQueue) -> Matrix:
     waiting = [entry for entry in unfinished if pin(entry.id, "head") in pinned or queue.git.rev(entry.oid)]
     gone = tuple(entry.id for entry in unfinished if entry not in waiting)
     found = _row(queue.git, queue.target, tip, waiting)
-    for place, entry in enumerate(waiting):
-        found += _row(queue.git, entry.id, entry.oid, waiting[place + 1:])
+    strange = {pair.entry for pair in found if not pair.files}
+    likely = [entry for entry in waiting if entry.id not in strange]  # the others can be merged with nobody
+    for place, entry in enumerate(likely):
+        found += _row(queue.git, entry.id, entry.oid, likely[place + 1:])
     return Matrix(queue.target, tip, tuple(entry.id for entry in waiting), tuple(found), gone)
 
 

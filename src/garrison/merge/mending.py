@@ -1,7 +1,8 @@
 """Repairing a queue: what a crash or a stray hand left, mended where that loses nothing, else told.
 
 The rules of this room: twice is as once; whatever a living processor would see to itself is left to it; nothing is
-removed but what the journal says is over. Damage inside the journal is never mended by guessing: reading it refuses.
+removed but what the journal says is over. A damaged journal is put together from what is left (see `salvage`), with
+every entry; what cannot be known is said, and judged anew.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
-from garrison.merge import guard
+from garrison.merge import guard, rebuilding
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import PINS, pin
 from garrison.merge.steps import Progress
@@ -42,12 +43,23 @@ class Finding:
 
 
 def mend(queue: MergeQueue, trees: Path) -> list[Finding]:
-    """Repair what can be repaired of `queue`; what was found. RecordError for a damaged journal."""
-    found = list(_tail(queue))
+    """Repair what can be repaired of `queue`; what was found. Refused if its journal is damaged and a processor lives.
+    """
+    found = [*_journal(queue), *_tail(queue)]
     queue.entries()
     if queue.path.exists():
         found += [*_pins(queue), *_processed(queue, trees), *_owed(queue)]
     return [*found, *_guard(queue), *_locks(queue)]
+
+
+def _journal(queue: MergeQueue) -> Iterator[Finding]:
+    """Damage that stops everybody."""
+    if why := rebuilding.damage(queue):
+        notes = rebuilding.rebuild(queue)
+        state = queue.state
+        yield Finding(f"rebuilt the journal of {queue.target} ({why}): {len(state.entries)} entries, "
+                      f"{len(state.unfinished())} of them wait", True)
+        yield from (Finding(note, False) for note in notes)
 
 
 def _tail(queue: MergeQueue) -> Iterator[Finding]:

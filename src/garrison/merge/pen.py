@@ -49,6 +49,12 @@ class Pen:
         with self.queue.locked():
             self.queue.append(kind, data, epoch=self.epoch, sync=sync)
 
+    def compact(self) -> None:
+        """Replace the journal by a snapshot of what it says; Fenced as `state`."""
+        with self.queue.locked():
+            self.state()
+            self.queue.compact()
+
     def move(self, entries: Sequence[str], status: str, reason: str, *, sync: bool = False, **data: Any) -> None:
         """Append one `state` record that moves all these entries."""
         self.append("state", {"entry": entries[0], "entries": list(entries), "status": status, "reason": reason,
@@ -59,4 +65,4 @@ class Pen:
         refs = {pin(entry.id, "candidate") for entry in entries if entry.final}
         refs |= {pin(entry.id, "head") for entry in entries if entry.status == "landed"}
         with suppress(GarrisonError):  # only room in the repository is at stake; `recover` tries again
-            self.git.delete_refs(sorted(refs))
+            self.git.drop_refs(sorted(refs))

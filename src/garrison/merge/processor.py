@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 
+SNAPSHOT_EVERY = 1000
+"""Records of the journal between two snapshots: every command of a queue reads what came after the last one."""
+LEFT_SECONDS = 60.0
+"""A file that is still to get its name, and was not touched for so long, is of a writer that was killed."""
 GC_SECONDS = 0.2
 """How often it is looked whether git's gc is over."""
 
@@ -96,8 +100,10 @@ class MergeProcessor:
             self._lock = None
 
     def recover(self) -> None:
-        """After `take`: free checkouts a dead processor held, adopt its running gates, drop pins nobody needs."""
+        """After `take`: free checkouts a dead processor held, adopt its running gates, drop what nobody needs."""
         state = self.pen.state()
+        self.git.clear_scratch()
+        atomic.clear_temporaries(self.queue.folder, self.clock.time() - LEFT_SECONDS)
         for path in publish.holders(self.git, self.queue.target)[0]:
             Checkout(self.git, path).recover()
         failpoint.here("recover")
@@ -119,7 +125,10 @@ class MergeProcessor:
 
     def step(self) -> Progress | Wait:
         """Do one small thing. What a person asked for meanwhile is met at the next one."""
-        before = self.pen.state().seq
+        state = self.pen.state()
+        before = state.seq
+        if before - state.since >= SNAPSHOT_EVERY:
+            self.pen.compact()
         try:
             done = self._step()
         except ForbiddenTransition:

@@ -15,7 +15,7 @@ import re
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from garrison.light import dataclass
 from garrison.merge import failpoint
@@ -24,6 +24,8 @@ from garrison.system.git.repository import underway
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from garrison.system.git.objects import Change
 
 _NAMED = re.compile(r"^error: .*?'(.+)'", re.MULTILINE)
 
@@ -35,15 +37,6 @@ class Blocked:
     path: Path
     files: tuple[str, ...]
     why: str
-
-
-class Change(NamedTuple):
-    """One path that differs between two trees: what it is in the newer one, and A, M, T or D."""
-
-    name: str
-    mode: str
-    blob: str
-    status: str
 
 
 def _in_the_way(path: Path, files: list[str]) -> Blocked:
@@ -118,7 +111,8 @@ class Hold:
 
         `again`: an earlier try was cut off; a checkout whose index is its branch's tip needs nothing more.
         """
-        return [one.path for one in self.checkouts if (again and one.level()) or one.move(old, new) is None]
+        return [one.path for one in self.checkouts
+                if (again and one.level()) or one.move(old, new, again=again) is None]
 
 
 class Checkout:
@@ -129,7 +123,8 @@ class Checkout:
         self.own = git.git_dir(path)
         self._mark = self.own / "garrison-index.lock"
         self._copy = self.own / f"garrison-index-{os.getpid()}"
-        self._differ: dict[tuple[str, str], list[Change]] = {}
+        self._fresh = False
+        """Whether the copy is the index as it is, and knows its files: the lock was held since it was made."""
 
     def take(self) -> Blocked | None:
         """Hold git's index lock here; Blocked if git works here. The caller holds the processor's lock."""
@@ -159,6 +154,7 @@ class Checkout:
                 lock.unlink()
         self._mark.unlink(missing_ok=True)
         self._copy.unlink(missing_ok=True)
+        self._fresh = False
 
     def _underway(self) -> Blocked | None:
         what = underway(self.own)
@@ -177,16 +173,20 @@ class Checkout:
         """Whether git would move this checkout from `old` to `new`; neither index nor files are touched."""
         blocked = self._underway() or (None if self._ours() else self._locked())
         try:
-            return blocked or self._read_tree(old, new, "-n", settle=settle)
+            blocked = blocked or self._read_tree(old, new, "-n", settle=settle)
+            self._fresh = blocked is None and self._mark.exists()
+            return blocked
         finally:
-            self._copy.unlink(missing_ok=True)
+            if not self._fresh:
+                self._copy.unlink(missing_ok=True)
 
-    def move(self, old: str, new: str) -> Blocked | None:
-        """Bring index and files from `old` to `new`, under the taken lock. Harmless if it was done before."""
-        edited = set(self.git.run("diff-files", "--name-only", "-z", cwd=self.path).out.split("\0"))
-        for change in self._changes(old, new):
-            if (change.status == "A" or change.name in edited) and self._torn(change):
-                (self.path / change.name).unlink(missing_ok=True)
+    def move(self, old: str, new: str, *, again: bool) -> Blocked | None:
+        """Bring index and files from `old` to `new`, under the taken lock. Harmless if it was done before.
+
+        `again`: an earlier try may have been cut off over a file.
+        """
+        if again:
+            self._remove_torn(self.git.changes(old, new))
         blocked = self._read_tree(old, new, settle=True)
         if blocked is None:
             failpoint.here("moving")
@@ -196,21 +196,29 @@ class Checkout:
                 blocked = Blocked(self.path, (), f"another processor has taken over {self.path}")
         return blocked
 
+    def _remove_torn(self, changes: list[Change]) -> None:
+        edited = set(self.git.run("diff-files", "--name-only", "-z", cwd=self.path).out.split("\0"))
+        for change in changes:
+            if (change.status == "A" or change.name in edited) and self._torn(change):
+                (self.path / change.name).unlink(missing_ok=True)
+
     def level(self) -> bool:
         """Whether the index is what the checked out commit holds: nothing is owed here."""
         return self.git.run("diff-index", "--cached", "--quiet", "HEAD", cwd=self.path, check=False).code == 0
 
     def _read_tree(self, old: str, new: str, *options: str, settle: bool) -> Blocked | None:
         """git's two-tree merge on a copy of the index; `settle`: it may have been cut off half-way before."""
-        extra = {"GIT_INDEX_FILE": str(self._copy)}
-        if (self.own / "index").exists():
+        extra, fresh = {"GIT_INDEX_FILE": str(self._copy)}, self._fresh
+        self._fresh = False
+        if not fresh and (self.own / "index").exists():
             shutil.copyfile(self.own / "index", self._copy)
-        changes = self._changes(old, new)
+        changes = self.git.changes(old, new)
         lost = self._would_lose(changes, settle=settle)
         if lost:
             return _in_the_way(self.path, lost)
         for last in (not settle, True):
-            self.git.run("update-index", "-q", "--refresh", cwd=self.path, extra=extra, check=False)
+            if last or not fresh:
+                self.git.run("update-index", "-q", "--refresh", cwd=self.path, extra=extra, check=False)
             answer = self.git.run("read-tree", *options, "-m", "-u", old, new, cwd=self.path, extra=extra, check=False)
             if answer.code == 0:
                 return None
@@ -218,18 +226,6 @@ class Checkout:
                 break
             self._settle(old, changes)
         return self._refused(changes, answer.err)
-
-    def _changes(self, old: str, new: str) -> list[Change]:
-        """What differs between two tree-ishes, by path."""
-        if (old, new) in self._differ:
-            return self._differ[old, new]
-        parts = self.git.run("diff-tree", "-r", "-z", "--no-renames", old, new).out.split("\0")
-        found = []
-        for meta, name in zip(parts[::2], parts[1::2], strict=False):
-            _, mode, _, blob, status = meta.split(" ")
-            found.append(Change(name, mode, blob, status))
-        self._differ[old, new] = found
-        return found
 
     def _would_lose(self, changes: list[Change], *, settle: bool) -> list[str]:
         """Paths where read-tree would undo a deletion or overwrite an ignored file, which it takes for nothing.
@@ -323,7 +319,7 @@ def finish_owed(git: Git, target: str, path: Path, old: str, new: str) -> Blocke
     blocked = checkout.rehearse(old, new, settle=True) or checkout.take()
     if blocked is None:
         try:
-            blocked = checkout.move(old, new)
+            blocked = checkout.move(old, new, again=True)
         finally:
             checkout.release()
     return blocked

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from garrison.errors import RecordError, Refused
-from garrison.merge import asked, decide
+from garrison.merge import asked, decide, failpoint, snapshot
 from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, Entry, entry_id
 from garrison.merge.state import QueueState
@@ -142,6 +142,16 @@ class MergeQueue:
                                        sync=sync)
         self._follower.refresh()
         return record
+
+    def compact(self) -> None:
+        """Replace the journal by a snapshot; what it was stays beside it. The caller holds `queue.lock`."""
+        state = self.state
+        journal.put_aside(self.path, state.seq)
+        failpoint.here("archived")
+        journal.replace_shared(self.path, journal.Entry(state.seq, state.epoch, self.token, self.clock.utc(),
+                                                        "snapshot", snapshot.saved(state)))
+        failpoint.here("compacted")
+        self._follower.refresh()
 
     def enqueue(self, run: str, node: str, attempt: int, branch: str, *, recipient: str = "",
                 oid: str | None = None, wishes: asked.Wishes = asked.NOTHING) -> Entry:

@@ -7,8 +7,7 @@ anybody by itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from garrison.light import dataclass, field
 from garrison.merge.batch import Base, Known, Red
 from garrison.merge.classes import BROKEN, MAX_LOST
 from garrison.merge.sizing import WINDOW
@@ -36,7 +35,8 @@ class OfOneKey:
 class Seen:
     """Folded from verdicts; `judged` says of each entry that landed or was rejected whether it was rejected."""
 
-    green: set[tuple[str, str]] = field(default_factory=set)
+    green: dict[tuple[str, str], None] = field(default_factory=dict)
+    """(tree, key) pairs that passed, the first seen first."""
     red: dict[str, dict[str, tuple[Red, ...]]] = field(default_factory=dict)
     """Key → tree → runs that were not green, oldest first."""
     base: Base | None = None
@@ -56,7 +56,7 @@ class Seen:
         if result == "green":
             if tree in reds:
                 self._wavered = self._verdicts
-            self.green.add((tree, key))
+            self.green[tree, key] = None
             return True
         if result == "lost":
             self._lost[tree, key] = self._lost.get((tree, key), 0) + 1

@@ -92,7 +92,7 @@ class Slot:
             keep += [part for pattern in patterns for part in ("-e", pattern)]
             self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
         self.git.run("read-tree", "--reset", "-u", commit, cwd=self.path)
-        self.git.run("update-ref", "--no-deref", "HEAD", commit, cwd=self.path)
+        self.git.detach(self.path, commit)
         self.notes = furnish(self.git, self.path, force=True)
         tree = self.git.tree_of(commit)
         if before != tree:

@@ -1,8 +1,8 @@
 """What a queue's journal says: a pure fold of its records, and the outcomes derived from their numbers. No disk.
 
 Kinds: `config, enq, amend, lease, state, test, verdict, landing, moved, landed, unlanded, foreign, pause, resume,
-cancel`. A record that moves entries names one (`entry`) or, in the line's order, several (`entries`, the first of them
-also as `entry`).
+cancel, snapshot`. A record that moves entries names one (`entry`) or, in the line's order, several (`entries`, the
+first of them also as `entry`).
 `QueueState.check` refuses a record before it is written, by the same rules by which `apply` folds it.
 """
 
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
 from garrison.light import dataclass, field, replace
-from garrison.merge import order
+from garrison.merge import order, snapshot
 from garrison.merge.config import Config
 from garrison.merge.entry import STRATEGIES, Entry, check_transition
-from garrison.merge.facts import ASKED, BaseVerdict, Landing, Outcome, Owed, Pause, Test
+from garrison.merge.facts import ASKED, BaseVerdict, Landing, Outcome, Owed, Pause, Test, payload_of
 from garrison.merge.seen import Seen
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from garrison.records.journal import Entry as Record
 
@@ -30,9 +30,15 @@ class QueueState:
 
     config: Config | None = None
     entries: dict[str, Entry] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    """As how many-th each was enqueued."""
+    count: int = 0
+    """How many were enqueued."""
     epoch: int = 0
     holder: str = ""
     seq: int = 0
+    since: int = 0
+    """Number of the last snapshot."""
     updated_at: str | None = None
     tests: dict[str, Test] = field(default_factory=dict)
     """Gate runs under way, by job."""
@@ -51,13 +57,13 @@ class QueueState:
         return next(iter(self.tests.values()), None)
 
     @property
-    def green(self) -> set[tuple[str, str]]:
+    def green(self) -> Collection[tuple[str, str]]:
         """(tree, key) that passed."""
         return self.seen.green
 
     def ranked(self) -> list[Entry]:
         """Unfinished entries in the order in which they are judged."""
-        return order.ranked(self.unfinished(), {name: place for place, name in enumerate(self.entries)})
+        return order.ranked(self.unfinished(), self.places)
 
     def line(self) -> list[Entry]:
         """The entries that are judged together now, in their order."""
@@ -135,11 +141,7 @@ class QueueState:
         self.entries[entry.id] = entry
 
     def _tell(self, entry: Entry, kind: str, record: Record) -> None:
-        failed = kind.endswith("FAILED")
-        payload = {"node_id": entry.node, "entry": entry.id, "attempt": entry.attempt, "branch": entry.branch,
-                   "target": entry.target, "oid": entry.oid, "commit": entry.commit, "status": entry.status,
-                   "files": list(entry.files), "log": entry.log, "error": entry.reason if failed else None}
-        self.outcomes.append(Outcome(entry, kind, record.seq, record.at, payload))
+        self.outcomes.append(Outcome(entry, kind, record.seq, record.at, payload_of(entry, kind)))
 
 
 def _ids(data: dict[str, Any]) -> list[str]:
@@ -183,6 +185,16 @@ _STEPS: dict[str, Callable[[Entry, dict[str, Any]], Entry]] = {
 }
 """Records that move one entry: (entry, data) → entry after it."""
 
+def moves(kind: str) -> bool:
+    """Whether records of that kind move the entries that they name."""
+    return kind in _STEPS
+
+
+def stepped(entry: Entry, kind: str, data: dict[str, Any]) -> Entry:
+    """An entry after a record of that kind, whatever the lifecycle says: for whoever mends a journal with gaps."""
+    return _STEPS[kind](entry, data)
+
+
 _OUTCOMES = {"landed": ("MERGE_COMPLETE",), "conflict": ("MERGE_FAILED",), "cancelled": ("MERGE_FAILED",),
              "rejected": ("VALIDATION_FAILED", "MERGE_FAILED")}
 
@@ -199,6 +211,8 @@ def _on_enq(state: QueueState, record: Record) -> None:
         entry = state.entries[old]
         check_transition(old, entry.status, "superseded")
         state._put(replace(entry, status="superseded", reason=f"replaced by {data['entry']}", updated_at=record.at))
+    state.places[data["entry"]] = state.count
+    state.count += 1
     state.entries[data["entry"]] = Entry(
         data["entry"], data["run"], data["node"], data["attempt"], data["branch"], data["oid"], data["target"],
         data["repo"], data["recipient"], data.get("status", "queued"),
@@ -307,9 +321,15 @@ def _on_resume(state: QueueState, record: Record) -> None:
     state.pause = None
 
 
+def _on_snapshot(state: QueueState, record: Record) -> None:
+    snapshot.restore(state, record.data)
+    state.since = record.seq
+
+
 _FOLDS: dict[str, Callable[[QueueState, Record], None]] = {
     "config": _on_config, "enq": _on_enq, "amend": _on_amend, "lease": _on_lease, "state": _on_state,
     "test": _on_test, "verdict": _on_verdict, "landing": _on_landing, "landed": _on_landed, "unlanded": _on_settled,
     "foreign": _on_settled, "moved": _on_moved, "pause": _on_pause, "resume": _on_resume,
+    "snapshot": _on_snapshot,
 }
 """Records that change the queue as a whole."""

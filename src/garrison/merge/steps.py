@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from garrison.light import dataclass
 
 RETRY_SECONDS = 1.0
 """How often what is blocked is looked at again."""

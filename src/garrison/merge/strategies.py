@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system.clock import from_iso
-from garrison.system.git.history import MergeResult
+from garrison.system.git.objects import MergeResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -131,6 +131,16 @@ def read_all(path: Path) -> list[Entry]:
     return Reader(path).read()
 
 
+def parts(path: Path) -> list[Path]:
+    """What was put aside of a journal, oldest first."""
+    found = [part for part in path.parent.glob(f"{path.stem}-*.jsonl") if _number(part, path).isdigit()]
+    return sorted(found, key=lambda part: int(_number(part, path)))
+
+
+def _number(part: Path, path: Path) -> str:
+    return part.stem.removeprefix(f"{path.stem}-")
+
+
 class Writer:
     """The one writer of a run, layer, workflow or session journal. The caller holds the lock that makes it the one.
 
@@ -172,11 +182,9 @@ class Writer:
 
     def compact(self, state: dict[str, Any], at: str) -> None:
         """Replace the file by a snapshot of the folded `state`; the old file stays beside it under its last number."""
-        kept = self.path.with_name(f"{self.path.stem}-{self.seq}.jsonl")
         stored = store_blobs(self.path.parent, state)
         line = encode_line(Entry(self.seq, self.epoch, self.token, at, "snapshot", stored))
-        if not kept.exists():
-            os.link(self.path, kept)
+        put_aside(self.path, self.seq)
         with atomic.replacing(self.path, os.O_APPEND) as descriptor:
             atomic.write_all(descriptor, line)
             os.fsync(descriptor)
@@ -216,6 +224,25 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: s
     finally:
         os.close(descriptor)
     return Entry(last_seq + 1, stamped, token, at, kind, data)
+
+
+def put_aside(path: Path, seq: int) -> None:
+    """Give a journal that ends with record `seq` the name under which it stays when a snapshot takes its place."""
+    kept = path.with_name(f"{path.stem}-{seq}.jsonl")
+    for old in parts(path):
+        if old != kept and old.samefile(path):  # whoever was about to replace it died, and it has grown since
+            old.unlink()
+    if not kept.exists():
+        os.link(path, kept)
+
+
+def replace_shared(path: Path, snapshot: Entry) -> None:
+    """Replace a shared journal, which was put aside, by its `snapshot`; on the disk when this returns.
+
+    The caller holds the journal's lock.
+    """
+    stored = store_blobs(path.parent, snapshot.data)
+    atomic.write(path, _line(snapshot.seq, snapshot.epoch, snapshot.token, snapshot.at, snapshot.kind, stored))
 
 
 def sync(path: Path) -> None:

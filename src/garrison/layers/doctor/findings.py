@@ -143,6 +143,8 @@ class FileFact:
     why: str
     held: bool = False
     movable: bool = True
+    advice: str = "put a copy of it back; without it the run cannot go on"
+    """For a person, about what is torn and cannot be moved."""
 
 
 def judge_file(fact: FileFact) -> Finding:
@@ -156,7 +158,7 @@ def judge_file(fact: FileFact) -> Finding:
     if fact.held:
         return Finding("files", ERROR, text, advice="its owner lives: stop it first (`garrison stop RUN`)")
     if not fact.movable:
-        return Finding("files", ERROR, text, advice="put a copy of it back; without it the run cannot go on")
+        return Finding("files", ERROR, text, advice=fact.advice)
     return Finding("files", ERROR, text, "quarantine", about=fact.path)
 
 

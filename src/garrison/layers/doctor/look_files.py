@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,8 @@ def file_facts(world: World) -> Iterator[FileFact]:
     for run in sorted(atomic.names(world.home / "runs")):
         yield from _run(world, run)
     for path in sorted((world.home / "merge-queue").glob("*/*/journal.jsonl")):
-        yield from _journal(path, held=True, movable=False)
+        for fact in _journal(path, held=True, movable=False):
+            yield replace(fact, advice="`garrison merge-queue doctor` in its repository rebuilds it")
     for path in sorted((world.home / "run" / "plain").glob("[!.]*.json")):
         yield from _tried(path, partial(PlainTerminal(world.home).find, path.stem))
     yield from _halves(world.home)

@@ -19,7 +19,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from garrison.system.git.call import Answer, GitError, common_dir, environment, repository_key
-from garrison.system.git.history import ABSENT, MergeResult
+from garrison.system.git.history import ABSENT
+from garrison.system.git.objects import MergeResult
 from garrison.system.git.repository import places, validate_repository
 from garrison.system.git.rescues import Rescues
 from garrison.system.git.worktrees import Worktree

@@ -1,17 +1,17 @@
-"""Names, history, refs and objects of a repository: what is asked and written without a checkout."""
+"""Names, history and refs of a repository: what is asked and written without a checkout."""
 
 from __future__ import annotations
 
 import os
-import re
 import threading
+from contextlib import suppress
 from functools import cached_property
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
 from garrison.system import disk
-from garrison.system.git.call import CONTENTION, EMAIL, NAME, Call, GitError, attempts, pair, split
+from garrison.system.git.call import CONTENTION, GitError, attempts, pair
+from garrison.system.git.objects import OID, Ident, Objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
 
 ABSENT = ""
 """What `update_ref` takes for "does not exist", whatever the length of the repository's object names."""
-
-
-class MergeResult(NamedTuple):
-    """`tree` of a clean merge, or None with the `conflicts` (paths) and a `reason` in words."""
-
-    tree: str | None
-    conflicts: list[str]
-    reason: str = ""
-
-
-class Ident(NamedTuple):
-    """Who wrote a commit and when: `date` is git's raw form, `1700000000 +0100`."""
-
-    name: str
-    email: str
-    date: str
 
 
 class Commit(NamedTuple):
@@ -46,23 +30,7 @@ class Commit(NamedTuple):
     message: str
 
 
-_OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
-
-
-def in_conflict(paths: Sequence[str]) -> MergeResult:
-    """The result of a merge that leaves these paths in conflict."""
-    names = sorted(set(paths))
-    return MergeResult(None, names, "conflict in " + ", ".join(names))
-
-
-def _told(part: str) -> MergeResult:
-    """One merge of many: `1`, tree; or `0`, tree, paths."""
-    status, tree, *paths = split(part)
-    return MergeResult(tree, []) if status == "1" else in_conflict(paths)
-
-
-class History(Call):
+class History(Objects):
     """What a repository holds."""
 
     def rev(self, name: str) -> str | None:
@@ -81,7 +49,7 @@ class History(Call):
             told = (self.common / ref).read_text().strip()
         except (OSError, UnicodeError):
             return None
-        return told if _OID.fullmatch(told) and self.has(told) else None
+        return told if OID.fullmatch(told) and self.has(told) else None
 
     @cached_property
     def _has_files(self) -> bool:
@@ -93,7 +61,7 @@ class History(Call):
 
         A file, renamed into place. Not git's `<ref>.lock`: a death over it would keep the ref locked for ever.
         """
-        path, fresh = self.common / ref, self.common / "garrison" / f"ref-{os.getpid()}-{threading.get_ident()}"
+        path, fresh = self.common / ref, self.scratch / f"ref-{os.getpid()}-{threading.get_ident()}"
         if not self._has_files:
             return self.update_ref(ref, oid)
         try:
@@ -109,23 +77,20 @@ class History(Call):
             return self.update_ref(ref, oid)
         return True
 
-    def has(self, oid: str) -> bool:
-        """Whether the repository holds that object; without asking git if it is a file of its own."""
-        return (self.common / "objects" / oid[:2] / oid[2:]).exists() or \
-            self.run("cat-file", "-e", oid, check=False).code == 0
+    def drop_refs(self, refs: Sequence[str]) -> None:
+        """Delete refs that nobody else writes (see `make_ref`), as `delete_refs`; most are files, and need no git.
 
-    def tree_of(self, commit: str) -> str:
-        """Tree of a commit."""
-        if commit not in self._trees:
-            tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
-            if not _OID.fullmatch(commit):
-                return tree  # a name: it may stand for another commit the next time
-            self._trees[commit] = tree
-        return self._trees[commit]
-
-    @cached_property
-    def _trees(self) -> dict[str, str]:
-        return {}
+        One that is being packed at this very moment may stay.
+        """
+        packed = b""
+        if self._has_files:
+            with suppress(FileNotFoundError):
+                packed = (self.common / "packed-refs").read_bytes()
+        self.delete_refs([ref for ref in refs if ref.encode() in packed or not self._has_files])
+        for ref in refs if self._has_files else ():
+            (self.common / ref).unlink(missing_ok=True)
+            with suppress(OSError):  # another one lies beside it
+                (self.common / ref).parent.rmdir()
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Whether `old` is reachable from `new` (itself included)."""
@@ -158,10 +123,6 @@ class History(Call):
         parts = told.split("\0")
         return [Commit(oid, parents.split(), Ident(name, email, date), message) for oid, parents, name, email, date,
                 message in zip(*(parts[at::6] for at in range(6)), strict=False)]
-
-    def changed_paths(self, old: str, new: str) -> list[str]:
-        """Paths that differ between two tree-ishes."""
-        return split(self.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new).out)
 
     def check_branch_space(self) -> None:
         """Refused if a branch named `garrison` makes `garrison/<run>/<node>` impossible."""
@@ -211,44 +172,3 @@ class History(Call):
         """Up to two commits at the tip of a ref, other than the ref `but`, from which `commit` is reached."""
         told = self.run("for-each-ref", "--count=2", "--format=%(objectname) %(refname)", "--contains", commit).out
         return [oid for oid, ref in map(pair, told.splitlines()) if ref != but]
-
-    def merge_tree(self, ours: str, theirs: str) -> MergeResult:
-        """Merge two commits without a checkout."""
-        answer = self.run(*_MERGE, ours, theirs, check=False, durable=True)
-        if answer.code > 1 and "unrelated histories" in answer.err:
-            return MergeResult(None, [], "the branch and the target have no commit in common")
-        if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
-            raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
-        tree, *conflicts = split(answer.out)
-        return MergeResult(tree, []) if answer.code == 0 else in_conflict(conflicts)
-
-    def merge_trees(self, ours: str, theirs: Sequence[str]) -> list[MergeResult]:
-        """Merge `ours` with each of `theirs`, in one call of git that leaves no object behind; `tree` is only a name.
-
-        What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
-        """
-        with TemporaryDirectory(prefix="garrison-objects-") as folder:
-            extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
-            text = "".join(f"{ours} {one}\n" for one in theirs)
-            answer = self.run(*_MERGE, "--stdin", check=False, text=text, extra=extra)
-        found = [_told(part) for part in answer.out.split("\0\0")[:-1]]
-        if len(found) == len(theirs):
-            return found
-        if len(theirs) < 2:
-            return [MergeResult(None, [], "cannot be merged")] * len(theirs)
-        half = len(theirs) // 2  # one of them ended git
-        return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
-
-    def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
-                    author: Ident | None = None) -> str:
-        """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid.
-
-        garrison commits it, and is its author unless another is named.
-        """
-        stamp = f"@{date} +0000"
-        name, email, written = (NAME, EMAIL, stamp) if author is None else (*author[:2], f"@{author.date}")
-        who = {"GIT_AUTHOR_NAME": name if any(letter.isalnum() for letter in name) else "unknown",
-               "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": written,
-               "GIT_COMMITTER_NAME": NAME, "GIT_COMMITTER_EMAIL": EMAIL, "GIT_COMMITTER_DATE": stamp}
-        links = [part for parent in parents for part in ("-p", parent)]
-        return self.run("commit-tree", tree, *links, "-F", "-", text=message, extra=who, durable=True).out.strip()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from garrison.system.git.call import CONTENTION, GitError, attempts, pair
 from garrison.system.git.history import History
+from garrison.system.git.objects import OID
 
 
 class Worktree(NamedTuple):
@@ -127,6 +128,16 @@ class Worktrees(History):
         elif (link / "HEAD").is_file() and not link.is_symlink():
             return link.resolve()
         return Path(self.run("rev-parse", "--absolute-git-dir", cwd=path).out.strip()).resolve()
+
+    def detach(self, path: Path, commit: str) -> None:
+        """Have the HEAD of a worktree that is ours alone name `commit`; neither index nor files are touched."""
+        if not (self._has_files and OID.fullmatch(commit)):
+            self.run("update-ref", "--no-deref", "HEAD", commit, cwd=path)
+            return
+        own = self.git_dir(path)
+        fresh = own / "HEAD.garrison"
+        fresh.write_text(f"{commit}\n")
+        fresh.replace(own / "HEAD")
 
     def clear_locks(self, path: Path, branch: str = "") -> list[str]:
         """Remove `index.lock` and `HEAD.lock` of a worktree whose life is over; never those of the main worktree.

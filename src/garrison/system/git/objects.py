@@ -1,0 +1,213 @@
+"""Objects of a repository: trees compared and merged, commits written, without a checkout and mostly without git."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import zlib
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from garrison.system import processes
+from garrison.system.git.call import EMAIL, NAME, Call, GitError, split
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""An object's whole name."""
+_ANSWERS = 16
+"""Differences of trees that are remembered."""
+_SCRATCH = re.compile(r"(?:objects|ref)-(\d+)-")
+"""What is made in `scratch`, and the process that made it."""
+_MERGE = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
+
+
+class MergeResult(NamedTuple):
+    """`tree` of a clean merge, or None with the `conflicts` (paths) and a `reason` in words."""
+
+    tree: str | None
+    conflicts: list[str]
+    reason: str = ""
+
+
+class Ident(NamedTuple):
+    """Who wrote a commit and when: `date` is git's raw form, `1700000000 +0100`."""
+
+    name: str
+    email: str
+    date: str
+
+
+class Change(NamedTuple):
+    """One path that differs between two trees: what it is in the newer one, and A, M, T or D."""
+
+    name: str
+    mode: str
+    blob: str
+    status: str
+
+
+_ASIDE = re.compile(r"~([0-9a-f]{40}|[0-9a-f]{64})\Z")
+_UNRELATED = "unrelated histories"
+_STRANGERS = MergeResult(None, [], "the branch and the target have no commit in common")
+
+
+def _plain(text: str) -> str:
+    """What git takes for a name or an address."""
+    return re.sub(r"[<>\n\0]", "", text)
+
+
+def in_conflict(paths: Sequence[str]) -> MergeResult:
+    """The result of a merge that leaves these paths in conflict.
+
+    A file where the other side has a directory is named as it was, not with the commit that git appends.
+    """
+    names = sorted({_ASIDE.sub("", path) for path in paths})
+    return MergeResult(None, names, "conflict in " + ", ".join(names))
+
+
+def _told(part: str) -> MergeResult:
+    """One merge of many: `1`, tree; or `0`, tree, paths."""
+    status, tree, *paths = split(part)
+    return MergeResult(tree, []) if status == "1" else in_conflict(paths)
+
+
+class Objects(Call):
+    """What a repository is made of."""
+
+    @property
+    def scratch(self) -> Path:
+        """Where what is not yet, or never, part of the repository is written; its own file system's renames serve."""
+        return self.common / "garrison"
+
+    def clear_scratch(self) -> None:
+        """Remove what killed processes left there."""
+        for left in self.scratch.glob("*"):
+            owner = _SCRATCH.match(left.name)
+            if owner is None or processes.probe(int(owner[1])) is not None:
+                continue
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+    def has(self, oid: str) -> bool:
+        """Whether the repository holds that object; without asking git if it is a file of its own."""
+        return (self.common / "objects" / oid[:2] / oid[2:]).exists() or \
+            self.run("cat-file", "-e", oid, check=False).code == 0
+
+    def tree_of(self, commit: str) -> str:
+        """Tree of a commit."""
+        if commit not in self._trees:
+            tree = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").out.strip()
+            if not OID.fullmatch(commit):
+                return tree  # a name: it may stand for another commit the next time
+            self._trees[commit] = tree
+        return self._trees[commit]
+
+    @cached_property
+    def _trees(self) -> dict[str, str]:
+        return {}
+
+    def changed_paths(self, old: str, new: str) -> list[str]:
+        """Paths that differ between two tree-ishes."""
+        return [change.name for change in self.changes(old, new)]
+
+    def changes(self, old: str, new: str) -> list[Change]:
+        """What differs between two tree-ishes; the last few answers are remembered by their trees."""
+        key = (self._trees.get(old, old), self._trees.get(new, new))
+        if key not in self._changes:
+            parts = self.run("diff-tree", "-r", "-z", "--no-renames", *key).out.split("\0")
+            found = []
+            for meta, name in zip(parts[::2], parts[1::2], strict=False):
+                _, mode, _, blob, status = meta.split(" ")
+                found.append(Change(name, mode, blob, status))
+            if not all(map(OID.fullmatch, key)):
+                return found
+            if len(self._changes) >= _ANSWERS:
+                self._changes.clear()
+            self._changes[key] = found
+        return self._changes[key]
+
+    @cached_property
+    def _changes(self) -> dict[tuple[str, str], list[Change]]:
+        return {}
+
+    def merge_tree(self, ours: str, theirs: str) -> MergeResult:
+        """Merge two commits without a checkout."""
+        answer = self.run(*_MERGE, ours, theirs, check=False, durable=True)
+        if answer.code > 1 and _UNRELATED in answer.err:
+            return _STRANGERS
+        if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
+            raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
+        tree, *conflicts = split(answer.out)
+        return MergeResult(tree, []) if answer.code == 0 else in_conflict(conflicts)
+
+    def merge_trees(self, ours: str, theirs: Sequence[str]) -> list[MergeResult]:
+        """Merge `ours` with each of `theirs`, in one call of git that leaves no object behind; `tree` is only a name.
+
+        What cannot be merged at all (a commit that is gone, unrelated histories) has neither tree nor conflicts.
+        """
+        self.scratch.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch) as folder:
+            extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(self.common / "objects")}
+            text = "".join(f"{ours} {one}\n" for one in theirs)
+            answer = self.run(*_MERGE, "--stdin", check=False, text=text, extra=extra)
+        found = [_told(part) for part in answer.out.split("\0\0")[:-1]]
+        if len(found) == len(theirs):
+            return found
+        if len(theirs) < 2:
+            strange = MergeResult(None, [], "cannot be merged")
+            return [_STRANGERS if _UNRELATED in answer.err else strange] * len(theirs)
+        half = len(theirs) // 2  # one of them ended git
+        return [*self.merge_trees(ours, theirs[:half]), *self.merge_trees(ours, theirs[half:])]
+
+    def commit_tree(self, tree: str, parents: Sequence[str], message: str, *, date: int,
+                    author: Ident | None = None) -> str:
+        """Write a commit that depends on nothing but the arguments (`date`: seconds since 1970, UTC); its oid.
+
+        garrison commits it, and is its author unless another is named. Durable; tree and parents are not looked for.
+        """
+        who = author or Ident(NAME, EMAIL, f"{date} +0000")
+        name = who.name if any(letter.isalnum() for letter in who.name) else "unknown"
+        lines = [f"tree {tree}", *(f"parent {parent}" for parent in dict.fromkeys(parents)),
+                 f"author {_plain(name)} <{_plain(who.email)}> {who.date}",
+                 f"committer {NAME} <{EMAIL}> {date} +0000"]
+        text = "\n".join([*lines, "", message]).encode(errors="backslashreplace").decode()
+        try:
+            commit = self._write_object("commit", text)
+        except OSError:  # gc removes the directory just now, or there is no room: git waits, or says what is wrong
+            commit = self.run("hash-object", "-t", "commit", "-w", "--stdin", text=text, durable=True).out.strip()
+        self._trees[commit] = tree
+        return commit
+
+    def _write_object(self, kind: str, text: str) -> str:
+        """Write an object as git does it, for a fifth of what asking git costs; its oid."""
+        body = text.encode()
+        raw = f"{kind} {len(body)}\0".encode() + body
+        oid = hashlib.new(self._format, raw, usedforsecurity=False).hexdigest()
+        path = self.common / "objects" / oid[:2] / oid[2:]
+        if path.exists():
+            os.utime(path)  # gc spares what is young
+            return oid
+        if not path.parent.is_dir():
+            path.parent.mkdir()
+            path.parent.chmod(stat.S_IMODE(path.parent.parent.stat().st_mode))  # as a shared repository wants it
+        with tempfile.NamedTemporaryFile(prefix="tmp_obj_", dir=path.parent) as file:  # gc knows what that is
+            file.write(zlib.compress(raw))
+            file.flush()
+            os.fchmod(file.fileno(), 0o444)
+            os.fsync(file.fileno())
+            path.hardlink_to(file.name)
+        return oid
+
+    @cached_property
+    def _format(self) -> str:
+        """By what this repository names its objects."""
+        return self.run("rev-parse", "--show-object-format").out.strip()

@@ -1,0 +1,126 @@
+"""A queue whose journal is damaged or gone, put together again by its doctor."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from merge_support import World, git
+
+from garrison.errors import RecordCorrupt, Refused
+from garrison.merge import asked, mending, tell
+from garrison.merge.queue import MergeQueue
+from garrison.records import signals
+
+
+@pytest.fixture
+def world(tmp_path):
+    """`one` landed, `squashed` too, `bad` is rejected, `clash` in conflict, both told; `two` and `three` wait, `kept`
+    is held."""
+    world = World(tmp_path)
+    (world.home / "runs" / "r").mkdir(parents=True)
+    for name in ("one", "squashed", "bad", "two", "three", "kept"):
+        world.branch(name, {name: "x\n"})
+    for name in ("one", "clash"):
+        world.branch(name, {"lines.txt": f"{name}\n"})
+    for name in ("one", "squashed", "bad", "clash"):
+        world.queue.enqueue("r", name, 1, name, recipient=f"runner-{name}@r",
+                            wishes=asked.Wishes(strategy="squash" if name == "squashed" else None))
+    world.drain()
+    for outcome in world.queue.state.outcomes:
+        signals.post(world.home, tell.signal_of(outcome), outcome.seq)
+    for name in ("two", "three", "kept"):
+        world.enqueue(name)
+    asked.hold(world.queue, world.entry("kept").id)
+    return world
+
+
+def statuses(world):
+    return {entry.node: entry.status for entry in world.queue.entries()}
+
+
+ENDED = {"one": "landed", "squashed": "landed", "bad": "rejected", "clash": "conflict"}
+BEFORE = {**ENDED, "two": "queued", "three": "queued", "kept": "held"}
+
+
+def doctored(world):
+    """Its findings, and then all there is lands."""
+    world.queue = MergeQueue(world.home, world.repo)
+    found = mending.mend(world.queue, world.trees)
+    assert mending.mend(world.queue, world.trees) == []
+    known = statuses(world)
+    assert {name: known[name] for name in ENDED} == ENDED
+    if world.queue.state.config is None:
+        world.queue.configure(world.config)
+    world.drain()
+    told = git(world.repo, "log", "--format=%(trailers:key=Merge-Queue-Entry,valueonly)", "main").split()
+    assert len(told) == len(set(told))
+    assert sorted(one.rpartition("-")[0].rpartition("-")[0] for one in told) == sorted(
+        name for name, status in statuses(world).items() if status == "landed")
+    return known, [one.what for one in found]
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 2))])
+def test_lines_may_be_damaged(world, first):
+    """Every third, from three beginnings."""
+    path, whole = world.queue.path, world.queue.path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(b"#" + line[1:] if at % 3 == first else line for at, line in enumerate(whole)))
+    with pytest.raises(RecordCorrupt):
+        MergeQueue(world.home, world.repo).entries()
+    known, told = doctored(world)
+    assert {name for name in BEFORE if known.get(name) not in (BEFORE[name], "queued")} == set()
+    assert set(known) == set(BEFORE)
+    assert "rebuilt the journal of main" in told[0]
+    assert list(path.parent.glob("damaged-*.jsonl"))
+
+
+def test_a_journal_that_is_gone_is_told_by_pins_trailers_and_signals(world):
+    old = world.queue.state.seq
+    world.queue.path.unlink()
+    known, told = doctored(world)
+    assert known == {**BEFORE, "kept": "queued"}
+    assert world.queue.state.seq > old
+    assert sum("is known by its pin alone" in line for line in told) == 3
+    assert any("merge-queue config --gate" in line for line in told)
+    assert statuses(world) == {**ENDED, **dict.fromkeys(("two", "three", "kept"), "landed")}
+    assert world.entry("one").recipient == "runner-one@r"
+
+
+def test_a_landing_of_which_the_record_is_lost_is_told_to_its_runner(world):
+    landed = next(outcome for outcome in world.queue.state.outcomes if outcome.type == "MERGE_COMPLETE")
+    shutil.rmtree(world.home / "signals")
+    lines = world.queue.path.read_bytes().splitlines(keepends=True)
+    world.queue.path.write_bytes(b"".join(
+        line for line in lines if b'"kind":"landed","data":{"entry":"one' not in line))
+    doctored(world)
+    again = next(outcome for outcome in world.queue.state.outcomes if outcome.entry.node == "one"
+                 and outcome.type == "MERGE_COMPLETE")
+    assert (again.entry.commit, again.entry.recipient) == (landed.entry.commit, "runner-one@r")
+
+
+def test_what_was_put_aside_is_read_where_the_rest_is_gone(world):
+    processor = world.processor()
+    processor.pen.compact()
+    processor.close()
+    world.queue.path.unlink()
+    known, told = doctored(world)
+    assert known == BEFORE
+    assert len(told) == 1
+
+
+def test_a_living_processor_is_not_disturbed(world):
+    processor = world.processor()
+    raw = world.queue.path.read_bytes()
+    world.queue.path.write_bytes(raw.replace(b'"kind":"enq"', b'"kind":"qne"', 1))
+    with pytest.raises(Refused, match="stop it, then say doctor again"):
+        mending.mend(MergeQueue(world.home, world.repo), world.trees)
+    processor.close()
+
+
+def test_a_queue_that_never_was_is_not_made(tmp_path):
+    world = World(tmp_path)
+    other = MergeQueue(tmp_path / "home2", world.repo)
+    world.branch("one", {"one.txt": "x\n"})
+    world.enqueue("one")  # its pin is of the other home's queue
+    assert mending.mend(other, world.trees) == []
+    assert not other.path.exists()

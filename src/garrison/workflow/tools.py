@@ -34,6 +34,7 @@ class Toolbox:
     def tools(self) -> Mapping[str, Any]:
         """Name → callable."""
         return {"files.read": self.read, "files.write": self.write, "files.list": self.list_files,
+                "files.edit": self.edit,
                 "text.search": self.search, "text.lines": self.lines,
                 "text.join": self.join, "json.parse": self.parse, "git.log": self.git_log,
                 "command.run": self.run}
@@ -59,6 +60,13 @@ class Toolbox:
         raw = text.encode()
         atomic.write(file, raw)
         return {"path": path, "bytes": len(raw)}
+
+    def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
+        """Replace the one place of a text file that reads `old` with `new`: {path, bytes}."""
+        text = self.read(path)["text"]
+        if text.count(old) != 1:
+            raise UsageError(f"{path} has {text.count(old)} places that read {old!r:.80}; name text that is there once")
+        return self.write(path, text.replace(old, new))
 
     def list_files(self, pattern: str = "**/*") -> dict[str, Any]:
         """The files that a glob pattern fits, sorted: {files, count}."""

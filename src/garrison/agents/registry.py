@@ -136,6 +136,14 @@ def agent(name: str, home: Path, part: str = "worker", attributes: Mapping[str, 
     return CommandAgent(profile)
 
 
+def session_wish(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> SessionWish | None:
+    """The session as which a node's agent runs, None if it runs as none; UsageError for what cannot be meant."""
+    profile = known(name, home)
+    if not isinstance(profile, SessionProfile) and not as_session.is_wanted(attributes, f"node {node}"):
+        return None
+    return as_session.wish(f"node {node}", attributes, _as_session(profile, home).begin)
+
+
 def _as_session(profile: Known, home: Path) -> SessionAgent:
     """The agent as a session; UsageError where nobody in it could think turn by turn."""
     mind = _mind(profile, home)
@@ -164,9 +172,7 @@ def _mind(profile: Known, home: Path) -> Profile | ClaudeProfile:
 def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> None:
     """Refuse what a node says of its agent and cannot be meant, before a run begins."""
     profile = known(name, home)
-    if isinstance(profile, SessionProfile) or as_session.is_wanted(attributes, f"node {node}"):
-        as_session.wish(f"node {node}", attributes)
-        _as_session(profile, home)
+    session_wish(name, node, attributes, home)
     mind = _mind(profile, home)
     if isinstance(mind, ClaudeProfile):
         for_node(mind.settings, node, attributes)

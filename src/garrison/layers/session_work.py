@@ -40,7 +40,7 @@ from garrison.session.adapters import remembering
 from garrison.session.claude import claude_adapters
 from garrison.session.scripted import Script
 from garrison.session.tools import Dispatch
-from garrison.session.trust import Tier, read_tiers, tier_of
+from garrison.session.trust import Tier, read_tiers, working_tier
 from garrison.system.children import die_with_parent
 from garrison.system.screen import clean_lines
 
@@ -76,10 +76,7 @@ class Work:
         self.order: dict[str, Any] = read_json(self.folder / ORDER)
         self.files = ClaudeFiles(self.folder)
         self.files.make()
-        found = tier_of(self.order["tier"], read_tiers())
-        if not found.tool_dispatch:
-            raise UsageError(f"a session of trust tier {found.name} has no tools, and could not report; give the node "
-                             "another tier")
+        found = working_tier(self.order["tier"], read_tiers())
         self.tier: Tier = replace(found, tools=(*found.tools, *self._own()))
         self.settings = settings.from_json(self.order["settings"]) if self.order["settings"] else None
         self._began = _now()

@@ -193,6 +193,9 @@ class SessionNodes:
         given = list(await called(dispatch, allowed, call.context.get("session.agent_id"))) if allowed else []
         if len(given) != len(allowed):
             raise ValueError(f"tool_dispatch gave {len(given)} results for {len(allowed)} calls")
+        for one in calls:
+            self._on_event("tool_dispatched", {"node": call.node.id, "tool": str(one.get("name", "")),
+                                               "allowed": one in allowed})
         by_call = {id(one): result for one, result in zip(allowed, given, strict=True)}
         results = [by_call.get(id(one), f"refused: {one.get('name')} is not allowed at trust tier {self.tier.name}")
                    for one in calls]

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.claude.files import append_line
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused
 from garrison.records import atomic
 from garrison.records.life import LifeLock
@@ -190,7 +191,9 @@ class Session:
         self._listeners.append(listener)
 
     def tell(self, name: str, data: dict[str, Any]) -> None:
-        """Tell all listeners."""
+        """Tell all listeners, and `events.jsonl` where the session is kept."""
+        if self.folder is not None and self._lock is not None:
+            append_line(self.folder / "events.jsonl", {"at": self._clock().isoformat(), "event": name, **data})
         for listener in self._listeners:
             listener(name, data)
 

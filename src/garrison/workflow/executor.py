@@ -16,6 +16,7 @@ import dataclasses
 import inspect
 import json
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from garrison.workflow.errors import (
     suggestion,
 )
 from garrison.workflow.models import StepStatus, Workflow, WorkflowResult, WorkflowState, WorkflowStep
-from garrison.workflow.references import INPUTS, resolve
+from garrison.workflow.references import ENVIRONMENT, INPUTS, resolve
 from garrison.workflow.state import StateManager
 
 Tool = Callable[..., Any]
@@ -74,7 +75,7 @@ class WorkflowExecutor:
 
         WorkflowValidationError or ToolNotFoundError before anything ran.
         """
-        waits = validate.validate(workflow, self.tools)
+        waits = validate.validate(workflow, self.tools, os.environ)
         session = _Session(self, workflow, state, waits)
         return await session.run(resume=resume)
 
@@ -163,9 +164,11 @@ class _Session:
     async def _called(self, step: WorkflowStep, context: Mapping[str, Any]) -> Any:
         results = {name: context[f"step.{name}"] for name in self.names if f"step.{name}" in context}
         lost = {name: context[f"lost.{name}"] for name in self.names if f"lost.{name}" in context}
-        arguments = resolve(step.arguments, {**results, INPUTS: self.workflow.inputs}, lost)
+        known = {ENVIRONMENT: os.environ, INPUTS: self.workflow.inputs, **results}
+        arguments = resolve(step.arguments, known, lost)
         tool = self.executor.tools[step.tool]
-        self.executor.logger.info("call %s: %s(%s)", step.name, step.tool, _short(arguments))
+        shown = resolve(step.arguments, {**known, ENVIRONMENT: _Unsaid()}, lost)
+        self.executor.logger.info("call %s: %s(%s)", step.name, step.tool, _short(shown))
         try:
             async with asyncio.timeout(step.timeout):
                 result = await _invoke(tool, arguments)
@@ -235,6 +238,16 @@ class _Session:
     def _save(self) -> None:
         if self.executor.state_manager is not None:
             self.executor.state_manager.write(self.state)
+
+
+class _Unsaid(dict[str, str]):
+    """The environment as the log tells it: names, not values, which may be secrets."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> str:
+        return f"${{env.{name}}}"
 
 
 async def _invoke(tool: Tool, arguments: dict[str, Any]) -> Any:

@@ -212,7 +212,6 @@ class McpTools(Mapping[str, Any]):
         self._servers = {name: McpServer(spec, logs / f"mcp-{name}.log" if logs else None)
                          for name, spec in specs.items()}
         self._tools: dict[str, Any] = {}
-        self.listed: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -231,8 +230,9 @@ class McpTools(Mapping[str, Any]):
     def _add(self, name: str, server: McpServer, tool: Any) -> None:
         async def call(**arguments: Any) -> Any:
             return await server.call(tool.name, arguments)
+        call.__doc__ = tool.description or ""
+        call.listed = tool  # type: ignore[attr-defined]  # what the server says of it: `fitting`, `plan`
         self._tools[f"{name}.{tool.name}"] = call
-        self.listed[f"{name}.{tool.name}"] = tool
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._tools:

@@ -51,7 +51,7 @@ def test_arguments_are_held_to_a_servers_schema() -> None:
     assert misfit({"text": "x", "count": 1}, tool) == ""
     assert misfit({}, tool) == "needs text"
     assert misfit({"text": "x", "y": 1}, tool) == "takes no y; it takes count, text"
-    assert misfit({"text": "x", "txt": 1}, tool) == "takes no txt; did you mean text?"
+    assert misfit({"txt": "x"}, tool) == "takes no txt; did you mean text?"
     assert misfit({"text": "x", "count": "two"}, tool) == "takes a whole number as count, not 'two'"
     assert misfit({"text": "x", "count": "${a.count}"}, tool) == ""
     assert misfit({"y": 1}, served("", {})) == ""

@@ -222,9 +222,10 @@ async def _agent(stack: AsyncExitStack, home: Path, tree: Path, servers: Mapping
 def _progress(one: Progress, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(one.to_data(), ensure_ascii=False), file=sys.stderr, flush=True)
-    elif one.status.value != "running":
+    elif one.status.value != "running" or one.error:
         rest = f": {one.error}" if one.error else ""
-        say(f"[{one.done}/{one.total}] {one.step} {one.status.value} in {one.elapsed:.1f} s{rest}")
+        how = "is tried again after" if one.status.value == "running" else f"{one.status.value} in"
+        say(f"[{one.done}/{one.total}] {one.step} {how} {one.elapsed:.1f} s{rest}")
 
 
 def _show(result: WorkflowResult, *, as_json: bool) -> None:
@@ -236,8 +237,10 @@ def _show(result: WorkflowResult, *, as_json: bool) -> None:
         say(result.message)
         for line in result.suggestions:
             say(f"  {line}")
-        if result.success and result.results:
-            last = next(reversed(result.results.values()))
+        done = [result.results[name] for name, status in result.step_status.items()
+                if status.value == "completed" and name in result.results]
+        if result.success and done:
+            last = done[-1]
             print(last if isinstance(last, str) else json.dumps(last, ensure_ascii=False, indent=1))
     if not result.success:
         sys.exit(1)

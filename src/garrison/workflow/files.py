@@ -53,11 +53,20 @@ def _body(path: Path) -> dict[str, Any]:
         body = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise NotFound(f"no workflow at {path}") from error
+    except yaml.MarkedYAMLError as error:
+        raise WorkflowValidationError(f"{path}{_place(error)}: {error.problem}"
+                                      f"{f' ({error.context})' if error.context else ''}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise WorkflowValidationError(f"{path}: {' '.join(str(error).split())[:300]}") from error
     if not isinstance(body, dict):
         raise WorkflowValidationError(f"{path}: a workflow is a table with name and steps")
     return body
+
+
+def _place(error: Any) -> str:
+    """Where YAML stopped: the beginning of what is not closed, else the place itself."""
+    mark = error.context_mark or error.problem_mark
+    return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
 
 
 def _servers(path: Path, body: dict[str, Any]) -> tuple[dict[str, ServerSpec], dict[str, Any]]:

@@ -12,10 +12,9 @@ from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
+from garrison.workflow.models import WORDS
 from garrison.workflow.references import references
 
-WORDS: Mapping[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number",
-                             list: "a list", dict: "a table"}
 _JSON: Mapping[str, type] = {"string": str, "boolean": bool, "integer": int, "number": float, "array": list,
                              "object": dict}
 Kinds = tuple[type, ...]
@@ -25,19 +24,20 @@ Kinds = tuple[type, ...]
 def misfit(arguments: Mapping[str, Any], tool: Any) -> str:
     """Why the arguments do not fit the tool; '' if they do, as far as can be seen before it runs."""
     known, needed, open_ = _listed(tool.listed) if hasattr(tool, "listed") else _signed(tool)
+    unknown = [] if open_ else [name for name in arguments if name not in known]
+    if unknown:
+        near = get_close_matches(unknown[0], known.keys() - arguments.keys(), 1, 0.6)
+        meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known)) or 'nothing'}"
+        return f"takes no {unknown[0]}; {meant}"
     if missing := sorted(needed - set(arguments)):
         return f"needs {missing[0]}"
-    for name, value in arguments.items():
-        if name not in known:
-            if open_:
-                continue
-            near = get_close_matches(name, known, 1, 0.6)
-            meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(known)) or 'nothing'}"
-            return f"takes no {name}; {meant}"
-        kinds = known[name]
-        if kinds and not _may_be(value, kinds):
-            return f"takes {' or '.join(WORDS[kind] for kind in kinds)} as {name}, not {value!r:.60}"
-    return ""
+    wrong = next((name for name, value in arguments.items() if not _may_be(value, known.get(name, ()))), None)
+    return f"takes {words(known[wrong])} as {wrong}, not {arguments[wrong]!r:.60}" if wrong is not None else ""
+
+
+def words(kinds: Kinds) -> str:
+    """Types in a person's words."""
+    return " or ".join(WORDS[kind] for kind in kinds)
 
 
 def _listed(tool: Any) -> tuple[dict[str, Kinds], set[str], bool]:
@@ -79,7 +79,7 @@ def _of_annotation(annotation: Any) -> Kinds:
 
 
 def _may_be(value: Any, kinds: Kinds) -> bool:
-    if value is None or (isinstance(value, str) and any(references(value))):
+    if not kinds or value is None or (isinstance(value, str) and any(references(value))):
         return True
     if isinstance(value, bool):
         return bool in kinds

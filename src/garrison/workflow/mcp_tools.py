@@ -42,6 +42,11 @@ class ServerSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
 
+    @property
+    def shown(self) -> str:
+        """What a person knows it by: its address, or its program."""
+        return self.url or self.command[0]
+
     @classmethod
     def from_data(cls, name: str, data: Any) -> ServerSpec:
         """A server of a workflow file; WorkflowValidationError if it cannot be meant."""
@@ -138,7 +143,8 @@ class McpServer:
                             group.create_task(self._one(client, question, asyncio.current_task()))
         except BaseException as error:
             if not ready.done():
-                ready.set_exception(McpError(f"server {self.spec.name} did not start: {_said(error)}"))
+                ready.set_exception(McpError(f"server {self.spec.name} ({self.spec.shown}) did not start: "
+                                             f"{_said(error)}"))
             if isinstance(error, asyncio.CancelledError):
                 raise
 

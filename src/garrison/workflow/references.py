@@ -34,6 +34,16 @@ def references(value: Any) -> Iterator[str]:
             yield from references(one)
 
 
+def unclosed(value: Any) -> str:
+    """A `${` that no brace closes, with what follows it, in a value of JSON's shapes; '' if there is none."""
+    if isinstance(value, str):
+        rest = _REFERENCE.sub(lambda match: " " * len(match[0]), value)
+        at = rest.find("${")
+        return value[at:at + 40] if at >= 0 else ""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((found for one in parts if (found := unclosed(one))), "")
+
+
 def split(reference: str, steps: Container[str]) -> tuple[str, list[str | int]]:
     """(the step or `inputs`, the path into it); WorkflowValidationError if it cannot be read or names nobody.
 

@@ -76,7 +76,7 @@ class Toolbox:
 
     def search(self, expression: str, pattern: str = "**/*") -> dict[str, Any]:
         """The lines that a regular expression is found in: {hits: [{path, line, text}], count, cut}."""
-        wanted = re.compile(expression)
+        wanted = _expression(expression)
         hits = []
         for name in self.list_files(pattern)["files"]:
             file = self.root / name
@@ -88,7 +88,7 @@ class Toolbox:
 
     def lines(self, text: str, expression: str) -> dict[str, Any]:
         """The lines of a text that a regular expression is found in: {lines, count, text}."""
-        wanted = re.compile(expression)
+        wanted = _expression(expression)
         found = [line for line in text.splitlines() if wanted.search(line)]
         return {"lines": found, "count": len(found), "text": "\n".join(found)}
 
@@ -126,8 +126,15 @@ class Toolbox:
                 "stderr": err.decode(errors="replace")}
         if check and process.returncode:
             tail = " ".join((told["stderr"] or told["stdout"]).split())[-300:]
-            raise CommandFailed(f"{words[0]} ended with exit code {process.returncode}: {tail}")
+            raise CommandFailed(f"{words[0]} ended with exit code {process.returncode}{f': {tail}' if tail else ''}")
         return told
+
+
+def _expression(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{text!r:.80} is no regular expression: {error}") from error
 
 
 def _end(group: int) -> None:

@@ -11,7 +11,7 @@ from garrison.pipeline.outcome import check_json
 from garrison.workflow.errors import ToolNotFoundError, WorkflowValidationError
 from garrison.workflow.fitting import misfit
 from garrison.workflow.models import Workflow, WorkflowStep
-from garrison.workflow.references import ENVIRONMENT, INPUTS, references, split
+from garrison.workflow.references import ENVIRONMENT, INPUTS, references, split, unclosed
 
 MAX_STEPS = 5_000
 
@@ -89,6 +89,9 @@ def _step(step: WorkflowStep, seen: set[str]) -> None:
         raise WorkflowValidationError(f"step {step.name!r}: timeout is in seconds and above 0")
     if not 0 <= step.retry_count <= 100:
         raise WorkflowValidationError(f"step {step.name!r}: retry_count goes from 0 to 100")
+    if open_ := unclosed(step.arguments):
+        raise WorkflowValidationError(f"step {step.name!r}: {open_!r} is a reference that is never closed; close it, "
+                                      "or write $${ for ${ itself")
     check_json(step.arguments, f"the arguments of step {step.name!r}")
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import io
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -133,14 +134,15 @@ class McpServer:
     async def _live(self, ready: asyncio.Future[list[Any]], questions: asyncio.Queue[_Question | None]) -> None:
         """The server's whole life in one task; calls run side by side within it."""
         try:
-            with self._errors() as errors:
-                async with _client(self.spec, errors) as client:
-                    async with asyncio.timeout(START_SECONDS):
-                        listed = await client.list_tools()
-                    ready.set_result(list(listed.tools))
-                    async with asyncio.TaskGroup() as group:
-                        while (question := await questions.get()) is not None:
-                            group.create_task(self._one(client, question, asyncio.current_task()))
+            async with contextlib.AsyncExitStack() as stack:
+                errors = stack.enter_context(self._errors())
+                async with asyncio.timeout(START_SECONDS):
+                    client = await stack.enter_async_context(_client(self.spec, errors))
+                    listed = await client.list_tools()
+                ready.set_result(list(listed.tools))
+                async with asyncio.TaskGroup() as group:
+                    while (question := await questions.get()) is not None:
+                        group.create_task(self._one(client, question, asyncio.current_task()))
         except BaseException as error:
             if not ready.done():
                 ready.set_exception(McpError(f"server {self.spec.name} ({self.spec.shown}) did not start: "
@@ -178,6 +180,8 @@ class McpServer:
 
 
 def _client(spec: ServerSpec, errors: io.TextIOBase) -> Any:
+    logging.getLogger("mcp").addHandler(logging.NullHandler())  # what it would print is in the McpError
+    logging.getLogger("mcp").propagate = False
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
@@ -207,8 +211,10 @@ def _is_gone(error: BaseException) -> bool:
 def _said(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return _said(error.exceptions[0])
-    said = " ".join(str(error).split())[:400]
-    return said or type(error).__name__
+    if isinstance(error, TimeoutError):
+        return f"no answer within {START_SECONDS:g} s"
+    said = " ".join(str(error).split())
+    return (said if len(said) <= 240 else f"{said[:240]}…") or type(error).__name__
 
 
 class McpTools(Mapping[str, Any]):

@@ -1,4 +1,4 @@
-"""`garrison session send` with the real CLI as the session's model: two turns, the second knows the first."""
+"""Sessions with the real CLI as their model: two turns, tools through the graph, an orchestrator that is a session."""
 
 from __future__ import annotations
 
@@ -8,10 +8,27 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
-from garrison.testing.turn import say
-from support import Place
+from garrison.testing.turn import say, use
+from support import Place, git, wait_for
+
+DESK = "mcp__desk__"
+REPORT = say(use(f"{DESK}report_result", status="success", summary="written", evidence=[]))
+
+
+def speaker(place: Place, server: ModelServer) -> Any:
+    """`garrison session ...` against a model; its stdout."""
+    environment = {**os.environ, "GARRISON_HOME": str(place.home), "ANTHROPIC_BASE_URL": server.url}
+
+    def garrison(*words: str) -> str:
+        done = subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "session", *words], env=environment,
+                              cwd=place.root, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    return garrison
 
 
 def test_two_turns_of_a_session(place: Place) -> None:
@@ -19,16 +36,56 @@ def test_two_turns_of_a_session(place: Place) -> None:
         return say("I am well." if "assistant: I am well." not in asked.prompt else "As I said.")
 
     with ModelServer(script) as server:
-        environment = {**os.environ, "GARRISON_HOME": str(place.home), "ANTHROPIC_BASE_URL": server.url}
-
-        def garrison(*words: str) -> str:
-            done = subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "session", *words], env=environment,
-                                  cwd=place.root, capture_output=True, text=True, timeout=100, check=False)
-            assert done.returncode == 0, done.stderr
-            return done.stdout
-
+        garrison = speaker(place, server)
         garrison("start", "s1")
         assert garrison("send", "s1", "How are you?") == "I am well.\n"
         assert json.loads(garrison("send", "s1", "Really?", "--json"))["response"] == "As I said."
         assert "user: How are you?\nassistant: I am well.\nuser: Really?" in server.messages[-1].asked.prompt
         assert json.loads(garrison("show", "s1", "--json"))["turn_count"] == 2
+
+
+def test_1b_tools_of_a_claude_session_go_through_the_graph_and_its_tier(place: Place) -> None:
+    """One call of a tool: two calls of the model and one dispatch; what the tier does not allow does not exist."""
+    (place.root / "note.txt").write_text("the moon is far")
+
+    def script(asked: Asked) -> Any:
+        return (say("I look.", use(f"{DESK}read", path="note.txt")), say("It is far."))[min(asked.step, 1)]
+
+    with ModelServer(script) as server:
+        garrison = speaker(place, server)
+        garrison("start", "s1", "--tier", "probationary")
+        told = json.loads(garrison("send", "s1", "What does the note say?", "--json"))
+        assert (told["response"], told["tool_calls_made"], len(server.messages)) == ("It is far.", 1, 2)
+        assert "the moon is far" in server.messages[-1].asked.result
+        own = {name for name in server.messages[0].asked.tools if name.startswith("mcp__")}
+        assert own == {f"{DESK}{name}" for name in ("read", "list", "search")}
+    events = [json.loads(line) for line in (place.home / "sessions/s1/events.jsonl").read_text().splitlines()]
+    assert [(one["tool"], one["allowed"]) for one in events if one["event"] == "tool_dispatched"] == [("read", True)]
+
+
+@pytest.mark.slow
+def test_an_orchestrator_that_is_a_session_goes_on_where_it_was_killed(scene: Any) -> None:
+    """Killed within its second tool: the first is not called again, the model is told what was done, and it lands."""
+    place = scene.place
+
+    def play(asked: Asked) -> Any:
+        told = asked.prompt
+        if "called run(" in told:  # the conversation that a successor is told
+            return (REPORT, say("Done."))[min(asked.step, 1)]
+        return (say("I write.", use(f"{DESK}write", path="a.txt", text="a")),
+                say(use(f"{DESK}run", command="echo ran >> $LEDGER; test -e go || { touch go; sleep 30; }")),
+                )[min(asked.step, 1)]
+
+    scene.players["a"] = play
+    child = scene.launch(scene.graph(a="session=true"))
+    wait_for("the second tool is at work", place.ledger.exists)
+    place.kill("orchestrator-a")
+    assert place.finish(child) == 0, place.told()
+    assert git(place.repo, "show", "main:a.txt") == "a"
+    assert place.ledger.read_text() == "ran\nran\n", "the call that was under way, and it alone, is made again"
+    shown = place.command("logs", "a").stdout
+    assert shown.count("→ write") == 1
+    assert "→ report_result" in shown
+    rows = json.loads(place.command("cost", "--json").stdout)
+    assert rows[0]["usd"] > 0
+    place.check_left()

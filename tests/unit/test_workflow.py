@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from garrison.workflow import (
     WorkflowValidationError,
 )
 from garrison.workflow.executor import Progress
+from garrison.workflow.python_tools import load
 from garrison.workflow.references import references, resolve, split
 from garrison.workflow.validate import validate
 
@@ -143,7 +145,7 @@ def test_ac_003_a_failed_session_is_resumed_where_it_was(bench: Bench) -> None:
     assert not result.success
     assert result.message == "Critical step failed: b; go on with `garrison workflow resume s1`"
     assert result.errors == ["Step 'b' failed: ConnectionError: no route"]
-    assert result.suggestions == ["b: see whether the service is up and reachable, then resume"]
+    assert result.suggestions == ["b: see whether the service is up and reachable"]
     assert result.results == {"a": {"said": "a"}}, "partial results are kept"
     [session] = asyncio.run(bench.agent.list_sessions())
     assert (session["session_id"], session["status"], session["current_step"]) == ("s1", "failed", 1)
@@ -239,7 +241,8 @@ def test_ac_006_a_failure_that_may_pass_is_tried_again_and_one_that_cannot_is_no
     assert len(tries) == 3
     result = bench.run(step("a", "wrong", arguments={"value": 1}, retry_count=2))
     assert "TypeError" in result.errors[0]
-    assert [one.status for one in bench.progress].count(StepStatus.RUNNING) == 4
+    running = [one.error for one in bench.progress if one.status is StepStatus.RUNNING]
+    assert (running.count(""), running.count("OSError: later")) == (4, 2), "each try that failed is told, too"
 
 
 def test_ac_006_the_agents_limit_of_retries_is_above_a_steps(tmp_path: Path) -> None:
@@ -338,8 +341,9 @@ def test_a_tool_that_is_not_there_is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize(("body", "why"), [
     ([], "table of fields"), ({"name": "w"}, "no steps"), ({"name": "w", "steps": [{}]}, "step 1 has no name"),
     ({"name": "w", "steps": [{"name": "a", "tool": "t", "colour": 1}]}, "step 'a' has the unknown field colour"),
-    ({"name": "w", "steps": [{"name": "a", "tool": "t", "timeout": "5"}]}, "timeout cannot be '5'"),
-    ({"name": "w", "steps": [{"name": "a", "tool": "t", "retry_count": True}]}, "retry_count cannot be True")])
+    ({"name": "w", "steps": [{"name": "a", "tool": "t", "timeout": "5"}]}, "timeout should be a number, not '5'"),
+    ({"name": "w", "steps": [{"name": "a", "tool": "t", "retry_count": True}]},
+     "retry_count should be a whole number, not True")])
 def test_a_body_that_is_no_workflow_is_refused(body: Any, why: str) -> None:
     with pytest.raises(WorkflowValidationError, match=why):
         Workflow.from_data(body)
@@ -350,3 +354,79 @@ def test_a_workflow_is_the_same_after_its_data() -> None:
     flow = Workflow("w", "d", steps, {"m": 1}, {"q": 2})
     assert Workflow.from_data(json.loads(json.dumps(flow.to_data()))) == flow
     assert validate(flow) == {"a": [], "b": ["a"]}
+
+
+# ---- what stands in the workflow's file: Python functions, variables, and the mistakes that are found before it runs
+
+TOOLS = '''
+def slug(text: str) -> str:
+    "Make a slug."
+    return text.replace(" ", "-")
+
+class Box:
+    @staticmethod
+    def size(items: list) -> int:
+        return len(items)
+
+def odd():
+    return object()
+'''
+
+
+def test_ac_002_a_python_function_is_a_tool_by_where_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "wf_tools_here.py").write_text(TOOLS)
+    slug = load("wf_tools_here:slug", tmp_path)
+    assert slug("a b") == "a-b"
+    assert load("wf_tools_here.py:Box.size", tmp_path)([1, 2]) == 2
+    assert load("os.path:basename", tmp_path)("a/b") == "b"
+    assert str(tmp_path) not in sys.path
+
+
+@pytest.mark.parametrize(("tool", "why"), [
+    ("wf_nobody:slug", "there is no module wf_nobody, neither in"),
+    ("wf_other.py:slug", "there is no file"), ("wf_tools_there:slgu", "has no function 'slgu'; did you mean slug?"),
+    ("wf_tools_there:fly", "has no function 'fly'; it has slug, Box, odd"),
+    ("wf_broken:slug", r"wf_broken fails while it is loaded \(ZeroDivisionError: "),
+    ("wf_needs:slug", r"wf_needs fails while it is loaded \(ModuleNotFoundError: No module named 'wf_nothing'"),
+    (":slug", "is no module")])
+def test_a_python_tool_that_cannot_be_had_is_one_line(tmp_path: Path, tool: str, why: str) -> None:
+    (tmp_path / "wf_tools_there.py").write_text(TOOLS)
+    (tmp_path / "wf_broken.py").write_text("1 / 0\n")
+    (tmp_path / "wf_needs.py").write_text("import wf_nothing\n")
+    with pytest.raises(ToolNotFoundError, match=why) as caught:
+        load(tool, tmp_path)
+    assert str(caught.value).startswith(f"the tool {tool!r}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_variable_of_the_environment_reaches_the_tool_and_not_the_log(
+        bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WF_KEY", "s3cret")
+    result = bench.run(step("a", arguments={"value": "key ${env.WF_KEY}"}), session="s1")
+    assert bench.calls == ["key s3cret"]
+    assert result.success
+    assert 'call a: echo({"value": "key ${env.WF_KEY}"})' in bench.manager.log("s1").read_text()
+    with pytest.raises(WorkflowValidationError, match=r"\$\{env.WF_NOT_SET\}, which is not set here; export it"):
+        bench.run(step("a", arguments={"value": "${env.WF_NOT_SET}"}))
+    assert bench.run(step("env"), step("b", arguments={"value": "${env.said}"})).results["b"] == {"said": "env"}
+
+
+@pytest.mark.parametrize(("steps", "why"), [
+    ([step("alpha"), step("b", arguments={"value": "${alhpa.said}"})], r"did you mean \$\{alpha\}\?"),
+    ([step("a", arguments={"value": ["${b.x"]})], r"'\$\{b.x' is a reference that is never closed"),
+    ([step("a", "ecko")], "did you mean echo"),
+    ([step("a", arguments={"valu": 1})], "takes no valu; did you mean value")])
+def test_a_slip_is_told_with_what_was_meant(bench: Bench, steps: list[Any], why: str) -> None:
+    with pytest.raises(Exception, match=why):
+        bench.run(*steps)
+    assert bench.calls == []
+    assert not list(bench.manager.state_dir.glob("*.lock")), "nothing is left of a refused one"
+
+
+def test_ac_006_what_a_resume_would_meet_again_says_so(bench: Bench) -> None:
+    result = bench.run(step("a"), step("b", arguments={"value": "${a.other}"}))
+    assert result.message == "Critical step failed: b; correct the workflow, then run it anew"
+    bench.agent.tools = {"odd": object}
+    result = bench.run(step("a", "odd", arguments={}))
+    assert "something of type object, which cannot be kept" in result.errors[0]
+    assert result.suggestions == ["a: let the tool return text, numbers, lists and tables"]

@@ -9,6 +9,9 @@
     kind = "claude"
     model = "haiku"
     tools = ["Read", "Grep"]
+
+A node with `session=true`, or a profile of kind `session`, has its Claude (or the scripted) agent run as a session: see
+`as_session`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents import as_session
+from garrison.agents.as_session import SessionAgent, SessionWish
 from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile
 from garrison.agents.command import SHELL, CommandAgent
 from garrison.agents.seam import Profile
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
     from garrison.agents.seam import Agent
 
 RULES = ("exit_zero", "result_file")
-KINDS = ("command", "claude")
+KINDS = ("command", "claude", "session")
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,23 @@ class ClaudeProfile:
     env: tuple[str, ...] = ENVIRONMENT
 
 
-def profiles(home: Path) -> dict[str, Profile | ClaudeProfile]:
+@dataclass(frozen=True)
+class SessionProfile:
+    """An agent that runs another one's mind as a session."""
+
+    name: str
+    of: str
+    wish: SessionWish
+
+
+Known = Profile | ClaudeProfile | SessionProfile
+
+
+def profiles(home: Path) -> dict[str, Known]:
     """The agents a home knows, by name; UsageError if config.toml is malformed."""
     from garrison.agents.scripted import SCRIPTED
 
-    found: dict[str, Profile | ClaudeProfile] = {
+    found: dict[str, Known] = {
         "command": SHELL, "scripted": SCRIPTED, "claude": ClaudeProfile("claude")}
     path = config_path(home)
     agents = read_config(home).get("agents", {})
@@ -57,7 +74,7 @@ def profiles(home: Path) -> dict[str, Profile | ClaudeProfile]:
     return found
 
 
-def _profile(where: str, name: str, values: Any) -> Profile | ClaudeProfile:
+def _profile(where: str, name: str, values: Any) -> Known:
     if not isinstance(values, dict):
         raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
     kind = values.get("kind", "claude" if name == "claude" else "command")
@@ -65,9 +82,22 @@ def _profile(where: str, name: str, values: Any) -> Profile | ClaudeProfile:
         raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(KINDS)}")
     rest = {key: value for key, value in values.items() if key not in ("kind", "env")}
     env = words_of(where, "env", values.get("env", []))
+    if kind == "session":
+        return _session(where, name, rest)
     if kind == "claude":
         return ClaudeProfile(name, from_profile(where, rest), (*ENVIRONMENT, *env))
     return _command(where, name, rest, env)
+
+
+def _session(where: str, name: str, rest: dict[str, Any]) -> SessionProfile:
+    known = ("of", "tier", "turn_graph", "heartbeat_graph", "initiative")
+    unknown = sorted(set(rest) - set(known))
+    if unknown:
+        raise UsageError(f"{where}: {unknown[0]} is not a setting of a session; there are {', '.join(known)}")
+    of = rest.pop("of", "claude")
+    if not isinstance(of, str) or of == name:
+        raise UsageError(f"{where}: of should name another agent, one of kind claude or `scripted`")
+    return SessionProfile(name, of, as_session.wish(where, rest))
 
 
 def _command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> Profile:
@@ -80,7 +110,7 @@ def _command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]
     return Profile(name, argv, env, success)
 
 
-def known(name: str, home: Path) -> Profile | ClaudeProfile:
+def known(name: str, home: Path) -> Known:
     """The profile of that name; UsageError with the names there are."""
     found = profiles(home)
     if name not in found:
@@ -88,28 +118,64 @@ def known(name: str, home: Path) -> Profile | ClaudeProfile:
     return found[name]
 
 
-def agent(name: str, home: Path, part: str = "worker") -> Agent:
-    """The agent of that name, as a worker or a validator; UsageError with the names there are."""
+def agent(name: str, home: Path, part: str = "worker", attributes: Mapping[str, Any] | None = None) -> Agent:
+    """The agent of that name, as a worker or a validator; UsageError with the names there are.
+
+    `attributes` are the node's: it may say that its worker runs as a session.
+    """
     profile = known(name, home)
+    if part == "worker" and (
+            isinstance(profile, SessionProfile) or as_session.is_wanted(attributes or {}, f"agent {name}")):
+        return _as_session(profile, home)
     if isinstance(profile, ClaudeProfile):
         from garrison.agents.claude.work import ClaudeAgent
 
         return ClaudeAgent(profile.name, profile.settings, part)
-    if part == "validator":
+    if part == "validator" or isinstance(profile, SessionProfile):
         raise UsageError(f"agent {name} cannot validate: it is no Claude agent; for a command say acceptance=")
     return CommandAgent(profile)
 
 
+def session_wish(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> SessionWish | None:
+    """The session as which a node's agent runs, None if it runs as none; UsageError for what cannot be meant."""
+    profile = known(name, home)
+    if not isinstance(profile, SessionProfile) and not as_session.is_wanted(attributes, f"node {node}"):
+        return None
+    return as_session.wish(f"node {node}", attributes, _as_session(profile, home).begin)
+
+
+def _as_session(profile: Known, home: Path) -> SessionAgent:
+    """The agent as a session; UsageError where nobody in it could think turn by turn."""
+    mind = _mind(profile, home)
+    begin = profile.wish if isinstance(profile, SessionProfile) else SessionWish()
+    if isinstance(mind, ClaudeProfile):
+        return SessionAgent(profile.name, mind.settings, begin)
+    if mind.name == as_session.SCRIPTED:
+        return SessionAgent(profile.name, None, begin)
+    raise UsageError(f"agent {mind.name} cannot run as a session; a Claude agent can, and `scripted`")
+
+
 def check(names: set[str], home: Path) -> list[str]:
     """Refuse unknown agents before a run begins; returns the variables the known ones ask for."""
-    return sorted({variable for name in sorted(names) for variable in known(name, home).env})
+    return sorted({variable for name in sorted(names) for variable in _mind(known(name, home), home).env})
+
+
+def _mind(profile: Known, home: Path) -> Profile | ClaudeProfile:
+    """Who thinks in an agent."""
+    found = known(profile.of, home) if isinstance(profile, SessionProfile) else profile
+    if isinstance(found, SessionProfile):
+        raise UsageError(f"agent {profile.name} is a session of {found.name}, which is a session itself; name a Claude "
+                         "agent, or `scripted`")
+    return found
 
 
 def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> None:
     """Refuse what a node says of its agent and cannot be meant, before a run begins."""
     profile = known(name, home)
-    if isinstance(profile, ClaudeProfile):
-        for_node(profile.settings, node, attributes)
+    session_wish(name, node, attributes, home)
+    mind = _mind(profile, home)
+    if isinstance(mind, ClaudeProfile):
+        for_node(mind.settings, node, attributes)
         if find_spec("claude_agent_sdk") is None:
             raise Refused(f"node {node} wants a Claude agent, but claude-agent-sdk is not installed; run scripts/test "
                           "or scripts/demo once, or `pip install claude-agent-sdk`")

@@ -53,14 +53,15 @@ def play(node: str, steps: list[dict[str, Any]], life: int) -> None:
             continue
         for name, value in step.items():
             if name != "life":
-                _STEPS[name](_filled(value, node))
+                STEPS[name](filled(value, node))
 
 
-def _filled(value: Any, node: str) -> Any:
+def filled(value: Any, node: str) -> Any:
+    """A step's value with the node's name put in for {node}."""
     if isinstance(value, str):
         return value.replace("{node}", node)
     if isinstance(value, dict):
-        return {key: _filled(item, node) for key, item in value.items()}
+        return {key: filled(item, node) for key, item in value.items()}
     return value
 
 
@@ -93,10 +94,11 @@ def _run(command: str) -> None:
     subprocess.run(command, shell=True, check=True)
 
 
-_STEPS: dict[str, Any] = {
+STEPS: dict[str, Any] = {
     "print": lambda text: print(text, flush=True), "edit": _edit, "commit": _commit, "notes": _notes, "run": _run,
     "wait": lambda seconds: time.sleep(float(seconds)), "exit": lambda code: sys.exit(int(code)), "crash": _crash,
 }
+"""What a step may say → what plays it."""
 
 
 def main() -> None:

@@ -71,7 +71,7 @@ class HomeAgent:
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
         assignment = Assignment(task, call.run.tree, folder, environ)
         try:
-            work = registry.agent(name, self.home).start(assignment, time.monotonic())
+            work = registry.agent(name, self.home, attributes=task.attributes).start(assignment, time.monotonic())
         except GarrisonError as error:
             return failed(str(error))
         ended = await _ended(work, call)

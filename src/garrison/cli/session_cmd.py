@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 turn_option = click.option("--turn-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                            help="Another graph for turns (default: the shipped turn.dot).")
+tree_option = click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
+                           help="Where its tools work, as far as its tier allows any (default: the current directory).")
 heartbeat_option = click.option("--heartbeat-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                                 help="Another graph for heartbeats (default: the shipped heartbeat.dot).")
 
@@ -67,13 +69,14 @@ def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
 @click.argument("name")
 @click.argument("text")
 @turn_option
+@tree_option
 @json_option
 @home_option
-def send(name: str, text: str, turn_graph: Path | None, as_json: bool, home: str | None) -> None:
+def send(name: str, text: str, turn_graph: Path | None, tree: Path, as_json: bool, home: str | None) -> None:
     """Say TEXT to the session NAME and print its answer."""
     async def once() -> Any:
         async with AsyncExitStack() as stack:
-            found = await _opened(stack, find_home(home), name, turn=turn_graph)
+            found = await _opened(stack, find_home(home), name, turn=turn_graph, tree=tree)
             return await found.send(text)
 
     result = asyncio.run(once())
@@ -163,15 +166,28 @@ def restore(name: str, home: str | None) -> None:
 
 
 async def _opened(stack: AsyncExitStack, home: Path, name: str, *, turn: Path | None = None,
-                  heartbeat: Path | None = None, initiative: Any = None) -> Session:
-    """The session with the profile `claude`: the home's Claude as its model, memory in its own state."""
-    from garrison.cli.chat_cmd import claude_node
-    from garrison.session.claude import claude_adapters
-    from garrison.session.session import Session
+                  heartbeat: Path | None = None, initiative: Any = None, tree: Path | None = None) -> Session:
+    """The session with the profile `claude`: the home's Claude as its model, memory in its own state.
 
+    Its tools work in `tree`, as far as its trust tier has any.
+    """
+    from garrison.cli.chat_cmd import claude_node
+    from garrison.layers.session_tools import tools_of
+    from garrison.session.claude import claude_adapters
+    from garrison.session.session import Session, read_state
+    from garrison.session.trust import read_tiers, tier_of
+
+    tier = tier_of(read_state(folder_of(home, name)).trust_tier, read_tiers())
     model, metadata = claude_node(home)
-    adapters = await stack.enter_async_context(claude_adapters(model, metadata))
-    found = Session.restore(folder_of(home, name), adapters, initiative=initiative,
+    tools = tools_of(tree, tier) if tree is not None else {}
+    adapters = await stack.enter_async_context(claude_adapters(model, metadata, tools))
+    found = Session.restore(folder_of(home, name), adapters, initiative=initiative, on_event=_told,
                             turn_graph=turn.read_text() if turn else None,
                             heartbeat_graph=heartbeat.read_text() if heartbeat else None)
     return await stack.enter_async_context(found)
+
+
+def _told(name: str, data: Any) -> None:
+    """Say which tools the model had called."""
+    if name == "tool_dispatched":
+        say(f"→ {data['tool']}{'' if data['allowed'] else ' (not allowed)'}")

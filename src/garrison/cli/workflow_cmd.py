@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from garrison.workflow.agent import WorkflowAgent
     from garrison.workflow.executor import Progress
     from garrison.workflow.mcp_tools import ServerSpec
-    from garrison.workflow.models import WorkflowResult
+    from garrison.workflow.models import Workflow, WorkflowResult
 
 FOREVER = 7 * 24 * 3600.0
 tree_option = click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
@@ -66,7 +67,7 @@ def run(file: Path, values: tuple[str, ...], session: str | None, tree: Path, ke
 
     async def begun() -> WorkflowResult:
         async with AsyncExitStack() as stack:
-            agent = await _agent(stack, find_home(home), tree, servers, keep=keep, as_json=as_json)
+            agent = await _agent(stack, find_home(home), tree, servers, flow, keep=keep, as_json=as_json)
             return await agent.execute_workflow(flow, session)
 
     _show(asyncio.run(begun()), as_json=as_json)
@@ -89,12 +90,14 @@ def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
     state = StateManager(place / "workflows").read(session)
     if state is None or state.workflow is None:
         raise StateLoadError(f"no session {session}; `garrison workflow list` shows those that can be resumed")
-    metadata = state.workflow.metadata
+    flow = state.workflow
+    metadata = flow.metadata
     servers = {name: ServerSpec.from_data(name, one) for name, one in metadata.get("servers", {}).items()}
 
     async def gone_on() -> WorkflowResult:
         async with AsyncExitStack() as stack:
-            agent = await _agent(stack, place, Path(metadata.get("tree", ".")), servers, keep=keep, as_json=as_json)
+            agent = await _agent(stack, place, Path(metadata.get("tree", ".")), servers, flow, keep=keep,
+                                 as_json=as_json)
             return await agent.resume_workflow(session)
 
     _show(asyncio.run(gone_on()), as_json=as_json)
@@ -156,7 +159,7 @@ def validate(file: Path, tree: Path, home: str | None) -> None:
 
     async def checked() -> dict[str, list[str]]:
         async with AsyncExitStack() as stack:
-            return rules.validate(flow, await tools_of(stack, tree, servers, None))
+            return rules.validate(flow, await tools_of(stack, tree, servers, None, flow), os.environ)
 
     waits = asyncio.run(checked())
     show_table(("STEP", "TOOL", "AFTER"), [(step.name, step.tool, ", ".join(waits[step.name])) for step in flow.steps])
@@ -171,13 +174,13 @@ def tools(file: Path | None, tree: Path, as_json: bool, home: str | None) -> Non
     """List the tools that are always there, and those of the servers that FILE names."""
     from garrison.workflow.files import read_workflow
 
-    servers = read_workflow(file)[1] if file is not None else {}
+    flow, servers = read_workflow(file) if file is not None else (None, {})
 
     async def asked() -> list[dict[str, str]]:
         async with AsyncExitStack() as stack:
-            found = await tools_of(stack, tree, servers, None)
-            listed = getattr(found, "listed", {})
-            return [{"tool": name, "about": _about(found, listed, name)} for name in found]
+            found = await tools_of(stack, tree, servers, None, flow)
+            return [{"tool": name, "about": next(iter((tool.__doc__ or "").strip().splitlines()), "")}
+                    for name, tool in found.items()]
 
     rows = asyncio.run(asked())
     if as_json:
@@ -186,38 +189,32 @@ def tools(file: Path | None, tree: Path, as_json: bool, home: str | None) -> Non
         show_table(("TOOL", "ABOUT"), [(row["tool"], row["about"]) for row in rows])
 
 
-class Tools(dict[str, Any]):
-    """Built-in tools and those of servers in one; `listed` has what the servers say of theirs."""
-
-    listed: Mapping[str, Any] = {}
-
-
-def _about(found: Mapping[str, Any], listed: Mapping[str, Any], name: str) -> str:
-    text = listed[name].description if name in listed else found[name].__doc__
-    return next(iter((text or "").strip().splitlines()), "")
-
-
-async def tools_of(stack: AsyncExitStack, tree: Path, servers: Mapping[str, ServerSpec], logs: Path | None) -> Tools:
-    """The built-in tools working in `tree`, and those of `servers`, which end with `stack`."""
+async def tools_of(stack: AsyncExitStack, tree: Path, servers: Mapping[str, ServerSpec], logs: Path | None,
+                   flow: Workflow | None = None) -> dict[str, Any]:
+    """The built-in tools working in `tree`, those of `servers`, which end with `stack`, and the Python functions that
+    the steps of `flow` name."""
     from garrison.workflow.tools import Toolbox
 
-    found = Tools(Toolbox(tree).tools())
+    found: dict[str, Any] = dict(Toolbox(tree).tools())
+    if flow is not None:
+        from garrison.workflow.files import BASE
+        from garrison.workflow.python_tools import python_tools
+
+        found.update(python_tools(flow, Path(flow.metadata.get(BASE, "."))))
     if servers:
         from garrison.workflow.mcp_tools import McpTools
 
-        more = await stack.enter_async_context(McpTools(servers, logs))
-        found.update(more)
-        found.listed = more.listed
+        found.update(await stack.enter_async_context(McpTools(servers, logs)))
     return found
 
 
-async def _agent(stack: AsyncExitStack, home: Path, tree: Path, servers: Mapping[str, ServerSpec], *, keep: bool,
-                 as_json: bool) -> WorkflowAgent:
+async def _agent(stack: AsyncExitStack, home: Path, tree: Path, servers: Mapping[str, ServerSpec], flow: Workflow, *,
+                 keep: bool, as_json: bool) -> WorkflowAgent:
     from garrison.records import atomic
     from garrison.workflow.agent import AgentConfig, WorkflowAgent
 
     logs = atomic.make_directory(home / "workflows" / "logs")
-    found = await tools_of(stack, tree, servers, logs)
+    found = await tools_of(stack, tree, servers, logs, flow)
     config = AgentConfig(timeout_seconds=FOREVER, state_dir=str(home / "workflows"))
     return WorkflowAgent(found, config, on_progress=lambda one: _progress(one, as_json=as_json), keep=keep)
 
@@ -225,9 +222,10 @@ async def _agent(stack: AsyncExitStack, home: Path, tree: Path, servers: Mapping
 def _progress(one: Progress, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(one.to_data(), ensure_ascii=False), file=sys.stderr, flush=True)
-    elif one.status.value != "running":
+    elif one.status.value != "running" or one.error:
         rest = f": {one.error}" if one.error else ""
-        say(f"[{one.done}/{one.total}] {one.step} {one.status.value} in {one.elapsed:.1f} s{rest}")
+        how = "is tried again after" if one.status.value == "running" else f"{one.status.value} in"
+        say(f"[{one.done}/{one.total}] {one.step} {how} {one.elapsed:.1f} s{rest}")
 
 
 def _show(result: WorkflowResult, *, as_json: bool) -> None:
@@ -239,8 +237,10 @@ def _show(result: WorkflowResult, *, as_json: bool) -> None:
         say(result.message)
         for line in result.suggestions:
             say(f"  {line}")
-        if result.success and result.results:
-            last = next(reversed(result.results.values()))
+        done = [result.results[name] for name, status in result.step_status.items()
+                if status.value == "completed" and name in result.results]
+        if result.success and done:
+            last = done[-1]
             print(last if isinstance(last, str) else json.dumps(last, ensure_ascii=False, indent=1))
     if not result.success:
         sys.exit(1)

@@ -55,11 +55,11 @@ async def _planned(command: str, servers: Path | None, tree: Path, home: Path) -
         tools = await tools_of(stack, tree, specs, None)
         graph = await stack.enter_async_context(AgentGraph("planner"))
         node = await graph.add_node("planner", "You turn commands into workflows of tool calls.", model, **metadata)
-        prompt, why = words.question(command, tools, tools.listed), ""
+        prompt, why = words.question(command, tools), ""
         for _ in range(TRIES):
             said = await graph.sessions.ask(node, prompt)
             try:
-                body = words.read(said, tools, tools.listed).to_data()
+                body = words.read(said, tools).to_data()
             except GarrisonError as error:
                 why = words.refused(error)
                 prompt = words.again(why)

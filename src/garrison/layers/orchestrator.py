@@ -151,7 +151,8 @@ class Orchestrator:
         failpoint.here(":prompted")
         self._move("executing")
         try:
-            self.work = agent(self.task.agent, self.world.home).start(self.assignment, now)
+            chosen = agent(self.task.agent, self.world.home, attributes=self.task.attributes)
+            self.work = chosen.start(self.assignment, now)
             failpoint.here(":working")
         except GarrisonError as error:
             self._finish(Outcome("fail", str(error)))

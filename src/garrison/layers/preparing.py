@@ -156,6 +156,10 @@ def _environment_names(world: World, request: Request, plan: RunPlan) -> list[st
         if which == "command" and not task.command:
             raise Refused(f"node {name} has no command=; give it one, or name another agent with --agent or agent=")
         registry.check_node(which, name, task.attrs, world.home)
+        if session := registry.session_wish(which, name, task.attrs, world.home):
+            from garrison.session.trust import read_tiers, working_tier
+
+            working_tier(session.tier, read_tiers())
     return sorted({*request.env, *(name for name in asked if name in world.environ)})
 
 

@@ -202,11 +202,11 @@ def _handlers(graph: Graph) -> Iterator[str]:
         if not known_handler(handler):
             why = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_KNOWN)}"
         else:
-            needs = NEEDS.get(handler, "a session of its own")
-            why = f"({handler}) needs {needs}, not in this version of a garrison run; it does {', '.join(_KNOWN)}"
+            why = f"({handler}) needs {NEEDS.get(handler, _A_SESSION)}; a run does {', '.join(_KNOWN)}"
         yield _line(graph, node.line, node.column, f"node {node.id} {why}")
 
 
+_A_SESSION = "a session around it (`garrison session send --turn-graph`, or turn_graph= of a node with session=true)"
 _KNOWN = ("start", "exit", *TASKS, *WAITS, "conditional", "parallel", "parallel.fan_in", SUBGRAPH)
 
 

@@ -10,12 +10,15 @@
     update_goals(goal_updates, new_goals, agent_id) -> None
     emit_signal(name, data, agent_id) -> None
     build_prompt(context) -> the messages that the model is given
+
+`FURTHER` ones are all asked alike, by nodes of the same name: NAME(data, agent_id) -> None, or a mapping of the session
+keys that change (`{"has_action_results": True}` is `session.has_action_results`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any, Protocol, TypedDict
 
 from garrison.errors import UsageError
@@ -49,16 +52,36 @@ class LlmCall(Protocol):
 Adapters = Mapping[str, Callable[..., Any]]
 NAMES = ("llm_call", "tool_dispatch", "memory_recall", "memory_update", "checkpoint", "background_checks",
          "route_actions", "update_goals", "emit_signal", "build_prompt")
+FURTHER: Mapping[str, tuple[str, ...]] = {
+    "consolidate": ("working_memory",),
+    "update_working_memory": ("memory_notes", "concerns", "curiosity", "working_memory"),
+    "store_decompositions": ("decompositions",),
+    "process_proposal_decisions": ("proposal_decisions",),
+    "store_identity": ("identity_insights",),
+    "execute_actions": ("actions", "tool_turn"),
+}
+"""Adapter, and node type `session.NAME` → the session keys that it is given as `data`."""
+PURE = ("classify", "authorize", "mode_select", "format", "process_results", "transform")
+"""Node types without an adapter."""
+NODES = frozenset({*NAMES, *FURTHER, *PURE})
+"""Every node type of a session, without `session.`."""
+OPTIONAL = ("build_prompt", "emit_signal")
+"""Adapters whose nodes do their part without them, too."""
 
 
-def check(adapters: Adapters) -> list[str]:
-    """The adapters that are missing, for a warning; UsageError for an unknown name, or without llm_call."""
-    unknown = sorted(set(adapters) - set(NAMES))
+def check(adapters: Adapters) -> None:
+    """UsageError for an unknown name, or without llm_call."""
+    unknown = sorted(set(adapters) - {*NAMES, *FURTHER})
     if unknown:
-        raise UsageError(f"no adapter is called {unknown[0]!r:.60}; there are {', '.join(NAMES)}")
+        raise UsageError(f"no adapter is called {unknown[0]!r:.60}; there are {', '.join((*NAMES, *FURTHER))}")
     if adapters.get("llm_call") is None:
         raise UsageError("a session needs the adapter llm_call: a function of (messages, mode, options)")
-    return [name for name in NAMES if adapters.get(name) is None and name != "build_prompt"]
+
+
+def missing(adapters: Adapters, wanted: Container[str]) -> list[str]:
+    """Of the adapters that are `wanted`, those whose nodes will be skipped."""
+    return [name for name in (*NAMES, *FURTHER)
+            if name in wanted and adapters.get(name) is None and name not in OPTIONAL]
 
 
 async def called(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.outcome import FAIL, SKIPPED, SUCCESS, Outcome
-from garrison.session.adapters import Adapters, called
+from garrison.session.adapters import FURTHER, Adapters, called
 from garrison.session.trust import Tier
 
 if TYPE_CHECKING:
@@ -26,10 +27,12 @@ IDEMPOTENCY: Mapping[str, str] = {
     "session.memory_update": SIDE_EFFECTING, "session.llm_call": SIDE_EFFECTING,
     "session.tool_dispatch": SIDE_EFFECTING, "session.checkpoint": SIDE_EFFECTING,
     "session.route_actions": SIDE_EFFECTING, "session.update_goals": SIDE_EFFECTING,
-    "session.emit_signal": SIDE_EFFECTING,
+    "session.emit_signal": SIDE_EFFECTING, "session.transform": READ_ONLY,
+    **{f"session.{name}": SIDE_EFFECTING for name in FURTHER},
 }
 """Every node type, and whether running it twice can do harm."""
-_LISTS = ("actions", "goal_updates", "new_goals", "memory_notes")
+_LISTS = ("actions", "goal_updates", "new_goals", "memory_notes", "decompositions", "proposal_decisions", "concerns",
+          "curiosity", "identity_insights")
 MAX_NOTES = 100
 
 
@@ -50,15 +53,17 @@ class SessionNodes:
         return {kind: self._guarded(kind) for kind in IDEMPOTENCY}
 
     def _guarded(self, kind: str) -> Any:
-        method = getattr(self, kind.partition(".")[2])
+        name = kind.partition(".")[2]
+        method = partial(self.hand_over, name) if name in FURTHER else getattr(self, name)
 
         async def handler(call: Call) -> Outcome:
             try:
                 outcome: Outcome = await method(call)
             except Exception as error:
-                why = f"{kind.partition('.')[2]}: {type(error).__name__}: {error}"
+                why = f"{name}: {type(error).__name__}: {error}"
                 self._on_event("adapter_failed", {"node": call.node.id, "reason": why})
-                return Outcome(FAIL, failure_reason=why, failure_class="error")
+                unsaid = {"llm.response_type": ""} if name == "llm_call" else {}  # what was said before is no answer
+                return Outcome(FAIL, failure_reason=why, failure_class="error", context_updates=unsaid)
             return outcome
         return handler
 
@@ -78,13 +83,15 @@ class SessionNodes:
             kind = "command" if self.tier.commands else "blocked"
         else:
             kind = "query"
-        return ok(session_input_type=kind)
+        return ok(session_input_type=kind, session_refusal=self._refusal() if kind == "blocked" else "")
+
+    def _refusal(self) -> str:
+        return f"it is blocked at trust tier {self.tier.name}"
 
     async def authorize(self, call: Call) -> Outcome:
         """`session.authorized`, from the tier and what the input is; `session.refusal` says why not."""
         blocked = call.context.get("session.input_type") == "blocked"
-        why = f"it is blocked at trust tier {self.tier.name}" if blocked else ""
-        return ok(session_authorized=not blocked, session_refusal=why)
+        return ok(session_authorized=not blocked, session_refusal=self._refusal() if blocked else "")
 
     async def mode_select(self, call: Call) -> Outcome:
         """`session.cognitive_mode`: a due plan, goals, every fifth turn consolidation, else reflection."""
@@ -100,8 +107,7 @@ class SessionNodes:
     async def format(self, call: Call) -> Outcome:
         """`session.response`: what the model said, or the refusal of what is blocked."""
         if call.context.get("session.input_type") == "blocked":
-            why = call.context.get("session.refusal") or f"it is blocked at trust tier {self.tier.name}"
-            return ok(session_response=f"I cannot take this up: {why}.")
+            return ok(session_response=f"I cannot take this up: {call.context.get('session.refusal')}.")
         return ok(session_response=str(call.context.get("llm.content") or ""))
 
     async def process_results(self, call: Call) -> Outcome:
@@ -120,7 +126,23 @@ class SessionNodes:
             found["session.working_memory"] = memory
         return Outcome(SUCCESS, context_updates=found)
 
+    async def transform(self, call: Call) -> Outcome:
+        """`output_key` from `source_key`: as it is, or put into `expression` where that says {value}."""
+        value = call.context.get(str(call.attrs.get("source_key") or "llm.content"), "")
+        expression = call.attrs.get("expression")
+        given = str(expression).replace("{value}", str(value)) if expression else value
+        return Outcome(SUCCESS, context_updates={str(call.attrs.get("output_key") or "session.response"): given})
+
     # ---- nodes with an adapter
+
+    async def hand_over(self, name: str, call: Call) -> Outcome:
+        """A node of `adapters.FURTHER`: its keys go to its adapter; the keys that it gives change."""
+        adapter = self._adapter(name)
+        if adapter is None:
+            return _skipped(name)
+        data = {key: call.context.get(f"session.{key}") for key in FURTHER[name]}
+        changed = await called(adapter, data, call.context.get("session.agent_id"))
+        return Outcome(SUCCESS, context_updates={f"session.{key}": value for key, value in (changed or {}).items()})
 
     async def build_prompt(self, call: Call) -> Outcome:
         """`session.prompt`: the messages for the model; without an adapter those of the session as they are."""
@@ -171,6 +193,9 @@ class SessionNodes:
         given = list(await called(dispatch, allowed, call.context.get("session.agent_id"))) if allowed else []
         if len(given) != len(allowed):
             raise ValueError(f"tool_dispatch gave {len(given)} results for {len(allowed)} calls")
+        for one in calls:
+            self._on_event("tool_dispatched", {"node": call.node.id, "tool": str(one.get("name", "")),
+                                               "allowed": one in allowed})
         by_call = {id(one): result for one, result in zip(allowed, given, strict=True)}
         results = [by_call.get(id(one), f"refused: {one.get('name')} is not allowed at trust tier {self.tier.name}")
                    for one in calls]

@@ -20,11 +20,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.claude.files import append_line
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused
 from garrison.records import atomic
 from garrison.records.life import LifeLock
 from garrison.session import adapters as adapting
 from garrison.session import state as states
+from garrison.session.dialect import adapters_of, read_session_graph
 from garrison.session.nodes import SessionNodes
 from garrison.session.state import SessionState
 from garrison.session.trust import Tier, read_tiers, tier_of
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from garrison.pipeline.engine import RunResult
+    from garrison.pipeline.graph import Graph
 
 logger = logging.getLogger(__name__)
 MAX_STEPS = 100
@@ -76,15 +79,23 @@ class Initiative:
 
 @dataclass
 class _Graphs:
-    turn: str
-    heartbeat: str
-    pending: dict[str, str] = field(default_factory=dict)
+    turn: Graph
+    heartbeat: Graph
+    pending: dict[str, Graph] = field(default_factory=dict)
     """Graphs that take their place from the next run on."""
 
 
 def shipped(name: str) -> str:
     """The text of a shipped graph, `turn` or `heartbeat`."""
     return resources.files("garrison.session").joinpath(f"graphs/{name}.dot").read_text()
+
+
+def _read(name: str, text: str | None) -> Graph:
+    """A graph as a session runs it, the shipped one without a text; what was put right in it is logged."""
+    graph, said = read_session_graph(text or shipped(name), f"<{name} graph>")
+    for line in said:
+        logger.warning("%s", line)
+    return graph
 
 
 class Session:
@@ -100,14 +111,16 @@ class Session:
                  on_event: Callable[[str, dict[str, Any]], None] | None = None,
                  clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.state, self.adapters, self.folder = state, adapters, folder
-        self.missing = adapting.check(adapters)
+        adapting.check(adapters)
         self.tier = tier_of(state.trust_tier, tiers or read_tiers())
         self.initiative, self._max_steps, self._clock = initiative, max_steps, clock
-        self._graphs = _Graphs(turn_graph or shipped("turn"), heartbeat_graph or shipped("heartbeat"))
+        self._graphs = _Graphs(_read("turn", turn_graph), _read("heartbeat", heartbeat_graph))
         self._listeners = [on_event] if on_event else []
         self._busy = asyncio.Lock()
         self._beats: asyncio.Task[None] | None = None
         self._lock: LifeLock | None = None
+        wanted = adapters_of(self._graphs.turn) | adapters_of(self._graphs.heartbeat)
+        self.missing = adapting.missing(adapters, wanted)
         self.nodes = SessionNodes(adapters, self.tier, self.tell, self._may_spend)
 
     @classmethod
@@ -167,19 +180,20 @@ class Session:
         """Replace a graph (DOT text) from the next run on; an error in it is told now, and nothing changes."""
         from garrison.pipeline.beginning import prepared
         from garrison.pipeline.handlers.registry import Registry
-        from garrison.pipeline.parser import parse
 
-        for name, text in (("turn", turn), ("heartbeat", heartbeat)):
-            if text is not None:
-                prepared(parse(text, f"<{name} graph>"), Registry(self.nodes.handlers()), self._max_steps, None)
-                self._graphs.pending[name] = text
+        read = {name: _read(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat)) if text}
+        for graph in read.values():
+            prepared(graph, Registry(self.nodes.handlers()), self._max_steps, None)
+        self._graphs.pending.update(read)
 
     def listen(self, listener: Callable[[str, dict[str, Any]], None]) -> None:
         """Tell `listener` every event from now on: its name, its data."""
         self._listeners.append(listener)
 
     def tell(self, name: str, data: dict[str, Any]) -> None:
-        """Tell all listeners."""
+        """Tell all listeners, and `events.jsonl` where the session is kept."""
+        if self.folder is not None and self._lock is not None:
+            append_line(self.folder / "events.jsonl", {"at": self._clock().isoformat(), "event": name, **data})
         for listener in self._listeners:
             listener(name, data)
 

@@ -38,6 +38,15 @@ def read_tiers(path: Path | None = None) -> dict[str, Tier]:
         raise UsageError(f"{where}: {' '.join(str(error).split())}") from error
 
 
+def working_tier(name: str, tiers: dict[str, Tier]) -> Tier:
+    """The tier of that name for a session that has a task; UsageError for one that could not even report on it."""
+    found = tier_of(name, tiers)
+    if not found.tool_dispatch:
+        able = ", ".join(one.name for one in tiers.values() if one.tool_dispatch)
+        raise UsageError(f"a session of trust tier {name} has no tools, and could not report; use one of {able}")
+    return found
+
+
 def tier_of(name: str, tiers: dict[str, Tier]) -> Tier:
     """The tier of that name; UsageError with the names there are."""
     if name not in tiers:

@@ -6,6 +6,7 @@ A child of `spawn` is collected by `reap` or `exit_code` and by nobody else; its
 from __future__ import annotations
 
 import os
+import signal
 
 from garrison.errors import GarrisonError
 from garrison.light import dataclass
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from garrison.system.ending import Glimpse
     from garrison.system.procfs import Row
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,16 @@ def adopted(rows: Iterable[Row | Glimpse]) -> list[ProcessId]:
     me = os.getpid()
     return [row.id for row in rows
             if _adopting and row.ppid == me and row.marker is None and row.pid not in _spawned]
+
+
+def die_with_parent() -> None:
+    """Be told to stop (SIGTERM) when the parent dies; one that is gone already is noticed here."""
+    import ctypes
+
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 _adopting = False

@@ -112,9 +112,11 @@ class WorkflowAgent:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise AlreadyAlive(f"session {session_id} is at work in another process; wait for it") from error
-            yield
-            if not self.state_manager.path(session_id).exists():
-                path.unlink(missing_ok=True)
+            try:
+                yield
+            finally:
+                if not self.state_manager.path(session_id).exists():
+                    path.unlink(missing_ok=True)
         finally:
             os.close(descriptor)
 

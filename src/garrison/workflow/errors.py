@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, UsageError
 
 
 class AgentError(GarrisonError):
@@ -33,20 +33,29 @@ class LostReference(AgentError):
     """A reference names the result of a step that failed or was skipped."""
 
 
+class UnkeptResult(AgentError, TypeError):
+    """A tool returned what cannot be kept."""
+
+
+ANEW = (MissingReference, ToolNotFoundError, UnkeptResult, UsageError)
+"""Failures that are in the workflow or its tools as they are written: a resume would meet them again."""
 SUGGESTIONS: dict[str, str] = {
     "TimeoutError": "raise the step's timeout, or give it less to do",
-    "ConnectionError": "see whether the service is up and reachable, then resume",
-    "FileNotFoundError": "see whether the file is where the arguments say, then resume",
-    "PermissionError": "give this user access, then resume",
+    "ConnectionError": "see whether the service is up and reachable",
+    "FileNotFoundError": "see whether the file is where the arguments say",
+    "PermissionError": "give this user access",
     "TypeError": "compare the step's arguments with what the tool takes (`garrison workflow tools`)",
     "KeyError": "compare the step's arguments with what the tool takes (`garrison workflow tools`)",
-    "ValueError": "correct the step's arguments in the workflow and run it anew",
+    "ValueError": "correct the step's arguments in the workflow",
     "ToolNotFoundError": "name a tool that is there (`garrison workflow tools`)",
-    "MissingReference": "correct the reference in the workflow and run it anew",
-    "McpError": "look at the server's own log, then resume",
-    "OSError": "see whether disk and network are as they should be, then resume",
+    "MissingReference": "correct the reference in the workflow",
+    "UnkeptResult": "let the tool return text, numbers, lists and tables",
+    "UsageError": "correct the step's arguments in the workflow",
+    "CommandFailed": "run the command by hand to see why it fails",
+    "McpError": "look at the server's own log",
+    "OSError": "see whether disk and network are as they should be",
 }
-"""Name of an error (or of one it is derived from) → what to do about it."""
+"""Name of an error (or of one it is derived from) → what to do about it; how to go on then is told with the result."""
 
 
 def suggestion(error: BaseException) -> str:
@@ -54,4 +63,4 @@ def suggestion(error: BaseException) -> str:
     for kind in type(error).__mro__:
         if kind.__name__ in SUGGESTIONS:
             return SUGGESTIONS[kind.__name__]
-    return "look at the log, mend the cause, then resume"
+    return "look at the log and mend the cause"

@@ -16,6 +16,7 @@ import dataclasses
 import inspect
 import json
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -26,14 +27,16 @@ from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Out
 from garrison.workflow import validate
 from garrison.workflow.compile import compile_workflow, node_id
 from garrison.workflow.errors import (
+    ANEW,
     LostReference,
     MissingReference,
     ToolNotFoundError,
+    UnkeptResult,
     WorkflowExecutionError,
     suggestion,
 )
 from garrison.workflow.models import StepStatus, Workflow, WorkflowResult, WorkflowState, WorkflowStep
-from garrison.workflow.references import INPUTS, resolve
+from garrison.workflow.references import ENVIRONMENT, INPUTS, resolve
 from garrison.workflow.state import StateManager
 
 Tool = Callable[..., Any]
@@ -74,7 +77,7 @@ class WorkflowExecutor:
 
         WorkflowValidationError or ToolNotFoundError before anything ran.
         """
-        waits = validate.validate(workflow, self.tools)
+        waits = validate.validate(workflow, self.tools, os.environ)
         session = _Session(self, workflow, state, waits)
         return await session.run(resume=resume)
 
@@ -87,7 +90,7 @@ class _Session:
         self.executor, self.workflow, self.state, self.waits = executor, workflow, state, waits
         self.steps = {node_id(index): step for index, step in enumerate(workflow.steps)}
         self.names = {step.name for step in workflow.steps}
-        self.halted = ""
+        self.halted, self.anew = "", False
         self.failed: dict[str, str] = {}
 
     async def run(self, *, resume: bool) -> WorkflowResult:
@@ -131,11 +134,17 @@ class _Session:
                 f", with {count} step{'s' if count > 1 else ''} that failed" if count else "")
         else:
             step = self.halted or next(iter(self.failed), "")
-            message = (f"Critical step failed: {step}" if step else f"Workflow '{self.workflow.name}' failed: "
-                       f"{result.reason or result.detail}") + \
-                f"; go on with `garrison workflow resume {self.state.session_id}`"
+            what = f"Critical step failed: {step}" if step else \
+                f"Workflow '{self.workflow.name}' failed: {result.reason or result.detail}"
+            message = f"{what}; " + ("correct the workflow, then run it anew" if self.anew else
+                                     f"go on with `garrison workflow resume {self.state.session_id}`")
         return WorkflowResult(success, dict(self.state.step_results), list(self.state.errors), message,
-                              self.state.session_id, dict(self.state.step_status), list(self.state.suggestions))
+                              self.state.session_id, self._statuses(), list(self.state.suggestions))
+
+    def _statuses(self) -> dict[str, StepStatus]:
+        """In the workflow's order."""
+        known = self.state.step_status
+        return {step.name: known[step.name] for step in self.workflow.steps if step.name in known}
 
     # ---- one step
 
@@ -147,7 +156,7 @@ class _Session:
         if self.halted:
             return Waiting(f"{step.name} was not begun: {self.halted} failed")
         self._take(call.context, {})
-        self.state.attempts[step.name] = self.state.attempts.get(step.name, 0) + 1
+        self.state.attempts[step.name] = max(self.state.attempts.get(step.name, 0) + 1, call.place.attempt)
         self._tell(step, StepStatus.RUNNING, 0.0)
         began = time.monotonic()
         try:
@@ -163,9 +172,11 @@ class _Session:
     async def _called(self, step: WorkflowStep, context: Mapping[str, Any]) -> Any:
         results = {name: context[f"step.{name}"] for name in self.names if f"step.{name}" in context}
         lost = {name: context[f"lost.{name}"] for name in self.names if f"lost.{name}" in context}
-        arguments = resolve(step.arguments, {**results, INPUTS: self.workflow.inputs}, lost)
+        known = {ENVIRONMENT: os.environ, INPUTS: self.workflow.inputs, **results}
+        arguments = resolve(step.arguments, known, lost)
         tool = self.executor.tools[step.tool]
-        self.executor.logger.info("call %s: %s(%s)", step.name, step.tool, _short(arguments))
+        shown = resolve(step.arguments, {**known, ENVIRONMENT: _Unsaid()}, lost)
+        self.executor.logger.info("call %s: %s(%s)", step.name, step.tool, _short(shown))
         try:
             async with asyncio.timeout(step.timeout):
                 result = await _invoke(tool, arguments)
@@ -180,12 +191,14 @@ class _Session:
         hopeless = isinstance(error, _HOPELESS) and not isinstance(error, json.JSONDecodeError)
         if attempt <= self._retries(step) and not hopeless:
             self.executor.logger.warning("step %s, try %d: %s", step.name, attempt, said)
+            self._tell(step, StepStatus.RUNNING, elapsed, said)
             return Outcome(FAIL, failure_reason=said, failure_class="error")
         self.state.errors.append(f"Step '{step.name}' failed: {said}")
         self.state.suggestions.append(f"{step.name}: {suggestion(error)}")
         self.failed[step.name] = said
         if step.critical:
             self.halted = self.halted or step.name
+            self.anew = self.anew or isinstance(error, ANEW)
             self._tell(step, StepStatus.FAILED, elapsed, said)
             return Waiting(f"critical step {step.name} failed: {said}", "mend the cause, then resume")
         self.state.step_results[step.name] = {"error": said}
@@ -237,6 +250,16 @@ class _Session:
             self.executor.state_manager.write(self.state)
 
 
+class _Unsaid(dict[str, str]):
+    """The environment as the log tells it: names, not values, which may be secrets."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __getitem__(self, name: str) -> str:
+        return f"${{env.{name}}}"
+
+
 async def _invoke(tool: Tool, arguments: dict[str, Any]) -> Any:
     """Call a tool; one that blocks runs in a thread, so that other steps go on."""
     def blocking() -> Any:
@@ -247,7 +270,7 @@ async def _invoke(tool: Tool, arguments: dict[str, Any]) -> Any:
 
 
 def plain(result: Any, step: WorkflowStep) -> Any:
-    """A tool's result as JSON's shapes; TypeError that says what to return if it cannot be kept."""
+    """A tool's result as JSON's shapes; UnkeptResult that says what to return if it cannot be kept."""
     if hasattr(result, "model_dump"):
         result = result.model_dump(mode="json")
     elif dataclasses.is_dataclass(result) and not isinstance(result, type):
@@ -256,8 +279,8 @@ def plain(result: Any, step: WorkflowStep) -> Any:
         check_json({"result": result}, "result")
         return json.loads(json.dumps(result))
     except (TypeError, ValueError, GarrisonError) as error:
-        raise TypeError(f"the tool {step.tool} returned a {type(result).__name__} that cannot be kept; return text, "
-                        "numbers, lists and tables") from error
+        raise UnkeptResult(f"the tool {step.tool} returned something of type {type(result).__name__}, which cannot be "
+                           "kept; return text, numbers, lists and tables") from error
 
 
 def _short(value: Any) -> str:

@@ -6,6 +6,7 @@
       notes: {command: [python3, -m, my_notes_server]}
     steps:
       - {name: files, tool: files.list, arguments: {pattern: "${inputs.folder}/**/test_*.py"}}
+      - {name: slow, tool: "my_tools:slowest", arguments: {files: "${files.files}"}}     # a Python function
       - {name: keep, tool: notes.add, arguments: {text: "${files.count} files"}}
 """
 
@@ -21,6 +22,9 @@ from garrison.workflow.errors import WorkflowValidationError
 from garrison.workflow.mcp_tools import ServerSpec
 from garrison.workflow.models import Workflow
 
+BASE = "base"
+"""In a workflow's metadata: the directory of its file, where its Python tools are looked for."""
+
 
 def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[Workflow, dict[str, ServerSpec]]:
     """The workflow of a file with `given` put over its inputs, and its servers; refused in one line with the place."""
@@ -31,6 +35,7 @@ def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[W
     except WorkflowValidationError as error:
         raise WorkflowValidationError(f"{path}: {error}") from error
     workflow.inputs = {**workflow.inputs, **(given or {})}
+    workflow.metadata = {**workflow.metadata, BASE: str(path.absolute().parent)}
     if specs:
         workflow.metadata = {**workflow.metadata, "servers": servers}
     return workflow, specs
@@ -48,11 +53,20 @@ def _body(path: Path) -> dict[str, Any]:
         body = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise NotFound(f"no workflow at {path}") from error
+    except yaml.MarkedYAMLError as error:
+        raise WorkflowValidationError(f"{path}{_place(error)}: {error.problem}"
+                                      f"{f' ({error.context})' if error.context else ''}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise WorkflowValidationError(f"{path}: {' '.join(str(error).split())[:300]}") from error
     if not isinstance(body, dict):
         raise WorkflowValidationError(f"{path}: a workflow is a table with name and steps")
     return body
+
+
+def _place(error: Any) -> str:
+    """Where YAML stopped: the beginning of what is not closed, else the place itself."""
+    mark = error.context_mark or error.problem_mark
+    return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
 
 
 def _servers(path: Path, body: dict[str, Any]) -> tuple[dict[str, ServerSpec], dict[str, Any]]:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import io
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,11 @@ class ServerSpec:
     url: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """What a person knows it by: its address, or its program."""
+        return self.url or self.command[0]
 
     @classmethod
     def from_data(cls, name: str, data: Any) -> ServerSpec:
@@ -128,17 +134,19 @@ class McpServer:
     async def _live(self, ready: asyncio.Future[list[Any]], questions: asyncio.Queue[_Question | None]) -> None:
         """The server's whole life in one task; calls run side by side within it."""
         try:
-            with self._errors() as errors:
-                async with _client(self.spec, errors) as client:
-                    async with asyncio.timeout(START_SECONDS):
-                        listed = await client.list_tools()
-                    ready.set_result(list(listed.tools))
-                    async with asyncio.TaskGroup() as group:
-                        while (question := await questions.get()) is not None:
-                            group.create_task(self._one(client, question, asyncio.current_task()))
+            async with contextlib.AsyncExitStack() as stack:
+                errors = stack.enter_context(self._errors())
+                async with asyncio.timeout(START_SECONDS):
+                    client = await stack.enter_async_context(_client(self.spec, errors))
+                    listed = await client.list_tools()
+                ready.set_result(list(listed.tools))
+                async with asyncio.TaskGroup() as group:
+                    while (question := await questions.get()) is not None:
+                        group.create_task(self._one(client, question, asyncio.current_task()))
         except BaseException as error:
             if not ready.done():
-                ready.set_exception(McpError(f"server {self.spec.name} did not start: {_said(error)}"))
+                ready.set_exception(McpError(f"server {self.spec.name} ({self.spec.shown}) did not start: "
+                                             f"{_said(error)}"))
             if isinstance(error, asyncio.CancelledError):
                 raise
 
@@ -172,6 +180,8 @@ class McpServer:
 
 
 def _client(spec: ServerSpec, errors: io.TextIOBase) -> Any:
+    logging.getLogger("mcp").addHandler(logging.NullHandler())  # what it would print is in the McpError
+    logging.getLogger("mcp").propagate = False
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
@@ -201,8 +211,10 @@ def _is_gone(error: BaseException) -> bool:
 def _said(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return _said(error.exceptions[0])
-    said = " ".join(str(error).split())[:400]
-    return said or type(error).__name__
+    if isinstance(error, TimeoutError):
+        return f"no answer within {START_SECONDS:g} s"
+    said = " ".join(str(error).split())
+    return (said if len(said) <= 240 else f"{said[:240]}…") or type(error).__name__
 
 
 class McpTools(Mapping[str, Any]):
@@ -212,7 +224,6 @@ class McpTools(Mapping[str, Any]):
         self._servers = {name: McpServer(spec, logs / f"mcp-{name}.log" if logs else None)
                          for name, spec in specs.items()}
         self._tools: dict[str, Any] = {}
-        self.listed: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
         try:
@@ -231,8 +242,9 @@ class McpTools(Mapping[str, Any]):
     def _add(self, name: str, server: McpServer, tool: Any) -> None:
         async def call(**arguments: Any) -> Any:
             return await server.call(tool.name, arguments)
+        call.__doc__ = tool.description or ""
+        call.listed = tool  # type: ignore[attr-defined]  # what the server says of it: `fitting`, `plan`
         self._tools[f"{name}.{tool.name}"] = call
-        self.listed[f"{name}.{tool.name}"] = tool
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._tools:

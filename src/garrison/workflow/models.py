@@ -69,6 +69,15 @@ _STEP: dict[str, Any] = {"name": str, "tool": str, "arguments": dict, "critical"
                          "retry_count": int, "depends_on": list, "description": str}
 
 
+WORDS: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number",
+                          list: "a list", dict: "a table"}
+"""Types in a person's words."""
+
+
+def _word(kind: Any) -> str:
+    return WORDS[float if isinstance(kind, tuple) else kind]
+
+
 def _fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise WorkflowValidationError(f"{what} should be a table of fields, not {type(data).__name__}")
@@ -81,7 +90,7 @@ def _fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...]
             raise WorkflowValidationError(f"{what} has the unknown field {key!s:.60}; there are {', '.join(kinds)}")
         wrong = not isinstance(value, kinds[key]) or (isinstance(value, bool) and kinds[key] is not bool)
         if wrong and value is not None:
-            raise WorkflowValidationError(f"{what}: {key} cannot be {value!r:.60}")
+            raise WorkflowValidationError(f"{what}: {key} should be {_word(kinds[key])}, not {value!r:.60}")
     return {key: value for key, value in data.items() if value is not None}
 
 

@@ -18,18 +18,16 @@ _FORM = """{"name": "short-name", "description": "...", "inputs": {}, "steps": [
 "arguments": {}, "critical": true, "timeout": 60, "retry_count": 0, "depends_on": [], "description": "why"}]}"""
 
 
-def described(name: str, tool: Any, listed: Mapping[str, Any]) -> str:
+def described(name: str, tool: Any) -> str:
     """A tool as a line for the agent: its name, its arguments, what it does."""
-    if name in listed:
-        schema = getattr(listed[name], "input_schema", None) or {}
-        about = " ".join((listed[name].description or "").split())
-        return f"- {name}({', '.join(schema.get('properties', {}))}): {about}"
-    return f"- {name}{inspect.signature(tool)}: {' '.join((tool.__doc__ or '').split())}"
+    schema = getattr(getattr(tool, "listed", None), "input_schema", None)
+    takes = inspect.signature(tool) if schema is None else f"({', '.join(schema.get('properties', {}))})"
+    return f"- {name}{takes}: {' '.join((tool.__doc__ or '').split())}"
 
 
-def question(command: str, tools: Mapping[str, Any], listed: Mapping[str, Any]) -> str:
+def question(command: str, tools: Mapping[str, Any]) -> str:
     """What the agent is asked."""
-    known = "\n".join(described(name, tools[name], listed) for name in tools)
+    known = "\n".join(described(name, tools[name]) for name in tools)
     return ("Break this command into a workflow of tool calls:\n\n"
             f"<command>\n{command}\n</command>\n\nTools:\n{known}\n\n"
             "A step may refer to an earlier step's result anywhere in its arguments: ${STEP.KEY}, ${STEP.LIST[0].KEY}; "
@@ -42,7 +40,7 @@ def again(error: str) -> str:
     return f"That is no sound workflow: {error}\nAnswer once more, with the whole JSON object alone."
 
 
-def read(said: str, tools: Mapping[str, Any], listed: Mapping[str, Any]) -> Workflow:
+def read(said: str, tools: Mapping[str, Any]) -> Workflow:
     """The workflow in the agent's words; GarrisonError that says what is wrong with it."""
     found = _OBJECT.search(said)
     if found is None:
@@ -52,29 +50,7 @@ def read(said: str, tools: Mapping[str, Any], listed: Mapping[str, Any]) -> Work
     except ValueError as error:
         raise WorkflowValidationError(f"it is no JSON: {error}") from error
     validate(workflow, tools)
-    for step in workflow.steps:
-        wrong = misfit(step.arguments, tools[step.tool], listed.get(step.tool))
-        if wrong:
-            raise WorkflowValidationError(f"step {step.name!r}: {step.tool} {wrong}")
     return workflow
-
-
-def misfit(arguments: Mapping[str, Any], tool: Any, listed: Any) -> str:
-    """Why the arguments do not fit the tool; '' if they do, as far as can be seen before it runs."""
-    if listed is not None:
-        schema = getattr(listed, "input_schema", None) or {}
-        known, needed = set(schema.get("properties", {})), set(schema.get("required", ()))
-        open_ = schema.get("additionalProperties", True) is not False and not known
-    else:
-        parameters = inspect.signature(tool).parameters.values()
-        named = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-        known = {one.name for one in named}
-        needed = {one.name for one in named if one.default is one.empty}
-        open_ = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    if missing := sorted(needed - set(arguments)):
-        return f"needs {missing[0]}"
-    unknown = sorted(set(arguments) - known)
-    return "" if open_ or not unknown else f"takes no {unknown[0]}; it takes {', '.join(sorted(known)) or 'nothing'}"
 
 
 def refused(error: Exception) -> str:

@@ -1,19 +1,21 @@
 """References from a step's arguments to earlier results: `${step}`, `${step.key}`, `${step.items[0].name}`. Pure.
 
 A value that is a reference and nothing else keeps the type of what it names; within other text it becomes text (JSON,
-for what is no text). `$${` is `${` itself. `${inputs.NAME}` names an input of the workflow.
+for what is no text). `$${` is `${` itself. `${inputs.NAME}` names an input of the workflow, `${env.NAME}` a variable of
+the environment of whoever runs it (unless a step is called env).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from garrison.workflow.errors import LostReference, MissingReference, WorkflowValidationError
 
-INPUTS = "inputs"
+INPUTS, ENVIRONMENT = "inputs", "env"
 _REFERENCE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
 _PART = re.compile(r"\[(-?\d+)\]|\.?([^.\[\]]+)")
 
@@ -32,6 +34,16 @@ def references(value: Any) -> Iterator[str]:
             yield from references(one)
 
 
+def unclosed(value: Any) -> str:
+    """A `${` that no brace closes, with what follows it, in a value of JSON's shapes; '' if there is none."""
+    if isinstance(value, str):
+        rest = _REFERENCE.sub(lambda match: " " * len(match[0]), value)
+        at = rest.find("${")
+        return value[at:at + 40] if at >= 0 else ""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return next((found for one in parts if (found := unclosed(one))), "")
+
+
 def split(reference: str, steps: Container[str]) -> tuple[str, list[str | int]]:
     """(the step or `inputs`, the path into it); WorkflowValidationError if it cannot be read or names nobody.
 
@@ -40,9 +52,16 @@ def split(reference: str, steps: Container[str]) -> tuple[str, list[str | int]]:
     places = [match.start() for match in re.finditer(r"[.\[]", reference)] + [len(reference)]
     for place in sorted(places, reverse=True):
         name = reference[:place]
-        if name in steps or name == INPUTS:
+        if name in steps or name in (INPUTS, ENVIRONMENT):
             return name, _path(reference[place:], reference)
-    raise WorkflowValidationError(f"${{{reference:.80}}} names no step; write ${{STEP.KEY}} or ${{inputs.NAME}}")
+    raise WorkflowValidationError(f"${{{reference:.80}}} names no step; {_meant(reference, steps)}")
+
+
+def _meant(reference: str, steps: Container[str]) -> str:
+    """The step that was probably meant."""
+    names = list(steps) if isinstance(steps, Iterable) else []
+    near = get_close_matches(re.split(r"[.\[]", reference)[0], [str(one) for one in names], 1, 0.6)
+    return f"did you mean ${{{near[0]}}}?" if near else "write ${STEP.KEY}, ${inputs.NAME} or ${env.NAME}"
 
 
 def _path(rest: str, reference: str) -> list[str | int]:

@@ -34,6 +34,7 @@ class Toolbox:
     def tools(self) -> Mapping[str, Any]:
         """Name → callable."""
         return {"files.read": self.read, "files.write": self.write, "files.list": self.list_files,
+                "files.edit": self.edit,
                 "text.search": self.search, "text.lines": self.lines,
                 "text.join": self.join, "json.parse": self.parse, "git.log": self.git_log,
                 "command.run": self.run}
@@ -60,6 +61,13 @@ class Toolbox:
         atomic.write(file, raw)
         return {"path": path, "bytes": len(raw)}
 
+    def edit(self, path: str, old: str, new: str) -> dict[str, Any]:
+        """Replace the one place of a text file that reads `old` with `new`: {path, bytes}."""
+        text = self.read(path)["text"]
+        if text.count(old) != 1:
+            raise UsageError(f"{path} has {text.count(old)} places that read {old!r:.80}; name text that is there once")
+        return self.write(path, text.replace(old, new))
+
     def list_files(self, pattern: str = "**/*") -> dict[str, Any]:
         """The files that a glob pattern fits, sorted: {files, count}."""
         found = sorted(str(path.relative_to(self.root)) for path in self.root.glob(pattern)
@@ -68,7 +76,7 @@ class Toolbox:
 
     def search(self, expression: str, pattern: str = "**/*") -> dict[str, Any]:
         """The lines that a regular expression is found in: {hits: [{path, line, text}], count, cut}."""
-        wanted = re.compile(expression)
+        wanted = _expression(expression)
         hits = []
         for name in self.list_files(pattern)["files"]:
             file = self.root / name
@@ -80,7 +88,7 @@ class Toolbox:
 
     def lines(self, text: str, expression: str) -> dict[str, Any]:
         """The lines of a text that a regular expression is found in: {lines, count, text}."""
-        wanted = re.compile(expression)
+        wanted = _expression(expression)
         found = [line for line in text.splitlines() if wanted.search(line)]
         return {"lines": found, "count": len(found), "text": "\n".join(found)}
 
@@ -118,8 +126,15 @@ class Toolbox:
                 "stderr": err.decode(errors="replace")}
         if check and process.returncode:
             tail = " ".join((told["stderr"] or told["stdout"]).split())[-300:]
-            raise CommandFailed(f"{words[0]} ended with exit code {process.returncode}: {tail}")
+            raise CommandFailed(f"{words[0]} ended with exit code {process.returncode}{f': {tail}' if tail else ''}")
         return told
+
+
+def _expression(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UsageError(f"{text!r:.80} is no regular expression: {error}") from error
 
 
 def _end(group: int) -> None:

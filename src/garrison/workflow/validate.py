@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from garrison.pipeline.outcome import check_json
 from garrison.workflow.errors import ToolNotFoundError, WorkflowValidationError
+from garrison.workflow.fitting import misfit
 from garrison.workflow.models import Workflow, WorkflowStep
-from garrison.workflow.references import INPUTS, references, split
+from garrison.workflow.references import ENVIRONMENT, INPUTS, references, split, unclosed
 
 MAX_STEPS = 5_000
 
@@ -32,11 +35,15 @@ def referred(step: WorkflowStep, names: Container[str]) -> list[str]:
         found = [split(one, names)[0] for one in references(step.arguments)]
     except WorkflowValidationError as error:
         raise WorkflowValidationError(f"step {step.name!r}: {error}") from error
-    return [name for name in dict.fromkeys(found) if name != INPUTS]
+    return [name for name in dict.fromkeys(found) if name in names]
 
 
-def validate(workflow: Workflow, tools: Container[str] | None = None) -> dict[str, list[str]]:
-    """The dependencies of a sound workflow; WorkflowValidationError or ToolNotFoundError that names the step if not."""
+def validate(workflow: Workflow, tools: Mapping[str, Any] | None = None,
+             environment: Container[str] | None = None) -> dict[str, list[str]]:
+    """The dependencies of a sound workflow; WorkflowValidationError or ToolNotFoundError that names the step if not.
+
+    With `tools` each step's tool is there and takes its arguments; with `environment` the variables are set.
+    """
     if not workflow.name.strip() or not workflow.steps:
         raise WorkflowValidationError("a workflow needs a name and at least one step")
     if len(workflow.steps) > MAX_STEPS:
@@ -45,16 +52,31 @@ def validate(workflow: Workflow, tools: Container[str] | None = None) -> dict[st
     seen: set[str] = set()
     for step in workflow.steps:
         _step(step, seen)
-        if tools is not None and step.tool not in tools:
-            raise ToolNotFoundError(f"step {step.name!r} wants the tool {step.tool!r:.80}, which is not there; "
-                                    "`garrison workflow tools` lists them")
+        if tools is not None:
+            _tool(step, tools)
     found = dependencies(workflow)
-    _inputs(workflow)
+    _roots(workflow, environment)
     try:
         TopologicalSorter(found).prepare()
     except CycleError as error:
         raise WorkflowValidationError("these steps wait for each other: " + " -> ".join(error.args[1][:8])) from error
+    if tools is not None:
+        for step in workflow.steps:
+            _arguments(step, tools[step.tool])
     return found
+
+
+def _tool(step: WorkflowStep, tools: Mapping[str, Any]) -> None:
+    if step.tool not in tools:
+        near = get_close_matches(step.tool, list(tools), 1, 0.6)
+        raise ToolNotFoundError(f"step {step.name!r} wants the tool {step.tool!r:.80}, which is not there; " + (
+            f"did you mean {near[0]}?" if near else "`garrison workflow tools` lists them"))
+
+
+def _arguments(step: WorkflowStep, tool: Any) -> None:
+    wrong = misfit(step.arguments, tool)
+    if wrong:
+        raise WorkflowValidationError(f"step {step.name!r}: {step.tool} {wrong}")
 
 
 def _step(step: WorkflowStep, seen: set[str]) -> None:
@@ -67,14 +89,22 @@ def _step(step: WorkflowStep, seen: set[str]) -> None:
         raise WorkflowValidationError(f"step {step.name!r}: timeout is in seconds and above 0")
     if not 0 <= step.retry_count <= 100:
         raise WorkflowValidationError(f"step {step.name!r}: retry_count goes from 0 to 100")
+    if open_ := unclosed(step.arguments):
+        raise WorkflowValidationError(f"step {step.name!r}: {open_!r} is a reference that is never closed; close it, "
+                                      "or write $${ for ${ itself")
     check_json(step.arguments, f"the arguments of step {step.name!r}")
 
 
-def _inputs(workflow: Workflow) -> None:
+def _roots(workflow: Workflow, environment: Container[str] | None) -> None:
+    """Inputs that are given, variables that are set."""
     names = {step.name for step in workflow.steps}
     for step in workflow.steps:
         for one in references(step.arguments):
             which, path = split(one, names)
+            if which == ENVIRONMENT and which not in names and environment is not None and (
+                    len(path) != 1 or str(path[0]) not in environment):
+                raise WorkflowValidationError(f"step {step.name!r} wants ${{{one}}}, which is not set here; export it, "
+                                              "then run again")
             if which == INPUTS and (not path or str(path[0]) not in workflow.inputs):
                 known = ", ".join(workflow.inputs) or "none"
                 raise WorkflowValidationError(f"step {step.name!r} wants ${{{one}}}; give it with --set "

@@ -80,7 +80,9 @@ def events_of(message: Any) -> list[Event]:
         return [{"kind": "result", "error": message.is_error, "usd": message.total_cost_usd, "usage": message.usage,
                  "turns": message.num_turns, "session": message.session_id}]
     if isinstance(message, AssistantMessage) and not message.error:
-        return [event for block in message.content if (event := _event_of(block)) is not None]
+        used: list[Event] = [{"kind": "usage", "message": message.message_id or "", "model": message.model,
+                              "usage": message.usage}] if message.usage else []
+        return [*used, *(event for block in message.content if (event := _event_of(block)) is not None)]
     if isinstance(message, UserMessage) and isinstance(message.content, list):
         return [event for block in message.content if (event := _event_of(block)) is not None]
     return []

@@ -29,7 +29,7 @@ def system(assignment: Assignment, settings: ClaudeSettings, part: str = "worker
     return f"{text}\n\n{settings.system_prompt}" if settings.system_prompt else text
 
 
-_SYSTEM = {"worker": "claude_system.md", "validator": "claude_validator.md"}
+_SYSTEM = {"worker": "claude_system.md", "validator": "claude_validator.md", "session": "session_system.md"}
 
 
 def _control(assignment: Assignment) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import os
 import signal
 import sys
 import time
@@ -44,9 +42,9 @@ from garrison.agents.claude.order import Order, from_json
 from garrison.agents.claude.store import Mirror
 from garrison.records import atomic
 from garrison.records.life import LifeLock
+from garrison.system.children import die_with_parent
 from garrison.system.screen import clean_lines
 
-_PR_SET_PDEATHSIG = 1
 _LONG_WAIT = 15.0
 """Seconds of the API's own retry delay beyond which the session is put down instead of kept waiting."""
 _TOOL_LIMIT = 660.0
@@ -338,14 +336,6 @@ def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOpti
         session_id=None if order.resume else order.session, resume=order.session if order.resume else None,
         cli_path=str(program.WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True, stderr=stderr,
         session_store_flush="eager", env=program.environment(Path(order.home), settings), **choices)
-
-
-def die_with_parent() -> None:
-    """Be told to stop when the orchestrator dies; a parent that is gone already is noticed here."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _text_of(content: str | list[dict[str, Any]] | None) -> str:

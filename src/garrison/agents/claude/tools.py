@@ -12,7 +12,7 @@ from typing import Any
 from claude_agent_sdk import SdkMcpTool, create_sdk_mcp_server, tool
 
 from garrison.agents.claude.files import ClaudeFiles, read_json, write_json
-from garrison.agents.claude.tools_words import unsound
+from garrison.agents.claude.tools_words import REPORT_RESULT, SAVE_NOTES, report_of, unsound
 from garrison.records import atomic
 
 SERVER = "garrison"
@@ -42,19 +42,12 @@ def _told(text: str, *, error: bool = False) -> Answer:
 
 
 def _report(files: ClaudeFiles) -> SdkMcpTool[Any]:
-    @tool("report_result", "Say how the task ended. Without this call the task has failed. Call it once, at the end.", {
-        "type": "object", "required": ["status", "summary"], "properties": {
-            "status": {"type": "string", "enum": ["success", "failure"]},
-            "summary": {"type": "string", "description": "What was done, or why it could not be."},
-            "evidence": {"type": "array", "items": {"type": "string"},
-                         "description": "What proves it: commands that were run and what they said, commits."}}})
+    @tool("report_result", *REPORT_RESULT)
     async def report_result(given: dict[str, Any]) -> Answer:
-        status, summary = given.get("status"), str(given.get("summary") or "").strip()
-        if status not in ("success", "failure") or not summary:
+        report = report_of(given)
+        if report is None:
             return _told("say status=success or status=failure, and a summary", error=True)
-        evidence = given.get("evidence") or []
-        write_json(files.report, {"status": status, "summary": summary,
-                                  "evidence": [str(one) for one in evidence] if isinstance(evidence, list) else []})
+        write_json(files.report, report)
         return _told("Noted. End your turn now.")
 
     return report_result
@@ -94,8 +87,7 @@ def _verdict(files: ClaudeFiles) -> SdkMcpTool[Any]:
 
 
 def _notes(path: Path) -> SdkMcpTool[Any]:
-    @tool("save_notes", "Keep notes for whoever goes on if this session dies; they replace the notes before.",
-          {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}})
+    @tool("save_notes", *SAVE_NOTES)
     async def save_notes(given: dict[str, Any]) -> Answer:
         text = str(given.get("text") or "").strip()
         if not text:

@@ -95,8 +95,11 @@ class AgentSessionManager:
             if not self.is_running(node.id):
                 await self._start(node)
 
-    async def ask(self, node: Node, content: str, listener: Listener | None = None) -> str:
-        """Say something to the node and wait for its whole answer; the session is begun first where none runs."""
+    async def ask(self, node: Node, content: str | Callable[[], str], listener: Listener | None = None) -> str:
+        """Say something to the node and wait for its whole answer; the session is begun first where none runs.
+
+        A function gives the words of each try anew: a failure may come after much was done.
+        """
         async with self._turns.setdefault(node.id, asyncio.Lock()):
             await self.activate(node)
             return await self._retried(node, lambda: self._answer(node, content, listener))
@@ -171,12 +174,13 @@ class AgentSessionManager:
 
     # ---- one question
 
-    async def _answer(self, node: Node, content: str, listener: Listener | None) -> str:
+    async def _answer(self, node: Node, content: str | Callable[[], str], listener: Listener | None) -> str:
         async with self._lock(node.id):
             if not self.is_running(node.id):
                 await self._begin(node)
             running = self._running[node.id]
-        question = _Question(content, listener, asyncio.get_running_loop().create_future())
+        words = content if isinstance(content, str) else content()
+        question = _Question(words, listener, asyncio.get_running_loop().create_future())
         running.questions.put_nowait(question)
         assert running.task is not None
         both: set[asyncio.Future[Any]] = {question.answer, running.task}

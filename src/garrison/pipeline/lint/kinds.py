@@ -83,7 +83,9 @@ DURATIONS = ("timeout", "silence", "human.timeout", "manager.poll_interval", "ma
 
 SESSION = (
     "classify", "authorize", "mode_select", "format", "process_results", "memory_recall", "memory_update", "llm_call",
-    "tool_dispatch", "checkpoint", "background_checks", "route_actions", "update_goals", "emit_signal", "build_prompt")
+    "tool_dispatch", "checkpoint", "background_checks", "route_actions", "update_goals", "emit_signal", "build_prompt",
+    "transform", "consolidate", "update_working_memory", "store_decompositions", "process_proposal_decisions",
+    "store_identity", "execute_actions")
 """The types `session.NAME` of a session's graphs; somebody may have others of the kind."""
 
 ELSEWHERE: Mapping[str, str] = {

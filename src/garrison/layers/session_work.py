@@ -1,0 +1,197 @@
+"""An orchestrator's agent as a garrison session: the task is its first message, and its turns are a graph.
+
+`python -P -m garrison.layers.session_work PROMPT_FILE`, started by the orchestrator in the node's tree. Beside the
+prompt in the attempt's folder stands the session (`session/`), so that whoever is started after a kill finishes the
+turn that was under way: nodes of its graph that are done are not done again. The orchestrator's beat stays its own; the
+session has heartbeats only where the node gave it an initiative.
+
+    no turn yet                       the task is said
+    a turn without a report           it is asked for one, once
+    a report, or a second turn        the result file is written, and the program ends
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from garrison.agents import scripted
+from garrison.agents.as_session import ORDER
+from garrison.agents.claude import budget, program, settings
+from garrison.agents.claude.events import shown
+from garrison.agents.claude.files import ClaudeFiles, read_json, write_json
+from garrison.agents.claude.tools_words import REPORT_RESULT, SAVE_NOTES, report_of
+from garrison.agents.graph.session import Function
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.layers.session_tools import tools_of
+from garrison.records import atomic
+from garrison.session import Initiative, Session, SessionState
+from garrison.session.adapters import remembering
+from garrison.session.claude import claude_adapters
+from garrison.session.scripted import Script
+from garrison.session.tools import Dispatch
+from garrison.session.trust import Tier, read_tiers, working_tier
+from garrison.system.children import die_with_parent
+from garrison.system.screen import clean_lines
+
+MAX_STEPS = 3_000
+"""Visits of nodes in one turn: a task may need some hundred calls of tools, each of three visits."""
+TURNS = 2
+"""Turns a task may take: the task itself, and being asked for the report."""
+ASK = "You ended your turn without a report. Call `report_result` now: with what you did and what proves it, or with " \
+      "status `failure` and the reason."
+
+
+def next_words(turns: int, report: Mapping[str, Any] | None, prompt: str) -> str | None:
+    """What is said next; None when the session is at its end. Pure."""
+    if report is not None or turns >= TURNS:
+        return None
+    return prompt if turns == 0 else ASK
+
+
+def claim_of(report: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the result file says. Pure."""
+    if report is None:
+        return {"status": "fail", "failure_reason": "it was asked for report_result and ended again without it"}
+    if report["status"] == "success":
+        return {"status": "success", "notes": report["summary"]}
+    return {"status": "fail", "failure_reason": report["summary"]}
+
+
+class Work:
+    """One life of the session of one attempt."""
+
+    def __init__(self, prompt: Path) -> None:
+        self.prompt, self.folder = prompt, prompt.parent
+        self.order: dict[str, Any] = read_json(self.folder / ORDER)
+        self.files = ClaudeFiles(self.folder)
+        self.files.make()
+        found = working_tier(self.order["tier"], read_tiers())
+        self.tier: Tier = replace(found, tools=(*found.tools, *self._own()))
+        self.settings = settings.from_json(self.order["settings"]) if self.order["settings"] else None
+        self._began = _now()
+        self._model_session = uuid.uuid4().hex
+
+    def _own(self) -> dict[str, Function]:
+        """The tools that every session of a task has, whatever its tier."""
+        def report_result(**given: Any) -> str:
+            report = report_of(given)
+            if report is None:
+                raise UsageError("say status=success or status=failure, and a summary")
+            write_json(self.files.report, report)
+            return "Noted. End your turn now."
+
+        def save_notes(text: str) -> str:
+            atomic.write(Path(self.order["notes"]), (text.strip() + "\n").encode(errors="replace"))
+            return "Kept."
+
+        return {"report_result": Function("report_result", *REPORT_RESULT, report_result),
+                "save_notes": Function("save_notes", *SAVE_NOTES, save_notes)}
+
+    async def done(self) -> dict[str, str]:
+        """Go on until there is a report, or none to be had; what the result file says."""
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(self._session(await self._adapters(stack)))
+            while True:
+                report = read_json(self.files.report)
+                words = next_words(session.state.turn_count, report, self.prompt.read_text())
+                if words is None:
+                    return claim_of(report)
+                await session.send(words)
+
+    def _session(self, adapters: Mapping[str, Callable[..., Any]]) -> Session:
+        folder = self.folder / "session"
+        order = self.order
+        initiative = Initiative(budget=order["initiative"]) if order["initiative"] else None
+        options: dict[str, Any] = {
+            "turn_graph": order["turn_graph"], "heartbeat_graph": order["heartbeat_graph"], "initiative": initiative,
+            "tiers": {self.tier.name: self.tier}, "max_steps": MAX_STEPS}
+        if (folder / "session.json").exists():
+            return Session.restore(folder, adapters, **options)
+        state = SessionState(f"{order['node']}-{order['attempt']}", f"orchestrator-{order['node']}@{order['run']}",
+                             self.tier.name, goals=[{"id": order["node"], "description": order["goal"]}])
+        return Session(state, adapters, folder=folder, **options)
+
+    async def _adapters(self, stack: AsyncExitStack) -> dict[str, Callable[..., Any]]:
+        if self.settings is None:
+            steps = scripted.script_for(self.order["node"], dict(os.environ))
+            played = Script(self.order["node"], steps, self.order["life"])
+            dispatch = Dispatch({**played.tools(), **self._own()}, fatal=True, on_call=_told_call)
+            return {**remembering(), "llm_call": played.llm_call, "tool_dispatch": dispatch}
+        tools = {**tools_of(Path(self.order["tree"]), self.tier), **self._own()}
+        home = Path(self.order["home"])
+        metadata: dict[str, Any] = {"env": program.environment(home, self.settings), "cwd": self.order["tree"]}
+        if self.settings.cli:
+            metadata["cli"] = self.settings.cli
+        adapters = await stack.enter_async_context(claude_adapters(
+            self.settings.model, metadata, tools, system=self.order["system"], hear=self._heard))
+        return {**adapters, "llm_call": self._within_limits(adapters["llm_call"]),
+                "tool_dispatch": Dispatch(tools, on_call=_told_call, on_result=_told_result)}
+
+    def _within_limits(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        """The model, asked only while no limit on what it may cost is reached."""
+        assert self.settings is not None
+        limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
+        meter = budget.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
+
+        async def asked(*arguments: Any) -> Any:
+            over = meter.over(_now()[:10])
+            if over:
+                raise Refused(f"the budget is used up: {over}; raise it, then resume")
+            return await ask(*arguments)
+        return asked
+
+    def _heard(self, event: Mapping[str, Any]) -> None:
+        """Show what the model says, and put what it costs on the bill."""
+        if event["kind"] == "usage":
+            budget.append(self.files.usage, budget.call(self._model_session, _now(), event["message"], event["model"],
+                                                        event["usage"], self._began))
+        elif event["kind"] == "result" and event.get("usd"):
+            budget.append(self.files.usage, budget.Call("result", self._model_session, _now(), event["usd"],
+                                                        stretch=self._began))
+        elif event["kind"] in ("text", "thinking"):
+            _show(event)
+
+
+def _told_call(name: str, arguments: Mapping[str, Any]) -> None:
+    _show({"kind": "tool", "name": name, "input": dict(arguments)})
+
+
+def _told_result(_name: str, text: str) -> None:
+    _show({"kind": "tool_result", "text": text, "error": text.startswith("error: ")})
+
+
+def _show(event: Mapping[str, Any]) -> None:
+    text = shown(dict(event))
+    if text:
+        print("\n".join(clean_lines(text)), flush=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Do the work, and write the result file."""
+    die_with_parent()
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
+    try:
+        claim = asyncio.run(Work(Path((sys.argv[1:] if argv is None else argv)[0])).done())
+    except GarrisonError as error:
+        claim = {"status": "fail", "failure_reason": " ".join(str(error).split())}
+    atomic.write(Path(os.environ["GARRISON_RESULT_FILE"]), json.dumps(claim).encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

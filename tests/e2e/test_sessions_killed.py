@@ -1,0 +1,52 @@
+"""Agents that run as sessions, through real runners: what a kill within a step leaves, and what is done again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support import git
+
+GRAPH = """digraph crew { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]
+    a [shape=box, agent=scripted, session=true, script="a.yaml", prompt="Do a."%s]
+    start -> a -> exit }"""
+SCRIPT = """
+- edit: {path: a.txt, text: "one\\n", append: true}
+- run: "echo before >> $LEDGER"
+- life: 1
+  crash: %s
+- edit: {path: a.txt, text: "two\\n", append: true}
+- run: "echo after >> $LEDGER"
+- commit: Write both
+"""
+
+
+def ran(place: Any, who: str, attributes: str = "") -> Any:
+    """The place after a run in which the agent's script kills `who` in the middle."""
+    (place.repo / "a.yaml").write_text(SCRIPT % who)
+    git(place.repo, "add", "a.yaml")
+    git(place.repo, "commit", "-qm", "Add the script")
+    graph = place.root / "crew.dot"
+    graph.write_text(GRAPH % attributes)
+    child = place.launch(graph)
+    assert place.finish(child) == 0, place.told()
+    assert git(place.repo, "show", "main:a.txt") == "one\ntwo"
+    assert place.ledger.read_text() == "before\nafter\n"
+    assert place.deaths() == {"orchestrator-a": [1]}
+    place.check_left()
+    return place
+
+
+def test_a_session_that_is_killed_in_a_tool_goes_on_after_the_tools_that_were_done(place: Any) -> None:
+    ran(place, "me")
+
+
+@pytest.mark.slow
+def test_so_does_one_whose_orchestrator_is_killed_and_one_with_graphs_of_its_own(place: Any) -> None:
+    shipped = Path(__file__).parents[2] / "pipelines"
+    for name in ("turn", "heartbeat"):
+        (place.repo / f"{name}.dot").write_text((shipped / f"{name}.dot").read_text())
+        git(place.repo, "add", f"{name}.dot")
+    ran(place, "orchestrator", ', tier=trusted, turn_graph="turn.dot", heartbeat_graph="heartbeat.dot", initiative=3')

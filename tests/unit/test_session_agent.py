@@ -1,0 +1,186 @@
+"""An agent that runs as a session: what a node may say of it, what is said to it, and its script as a model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.agents import registry
+from garrison.agents.as_session import ORDER, SessionAgent, SessionWish
+from garrison.agents.graph.session import Function
+from garrison.errors import UsageError
+from garrison.layers.session_tools import tools_of
+from garrison.layers.session_work import ASK, Work, claim_of, next_words
+from garrison.session import Session, SessionState
+from garrison.session.claude import claude_adapters, prompt_of
+from garrison.session.scripted import Script
+from garrison.session.tools import LONG, Dispatch
+from garrison.session.trust import read_tiers
+
+
+def configure(home: Path, text: str) -> Path:
+    (home / "config.toml").write_text(text)
+    return home
+
+
+def test_a_node_or_a_profile_says_that_an_agent_is_a_session(tmp_path: Path) -> None:
+    home = configure(tmp_path, '[agents.steady]\nkind = "session"\nof = "scripted"\ntier = "established"\n'
+                               '[agents.thinker]\nkind = "session"\n')
+    assert isinstance(registry.agent("scripted", home, attributes={"session": "true"}), SessionAgent)
+    assert not isinstance(registry.agent("scripted", home, attributes={}), SessionAgent)
+    steady = registry.agent("steady", home)
+    assert isinstance(steady, SessionAgent)
+    assert (steady.settings, steady.begin) == (None, SessionWish("established"))
+    thinker = registry.agent("thinker", home)
+    assert isinstance(thinker, SessionAgent)
+    assert thinker.settings is not None
+    assert "ANTHROPIC_API_KEY" in registry.check({"thinker"}, home)
+
+
+@pytest.mark.parametrize(("agent", "says", "why"), [
+    ("command", {"session": "true"}, "agent command cannot run as a session; a Claude agent can"),
+    ("scripted", {"session": "perhaps"}, "session='perhaps' should be true or false"),
+    ("scripted", {"session": "true", "initiative": "-1"}, "initiative='-1' should be a count of model calls"),
+    ("odd", {}, "agent command cannot run as a session"), ("twice", {}, "is a session of odd, which is a session")])
+def test_what_cannot_be_meant_is_refused_before_a_run(tmp_path: Path, agent: str, says: dict[str, str],
+                                                      why: str) -> None:
+    home = configure(tmp_path, '[agents.odd]\nkind = "session"\nof = "command"\n'
+                               '[agents.twice]\nkind = "session"\nof = "odd"\n')
+    with pytest.raises(UsageError, match=why):
+        registry.check_node(agent, "a", says, home)
+
+
+def test_a_profile_of_a_session_with_an_unknown_setting_is_refused(tmp_path: Path) -> None:
+    home = configure(tmp_path, '[agents.odd]\nkind = "session"\nmodle = "x"\n')
+    with pytest.raises(UsageError, match="modle is not a setting of a session"):
+        registry.profiles(home)
+
+
+def test_what_is_said_next_and_what_comes_of_it() -> None:
+    report = {"status": "failure", "summary": "no"}
+    assert next_words(0, None, "do it") == "do it"
+    assert next_words(1, None, "do it") == ASK
+    assert next_words(2, None, "do it") is None
+    assert next_words(1, report, "do it") is None
+    assert claim_of(None)["status"] == "fail"
+    assert claim_of(report) == {"status": "fail", "failure_reason": "no"}
+    assert claim_of({"status": "success", "summary": "yes"}) == {"status": "success", "notes": "yes"}
+
+
+def test_a_session_without_tools_is_refused_since_it_could_not_report(tmp_path: Path) -> None:
+    (tmp_path / ORDER).write_text(json.dumps({"tier": "untrusted", "settings": None}))
+    with pytest.raises(UsageError, match="tier untrusted has no tools, and could not report"):
+        Work(tmp_path / "prompt.md")
+
+
+STEPS: list[dict[str, Any]] = [{"life": 1, "print": "a"}, {"notes": "b", "print": "c"}, {"life": 2, "print": "d"}]
+
+
+def played(script: Script, fails: str = "") -> tuple[list[str], Any]:
+    """The names of the calls that a session makes of a script, and how its turn ended."""
+    made: list[str] = []
+
+    def call(**given: Any) -> str:
+        made.append(str(given.get("value", given.get("status"))))
+        if given.get("value") == fails:
+            raise OSError("disk")
+        return "done"
+    tools = {name: Function(name, "", {}, call) for name in ("print", "notes", "report_result")}
+
+    async def scene() -> Any:
+        adapters = {"llm_call": script.llm_call, "tool_dispatch": Dispatch(tools, fatal=True)}
+        async with Session(SessionState("s", "a", "trusted"), adapters) as session:
+            return await session.send("go")
+    return made, asyncio.run(scene())
+
+
+def test_a_script_is_a_model_that_asks_for_its_steps() -> None:
+    made, result = played(Script("n", STEPS, 1))
+    assert made == ["a", "b", "c", "success"]
+    assert (result.response, result.tool_calls_made) == ("The script of n is played.", 4)
+    assert played(Script("n", STEPS, 2))[0] == ["b", "c", "d", "success"]
+
+
+def test_a_script_goes_on_after_what_has_a_result_and_leaves_another_lifes_step() -> None:
+    said = [{"role": "tool", "tool_call_id": "2:notes", "content": "done"}]
+    assert Script("n", STEPS, 2).llm_call(said, "", {})["tool_calls"][0]["id"] == "2:print"
+    play = Script("n", STEPS, 2).tools()["exit"].call
+    assert play(value=3, life=1) == "left to the life it was meant for"
+    with pytest.raises(RuntimeError, match="exit code 3"):
+        play(value=3)
+
+
+def test_tools_exist_as_far_as_the_tier_allows_and_tell_their_trouble(tmp_path: Path) -> None:
+    tiers = read_tiers()
+    assert list(tools_of(tmp_path, tiers["probationary"])) == ["read", "list", "search"]
+    assert "run" not in tools_of(tmp_path, tiers["established"])
+    assert tools_of(tmp_path, tiers["untrusted"]) == {}
+    dispatch = Dispatch(tools_of(tmp_path, tiers["trusted"]))
+
+    def call(name: str, **arguments: Any) -> str:
+        return asyncio.run(dispatch([{"name": name, "arguments": arguments}], "a"))[0]
+    assert json.loads(call("write", path="a.txt", text="one two"))["bytes"] == 7
+    call("edit", path="a.txt", old="two", new="three")
+    assert json.loads(call("read", path="a.txt"))["text"] == "one three"
+    assert "0 places that read 'four'" in call("edit", path="a.txt", old="four", new="x")
+    assert call("read", path="../x").startswith("error: UsageError:")
+    assert "there is no tool 'fly'; there are read, list" in call("fly")
+    assert "missing" in call("read")
+    assert len(call("run", command=f"yes | head -c {3 * LONG}")) < LONG + 100
+
+
+class Claude:
+    """A model's session that calls its functions as Claude's client does: within its own turn."""
+
+    def __init__(self, spec: Any, script: list[list[tuple[str, dict[str, Any]]]], log: list[str]) -> None:
+        self.functions = {one.name: one for one in spec.metadata["functions"]}
+        self.script, self.log = script, log
+
+    async def connect(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def ask(self, content: str) -> Any:
+        self.log.append(content)
+        for calls in self.script.pop(0):
+            yield {"kind": "text", "text": "before"}
+            said = await self.functions[calls[0]].call(**calls[1])
+            yield {"kind": "tool_result", "text": said}
+            self.log.append(f"heard {said}")
+        yield {"kind": "text", "text": "after"}
+
+
+@pytest.mark.parametrize("calls", [0, 1, 3])
+def test_1b_claudes_own_tool_calls_are_dispatches_of_the_graph(calls: int) -> None:
+    log: list[str] = []
+    asked: list[Any] = []
+    search = Function("search", "", {"type": "object"}, lambda q: f"found {q}")
+    script = [[("search", {"q": number}) for number in range(calls)]]
+
+    async def scene() -> Any:
+        async with claude_adapters(None, {}, {"search": search},
+                                   connect=lambda spec: Claude(spec, script, log)) as adapters:
+            dispatch = adapters["tool_dispatch"]
+
+            async def counted(*given: Any) -> Any:
+                asked.append(given[0])
+                return await dispatch(*given)
+            async with Session(SessionState("s", "a"), {**adapters, "tool_dispatch": counted}) as session:
+                return await session.send("go")
+    result = asyncio.run(scene())
+    assert (result.response, result.tool_calls_made, len(asked)) == ("after", calls, calls)
+    assert int(result.context_snapshot["llm.calls"]) == calls + 1
+    assert log[1:] == [f"heard found {number}" for number in range(calls)]
+    assert len([one for one in log if one.startswith("<conversation>")]) == 1, "one turn of Claude's"
+
+
+def test_a_conversation_that_is_told_anew_has_its_calls_and_results() -> None:
+    told = prompt_of([{"role": "user", "content": "go"},
+                      {"role": "assistant", "content": "", "tool_calls": [
+                          {"name": "read", "arguments": {"path": "a"}}]},
+                      {"role": "tool", "name": "read", "content": "text"}], "reflection", {})
+    assert 'assistant: called read({"path": "a"})\ntool read: text' in told

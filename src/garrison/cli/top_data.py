@@ -236,11 +236,6 @@ def size(number: int) -> str:
     return f"{number / 1024:.0f}K"
 
 
-def pause_after(interval: float, cost: float) -> float:
-    """Seconds until the next look, after one that took `cost` seconds of CPU: at most 3 % of a core goes into looks."""
-    return max(interval - cost, cost * 32, 0.05)
-
-
 def environment(home: Path) -> dict[str, str]:
     """What our own commands are started with."""
     return {**os.environ, "GARRISON_HOME": str(home)}

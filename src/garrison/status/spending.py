@@ -65,3 +65,8 @@ def by_stem(trees: Mapping[str, Used]) -> dict[tuple[str, str], Used]:
 def _life(marker: str) -> tuple[str, str, str, int]:
     """(home, run, role-name, incarnation); nobody's is of no home."""
     return read_marker(marker) or ("", "", "", 0)
+
+
+def pause_after(interval: float, cost: float) -> float:
+    """Seconds until the next look, after one that took `cost` seconds of CPU: at most 3 % of a core goes into looks."""
+    return max(interval - cost, cost * 32, 0.05)

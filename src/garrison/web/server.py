@@ -138,9 +138,9 @@ async def serve(home: Path, place: Place, tokens: dict[str, str], ready: Callabl
         **options)
     page.hub.start()
     try:
-        server = Server(config, page.hub.leave)
+        server = Server(config, page.leave)
         ready(port)
         await server.serve(sockets=[sock])
     finally:
-        await page.hub.close()
+        await page.close()
         sock.close()

@@ -285,6 +285,12 @@ def test_one_node_its_log_and_its_session(tmp_path: Path) -> None:
                 text, at = text + piece["text"], piece["next"]
             assert text == log[:-1].decode(), "no character is torn, and the unfinished one waits"
             assert (await here.get(f"{base}/log?from=-8")).json["text"].endswith("éé")
+            waiting = asyncio.create_task(here.get(f"{base}/log?from={at}&wait=20"))
+            await asyncio.sleep(0.2)
+            assert not waiting.done(), "it waits for the rest of a character"
+            with (folder / "output.log").open("ab") as more:
+                more.write(b"\xa9!")
+            assert (await waiting).json["text"] == "é!"
             session = (await here.get(f"{base}/transcript")).json
             assert [one["kind"] for one in session["blocks"]] == ["text", "tool_use", "result"]
             assert session["blocks"][0]["text"] == "<img src=x onerror=alert(1)>"

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -27,6 +29,8 @@ from garrison.web import access, actions, chat, node, static
 from garrison.web.client import EventStream, as_json
 from garrison.web.hub import Hub
 
+WAIT_SECONDS = 25
+"""How long a piece that is not there yet is waited for at most."""
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -104,8 +108,19 @@ class Page:
         return await self._piece(node.transcript, request)
 
     async def _piece(self, read: Callable[..., dict[str, Any]], request: Request) -> Response:
-        attempt, begin = number(request, "attempt", 0), number(request, "from", 0)
-        return answer(await asyncio.to_thread(read, self.home, run_of(request), node_of(request), attempt, begin))
+        run, name, attempt = run_of(request), node_of(request), number(request, "attempt", 0)
+        begin, until = number(request, "from", 0), time.monotonic() + min(number(request, "wait", 0), WAIT_SECONDS)
+        folder = node.folder_of(self.home, run, name, attempt)
+        with self.hub.watching(folder, folder / "claude") as written:
+            while True:
+                piece = await asyncio.to_thread(read, self.home, run, name, attempt, begin)
+                left = until - time.monotonic()
+                if piece["next"] != begin or piece["ended"] or left <= 0 or self.hub.leaving:
+                    return answer(piece)
+                written.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await written.wait()
 
     # ---- acting
 

@@ -100,10 +100,10 @@ class Feed:
     def head(self) -> dict[str, Any]:
         """What never changes of a run."""
         graph = self.graph
-        goal = text(graph.attrs, "goal", "") if graph else ""
-        return {"run": self.run, "title": (text(graph.attrs, "label", "") if graph else "") or self.launch.pipeline_id,
-                "goal": goal, "pipeline": self.launch.pipeline_id, "target": self.launch.base,
-                "created": self.launch.created_at, "dot": to_drawing(graph) if graph else ""}
+        title, goal = (text(graph.attrs, name, "") if graph else "" for name in ("label", "goal"))
+        return {"run": self.run, "title": title or self.launch.pipeline_id, "goal": goal,
+                "pipeline": self.launch.pipeline_id, "target": self.launch.base, "created": self.launch.created_at,
+                "dot": to_drawing(graph, titled=False, font="Helvetica") if graph else ""}
 
     def folders(self) -> list[Path]:
         """Where its journals lie, and where new ones appear."""

@@ -7,9 +7,9 @@ that they were written, and everything again at each beat, for a lost event must
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,8 +40,10 @@ class Hub:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="look")
         self._feeds: dict[str, Feed] = {}
         self._seen: dict[str, dict[str, Any]] = {}
-        self._opening = asyncio.Lock()
+        self._looked: dict[str, float] = {}
+        self._opening, self._looking = asyncio.Lock(), asyncio.Lock()
         self._changes = Changes()
+        self._waiting: dict[asyncio.Event, tuple[Path, ...]] = {}
         self._stale = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self.leaving = False
@@ -57,6 +59,8 @@ class Hub:
     def leave(self) -> None:
         """Say good-bye to everybody; no new client is taken."""
         self.leaving = True
+        for written in self._waiting:
+            written.set()
         for client in self._clients():
             client.leave("the server stops")
 
@@ -143,11 +147,28 @@ class Hub:
                 return found
         return None
 
+    @contextmanager
+    def watching(self, *folders: Path) -> Iterator[asyncio.Event]:
+        """An event that is set whenever something is written in these folders, and when the server stops."""
+        written = asyncio.Event()
+        self._waiting[written] = folders
+        for folder in folders:
+            self._changes.watch(folder)
+        try:
+            yield written
+        finally:
+            del self._waiting[written]
+            for folder in set(folders) - {other for others in self._waiting.values() for other in others}:
+                self._changes.forget(folder)
+
     # ---- being woken
 
     def _written(self) -> None:
         """The kernel says that something was written in a folder that is watched."""
         paths = self._changes.read()
+        for written, folders in self._waiting.items():
+            if paths is None or any(path.parent in folders for path in paths):
+                written.set()
         journals = None if paths is None else {path for path in paths if path.suffix == ".jsonl"}
         for feed in self._looked_at():
             if paths is not None and any(not path.suffix for path in paths):
@@ -200,12 +221,14 @@ class Hub:
     # ---- small things
 
     async def _look(self, run: str) -> dict[str, Any]:
-        """What is observed of a run: the last look's, if somebody looks at it all the time."""
-        if not (run in self._seen and self._feeds[run].clients):
-            found = await self._thread(lambda: self.observer.look([run]))
-            if not (run in self._seen and self._feeds[run].clients):  # they have been told of the one that is there
-                self._seen[run] = found[run]
-        return self._seen[run]
+        """What is observed of a run: the last look's, if that is young or somebody looks at it all the time."""
+        async with self._looking:  # many who come at once share one look
+            now = asyncio.get_running_loop().time()
+            known = self._seen.get(run)
+            if known is None or not (self._feeds[run].clients or now - self._looked.get(run, 0.0) < SOON):
+                found = await self._thread(lambda: self.observer.look([run]))
+                self._seen[run], self._looked[run] = found[run], now
+            return self._seen[run]
 
     def _looked_at(self) -> list[Feed]:
         return [feed for feed in self._feeds.values() if feed.clients]

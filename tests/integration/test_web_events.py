@@ -69,7 +69,7 @@ def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path) -> None:
 
             stream = await here.stream("/api/events?run=crew-1")
             first = await stream.until("snapshot")
-            assert first.id == first.data["id"] and journaled(first.data) == journaled(shown)
+            assert first.id == first.data["id"] and first.data["write"] and journaled(first.data) == journaled(shown)
             writer = Writer(RunFiles(tmp_path, "crew-1").journal, "guardian-crew@crew-1#1")
             begin = time.monotonic()
             writer.append("node", {"node": "release_notes", "status": "active", "attempt": 1}, made.now())

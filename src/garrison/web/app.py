@@ -86,12 +86,12 @@ class Page:
     async def run(self, request: Request) -> Response:
         """One run as it is now."""
         snapshot = await self.hub.snapshot(run_of(request))
-        return answer({**snapshot, "write": scope_of(request) == access.WRITE})
+        return answer({**snapshot, "write": may_write(request)})
 
     async def events(self, request: Request) -> Response:
         """What happens in a run from now on, or since an event that the client saw."""
         run = check_run(request.query_params.get("run", ""))
-        client, feed = await self.hub.join(run, last_seen(request))
+        client, feed = await self.hub.join(run, last_seen(request), write=may_write(request))
         return streamed(EventStream(client.events(), lambda: self.hub.part(feed, client)))
 
     async def node(self, request: Request) -> Response:
@@ -303,9 +303,9 @@ def last_seen(request: Request) -> str:
     return request.headers.get("last-event-id") or request.query_params.get("after", "")
 
 
-def scope_of(request: Request) -> str:
-    """What the asking token allows."""
-    return str(request.scope["garrison.scope"])
+def may_write(request: Request) -> bool:
+    """Whether the asking token allows changes."""
+    return bool(request.scope["garrison.scope"] == access.WRITE)
 
 
 def run_of(request: Request) -> str:

@@ -41,6 +41,7 @@ class Hub:
         self._feeds: dict[str, Feed] = {}
         self._seen: dict[str, dict[str, Any]] = {}
         self._looked: dict[str, float] = {}
+        self._firsts: dict[str, tuple[tuple[str, dict[str, bool]], dict[str, Any], bytes]] = {}
         self._opening, self._looking = asyncio.Lock(), asyncio.Lock()
         self._changes = Changes()
         self._waiting: dict[asyncio.Event, tuple[Path, ...]] = {}
@@ -97,7 +98,7 @@ class Hub:
         seen = await self._look(run)
         return into(feed.snapshot(), seen)
 
-    async def join(self, run: str, after: str) -> tuple[Client, Feed]:
+    async def join(self, run: str, after: str, *, write: bool) -> tuple[Client, Feed]:
         """A client of a run's events: those after the id `after`, or a snapshot first. Refused if there are too many.
 
         The client is in `feed.clients` from the moment that its first events tell of.
@@ -109,11 +110,10 @@ class Hub:
         seen = await self._look(run)
         first = await self._missed(feed, after) if after else None
         if first is not None:
-            first.append(encoded("beat", difference(NOTHING, seen)))
+            first.append(encoded("beat", difference(NOTHING, self._seen.get(run, seen))))
         else:
             feed.read()
-            snapshot = into(feed.snapshot(), seen) | ({"missed": True} if after else {})
-            first = [encoded("snapshot", snapshot, feed.followed.id)]
+            first = [self._first(feed, seen, {"write": write, **({"missed": True} if after else {})})]
         if not feed.clients:
             for folder in feed.folders():
                 self._changes.watch(folder)
@@ -122,6 +122,15 @@ class Hub:
         feed.read()  # what came before its folders were watched
         self._stale.set()
         return client, feed
+
+    def _first(self, feed: Feed, seen: dict[str, Any], more: dict[str, bool]) -> bytes:
+        """The event that a client begins with; many who come at once share the work."""
+        key = (feed.followed.id, more)
+        known = self._firsts.get(feed.run)
+        if known is None or known[0] != key or known[1] is not seen:
+            shown = encoded("snapshot", into(feed.snapshot(), seen) | more, feed.followed.id)
+            self._firsts[feed.run] = known = (key, seen, shown)
+        return known[2]
 
     def part(self, feed: Feed, client: Client) -> None:
         """It is gone."""
@@ -242,6 +251,7 @@ class Hub:
         for run in idle[:max(0, len(idle) - FEEDS)]:
             del self._feeds[run]
             self._seen.pop(run, None)
+            self._firsts.pop(run, None)
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -113,11 +113,11 @@ class Page:
         folder = node.folder_of(self.home, run, name, attempt)
         with self.hub.watching(folder, folder / "claude") as written:
             while True:
+                written.clear()  # before it is read: what is written meanwhile must not be waited for
                 piece = await asyncio.to_thread(read, self.home, run, name, attempt, begin)
                 left = until - time.monotonic()
                 if piece["next"] != begin or piece["ended"] or left <= 0 or self.hub.leaving:
                     return answer(piece)
-                written.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await written.wait()

@@ -7,6 +7,8 @@ that they were written, and everything again at each beat, for a lost event must
 from __future__ import annotations
 
 import asyncio
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -199,8 +201,12 @@ class Hub:
             feeds = self._looked_at()
             if not feeds:
                 continue
-            cost = await self._beat(feeds)
-            await asyncio.sleep(pause_after(SOON, cost))
+            cost = BEAT
+            try:
+                cost = await self._beat(feeds)
+            except Exception:  # the next look may be better; nobody would see the end of this task
+                traceback.print_exc(file=sys.stderr)
+            await asyncio.sleep(pause_after(SOON, min(cost, BEAT)))
 
     async def _pause(self) -> None:
         """Until something changed or a beat is due; where nobody looks, until somebody does."""

@@ -387,3 +387,28 @@ def test_nothing_is_read_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.
     begun_at = os.times()
     asyncio.run(scene())
     assert not looks and os.times().user - begun_at.user < 1.0
+
+
+def test_where_no_inotify_instance_is_left_a_beat_finds_what_was_written(tmp_path: Path,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(**_: Any) -> None:
+        raise OSError(24, "Too many open files")
+
+    async def scene(made: Town, told: Writer) -> None:
+        async with site(tmp_path) as here:
+            stream = await here.stream("/api/events?run=r1")
+            await stream.until("snapshot")
+            log = RunFiles(tmp_path, "r1").attempt("a", 1) / "output.log"
+            log.parent.mkdir(parents=True)
+            waiting = asyncio.create_task(here.get("/api/runs/r1/nodes/a/log?wait=20"))
+            await asyncio.sleep(0.1)
+            at_work(made, told, "a")
+            log.write_text("hello")
+            assert (await stream.until("change")).data["node"] == "a" and (await waiting).json["text"] == "hello"
+            stream.close()
+
+    monkeypatch.setattr("garrison.system.watch.INotify", none_left)
+    with town(tmp_path) as made:
+        told = begun(made)
+        asyncio.run(scene(made, told))
+        told.close()

@@ -8,12 +8,12 @@ import pytest
 
 from garrison.cli.agents_cmd import _who
 from garrison.cli.why_cmd import _meant, standing
-from garrison.cli.why_story import _counted, tell
 from garrison.errors import NotFound, UsageError
 from garrison.layers.chronicle import Event
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
+from garrison.status.story import _counted, tell
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import Basis, LifeView
 

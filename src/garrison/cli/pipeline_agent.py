@@ -12,18 +12,19 @@ import inspect
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import registry
+from garrison.agents.said import outcome
 from garrison.agents.seam import Assignment
 from garrison.errors import GarrisonError, UsageError
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.handlers.call import Call, failed
 from garrison.pipeline.handlers.tool import environment, readable
 from garrison.pipeline.lint import command_of
-from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import FREE_TEXT, Question
 from garrison.pipeline.threads import in_thread
 from garrison.records.names import fit_run
@@ -76,10 +77,8 @@ class HomeAgent:
             return failed(str(error))
         ended = await _ended(work, call)
         call.session = work.session or call.session
-        said = tail(assignment.output, 40)
-        if ended.status == "success":
-            return Outcome(SUCCESS, notes=said)
-        return Outcome(FAIL, notes=said, failure_reason=ended.reason or "it failed", failure_class="agent")
+        told = {"notes": tail(assignment.output, 40), **ended.said}
+        return outcome(told, good=ended.status == "success", reason=ended.reason or "it failed", kind="agent")
 
 
 async def _ended(work: Work, call: Call) -> Any:
@@ -102,6 +101,7 @@ class _Failed:
 
     reason: str
     status: str = "fail"
+    said: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _NobodyThereError(Exception):

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents import said
 from garrison.layers.acts import Act
 from garrison.layers.run_flow import step_of
 from garrison.pipeline import gates
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SKIPPED, SUCCESS, Outcome, fold_status
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, Outcome
 from garrison.supervise.step import LifeView
 from garrison.system.clock import from_iso
 
@@ -105,18 +106,11 @@ def _event(place: Place, outcome: Outcome, **more: Any) -> Act:
 def outcome_of(kind: str, node: NodeState, result: Result | None) -> Outcome:
     """What a task's end is to the flow: what landed is a success, unless its agent says it is a partial one; what
     failed is a failure, unless its agent asks for a retry. `kind` is the node's handler."""
-    said: Mapping[str, Any] = result.said if result is not None else {}
-    word = fold_status(said.get("status", "")) or ""
-    landed = node.status == "validated"
-    if landed:
-        status = word if word in ("success", "partial_success", "skipped") else SUCCESS
-    else:
-        status = RETRY if word == RETRY else FAIL
-    why = DETERMINISTIC if node.kind == GIVEN_UP else said.get("failure_class") or node.kind
-    updates = _updates(kind, result) if result is not None else {}
-    return Outcome(status, said.get("preferred_label", ""), tuple(said.get("suggested_next_ids", ())),
-                   {**updates, **said.get("context_updates", {})}, said.get("notes", ""),
-                   "" if landed else node.reason or "it failed without a reason", "" if landed else why)
+    told: Mapping[str, Any] = result.said if result is not None else {}
+    if node.kind == GIVEN_UP:
+        told = {**told, "failure_class": DETERMINISTIC}
+    return said.outcome(told, good=node.status == "validated", reason=node.reason or "it failed without a reason",
+                        kind=node.kind, updates=_updates(kind, result) if result is not None else {})
 
 
 def _updates(kind: str, result: Result) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from garrison.agents.claude.files import ClaudeFiles, append_line, read_json
 from garrison.agents.claude.limiter import start_slot
 from garrison.agents.claude.order import Order, from_json
 from garrison.agents.claude.store import Mirror
+from garrison.agents.said import LANDS
 from garrison.records import atomic
 from garrison.records.life import LifeLock
 from garrison.system.screen import clean_lines
@@ -292,7 +293,7 @@ class Stretch:
 
     def _reported(self, report: dict[str, Any]) -> Ending:
         return Ending(decide.REPORTED, time.time(), _clean(report["summary"]).strip()[:2000],
-                      report["status"] == "success", None, self.progress)
+                      report["status"] in LANDS, None, self.progress)
 
     def _end(self, kind: str, reason: str = "", *, success: bool = False, resets_at: float | None = None) -> Ending:
         report = read_json(self.files.report)

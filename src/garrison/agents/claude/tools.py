@@ -12,7 +12,7 @@ from typing import Any
 from claude_agent_sdk import SdkMcpTool, create_sdk_mcp_server, tool
 
 from garrison.agents.claude.files import ClaudeFiles, read_json, write_json
-from garrison.agents.claude.tools_words import unsound
+from garrison.agents.claude.tools_words import REPORTS, report_of, unsound
 from garrison.records import atomic
 
 SERVER = "garrison"
@@ -42,19 +42,26 @@ def _told(text: str, *, error: bool = False) -> Answer:
 
 
 def _report(files: ClaudeFiles) -> SdkMcpTool[Any]:
+    words = {"type": "string"}
+
     @tool("report_result", "Say how the task ended. Without this call the task has failed. Call it once, at the end.", {
         "type": "object", "required": ["status", "summary"], "properties": {
-            "status": {"type": "string", "enum": ["success", "failure"]},
+            "status": {"type": "string", "enum": list(REPORTS), "description": "partial_success: what is there is "
+                       "worth landing, though not all was done. retry: it failed, and another attempt may do better."},
             "summary": {"type": "string", "description": "What was done, or why it could not be."},
-            "evidence": {"type": "array", "items": {"type": "string"},
-                         "description": "What proves it: commands that were run and what they said, commits."}}})
+            "evidence": {"type": "array", "items": words,
+                         "description": "What proves it: commands that were run and what they said, commits."},
+            "preferred_label": {**words, "description": "Only where the task leaves you a choice of how the pipeline "
+                                "goes on: the label of the way to take."},
+            "suggested_next_ids": {"type": "array", "items": words, "description": "Nodes to go to, best first, where "
+                                   "no label decides."},
+            "context_updates": {"type": "object", "description": "Values that later steps of the pipeline read, by "
+                                "key, such as {\"tests.failed\": 3}."}}})
     async def report_result(given: dict[str, Any]) -> Answer:
-        status, summary = given.get("status"), str(given.get("summary") or "").strip()
-        if status not in ("success", "failure") or not summary:
-            return _told("say status=success or status=failure, and a summary", error=True)
-        evidence = given.get("evidence") or []
-        write_json(files.report, {"status": status, "summary": summary,
-                                  "evidence": [str(one) for one in evidence] if isinstance(evidence, list) else []})
+        report = report_of(given)
+        if isinstance(report, str):
+            return _told(report, error=True)
+        write_json(files.report, report)
         return _told("Noted. End your turn now.")
 
     return report_result

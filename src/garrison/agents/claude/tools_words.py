@@ -4,6 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
+from garrison.agents import said
+
+REPORTS = ("success", "partial_success", "retry", "failure")
+"""How a task may be reported to have ended; the first two land."""
+FOR_THE_PIPELINE = ("preferred_label", "suggested_next_ids", "context_updates")
+"""What else of a report the pipeline reads."""
+
+
+def report_of(given: dict[str, Any]) -> dict[str, Any] | str:
+    """What is kept of a report, or why it does not count."""
+    status, summary = given.get("status"), str(given.get("summary") or "").strip()
+    if status not in REPORTS or not summary:
+        return f"say status={', status='.join(REPORTS[:-1])} or status={REPORTS[-1]}, and a summary"
+    evidence = given.get("evidence") or []
+    try:
+        more = said.said({name: given[name] for name in FOR_THE_PIPELINE if given.get(name)})
+    except ValueError as error:
+        return f"{error}; say it again"
+    return {"status": status, "summary": summary,
+            "evidence": [str(one) for one in evidence] if isinstance(evidence, list) else [], **more}
+
+
+def told_of(report: Any) -> dict[str, Any]:
+    """What a report says for the pipeline, as `agents.said` has it; {} without one."""
+    if not isinstance(report, dict):
+        return {}
+    found = {name: report[name] for name in ("status", *FOR_THE_PIPELINE) if name in report}
+    return said.said({**found, "notes": str(report.get("summary", ""))[:_NOTES]})
+
+
+_NOTES = 2000
+"""Characters of a summary that the pipeline keeps."""
+
 
 def unsound(given: dict[str, Any]) -> str:
     """Why a verdict does not count: it lacks a part, or contradicts itself; '' if it does. Pure."""

@@ -20,6 +20,7 @@ from garrison.agents import registry
 from garrison.agents.said import outcome
 from garrison.agents.seam import Assignment
 from garrison.errors import GarrisonError, UsageError
+from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.handlers.call import Call, failed
 from garrison.pipeline.handlers.tool import environment, readable
@@ -47,6 +48,9 @@ def named(call_attrs: Mapping[str, str], default: str) -> str:
 class HomeAgent:
     """Starts the agent that a node, or the run, names, and waits for its end."""
 
+    sessions_by_id = True
+    """A session is found again by its id alone: who has none is told at length what came before."""
+
     def __init__(self, name: str, home: Path) -> None:
         self.name, self.home = name, home
 
@@ -68,9 +72,11 @@ class HomeAgent:
         name = named(call.attrs, self.name)
         task = Task(fit_run(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=call.text,
                     agent=name, command=command_of(call.node), goal=text(call.graph.attrs, "goal", ""),
-                    rework_reason=call.place.reason, attributes=dict(call.attrs))
+                    rework_reason=call.place.reason, attributes=dict(call.attrs), continues=call.session or "",
+                    preamble=call.carried.history if call.carried and call.session else "",
+                    ways=list(ways_on(call.graph)[call.node.id]))
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
-        assignment = Assignment(task, call.run.tree, folder, environ)
+        assignment = Assignment(task, call.run.tree, folder, environ, attempts=call.run.directory)
         try:
             work = registry.agent(name, self.home).start(assignment, time.monotonic())
         except GarrisonError as error:

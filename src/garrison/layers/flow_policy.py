@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents import said
 from garrison.layers.acts import Act
 from garrison.layers.run_flow import step_of
+from garrison.light import replace
 from garrison.pipeline import gates
+from garrison.pipeline.context_keys import RESPONSE
+from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, Outcome
 from garrison.supervise.step import LifeView
@@ -60,7 +63,12 @@ def _of_task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -
     node = state.nodes[place.node]
     if at(node, place):
         if node.status in ("validated", "failed"):
-            found = outcome_of(plan.tasks[place.node].kind, node, view.results.get(place.node))
+            assert state.flow is not None
+            result = view.results.get(place.node)
+            found = outcome_of(plan.tasks[place.node].kind, node, result)
+            if result is not None and result.session:
+                kept = state.flow.remembered(place, result.session)
+                found = replace(found, context_updates={**found.context_updates, **kept})
             return _event(place, found)
         return None
     if node.status in ("active", "impl_complete") or _taken(state, node, place) or _leaving(state, view, place.node):
@@ -117,7 +125,7 @@ def _updates(kind: str, result: Result) -> dict[str, Any]:
     """What every task of a kind leaves in the context."""
     if kind == "tool":
         return {"tool.output": result.tail[-_SHOWN:], "tool.exit_code": result.exit_code}
-    return {"last_stage": result.node}
+    return {"last_stage": result.node, "last_response": (result.said.get("notes") or result.tail)[:RESPONSE]}
 
 
 def startable(plan: RunPlan, state: RunState, view: GuardianView) -> list[str]:
@@ -248,10 +256,12 @@ def _late(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) -> 
     return [Act("flow", data=event_to_data(TimedOut()))] if over else []
 
 
-def context_for(state: RunState, name: str) -> dict[str, Any]:
-    """What a node's current attempt sees of the flow's context."""
+def told_to(state: RunState, name: str, kind: str) -> tuple[dict[str, Any], Carried]:
+    """What a node's current attempt sees of the flow's context, and what its agent is told of the run so far. `kind` is
+    the node's handler: a tool is told nothing."""
     node, flow = state.nodes[name], state.flow
-    if flow is None:
-        return {}
-    places = [place for place in flow.places.values() if place.node == name and at(node, place)]
-    return flow.context(places[0]) if places else {}
+    place = next((place for place in flow.places.values() if place.node == name and at(node, place)), None) \
+        if flow is not None else None
+    if flow is None or place is None:
+        return {}, Carried()
+    return flow.context(place), flow.carried(place) if kind == "codergen" else Carried()

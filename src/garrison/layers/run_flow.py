@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.pipeline.fidelity import carried, edge_of, remembered
 from garrison.pipeline.flow import Finished, FlowState, advance, begin, event_from_data
 from garrison.pipeline.nesting import inner
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
@@ -22,6 +23,7 @@ from garrison.pipeline.status import FAILED, VALIDATED
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from garrison.pipeline.fidelity import Carried
     from garrison.pipeline.flow import Place
     from garrison.pipeline.launch import RunPlan
     from garrison.pipeline.program import Program
@@ -114,12 +116,30 @@ class RunFlow:
         advance(self.program, self.state, event)
         self._descend()
 
+    def whose(self, place: Place) -> tuple[RunFlow, Place]:
+        """The flow, this one or one within it, that a place is of, and the place as that has it."""
+        step, below, rest = place.id.partition(BELOW)
+        if not below:
+            return self, place
+        child = self.children[step]
+        return child.whose(child.places[rest])
+
     def context(self, place: Place) -> dict[str, Any]:
         """What a place sees of the context."""
-        step, below, rest = place.id.partition(BELOW)
-        if below:
-            return self.children[step].context(replace(place, id=rest))
-        return dict(self.state.context(place.branch))
+        flow, own = self.whose(place)
+        return dict(flow.state.context(own.branch))
+
+    def carried(self, place: Place) -> Carried:
+        """What the agent of a place is told of the run; the goal stands in its prompt anyway."""
+        flow, own = self.whose(place)
+        return carried(flow.program, flow.state, own, self.run)
+
+    def remembered(self, place: Place, session: str) -> dict[str, str]:
+        """The context values by which later nodes find the session that the agent of a place had."""
+        flow, own = self.whose(place)
+        graph = flow.program.graph
+        return remembered(graph, graph.nodes[own.node], edge_of(flow.program, own), flow.state.context(own.branch),
+                          session)
 
     def to_data(self) -> dict[str, Any]:
         """The state as JSON's shapes."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from garrison.errors import Refused
 from garrison.light import dataclass, field, replace
+from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.gates import HANDLERS as WAITS
 from garrison.pipeline.gates import Gate, gates_of
 from garrison.pipeline.graph import Graph, Node, known_handler, one_line, seconds, text
@@ -51,6 +52,8 @@ class PlannedTask:
     timeout_s: float | None = None
     silence_s: float | None = None
     attrs: Mapping[str, str] = field(default_factory=dict)
+    ways: tuple[str, ...] = ()
+    """How the run may go on after it, where its agent has a say in that (see fidelity.ways_on)."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,11 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = besid
         more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
         raise Refused(refusals[0] + more)
     graph = prepare(graph)
-    goal = text(graph.attrs, "goal", "")
+    goal, ways = text(graph.attrs, "goal", ""), ways_on(graph)
     own = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks={node.id: plan_task(node) for node in graph.of(*TASKS)},
+        tasks={node.id: plan_task(node, ways.get(node.id, ())) for node in graph.of(*TASKS)},
         start=graph.of("start")[0].id,
         exits=tuple(node.id for node in graph.of("exit")),
         predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
@@ -162,8 +165,8 @@ NAME = 48
 """Characters of a node's name at most (see records.names)."""
 
 
-def plan_task(node: Node) -> PlannedTask:
-    """One node, after the graph's transforms, as a task. The prompt falls back to the label."""
+def plan_task(node: Node, ways: tuple[str, ...] = ()) -> PlannedTask:
+    """One node, after the graph's transforms, as a task; `ways` lead on from it. The prompt falls back to the label."""
     attrs = node.attrs
     return PlannedTask(
         node=node.id,
@@ -177,6 +180,7 @@ def plan_task(node: Node) -> PlannedTask:
         timeout_s=seconds(attrs, "timeout"),
         silence_s=seconds(attrs, "silence"),
         attrs=attrs,
+        ways=ways,
     )
 
 

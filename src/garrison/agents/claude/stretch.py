@@ -32,6 +32,7 @@ from claude_agent_sdk import (
     ToolResultBlock,
     ToolUseBlock,
     UserMessage,
+    project_key_for_directory,
 )
 
 from garrison.agents.claude import budget, decide, leftover, program, tools, transcripts
@@ -101,8 +102,9 @@ class Stretch:
         if not await self._hold():
             return self._end(decide.STOPPED) if self._stop.is_set() else self._end(
                 why.CRASH, "another process still runs the session")
-        if self.order.resume:
-            self._prepare()
+        if not self._prepare():
+            return self._end(why.UNKNOWN_SESSION, f"nobody has the transcript of the session {self.order.past}, from "
+                             "which it was to go on")
         try:
             return await self._connected()
         except ProcessError as error:
@@ -120,12 +122,22 @@ class Stretch:
             await asyncio.sleep(0.05)
         return False
 
-    def _prepare(self) -> None:
-        """Put the transcript back where the CLI's own is gone."""
-        found = transcripts.prepare(program.config_folder(Path(self.order.home)), self.files.transcripts,
-                                    self.order.session)
+    def _prepare(self) -> bool:
+        """Put the transcript back where the CLI's own is gone, and make that of a session which goes on from another;
+        False if there is none to go on from."""
+        order, config = self.order, program.config_folder(Path(self.order.home))
+        if not order.goes_on:
+            return True
+        found = transcripts.prepare(config, self.files.transcripts, order.session)
         if found == "restored":
             self.note("the CLI's transcript was gone; it is restored from the attempt's folder")
+        if found != "unknown" or not order.past:
+            return True
+        made = transcripts.fork(config, Path(order.attempts), order.past, order.session,
+                                project_key_for_directory(order.tree))
+        if made:
+            self.note(f"goes on from session {order.past}")
+        return made
 
     def _queue(self, what: str) -> None:
         """Say that other sessions are starting before this one, to whoever watches and to `status`."""
@@ -243,7 +255,7 @@ class Stretch:
         data = message.data
         if message.subtype == "init":
             self.tell({"kind": "begin", "session": data.get("session_id", self.order.session),
-                       "model": data.get("model", ""), "resumed": self.order.resume,
+                       "model": data.get("model", ""), "resumed": self.order.goes_on,
                        "version": data.get("claude_code_version", "")})
         elif message.subtype == "api_retry":
             return self._retry(data)
@@ -336,7 +348,7 @@ def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOpti
         mcp_servers={tools.SERVER: tools.server(order.part, files, order.attempt_folder / "notes.txt")},
         system_prompt={"type": "preset", "preset": "claude_code", "append": order.system},
         model=settings.model, fallback_model=settings.fallback_model, max_turns=settings.max_turns,
-        session_id=None if order.resume else order.session, resume=order.session if order.resume else None,
+        session_id=None if order.goes_on else order.session, resume=order.session if order.goes_on else None,
         cli_path=str(program.WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True, stderr=stderr,
         session_store_flush="eager", env=program.environment(Path(order.home), settings), **choices)
 

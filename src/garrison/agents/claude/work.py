@@ -180,17 +180,19 @@ class ClaudeWork(Work):
         self.move = move
         leftover.end(self.files)
         self._say_waiting("")
+        task, environment = self.assignment.task, self.assignment.environment
         resume = move.how == "resume" and self.session is not None
         session = self.session if resume else str(uuid.uuid4())
         assert session is not None
         if not resume:
-            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1})
-        task, environment = self.assignment.task, self.assignment.environment
+            past = task.continues if self.part == "worker" and self.session is None else ""
+            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": past})
         order = Order(environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
                       str(self.assignment.tree), str(self.assignment.folder), session, resume,
                       prompts.first_words(move.say if resume else prompts.FRESH.get(move.say, move.say),
                                           self.assignment, self.files),
-                      prompts.system(self.assignment, self.settings, self.part), self.settings, self.part)
+                      prompts.system(self.assignment, self.settings, self.part), self.settings, self.part,
+                      self.files.past(), str(self.assignment.attempts or self.assignment.folder))
         write_json(self.files.order, to_json(order))
         self.job = Job.start([*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.tree,
                              log=self.assignment.output, timeout_s=task.timeout_s, now=now)

@@ -25,7 +25,7 @@ from garrison.pipeline.nesting import JOINT, MAX_DEPTH, SUBGRAPH, Loader, beside
 from garrison.pipeline.parser import parse
 from garrison.pipeline.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.status import imported
-from garrison.pipeline.transforms import prepare
+from garrison.pipeline.transforms import prepare, rewritten
 
 TASKS = ("codergen", "tool")
 """The handlers that become tasks of a run."""
@@ -138,6 +138,15 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = besid
             raise Refused(_line(graph, node.line, node.column, str(error))) from error
         children[node.id] = plan_run(parse(texts[node.id], source), load=load, within=name)
     return _nested(graph, own, children, texts)
+
+
+def rewriting(load: Loader) -> Loader:
+    """The files that `load` reads, as the transforms of installed packages leave them."""
+    def loaded(name: str, graph: Graph, named: str) -> tuple[str, str]:
+        written, source = load(name, graph, named)
+        return rewritten(parse(written, source), written)[1], source
+
+    return loaded
 
 
 def _nested(graph: Graph, own: RunPlan, children: Mapping[str, RunPlan], texts: Mapping[str, str]) -> RunPlan:

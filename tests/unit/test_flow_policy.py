@@ -83,7 +83,7 @@ class Story:
         """Let all that may start become active; their names."""
         names = flow_policy.startable(self.plan, self.state, self.view())
         for name in names:
-            self.tell("node", flow_policy.begun(self.state, name))
+            self.tell("node", flow_policy.begun(self.state, name, self.plan.tasks[name].kind))
         return names
 
     def land(self, name: str) -> Story:
@@ -349,7 +349,75 @@ def test_a_pipeline_within_that_fails_fails_its_node() -> None:
     story.begin()
     story.fail("sub__t", "broken")
     assert story.begin() == ["bad"]
-    assert story.state.flow.context(next(iter(story.state.flow.places.values())))["last_failure"].startswith("broken")
+    (place,) = story.state.flow.places.values()
+    assert story.state.flow.context(place)["last_failure"] == "its pipeline failed: broken"
+
+
+def managed(attributes: str = "") -> RunPlan:
+    outer = f"""digraph {{ {ENDS} m [shape=house, prompt="Hurry, $context.outcome", stack.child_dotfile="inner.dot",
+        var.speed=3, manager.poll_interval=30s {attributes}] start -> m -> exit }}"""
+    return plan_run(parse(outer), load=lambda name, graph, named: (
+        f"""digraph {{ {ENDS} t; u [shape=parallelogram, tool_command=true]; v [prompt=P]
+            start -> t -> u -> v -> exit }}""", named))
+
+
+def test_a_manager_looks_at_its_child_once_a_cycle_and_ends_with_it() -> None:
+    plan = managed()
+    story = Story(plan).settle()
+    assert story.state.managers["m#1"]["cycle"] == 1
+    assert flow_policy.wake_at(plan, story.state, story.view()) == 5000 + 30
+    assert story.begin() == ["m__t"]
+    assert flow_policy.told_to(story.state, "m__t", "codergen")[0]["speed"] == "3"
+    story.wall += 30
+    assert story.settle().state.managers["m#1"]["cycle"] == 2
+    for name in ("m__t", "m__u", "m__v"):
+        story.begin()
+        copy = fold([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN, plan.children)
+        assert to_snapshot(copy) == to_snapshot(story.state)
+        story.land(name)
+    assert story.state.flow.over == "done" and story.settle().state.managers == {}
+    context = story.state.flow.state.context()
+    assert {key: context[f"stack.child.{key}"] for key in ("status", "outcome", "completed")} == {
+        "status": "completed", "outcome": "success", "completed": 5}
+    assert context["speed"] == "3"
+
+
+@pytest.mark.parametrize(("attributes", "ends"), [
+    ('manager.stop_condition="context.stack.child.completed>=2"', ("success", "the stop condition held in cycle 2")),
+    ("manager.max_cycles=1", ("fail", "the child of m was not done after 1 cycles"))])
+def test_a_manager_ends_its_child_in_the_middle(attributes: str, ends: tuple[str, str]) -> None:
+    story = Story(managed(f", {attributes}")).settle()
+    story.begin()
+    story.land("m__t")
+    assert story.begin() == ["m__u"]
+    assert story.state.flow.over == ""
+    story.wall += 30
+    outcome = story.act().data["outcome"]
+    assert (outcome["status"], outcome.get("notes") or outcome["failure_reason"]) == ends
+    assert outcome["context_updates"]["stack.child.current_node"] == "u"
+    story.settle()
+    assert story.state.flow.over == ("done" if ends[0] == "success" else "failed")
+    assert story.state.cancelled == {"m__u"} and story.state.managers == {}
+
+
+def test_a_managers_word_goes_to_the_next_agent_of_its_child_once() -> None:
+    plan = managed(", manager.actions=steer, manager.steer_cooldown=1h")
+    story = Story(plan).settle()
+    told = []
+    for name in ("m__t", "m__u", "m__v"):
+        assert story.begin() == [name]
+        told.append(task_of(plan.tasks[name], LAUNCH, plan, story.state.nodes[name]).prompt)
+        story.land(name)
+    assert told == ["Hurry, success\n\nt", "u", "P"]
+    plan = managed(", manager.actions=steer")
+    story = Story(plan).settle()
+    story.begin()
+    story.wall += 30
+    story.settle()
+    story.land("m__t").begin()
+    story.land("m__u").begin()
+    assert story.state.nodes["m__u"].steer == "", "a tool is told nothing"
+    assert story.state.nodes["m__v"].steer == "Hurry, success"
 
 
 @pytest.mark.parametrize(("inner", "words"), [

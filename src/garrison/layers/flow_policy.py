@@ -8,6 +8,7 @@ from what happened last, so that a guardian may die between any two records:
     a step in flight whose node stands at an earlier step     -> `node` pending, a new attempt
     a node at work for a step that is no longer in flight     -> `cancel`
     a gate in flight that is not in the journal               -> `gate`; one that is over there -> `gate`, closed
+    a manager whose next look at its child is due             -> `manager`, or `flow`, where that ends it
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from garrison.pipeline.context_keys import RESPONSE
 from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, Outcome
+from garrison.pipeline.transforms import expand_context
 from garrison.supervise.step import LifeView
 from garrison.system.clock import from_iso
 
@@ -52,8 +54,8 @@ def settle(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
         rule = _of_task if place.node in plan.tasks else _of_gate
         if act := rule(plan, state, view, place):
             return [act]
-    return [*_closed(state, flow), *_cancelled(state, flow), *_passed_over(plan, state, flow),
-            *_late(plan, state, view, flow)][:1]
+    return [*_managed(plan, state, view, flow), *_closed(state, flow), *_cancelled(state, flow),
+            *_passed_over(plan, state, flow), *_late(plan, state, view, flow)][:1]
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -150,12 +152,18 @@ def _due(state: RunState, place: Place) -> float:
     return from_iso(since) + place.delay_s if place.delay_s and since else 0.0
 
 
-def begun(state: RunState, name: str) -> dict[str, Any]:
-    """The record with which a pending node becomes active, for the step that it is pending for."""
+def begun(state: RunState, name: str, kind: str) -> dict[str, Any]:
+    """The record with which a pending node becomes active, for the step that it is pending for; a manager's word to the
+    next agent of its child (`kind` is the node's handler) goes along."""
     assert state.flow is not None
     node = state.nodes[name]
     place = next(place for place in state.flow.places.values() if place.node == name and at(node, place))
-    return {"node": name, "status": "active", "attempt": node.attempt, "step": step_of(place), "reason": node.reason}
+    found = {"node": name, "status": "active", "attempt": node.attempt, "step": step_of(place), "reason": node.reason}
+    steering = next((manager for manager in state.managers.values() if manager["steer"]
+                     and place.id.startswith(f"{manager['place']}:")), None)
+    if steering is None or kind != "codergen":
+        return found
+    return {**found, "steer": steering["steer"], "steered_by": steering["place"]}
 
 
 def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
@@ -163,6 +171,7 @@ def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
     long."""
     due = [_due(state, place) for place in _pending(plan, state)]
     due += [from_iso(gate["deadline"]) for gate in state.gates.values() if gate["deadline"]]
+    due += [_next_look(plan, manager) for manager in state.managers.values()]
     if (limit := plan.max_seconds) is not None and state.began:
         due.append(from_iso(state.began) + limit)
     left = [view.now + when - view.wall for when in due if when > view.wall]
@@ -207,8 +216,11 @@ def answer(state: RunState, node: str, place: str, words: str) -> tuple[dict[str
 
 
 def _closed(state: RunState, flow: RunFlow) -> list[Act]:
-    return [Act("gate", gate["node"], data={"place": place, "node": gate["node"], "closed": True})
-            for place, gate in state.gates.items() if place not in flow.places]
+    gone = [("gate", place, gate) for place, gate in state.gates.items() if place not in flow.places]
+    managed = flow.managed if state.managers else {}
+    gone += [("manager", place, manager) for place, manager in state.managers.items() if place not in managed]
+    return [Act(kind, known["node"], data={"place": place, "node": known["node"], "closed": True})
+            for kind, place, known in gone]
 
 
 def told(state: RunState, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,6 +239,34 @@ def resumed(state: RunState) -> dict[str, Any]:
     if flow is None or not flow.over or flow.state.resumable != "budget":
         return {}
     return {"flow": event_to_data(Resumed(max_steps=state.budget))}
+
+
+# ---- managers --------------------------------------------------------------------------------------------------------
+
+
+def _managed(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) -> list[Act]:
+    """The next cycle of a manager, or its end."""
+    for place, child in flow.managed.values() if plan.managers else ():
+        manager, known = plan.managers[place.node], state.managers.get(place.id)
+        if known is not None and _next_look(plan, known) > view.wall:
+            continue
+        cycle = known["cycle"] + 1 if known else 1
+        context, telemetry = flow.context(place), child.telemetry()
+        ended = manager.worn_out(telemetry) if cycle > manager.cycles else \
+            manager.stopped(context, manager.seen(telemetry, cycle))
+        if ended is not None:
+            return [_event(place, ended)]
+        steers = bool(child.places) and manager.steers(cycle, known["steered"] if known else None)
+        text = expand_context(manager.prompt, context) if steers else known["steer"] if known else ""
+        steered = cycle if steers else known["steered"] if known else None
+        return [Act("manager", place.node, data={"place": place.id, "node": place.node, "cycle": cycle, "steer": text,
+                                                 "steered": steered})]
+    return []
+
+
+def _next_look(plan: RunPlan, known: Mapping[str, Any]) -> float:
+    """When a manager looks at its child again, seconds since 1970."""
+    return from_iso(known["at"]) + plan.managers[known["node"]].interval
 
 
 # ---- what is not needed any more -------------------------------------------------------------------------------------

@@ -269,6 +269,9 @@ class Guardian:
     def _do_gate(self, act: Act, view: GuardianView) -> None:
         self._log("gate", act.data, sync=True)
 
+    def _do_manager(self, act: Act, view: GuardianView) -> None:
+        self._log("manager", act.data, sync=True)
+
     def _do_cancel(self, act: Act, view: GuardianView) -> None:
         attempt = self.state.nodes[act.who].attempt
         self.crew.tell(self._runner(act.who), "GUIDANCE", {"action": "cancel", "text": act.why}, node=act.who,
@@ -401,7 +404,7 @@ def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState
     agent = planned.agent or ("command" if planned.command else launch.agent)
     return Task(
         launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
-        prompt=expand_context(planned.prompt, context or {}), agent=agent,
+        prompt="\n\n".join(filter(None, (node.steer, expand_context(planned.prompt, context or {})))), agent=agent,
         command=planned.command, acceptance=planned.acceptance,
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,

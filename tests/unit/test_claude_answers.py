@@ -6,10 +6,13 @@ import asyncio
 import os
 import subprocess
 
-from garrison.agents.claude import leftover, person, tools
+from garrison.agents import prompt
+from garrison.agents.claude import leftover, person, prompts, tools
 from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, read_lines, write_json
 from garrison.agents.claude.work import ClaudeWork
+from garrison.agents.seam import Assignment
 from garrison.records.life import LifeLock
+from garrison.records.run import Task
 from support import wait_for
 
 
@@ -79,3 +82,22 @@ def test_who_has_a_session_in_hand_is_who_holds_the_lock(tmp_path):
     assert "held by a person" in found.words()
     lock.release()
     assert person.holder(files) is None, "a file that says so is no person"
+
+
+def test_a_session_with_a_past_is_not_told_it_again_and_one_that_lost_it_is(tmp_path):
+    """One that was interrupted may not have heard of its own task: it is told that again."""
+    files = made(tmp_path)
+    assignment = Assignment(Task("r", "n", 1, label="Do it", preamble="Done so far: x", continues="s"), tmp_path,
+                            tmp_path, {}, wisdom="W")
+    assignment.prompt_file.write_text(prompt.build(assignment.task, "b"))
+    assert assignment.prompt_file.read_text().startswith("Done so far: x\n\n# Task n")
+    lost = prompts.first_words("task", assignment, files)
+    assert lost == assignment.prompt_file.read_text()
+    assert not prompts.first_words("go_on", assignment, files).count("# Task")
+    write_json(files.session, {"id": "new", "begun": 1, "past": "s"})
+    assert prompts.first_words("task", assignment, files) == lost.removeprefix("Done so far: x\n\n")
+    again = prompts.first_words("go_on", assignment, files)
+    assert again.startswith("# Task n") and "W" in again
+    assignment.prompt_file.write_text("only the task")  # as a pipeline run without a garrison writes it
+    files.session.unlink()
+    assert prompts.first_words("task", assignment, files) == "Done so far: x\n\nonly the task"

@@ -95,3 +95,26 @@ def test_a_verdict_that_does_not_hold_is_sent_back(given, word):
 def test_a_sound_verdict_counts():
     criteria = [{"criterion": "c", "met": False, "evidence": "e"}]
     assert tools_words.unsound({"verdict": "fail", "reason": "r", "criteria": criteria}) == ""
+
+
+@pytest.mark.parametrize(("given", "told"), [
+    ({"status": "success", "preferred_label": "Ship", "context_updates": {"red": 0}},
+     {"status": "success", "preferred_label": "Ship", "context_updates": {"red": 0}}),
+    ({"status": "partial_success", "suggested_next_ids": ["b"]}, {"status": "partial_success",
+                                                                  "suggested_next_ids": ["b"]}),
+    ({"status": "failure", "preferred_label": ""}, {"status": "fail"}), ({"status": "retry"}, {"status": "retry"})])
+def test_a_report_speaks_to_the_pipeline(given, told):
+    kept = tools_words.report_of({"summary": "s", **given})
+    assert tools_words.told_of(json.loads(json.dumps(kept))) == {**told, "notes": "s"}
+
+
+@pytest.mark.parametrize(("given", "word"), [
+    ({"status": "done", "summary": "s"}, "status=failure"), ({"status": "success", "summary": " "}, "a summary"),
+    ({"status": "success", "summary": "s", "preferred_label": 3}, "preferred_label is not a text"),
+    ({"status": "success", "summary": "s", "context_updates": ["x"]}, "context_updates is not an object")])
+def test_a_report_that_cannot_be_meant_is_sent_back(given, word):
+    assert word in tools_words.report_of(given)
+
+
+def test_who_reported_nothing_says_nothing():
+    assert tools_words.told_of(None) == {}

@@ -77,6 +77,30 @@ def test_a_transcript_that_lost_its_beginning_is_made_whole(place):
     assert [entry["uuid"] for entry in read_lines(own(config))] == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_session_goes_on_from_another_without_its_system_prompt(place, gone):
+    """From the CLI's own transcript, else from the copy that an attempt kept; the other one stays as it was."""
+    config, copy = place
+    prompt = {"type": "attachment", "uuid": "2", "parentUuid": "1", "attachment": {"type": "prompt_snapshot"}}
+    entries = [{"type": "mode"}, said("1"), prompt, said("3", "2"), said("4", "3")]
+    if gone:
+        TranscriptStore(copy / "a/1/claude/transcripts").add(KEY, entries)
+    else:
+        append_lines(own(config), entries)
+    assert transcripts.fork(config, copy, "s", "new", "-other")
+    made = read_lines(config / "projects/-other/new.jsonl")
+    assert [(one["uuid"], one["parentUuid"], one["sessionId"]) for one in made] == [
+        ("1", None, "new"), ("3", "1", "new"), ("4", "3", "new")]
+    assert gone or read_lines(own(config)) == entries
+    assert transcripts.prepare(config, copy, "new") == "own"
+
+
+def test_nobody_goes_on_from_a_session_that_nobody_has(place):
+    config, copy = place
+    assert not transcripts.fork(config, copy, "s", "new", "-other")
+    assert not (config / "projects/-other").exists()
+
+
 def test_a_torn_line_costs_itself_only(place):
     _config, copy = place
     store = TranscriptStore(copy)

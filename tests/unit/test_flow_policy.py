@@ -10,15 +10,17 @@ import pytest
 from garrison.errors import GarrisonError
 from garrison.layers import flow_policy, guardian_policy, parking
 from garrison.layers.acts import Act
+from garrison.layers.guardian import task_of
 from garrison.layers.guardian_policy import GuardianView
 from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RunState, fold, to_snapshot
+from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.gates import approved, asked_in_words, objection, too_late
 from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
-from garrison.records.run import Result
+from garrison.records.run import Launch, Result
 from garrison.records.signals import Posted, Signal
 from garrison.supervise.restart import Policy
 from garrison.supervise.step import LifeView
@@ -28,6 +30,7 @@ from garrison.system.clock import from_iso, iso
 AT = "2026-01-31T12:00:00.000001Z"
 WALL = from_iso(AT)
 RUN = "r1"
+LAUNCH = Launch(RUN, "p", "repo", "main", AT, "trees")
 ENDS = "start [shape=Mdiamond] exit [shape=Msquare]"
 
 LOOP = plan_run(parse(f"""digraph {{ {ENDS} way [shape=diamond]
@@ -80,7 +83,7 @@ class Story:
         """Let all that may start become active; their names."""
         names = flow_policy.startable(self.plan, self.state, self.view())
         for name in names:
-            self.tell("node", flow_policy.begun(self.state, name))
+            self.tell("node", flow_policy.begun(self.state, name, self.plan.tasks[name].kind))
         return names
 
     def land(self, name: str) -> Story:
@@ -132,7 +135,7 @@ def test_a_retry_waits_for_its_delay_and_is_told_why() -> None:
     assert due is not None and 5000.1 <= due <= 5000.3
     story.wall += 0.3
     assert story.begin() == ["a"]
-    context = flow_policy.context_for(story.state, "a")
+    context = flow_policy.told_to(story.state, "a", "codergen")[0]
     assert context["internal.retry_count.a"] == 1
 
 
@@ -154,11 +157,49 @@ def test_what_an_agent_says_reaches_the_flow() -> None:
     act = story.node("work", "impl_complete", "validated").act(
         results={"work": Result(RUN, "work", 1, 1, "success", AT, said=said)})
     assert act is not None and act.data["outcome"] == {
-        "status": "partial_success", "preferred_label": "x", "context_updates": {"last_stage": "work", "k": 1},
-        "notes": "n"}
+        "status": "partial_success", "preferred_label": "x", "context_updates": {
+            "last_stage": "work", "last_response": "n", "k": 1}, "notes": "n"}
     lied = flow_policy.outcome_of("codergen", replace(story.state.nodes["work"], status="failed", reason="red"),
                                   Result(RUN, "work", 1, 1, "success", AT, said={"status": "success"}))
     assert lied.status == "fail" and lied.failure_reason == "red"
+
+
+THREAD = plan_run(parse(f"""digraph {{ {ENDS} goal=Greet; talk [thread_id=t, prompt=P]; plain [prompt=P]
+    on [fidelity=full, prompt=P]; again [fidelity=full, thread_id=t, prompt=P]
+    start -> talk -> plain -> on -> again -> exit }}"""))
+
+
+def test_a_session_goes_on_in_its_thread_or_from_the_node_before_and_others_are_told_what_happened() -> None:
+    """What the runner's task says of the run before it: a session to go on from, or the preamble of the fidelity."""
+    story = Story(THREAD)
+    told = {}
+    for name in THREAD.tasks:
+        story.begin()
+        context, carried = flow_policy.told_to(story.state, name, "codergen")
+        task = task_of(THREAD.tasks[name], LAUNCH, THREAD, story.state.nodes[name], context, carried)
+        told[name] = (task.continues, task.preamble)
+        story.node(name, "impl_complete", "validated").settle(
+            results={name: Result(RUN, name, 1, 1, "success", AT, tail="it works", session=f"s-{name}")})
+    assert told["talk"] == ("", "")
+    assert told["plain"][0] == "" and told["plain"][1].startswith("Done so far:\n- talk: success")
+    assert [told[name][0] for name in ("on", "again")] == ["s-plain", "s-talk"]
+    assert "- plain: success" in told["on"][1] and "last_response: it works" in told["on"][1]
+    assert "Greet" not in "".join(words for _, words in told.values()), "the goal stands in every prompt"
+    assert story.state.flow.over == "done"
+
+
+def test_a_retry_goes_on_from_where_the_first_attempt_did_and_a_tool_is_told_nothing() -> None:
+    plan = plan_run(parse(f"""digraph {{ {ENDS} node [fidelity=full]; a; b [max_retries=1]
+        start -> a -> b -> exit }}"""))
+    story = Story(plan)
+    story.begin()
+    story.node("a", "impl_complete", "validated").settle(
+        results={"a": Result(RUN, "a", 1, 1, "success", AT, session="s-a")})
+    story.begin()
+    story.fail("b", results={"b": Result(RUN, "b", 1, 1, "fail", AT, session="s-b")})
+    assert story.state.nodes["b"].attempt == 2
+    assert flow_policy.told_to(story.state, "b", "codergen")[1].session == "s-a"
+    assert flow_policy.told_to(story.state, "b", "tool")[1] == Carried()
 
 
 def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() -> None:
@@ -308,7 +349,75 @@ def test_a_pipeline_within_that_fails_fails_its_node() -> None:
     story.begin()
     story.fail("sub__t", "broken")
     assert story.begin() == ["bad"]
-    assert story.state.flow.context(next(iter(story.state.flow.places.values())))["last_failure"].startswith("broken")
+    (place,) = story.state.flow.places.values()
+    assert story.state.flow.context(place)["last_failure"] == "its pipeline failed: broken"
+
+
+def managed(attributes: str = "") -> RunPlan:
+    outer = f"""digraph {{ {ENDS} m [shape=house, prompt="Hurry, $context.outcome", stack.child_dotfile="inner.dot",
+        var.speed=3, manager.poll_interval=30s {attributes}] start -> m -> exit }}"""
+    return plan_run(parse(outer), load=lambda name, graph, named: (
+        f"""digraph {{ {ENDS} t; u [shape=parallelogram, tool_command=true]; v [prompt=P]
+            start -> t -> u -> v -> exit }}""", named))
+
+
+def test_a_manager_looks_at_its_child_once_a_cycle_and_ends_with_it() -> None:
+    plan = managed()
+    story = Story(plan).settle()
+    assert story.state.managers["m#1"]["cycle"] == 1
+    assert flow_policy.wake_at(plan, story.state, story.view()) == 5000 + 30
+    assert story.begin() == ["m__t"]
+    assert flow_policy.told_to(story.state, "m__t", "codergen")[0]["speed"] == "3"
+    story.wall += 30
+    assert story.settle().state.managers["m#1"]["cycle"] == 2
+    for name in ("m__t", "m__u", "m__v"):
+        story.begin()
+        copy = fold([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN, plan.children)
+        assert to_snapshot(copy) == to_snapshot(story.state)
+        story.land(name)
+    assert story.state.flow.over == "done" and story.settle().state.managers == {}
+    context = story.state.flow.state.context()
+    assert {key: context[f"stack.child.{key}"] for key in ("status", "outcome", "completed")} == {
+        "status": "completed", "outcome": "success", "completed": 5}
+    assert context["speed"] == "3"
+
+
+@pytest.mark.parametrize(("attributes", "ends"), [
+    ('manager.stop_condition="context.stack.child.completed>=2"', ("success", "the stop condition held in cycle 2")),
+    ("manager.max_cycles=1", ("fail", "the child of m was not done after 1 cycles"))])
+def test_a_manager_ends_its_child_in_the_middle(attributes: str, ends: tuple[str, str]) -> None:
+    story = Story(managed(f", {attributes}")).settle()
+    story.begin()
+    story.land("m__t")
+    assert story.begin() == ["m__u"]
+    assert story.state.flow.over == ""
+    story.wall += 30
+    outcome = story.act().data["outcome"]
+    assert (outcome["status"], outcome.get("notes") or outcome["failure_reason"]) == ends
+    assert outcome["context_updates"]["stack.child.current_node"] == "u"
+    story.settle()
+    assert story.state.flow.over == ("done" if ends[0] == "success" else "failed")
+    assert story.state.cancelled == {"m__u"} and story.state.managers == {}
+
+
+def test_a_managers_word_goes_to_the_next_agent_of_its_child_once() -> None:
+    plan = managed(", manager.actions=steer, manager.steer_cooldown=1h")
+    story = Story(plan).settle()
+    told = []
+    for name in ("m__t", "m__u", "m__v"):
+        assert story.begin() == [name]
+        told.append(task_of(plan.tasks[name], LAUNCH, plan, story.state.nodes[name]).prompt)
+        story.land(name)
+    assert told == ["Hurry, success\n\nt", "u", "P"]
+    plan = managed(", manager.actions=steer")
+    story = Story(plan).settle()
+    story.begin()
+    story.wall += 30
+    story.settle()
+    story.land("m__t").begin()
+    story.land("m__u").begin()
+    assert story.state.nodes["m__u"].steer == "", "a tool is told nothing"
+    assert story.state.nodes["m__v"].steer == "Hurry, success"
 
 
 @pytest.mark.parametrize(("inner", "words"), [

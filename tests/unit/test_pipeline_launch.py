@@ -66,8 +66,11 @@ def test_what_the_graph_brings_along() -> None:
 
 
 REFUSED = [
-    (f"{ENDS} a [shape=house] start -> a -> end", "node a (stack.manager_loop) needs a manager that steers"),
-    (f"{ENDS} a [type=session.turn] start -> a -> end", "(session.turn) needs"),
+    (f"{ENDS} a [shape=house] start -> a -> end", "node a (stack.manager_loop) names no pipeline; give it"),
+    (f"{ENDS} a [shape=house, stack.child_autostart=no] start -> a -> end", "here a manager starts its child itself"),
+    (f"stack.child_workdir=w {ENDS} a [shape=house] start -> a -> end", "each task has a worktree of its own"),
+    (f"{ENDS} a [shape=house, manager.actions=shout] start -> a -> end", "use observe, steer, wait"),
+    (f"{ENDS} a [type=session.turn] start -> a -> end", "(session.turn) is a step of a conversation"),
     (f"{ENDS} a [type=magic] start -> a -> end", "unknown type 'magic'"),
     (f"{ENDS} start -> {{a b}} -> end", "say flow=dag (all of them) or flow=walk (one)"),
     (f"{ENDS} start -> a -> b -> end a -> end", "node a has several edges out"),
@@ -107,5 +110,5 @@ def test_refused_before_anything_starts_in_one_line(body: str, words: str) -> No
 
 
 def test_a_refusal_names_the_nodes_line() -> None:
-    with pytest.raises(Refused, match=r"^file\.dot:4:3: node ask \(stack\.manager_loop\)"):
-        plan_run(parse(f"digraph {{\n{ENDS}\n\n  ask [shape=house]\n start -> ask -> end }}", "file.dot"))
+    with pytest.raises(Refused, match=r"^file\.dot:4:3: node ask \(session\.classify\)"):
+        plan_run(parse(f"digraph {{\n{ENDS}\n\n  ask [type=session.classify]\n start -> ask -> end }}", "file.dot"))

@@ -69,6 +69,8 @@ def test_what_is_said_next_and_what_comes_of_it() -> None:
     assert claim_of(None)["status"] == "fail"
     assert claim_of(report) == {"status": "fail", "failure_reason": "no"}
     assert claim_of({"status": "success", "summary": "yes"}) == {"status": "success", "notes": "yes"}
+    half = {"status": "partial_success", "summary": "half", "preferred_label": "again"}
+    assert claim_of(half) == {"status": "partial_success", "notes": "half", "preferred_label": "again"}
 
 
 def test_a_session_without_tools_is_refused_since_it_could_not_report(tmp_path: Path) -> None:

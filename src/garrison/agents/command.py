@@ -26,8 +26,6 @@ SHELL = Profile("command", ("/bin/sh", "-c", "{command}"))
 """The node's own `command`, by a shell."""
 
 
-LANDS = frozenset({"success", "partial_success", "skipped"})
-"""What a program may say of itself for its branch to land."""
 _PLACES = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file)\}")
 
 
@@ -119,7 +117,7 @@ def settled(rule: str, claim: Path, result: JobResult, printed: str) -> Outcome:
         return claimed(told, result)
     found = judged(result, printed)
     word = told.get("status", "")
-    if found.status == "success" and word and word not in LANDS:
+    if found.status == "success" and word and word not in said.LANDS:
         found = Outcome("fail", told.get("failure_reason") or f"it says {word}", result.exit_code)
     return replace(found, said=told)
 
@@ -129,6 +127,6 @@ def claimed(told: dict[str, Any], result: JobResult) -> Outcome:
     if not told.get("status"):
         return Outcome("fail", told.get("failure_reason") or f"it wrote no status; {ending(result.exit_code)}",
                        result.exit_code, killed=result.struck, said=told)
-    if told["status"] in LANDS and result.ok:
+    if told["status"] in said.LANDS and result.ok:
         return Outcome("success", exit_code=0, said=told)
     return Outcome("fail", told.get("failure_reason") or "it did not say success", result.exit_code, said=told)

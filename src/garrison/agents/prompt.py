@@ -19,7 +19,7 @@ _CONFLICTS = "The target's tip is merged into your branch; resolve the conflict 
 
 def build(task: Task, branch: str, wisdom: str = "", conflicts: Sequence[str] = ()) -> str:
     """The text for prompt.md; `wisdom` is the block of `records.wisdom`, empty in an attempt's first life."""
-    text = _template("task.md").safe_substitute(
+    text = head(task) + _template("task.md").safe_substitute(
         node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt,
         goal=task.goal or "not given", branch=branch, prd_ref=task.prd_ref or "none",
         acceptance=task.acceptance or "the merge gate")
@@ -27,6 +27,11 @@ def build(task: Task, branch: str, wisdom: str = "", conflicts: Sequence[str] = 
         text += "\n" + _template("rework.md").safe_substitute(
             attempt=str(task.attempt), reason=task.rework_reason, start=_start(task, conflicts))
     return f"{text}\n{wisdom}\n" if wisdom else text
+
+
+def head(task: Task) -> str:
+    """How a prompt begins: with what came before, which a session that goes on from an earlier node's knows."""
+    return f"{task.preamble}\n\n" if task.preamble else ""
 
 
 def validation(task: Task, changes: str) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from garrison.pipeline.outcome import fold_status
+from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome, fold_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ALIASES: Mapping[str, str] = {"outcome": "status", "preferred_next_label": "preferred_label",
                               "context": "context_updates", "reason": "failure_reason"}
 TEXTS = ("status", "preferred_label", "notes", "failure_reason", "failure_class")
+LANDS = frozenset({SUCCESS, PARTIAL, SKIPPED})
+"""What an agent may say of itself for its branch to land."""
 MOST = 1 << 20
 """Bytes of the file at most."""
 
@@ -54,6 +56,21 @@ def said(body: Any) -> dict[str, Any]:
     elif word.strip() and not found.get("preferred_label"):
         found["preferred_label"] = word.strip()
     return {name: value for name, value in found.items() if value}
+
+
+def outcome(told: Mapping[str, Any], *, good: bool, reason: str = "", kind: str = "",
+            updates: Mapping[str, Any] | None = None) -> Outcome:
+    """What an attempt comes to in its pipeline, from what `said` gave and from whether it was a success: that is a
+    success unless the agent says partial or skipped, and a failure unless the agent asks for a retry.
+
+    `reason` and `kind` say why it failed, where the agent names no class of its own; `updates` are context values that
+    the agent's own win over.
+    """
+    word = told.get("status", "")
+    status = (word if word in (PARTIAL, SKIPPED) else SUCCESS) if good else RETRY if word == RETRY else FAIL
+    return Outcome(status, told.get("preferred_label", ""), tuple(told.get("suggested_next_ids", ())),
+                   {**(updates or {}), **told.get("context_updates", {})}, told.get("notes", ""),
+                   "" if good else reason, "" if good else told.get("failure_class") or kind)
 
 
 def _typed(key: str, value: Any, kind: type, what: str) -> Any:

@@ -27,6 +27,8 @@ class Assignment:
     """What earlier lives of this attempt learned; empty in its first."""
     controllers: tuple[tuple[str, str], ...] = ()
     """Who directs the agent, and in what: (full name, control type), nearest first."""
+    attempts: Path | None = None
+    """Below it lie all attempts of the run, and what they kept of their sessions."""
 
     @property
     def context_file(self) -> Path:

@@ -12,18 +12,20 @@ import inspect
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import registry
+from garrison.agents.said import outcome
 from garrison.agents.seam import Assignment
 from garrison.errors import GarrisonError, UsageError
+from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.handlers.call import Call, failed
 from garrison.pipeline.handlers.tool import environment, readable
 from garrison.pipeline.lint import command_of
-from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import FREE_TEXT, Question
 from garrison.pipeline.threads import in_thread
 from garrison.records.names import fit_run
@@ -46,6 +48,9 @@ def named(call_attrs: Mapping[str, str], default: str) -> str:
 class HomeAgent:
     """Starts the agent that a node, or the run, names, and waits for its end."""
 
+    sessions_by_id = True
+    """A session is found again by its id alone: who has none is told at length what came before."""
+
     def __init__(self, name: str, home: Path) -> None:
         self.name, self.home = name, home
 
@@ -67,19 +72,19 @@ class HomeAgent:
         name = named(call.attrs, self.name)
         task = Task(fit_run(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=call.text,
                     agent=name, command=command_of(call.node), goal=text(call.graph.attrs, "goal", ""),
-                    rework_reason=call.place.reason, attributes=dict(call.attrs))
+                    rework_reason=call.place.reason, attributes=dict(call.attrs), continues=call.session or "",
+                    preamble=call.carried.history if call.carried and call.session else "",
+                    ways=list(ways_on(call.graph)[call.node.id]))
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
-        assignment = Assignment(task, call.run.tree, folder, environ)
+        assignment = Assignment(task, call.run.tree, folder, environ, attempts=call.run.directory)
         try:
             work = registry.agent(name, self.home, attributes=task.attributes).start(assignment, time.monotonic())
         except GarrisonError as error:
             return failed(str(error))
         ended = await _ended(work, call)
         call.session = work.session or call.session
-        said = tail(assignment.output, 40)
-        if ended.status == "success":
-            return Outcome(SUCCESS, notes=said)
-        return Outcome(FAIL, notes=said, failure_reason=ended.reason or "it failed", failure_class="agent")
+        told = {"notes": tail(assignment.output, 40), **ended.said}
+        return outcome(told, good=ended.status == "success", reason=ended.reason or "it failed", kind="agent")
 
 
 async def _ended(work: Work, call: Call) -> Any:
@@ -102,6 +107,7 @@ class _Failed:
 
     reason: str
     status: str = "fail"
+    said: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _NobodyThereError(Exception):

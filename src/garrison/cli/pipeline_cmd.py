@@ -22,9 +22,11 @@ from garrison.errors import NotFound, Refused
 from garrison.layers.run_state import RunState, fold
 from garrison.pipeline.gates import asked_in_words
 from garrison.pipeline.graph import DialectError, Graph
-from garrison.pipeline.launch import plan_run
+from garrison.pipeline.launch import plan_run, rewriting
 from garrison.pipeline.lint import ERROR, Finding, errors, lint
+from garrison.pipeline.nesting import beside
 from garrison.pipeline.parser import parse_file
+from garrison.pipeline.transforms import rewritten
 from garrison.pipeline.write import to_dot
 from garrison.records.journal import read_all
 from garrison.records.names import check_run
@@ -51,6 +53,7 @@ def validate(file: Path, as_json: bool) -> None:
     else:
         from garrison.pipeline.handlers.registry import offered
 
+        graph, _ = rewritten(graph, "")
         findings = lint(graph, offered())
         if not as_json:
             _print_findings(graph, findings)
@@ -65,7 +68,7 @@ def validate(file: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The whole graph as one JSON object.")
 def show(file: Path, as_json: bool) -> None:
     """Show the nodes and edges of the graph in FILE as garrison reads them."""
-    graph = parse_file(file)
+    graph, _ = rewritten(parse_file(file), "")
     if as_json:
         click.echo(json.dumps(graph_json(graph), indent=2, ensure_ascii=False))
         return
@@ -138,7 +141,7 @@ def graph_json(graph: Graph) -> dict[str, Any]:
 
 def _refusal(graph: Graph) -> str | None:
     try:
-        plan_run(graph)
+        plan_run(graph, load=rewriting(beside))
     except Refused as error:
         return str(error)
     return None

@@ -8,17 +8,23 @@ from what happened last, so that a guardian may die between any two records:
     a step in flight whose node stands at an earlier step     -> `node` pending, a new attempt
     a node at work for a step that is no longer in flight     -> `cancel`
     a gate in flight that is not in the journal               -> `gate`; one that is over there -> `gate`, closed
+    a manager whose next look at its child is due             -> `manager`, or `flow`, where that ends it
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents import said
 from garrison.layers.acts import Act
 from garrison.layers.run_flow import step_of
+from garrison.light import replace
 from garrison.pipeline import gates
+from garrison.pipeline.context_keys import RESPONSE
+from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SKIPPED, SUCCESS, Outcome, fold_status
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, Outcome
+from garrison.pipeline.transforms import expand_context
 from garrison.supervise.step import LifeView
 from garrison.system.clock import from_iso
 
@@ -48,8 +54,8 @@ def settle(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
         rule = _of_task if place.node in plan.tasks else _of_gate
         if act := rule(plan, state, view, place):
             return [act]
-    return [*_closed(state, flow), *_cancelled(state, flow), *_passed_over(plan, state, flow),
-            *_late(plan, state, view, flow)][:1]
+    return [*_managed(plan, state, view, flow), *_closed(state, flow), *_cancelled(state, flow),
+            *_passed_over(plan, state, flow), *_late(plan, state, view, flow)][:1]
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
@@ -59,7 +65,12 @@ def _of_task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -
     node = state.nodes[place.node]
     if at(node, place):
         if node.status in ("validated", "failed"):
-            found = outcome_of(plan.tasks[place.node].kind, node, view.results.get(place.node))
+            assert state.flow is not None
+            result = view.results.get(place.node)
+            found = outcome_of(plan.tasks[place.node].kind, node, result)
+            if result is not None and result.session:
+                kept = state.flow.remembered(place, result.session)
+                found = replace(found, context_updates={**found.context_updates, **kept})
             return _event(place, found)
         return None
     if node.status in ("active", "impl_complete") or _taken(state, node, place) or _leaving(state, view, place.node):
@@ -105,25 +116,18 @@ def _event(place: Place, outcome: Outcome, **more: Any) -> Act:
 def outcome_of(kind: str, node: NodeState, result: Result | None) -> Outcome:
     """What a task's end is to the flow: what landed is a success, unless its agent says it is a partial one; what
     failed is a failure, unless its agent asks for a retry. `kind` is the node's handler."""
-    said: Mapping[str, Any] = result.said if result is not None else {}
-    word = fold_status(said.get("status", "")) or ""
-    landed = node.status == "validated"
-    if landed:
-        status = word if word in ("success", "partial_success", "skipped") else SUCCESS
-    else:
-        status = RETRY if word == RETRY else FAIL
-    why = DETERMINISTIC if node.kind == GIVEN_UP else said.get("failure_class") or node.kind
-    updates = _updates(kind, result) if result is not None else {}
-    return Outcome(status, said.get("preferred_label", ""), tuple(said.get("suggested_next_ids", ())),
-                   {**updates, **said.get("context_updates", {})}, said.get("notes", ""),
-                   "" if landed else node.reason or "it failed without a reason", "" if landed else why)
+    told: Mapping[str, Any] = result.said if result is not None else {}
+    if node.kind == GIVEN_UP:
+        told = {**told, "failure_class": DETERMINISTIC}
+    return said.outcome(told, good=node.status == "validated", reason=node.reason or "it failed without a reason",
+                        kind=node.kind, updates=_updates(kind, result) if result is not None else {})
 
 
 def _updates(kind: str, result: Result) -> dict[str, Any]:
     """What every task of a kind leaves in the context."""
     if kind == "tool":
         return {"tool.output": result.tail[-_SHOWN:], "tool.exit_code": result.exit_code}
-    return {"last_stage": result.node}
+    return {"last_stage": result.node, "last_response": (result.said.get("notes") or result.tail)[:RESPONSE]}
 
 
 def startable(plan: RunPlan, state: RunState, view: GuardianView) -> list[str]:
@@ -148,12 +152,18 @@ def _due(state: RunState, place: Place) -> float:
     return from_iso(since) + place.delay_s if place.delay_s and since else 0.0
 
 
-def begun(state: RunState, name: str) -> dict[str, Any]:
-    """The record with which a pending node becomes active, for the step that it is pending for."""
+def begun(state: RunState, name: str, kind: str) -> dict[str, Any]:
+    """The record with which a pending node becomes active, for the step that it is pending for; a manager's word to the
+    next agent of its child (`kind` is the node's handler) goes along."""
     assert state.flow is not None
     node = state.nodes[name]
     place = next(place for place in state.flow.places.values() if place.node == name and at(node, place))
-    return {"node": name, "status": "active", "attempt": node.attempt, "step": step_of(place), "reason": node.reason}
+    found = {"node": name, "status": "active", "attempt": node.attempt, "step": step_of(place), "reason": node.reason}
+    steering = next((manager for manager in state.managers.values() if manager["steer"]
+                     and place.id.startswith(f"{manager['place']}:")), None)
+    if steering is None or kind != "codergen":
+        return found
+    return {**found, "steer": steering["steer"], "steered_by": steering["place"]}
 
 
 def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
@@ -161,6 +171,7 @@ def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
     long."""
     due = [_due(state, place) for place in _pending(plan, state)]
     due += [from_iso(gate["deadline"]) for gate in state.gates.values() if gate["deadline"]]
+    due += [_next_look(plan, manager) for manager in state.managers.values()]
     if (limit := plan.max_seconds) is not None and state.began:
         due.append(from_iso(state.began) + limit)
     left = [view.now + when - view.wall for when in due if when > view.wall]
@@ -205,8 +216,11 @@ def answer(state: RunState, node: str, place: str, words: str) -> tuple[dict[str
 
 
 def _closed(state: RunState, flow: RunFlow) -> list[Act]:
-    return [Act("gate", gate["node"], data={"place": place, "node": gate["node"], "closed": True})
-            for place, gate in state.gates.items() if place not in flow.places]
+    gone = [("gate", place, gate) for place, gate in state.gates.items() if place not in flow.places]
+    managed = flow.managed if state.managers else {}
+    gone += [("manager", place, manager) for place, manager in state.managers.items() if place not in managed]
+    return [Act(kind, known["node"], data={"place": place, "node": known["node"], "closed": True})
+            for kind, place, known in gone]
 
 
 def told(state: RunState, said: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,6 +239,34 @@ def resumed(state: RunState) -> dict[str, Any]:
     if flow is None or not flow.over or flow.state.resumable != "budget":
         return {}
     return {"flow": event_to_data(Resumed(max_steps=state.budget))}
+
+
+# ---- managers --------------------------------------------------------------------------------------------------------
+
+
+def _managed(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) -> list[Act]:
+    """The next cycle of a manager, or its end."""
+    for place, child in flow.managed.values() if plan.managers else ():
+        manager, known = plan.managers[place.node], state.managers.get(place.id)
+        if known is not None and _next_look(plan, known) > view.wall:
+            continue
+        cycle = known["cycle"] + 1 if known else 1
+        context, telemetry = flow.context(place), child.telemetry()
+        ended = manager.worn_out(telemetry) if cycle > manager.cycles else \
+            manager.stopped(context, manager.seen(telemetry, cycle))
+        if ended is not None:
+            return [_event(place, ended)]
+        steers = bool(child.places) and manager.steers(cycle, known["steered"] if known else None)
+        text = expand_context(manager.prompt, context) if steers else known["steer"] if known else ""
+        steered = cycle if steers else known["steered"] if known else None
+        return [Act("manager", place.node, data={"place": place.id, "node": place.node, "cycle": cycle, "steer": text,
+                                                 "steered": steered})]
+    return []
+
+
+def _next_look(plan: RunPlan, known: Mapping[str, Any]) -> float:
+    """When a manager looks at its child again, seconds since 1970."""
+    return from_iso(known["at"]) + plan.managers[known["node"]].interval
 
 
 # ---- what is not needed any more -------------------------------------------------------------------------------------
@@ -254,10 +296,12 @@ def _late(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) -> 
     return [Act("flow", data=event_to_data(TimedOut()))] if over else []
 
 
-def context_for(state: RunState, name: str) -> dict[str, Any]:
-    """What a node's current attempt sees of the flow's context."""
+def told_to(state: RunState, name: str, kind: str) -> tuple[dict[str, Any], Carried]:
+    """What a node's current attempt sees of the flow's context, and what its agent is told of the run so far. `kind` is
+    the node's handler: a tool is told nothing."""
     node, flow = state.nodes[name], state.flow
-    if flow is None:
-        return {}
-    places = [place for place in flow.places.values() if place.node == name and at(node, place)]
-    return flow.context(places[0]) if places else {}
+    place = next((place for place in flow.places.values() if place.node == name and at(node, place)), None) \
+        if flow is not None else None
+    if flow is None or place is None:
+        return {}, Carried()
+    return flow.context(place), flow.carried(place) if kind == "codergen" else Carried()

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from garrison.layers.glance import Glance
     from garrison.layers.run_state import NodeState
     from garrison.layers.world import World
+    from garrison.pipeline.fidelity import Carried
     from garrison.pipeline.launch import PlannedTask, RunPlan
     from garrison.records.run import Launch, Result
     from garrison.records.signals import Signal
@@ -271,6 +272,9 @@ class Guardian:
     def _do_gate(self, act: Act, view: GuardianView) -> None:
         self._log("gate", act.data, sync=True)
 
+    def _do_manager(self, act: Act, view: GuardianView) -> None:
+        self._log("manager", act.data, sync=True)
+
     def _do_cancel(self, act: Act, view: GuardianView) -> None:
         attempt = self.state.nodes[act.who].attempt
         self.crew.tell(self._runner(act.who), "GUIDANCE", {"action": "cancel", "text": act.why}, node=act.who,
@@ -310,8 +314,9 @@ class Guardian:
         path = self.files.attempt(node, attempt) / "task.json"
         task = run_records.load(Task, path)
         if task is None:
-            task = task_of(self.plan.tasks[node], self.launch, self.plan, self.state.nodes[node],
-                           flow_policy.context_for(self.state, node))
+            planned = self.plan.tasks[node]
+            context, told = flow_policy.told_to(self.state, node, planned.kind)
+            task = task_of(planned, self.launch, self.plan, self.state.nodes[node], context, told)
             run_records.save(path, task)
         return task
 
@@ -395,20 +400,22 @@ def implied_phase(state: RunState) -> str:
 
 
 def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
-            context: dict[str, Any] | None = None) -> Task:
-    """What a runner is told of a node's current attempt; `context` is what the flow's step sees. Pure."""
+            context: dict[str, Any] | None = None, told: Carried | None = None) -> Task:
+    """What a runner is told of a node's current attempt; `context` is what the flow's step sees, `told` what its agent
+    is told of the run before it. Pure."""
     attempt = node.attempt
     agent = planned.agent or ("command" if planned.command else launch.agent)
     return Task(
         launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
-        prompt=expand_context(planned.prompt, context or {}), agent=agent,
+        prompt="\n\n".join(filter(None, (node.steer, expand_context(planned.prompt, context or {})))), agent=agent,
         command=planned.command, acceptance=planned.acceptance,
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,
         # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.
         skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
         rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
-        attributes=_plain(planned.attrs), context=context or {})
+        attributes=_plain(planned.attrs), context=context or {}, ways=list(planned.ways),
+        preamble=told.preamble or told.history if told else "", continues=told.session if told else "")
 
 
 def _plain(attrs: Any) -> dict[str, Any]:

@@ -321,7 +321,8 @@ def _begin(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) 
     """New nodes, as many as agents are free; a node that is parked or waits for its merge occupies nobody."""
     busy = sum(1 for name, node in state.nodes.items() if node.status == "active" and not resting(state, view, name))
     ready = [name for name in flow_policy.startable(plan, state, view) if name not in state.held]
-    return [Act("node", name, data=flow_policy.begun(state, name)) for name in ready[: max(0, max_agents - busy)]]
+    return [Act("node", name, data=flow_policy.begun(state, name, plan.tasks[name].kind))
+            for name in ready[: max(0, max_agents - busy)]]
 
 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:

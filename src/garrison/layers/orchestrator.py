@@ -69,7 +69,7 @@ class Orchestrator:
         self.hook = world.store.get(Hook, life.key)
         environment = {**world.environ, **self.git.author(self.tree)}  # an agent's own commits need a name too
         self.assignment = Assignment(task, self.tree, folder, environment, life.incarnation,
-                                     controllers=_controllers(life, launch))
+                                     controllers=_controllers(life, launch), attempts=folder.parent.parent)
         self.mail = OrchestratorMail(world, life, launch)
         self.work: Work | None = None
         self.stopping = False
@@ -223,7 +223,8 @@ class Orchestrator:
         reason = outcome.reason + tell_held_back(self.launch.held_back, self.assignment.output, outcome.exit_code)
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
                         self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
-                        tail(self.assignment.output, 20), dict(outcome.said))
+                        tail(self.assignment.output, 20), dict(outcome.said),
+                        (self.work.session if self.work is not None else None) or "")
         with self.world.store.locked(Identity, self.life.key, incarnation=self.life.incarnation) as found:
             unfenced(found, self.life.key)
             atomic.write(self.assignment.folder / "result.json", record.encode(result))

@@ -25,8 +25,10 @@ from garrison.merge import decide as merge_decide
 from garrison.merge.config import Config
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
-from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.launch import RunPlan, plan_run, rewriting
+from garrison.pipeline.nesting import beside
 from garrison.pipeline.parser import parse
+from garrison.pipeline.transforms import rewritten
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
@@ -82,8 +84,8 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
     """Check everything, run the pre-flight; returns what `create` writes. Refused or UsageError otherwise."""
     text = _read(request.pipeline)
     notices.wanted(world.home)
-    graph = parse(text, str(request.pipeline))
-    plan = plan_run(graph, max_steps=request.max_steps)
+    graph, text = rewritten(parse(text, str(request.pipeline)), text)
+    plan = plan_run(graph, max_steps=request.max_steps, load=rewriting(beside))
     repo = validate_repository(request.target)
     git = Git(repo)
     git.check_branch_space()

@@ -104,6 +104,11 @@ def _signal(data: dict[str, Any]) -> str:
     return ""
 
 
+def _manager(data: dict[str, Any]) -> str:
+    steers = data.get("steer") and data.get("steered") == data.get("cycle")
+    return f"{data['node']} says to its pipeline: {shortened(data['steer'])}" if steers else ""
+
+
 def _gate(data: dict[str, Any]) -> str:
     return "" if data.get("closed") else f"{data['node']} {shortened(asked_in_words(data))}"
 
@@ -148,6 +153,7 @@ def shortened(line: str) -> str:
 
 _TELLERS: Mapping[str, Callable[[dict[str, Any]], str]] = {
     "node": _node, "signal": _signal, "run": _run, "spawn": _spawn, "gate": _gate, "flow": _flow,
+    "manager": _manager,
     "note": lambda data: f"{data['who']} waits for you: {data['text']}",
     "death": lambda data: f"{_stem(data)} life {data['incarnation']} died: {data['why']}",
     "park": lambda data: f"{_stem(data)} was given up: {data['why']}",

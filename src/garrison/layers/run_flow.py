@@ -5,8 +5,8 @@ The rule of this room: the flow is a function of the run's program, its id and t
 its predecessor was. An event that the flow does not wait for (said twice, or after its place was cancelled) changes
 nothing.
 
-A `subgraph` node has a flow of its own below; what that waits for shows here as `NODE#1:1::its place`, of the node
-`NODE__its node`. When it ends, so does the node.
+A `subgraph` or manager node has a flow of its own below; what that waits for shows here as `NODE#1:1::its place`, of
+the node `NODE__its node`. When it ends, so does the node; when an event ends the node, that is the end of its flow.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.pipeline.checkpoint import checkpoint_of
+from garrison.pipeline.fidelity import carried, edge_of, remembered
 from garrison.pipeline.flow import Finished, FlowState, advance, begin, event_from_data
-from garrison.pipeline.nesting import inner
-from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.pipeline.managing import MANAGER, ended, telemetry_of
+from garrison.pipeline.nesting import child_failed, given, inner, written
+from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.status import FAILED, VALIDATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from garrison.pipeline.fidelity import Carried
     from garrison.pipeline.flow import Place
+    from garrison.pipeline.graph import Node
     from garrison.pipeline.launch import RunPlan
     from garrison.pipeline.program import Program
 
@@ -43,7 +48,7 @@ class RunFlow:
                  context: Mapping[str, Any] | None = None) -> None:
         self.program, self.run, self.nested = program, run, nested or {}
         self.children: dict[str, RunFlow] = {}
-        """Step of a subgraph node → its flow."""
+        """Step of a node that runs a pipeline → its flow."""
         known = {node: word for node, word in program.initial.items() if word in KNOWN}
         self.state: FlowState = begin(program, context, seed=run, initial=known)
         self._descend()
@@ -71,18 +76,42 @@ class RunFlow:
                     plan = self.nested[place.node]
                     assert plan.program is not None
                     self.children[step] = RunFlow(plan.program, f"{self.run}/{step}", plan.children,
-                                                  _passed(self.state.context(place.branch)))
+                                                  given(self.state.context(place.branch), self._node(place)))
             ended = next((step for step, child in self.children.items() if child.over), None)
             if ended is None:
                 return
             place, child = below[ended], self.children.pop(ended)
-            advance(self.program, self.state, Finished(place.id, child.outcome(), place.attempt))
+            advance(self.program, self.state, Finished(place.id, self._outcome(place, child), place.attempt))
 
-    def outcome(self) -> Outcome:
+    def _outcome(self, place: Place, child: RunFlow) -> Outcome:
         """What a flow that has ended is to the node that ran it."""
-        if self.over == "failed":
-            return Outcome(FAIL, failure_reason=self.why or "the pipeline within it failed")
-        return Outcome(SUCCESS, context_updates=_passed(self.state.context()))
+        updates = written(child.state.context(), self.state.context(place.branch))
+        found = child_failed(child.state.reason, updates) if child.over == "failed" else Outcome(
+            SUCCESS, notes=f"{len(child.state.completed)} nodes done", context_updates=updates)
+        if self._node(place).handler != MANAGER:
+            return found
+        return replace(found, context_updates={**updates, **ended(found, child.telemetry())})
+
+    def _node(self, place: Place) -> Node:
+        return self.program.graph.nodes[place.node]
+
+    def telemetry(self) -> dict[str, Any]:
+        """What a manager sees of this flow, as context keys."""
+        return telemetry_of(checkpoint_of(self.program, self.state, self.run, ""))
+
+    @property
+    def managed(self) -> Mapping[str, tuple[Place, RunFlow]]:
+        """Place of each manager at work → that place, and the flow that it watches over."""
+        found: dict[str, tuple[Place, RunFlow]] = {}
+        for place in self.state.in_flight.values() if self.children else ():
+            if (child := self.children.get(step_of(place))) is None:
+                continue
+            if self._node(place).handler == MANAGER:
+                found[place.id] = (place, child)
+            for inside, below in child.managed.values():
+                own = _within(place, inside)
+                found[own.id] = (own, below)
+        return found
 
     @property
     def over(self) -> str:
@@ -108,18 +137,35 @@ class RunFlow:
             return
         event = event_from_data(data)
         if isinstance(event, Finished):
-            place = self.places.get(event.place_id)
+            place = None if self.state.ended else self.state.in_flight.get(event.place_id)
             if place is None or event.attempt not in (0, place.attempt):
                 return
         advance(self.program, self.state, event)
         self._descend()
 
+    def whose(self, place: Place) -> tuple[RunFlow, Place]:
+        """The flow, this one or one within it, that a place is of, and the place as that has it."""
+        step, below, rest = place.id.partition(BELOW)
+        if not below:
+            return self, self.state.in_flight[place.id]
+        return self.children[step].whose(replace(place, id=rest))
+
     def context(self, place: Place) -> dict[str, Any]:
         """What a place sees of the context."""
-        step, below, rest = place.id.partition(BELOW)
-        if below:
-            return self.children[step].context(replace(place, id=rest))
-        return dict(self.state.context(place.branch))
+        flow, own = self.whose(place)
+        return dict(flow.state.context(own.branch))
+
+    def carried(self, place: Place) -> Carried:
+        """What the agent of a place is told of the run; the goal stands in its prompt anyway."""
+        flow, own = self.whose(place)
+        return carried(flow.program, flow.state, own, self.run)
+
+    def remembered(self, place: Place, session: str) -> dict[str, str]:
+        """The context values by which later nodes find the session that the agent of a place had."""
+        flow, own = self.whose(place)
+        graph = flow.program.graph
+        return remembered(graph, graph.nodes[own.node], edge_of(flow.program, own), flow.state.context(own.branch),
+                          session)
 
     def to_data(self) -> dict[str, Any]:
         """The state as JSON's shapes."""
@@ -136,16 +182,8 @@ class RunFlow:
 
 BELOW = "::"
 """Between the step of a subgraph node and the place within it."""
-_OWN = ("graph.", "internal.", "stack.")
-_ENGINE = frozenset({"outcome", "preferred_label", "current_node", "failure_reason", "failure_class", "last_stage",
-                     "last_failure", "last_failed_node"})
 
 
 def _within(place: Place, one: Place) -> Place:
     """A place of a pipeline within `place`, as the run has it."""
     return replace(one, id=f"{step_of(place)}{BELOW}{one.id}", node=inner(place.node, one.node))
-
-
-def _passed(context: Mapping[str, Any]) -> dict[str, Any]:
-    """What one pipeline gives to another of its context: all but what each has of its own."""
-    return {key: value for key, value in context.items() if not key.startswith(_OWN) and key not in _ENGINE}

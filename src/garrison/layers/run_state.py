@@ -1,7 +1,8 @@
 """The state of a run, folded from the guardian's journal. No clock, disk or process here.
 
 Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit, step?, kind?} · `flow` {event,
-place_id, node, outcome, took?} (see run_flow) · `gate` {place, node, …} (it waits for a word) · `signal` {id, type,
+place_id, node, outcome, took?} (see run_flow) · `gate` {place, node, …} (it waits for a word) · `manager` {place, node,
+cycle, steer, steered} (it looked at its child) · `signal` {id, type,
 node, …, effect?, flow?, heard?, budget?, question?, answer?, stuck?, hold?, unhold?} (applied: effect and id are one
 record, so that a crash between them is impossible) · `cancel` {node} · `death` {full, …} · `lift` {lives, unparked?} ·
 `spawn`, `park`, `heal` {full, …} (see supervise.circuit) · `note` (told, not folded) · `snapshot`.
@@ -59,6 +60,8 @@ class NodeState:
     step: str = ""
     first: int = 1
     kind: str = ""
+    steer: str = ""
+    """What a manager says to the agent of this step."""
 
 
 @dataclass
@@ -90,6 +93,8 @@ class RunState:
     """Nodes whose runner was told that their work is not needed any more."""
     budget: int | None = None
     """Steps that a person allows the flow when the run goes on."""
+    managers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Place of the flow → the latest cycle of the manager there (see flow_policy)."""
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Node → its latest outcome in the flow: status, and label, reason, visits where there are any."""
     flow: RunFlow | None = field(default=None, compare=False)
@@ -128,7 +133,8 @@ class RunState:
 
     def _on_flow(self, data: dict[str, Any], _at: str) -> None:
         if data.get("place_id"):
-            self.gates.pop(data["place_id"], None)
+            for table in (self.gates, self.managers):
+                table.pop(data["place_id"], None)
             self.outcomes[data["node"]] = told_of(data, self.outcomes.get(data["node"]))
         if data.get("took"):
             self.heard[data["took"]] = self.heard.get(data["took"], [])[1:]
@@ -136,9 +142,10 @@ class RunState:
             self.flow.follow(data)
 
     def _on_gate(self, data: dict[str, Any], at: str) -> None:
-        self.gates.pop(data["place"], None)
-        if not data.get("closed"):
-            self.gates[data["place"]] = {**data, "at": at}
+        _kept(self.gates, data, at)
+
+    def _on_manager(self, data: dict[str, Any], at: str) -> None:
+        _kept(self.managers, data, at)
 
     def _on_cancel(self, data: dict[str, Any], _at: str) -> None:
         self.cancelled.add(data["node"])
@@ -159,12 +166,14 @@ class RunState:
             self.cancelled.discard(data["node"])
         if data["status"] not in HOLDABLE:
             self.held.pop(data["node"], None)
+        if data.get("steered_by") in self.managers:
+            self.managers[data["steered_by"]]["steer"] = ""
         asked, before = data.get("step"), old or NodeState()
         new = asked is not None and asked != before.step
         self.nodes[data["node"]] = NodeState(
             data["status"], data.get("attempt", 1), data.get("reason", ""), data.get("commit", ""), at,
             asked if asked is not None else before.step, data.get("attempt", 1) if new else before.first,
-            data.get("kind", ""))
+            data.get("kind", ""), data.get("steer", "" if new else before.steer))
 
     def _on_signal(self, data: dict[str, Any], at: str) -> None:
         self.applied.add(data["id"])
@@ -248,8 +257,8 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "incarnations": state.incarnations, "lifted": state.lifted, "questions": state.questions,
             "circuits": {full: asdict(one) for full, one in state.circuits.items()}, "stuck": state.stuck,
             "held": state.held, "began": state.began, "gates": state.gates, "outcomes": state.outcomes,
-            "heard": state.heard, "cancelled": sorted(state.cancelled), "budget": state.budget,
-            "flow": state.flow.to_data() if state.flow is not None else {}}
+            "managers": state.managers, "heard": state.heard, "cancelled": sorted(state.cancelled),
+            "budget": state.budget, "flow": state.flow.to_data() if state.flow is not None else {}}
 
 
 def from_snapshot(data: dict[str, Any]) -> RunState:
@@ -261,7 +270,14 @@ def from_snapshot(data: dict[str, Any]) -> RunState:
                     {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
                     dict(data.get("stuck", {})), dict(data.get("held", {})), data.get("began", ""),
                     dict(data.get("gates", {})), dict(data.get("heard", {})), set(data.get("cancelled", ())),
-                    data.get("budget"), dict(data.get("outcomes", {})))
+                    data.get("budget"), dict(data.get("managers", {})), dict(data.get("outcomes", {})))
+
+
+def _kept(table: dict[str, dict[str, Any]], data: dict[str, Any], at: str) -> None:
+    """Put a record about a place into its table, or take it out when it is closed."""
+    table.pop(data["place"], None)
+    if not data.get("closed"):
+        table[data["place"]] = {**data, "at": at}
 
 
 def told_of(data: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:

@@ -30,8 +30,9 @@ from garrison.agents.as_session import ORDER
 from garrison.agents.claude import budget, program, settings
 from garrison.agents.claude.events import shown
 from garrison.agents.claude.files import ClaudeFiles, read_json, write_json
-from garrison.agents.claude.tools_words import REPORT_RESULT, SAVE_NOTES, report_of
+from garrison.agents.claude.tools_words import REPORT_RESULT, SAVE_NOTES, report_of, told_of
 from garrison.agents.graph.session import Function
+from garrison.agents.said import LANDS
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.layers.session_tools import tools_of
 from garrison.records import atomic
@@ -59,13 +60,14 @@ def next_words(turns: int, report: Mapping[str, Any] | None, prompt: str) -> str
     return prompt if turns == 0 else ASK
 
 
-def claim_of(report: Mapping[str, Any] | None) -> dict[str, str]:
+def claim_of(report: Mapping[str, Any] | None) -> dict[str, Any]:
     """What the result file says. Pure."""
     if report is None:
         return {"status": "fail", "failure_reason": "it was asked for report_result and ended again without it"}
-    if report["status"] == "success":
-        return {"status": "success", "notes": report["summary"]}
-    return {"status": "fail", "failure_reason": report["summary"]}
+    told = told_of(report)
+    if told["status"] not in LANDS:
+        told["failure_reason"] = told.pop("notes")
+    return told
 
 
 class Work:
@@ -86,8 +88,8 @@ class Work:
         """The tools that every session of a task has, whatever its tier."""
         def report_result(**given: Any) -> str:
             report = report_of(given)
-            if report is None:
-                raise UsageError("say status=success or status=failure, and a summary")
+            if isinstance(report, str):
+                raise UsageError(report)
             write_json(self.files.report, report)
             return "Noted. End your turn now."
 
@@ -98,7 +100,7 @@ class Work:
         return {"report_result": Function("report_result", *REPORT_RESULT, report_result),
                 "save_notes": Function("save_notes", *SAVE_NOTES, save_notes)}
 
-    async def done(self) -> dict[str, str]:
+    async def done(self) -> dict[str, Any]:
         """Go on until there is a report, or none to be had; what the result file says."""
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(self._session(await self._adapters(stack)))

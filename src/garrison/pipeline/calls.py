@@ -10,14 +10,14 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.events import Stream
-from garrison.pipeline.fidelity import FULL, Carried, Told, carried
+from garrison.pipeline.fidelity import FULL, Carried, carried, edge_of
 from garrison.pipeline.flow import FlowState, Place
 from garrison.pipeline.graph import seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, as_outcome, failed, from_error, is_async
@@ -60,18 +60,15 @@ class Caller:
     def call(self, place: Place, idle: Callable[[], bool]) -> Call:
         """What the handler of a place is called with; `idle` says whether nothing else is at work."""
         node = self.program.graph.nodes[place.node]
-        edge = self.program.graph.edges[place.via] if 0 <= place.via < len(self.program.graph.edges) else None
-        context = self.state.context(place.branch)
+        edge, context = edge_of(self.program, place), self.state.context(place.branch)
         told = None
         inherited = place.id in self.inherited
         self.inherited.discard(place.id)
         if node.handler == "codergen":
-            graph = self.program.graph
-            done = [name for name in self.state.completed if not self.program.units[name].automatic]
-            history = Told(str(graph.attrs.get("goal", "")), self.scope.run, done, self.state.outcomes, context)
-            told = carried(graph, node, edge, history)
-            if told.fidelity == FULL and self._is_lost(told.thread, context):
-                told = carried(graph, node, edge, history, lost=True)
+            goal = str(self.program.graph.attrs.get("goal", ""))
+            told = carried(self.program, self.state, place, self.scope.run, goal)
+            if told.fidelity == FULL and self._is_lost(told):
+                told = replace(told, preamble=told.history)
             told = self._steered(told)
         keep = inherited and node.handler in ADOPTING
         folder = None if self.folder is None else lambda: self._folder(place, keep=keep)
@@ -80,11 +77,12 @@ class Caller:
         call.idle = idle
         return call
 
-    def _is_lost(self, thread: str, context: Mapping[str, Any]) -> bool:
-        """Whether a thread's session was held by an earlier process and has no id to resume it by."""
-        first = self.resumed and thread not in self._told_threads
-        self._told_threads.add(thread)
-        return first and bool(self.state.completed) and not context.get(f"internal.session.{thread}")
+    def _is_lost(self, told: Carried) -> bool:
+        """Whether no session of a thread can be gone on in: it has no id, and whoever knows sessions in another way
+        has begun none in this process."""
+        first = self.resumed and told.thread not in self._told_threads
+        self._told_threads.add(told.thread)
+        return not told.session and (first or getattr(self.scope.agent, "sessions_by_id", False))
 
     def _steered(self, told: Carried) -> Carried:
         """What a manager left for the next agent of this run, put before everything else."""

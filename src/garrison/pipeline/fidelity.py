@@ -3,7 +3,10 @@
 Fidelity is looked for on the edge by which the run came, then the node, then the graph (`default_fidelity`); it is
 `compact` otherwise. `full` goes on in the session of the node's thread; every other one begins a session and is told
 what happened in a preamble. The thread of a `full` node is named by the node, the edge, the graph (`thread_id`,
-`default_thread`), the class that a subgraph gave it, or else the node before it.
+`default_thread`), the class that a subgraph gave it, or else it is the session of the node before it.
+
+Sessions stand in the context by their ids, each under its node's id and under the thread that the node names: the
+latest `full` node's, or else that of the first node in the thread.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from garrison.pipeline.flow.state import FlowState, Place
 from garrison.pipeline.graph import Edge, Graph, Node, text
 from garrison.pipeline.outcome import Outcome
+from garrison.pipeline.program import CONDITIONAL, Program
 
 FULL, TRUNCATE, COMPACT = "full", "truncate", "compact"
 LOW, MEDIUM, HIGH = "summary:low", "summary:medium", "summary:high"
@@ -31,11 +36,17 @@ _ENGINE = frozenset({"outcome", "preferred_label", "current_node", "failure_reas
 
 @dataclass(frozen=True)
 class Carried:
-    """What a codergen node is told: its fidelity, the thread whose session it shares (empty: none), and the text."""
+    """What a codergen node is told: its fidelity, the thread whose session it shares (empty: none), and the text.
+
+    `session` is the id of the thread's session, where one is known; `history` what is told instead of a `preamble`
+    where that session turns out to be gone.
+    """
 
     fidelity: str = COMPACT
     thread: str = ""
     preamble: str = ""
+    session: str = ""
+    history: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,20 +69,66 @@ def fidelity_of(graph: Graph, node: Node, edge: Edge | None) -> str:
 
 def thread_of(graph: Graph, node: Node, edge: Edge | None) -> str:
     """The key of the session that a `full` node shares."""
+    return named_thread(graph, node, edge) or (edge.source if edge else node.id)
+
+
+def named_thread(graph: Graph, node: Node, edge: Edge | None) -> str:
+    """The thread that the graph puts a node into; empty where nothing names one."""
     named = (text(node.attrs, "thread_id"), text(edge.attrs, "thread_id") if edge else None,
-             text(graph.attrs, "thread_id"), text(graph.attrs, "default_thread"), next(iter(node.classes), None),
-             edge.source if edge else None)
-    return next((name for name in named if name), node.id)
+             text(graph.attrs, "thread_id"), text(graph.attrs, "default_thread"), next(iter(node.classes), None))
+    return next((name for name in named if name), "")
 
 
-def carried(graph: Graph, node: Node, edge: Edge | None, told: Told, *, lost: bool = False) -> Carried:
-    """What `node` is told. `lost`: the sessions of this process do not reach back to before it was resumed, so that a
-    `full` node is told at length instead, once."""
+def session_key(thread: str) -> str:
+    """The context key of the session of a thread or a node."""
+    return f"internal.session.{thread}"
+
+
+def carried(program: Program, state: FlowState, place: Place, run: str, goal: str = "") -> Carried:
+    """What the node of `place` is told of the `run`; `goal` is left out where the agent is told it anyway."""
+    graph, context = program.graph, state.context(place.branch)
+    node, edge = graph.nodes[place.node], edge_of(program, place)
+    done = [name for name in state.completed if not program.units[name].automatic]
+    told = Told(goal, run, done, state.outcomes, context)
     mode = fidelity_of(graph, node, edge)
-    thread = thread_of(graph, node, edge) if mode == FULL else ""
-    if mode == FULL:
-        return Carried(FULL, thread, preamble(HIGH, told) if lost else "")
-    return Carried(mode, "", preamble(mode, told))
+    if mode != FULL:
+        return Carried(mode, "", preamble(mode, told))
+    thread = thread_of(graph, node, edge)
+    return Carried(FULL, thread, "", str(context.get(session_key(thread)) or ""), preamble(HIGH, told) if done else "")
+
+
+def remembered(graph: Graph, node: Node, edge: Edge | None, context: Mapping[str, Any], session: str) -> dict[str, str]:
+    """The context values by which later nodes find the session that `node` had."""
+    found = {session_key(node.id): session}
+    thread = session_key(named) if (named := named_thread(graph, node, edge)) else ""
+    if thread and (thread not in context or fidelity_of(graph, node, edge) == FULL):
+        found[thread] = session
+    return found
+
+
+def edge_of(program: Program, place: Place) -> Edge | None:
+    """The edge by which the run came to a place."""
+    return program.graph.edges[place.via] if 0 <= place.via < len(program.graph.edges) else None
+
+
+def ways_on(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Codergen node -> how a run may go on after it, a line each, where that is more than one way: by its own edges, or
+    by those of the conditional that it leads into. What its agent says decides between them."""
+    edges: dict[str, list[Edge]] = {name: [] for name in graph.nodes}
+    for edge in graph.edges:
+        edges[edge.source].append(edge)
+    found = {}
+    for node in graph.of("codergen"):
+        out = edges[node.id]
+        if len(out) == 1 and graph.nodes[out[0].target].handler == CONDITIONAL:
+            out = edges[out[0].target]
+        found[node.id] = tuple(_way(edge) for edge in out) if len(out) > 1 else ()
+    return found
+
+
+def _way(edge: Edge) -> str:
+    condition, label = text(edge.attrs, "condition"), text(edge.attrs, "label")
+    return f"{edge.target}: " + (f"when {condition}" if condition else f"label {label}" if label else "otherwise")
 
 
 def preamble(mode: str, told: Told) -> str:

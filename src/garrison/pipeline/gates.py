@@ -21,7 +21,7 @@ from garrison.system.clock import iso
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from garrison.pipeline.graph import Graph, Node
+    from garrison.pipeline.graph import Edge, Graph, Node
 
 HUMAN, SIGNAL = "human", "signal"
 HANDLERS = {"wait.human": HUMAN, "wait.signal": SIGNAL}
@@ -53,21 +53,72 @@ class Gate:
 
 def gates_of(graph: Graph) -> dict[str, Gate]:
     """The gates of a graph by node."""
-    return {node.id: _gate(graph, node) for node in graph.nodes.values() if node.handler in HANDLERS}
+    nodes = [node for node in graph.nodes.values() if node.handler in HANDLERS]
+    edges: dict[str, list[Edge]] = {node.id: [] for node in nodes}
+    for edge in graph.edges:
+        if edge.source in edges:
+            edges[edge.source].append(edge)
+    return {node.id: gate_of(node, edges[node.id]) for node in nodes}
 
 
-def _gate(graph: Graph, node: Node) -> Gate:
+def gate_of(node: Node, edges: Iterable[Edge]) -> Gate:
+    """What a node waits for; `edges` are those that lead on from it."""
     attrs, kind = node.attrs, HANDLERS[node.handler]
     limit = next((seconds(attrs, name) for name in _TIMEOUTS if attrs.get(name)), None)
     if kind == SIGNAL:
         name = text(attrs, "signal") or node.id
         return Gate(node.id, kind, Question("", node.id, node.label), name, limit)
     asked = text(attrs, "human.type") or text(attrs, "question_type") or SINGLE_SELECT
-    options = options_of((edge.attrs.get("label") or "", edge.target) for edge in graph.edges if edge.source == node.id)
     return Gate(node.id, kind, Question(
-        "", node.id, str(attrs.get("human.prompt") or attrs.get("prompt") or node.label), options,
+        "", node.id, str(attrs.get("human.prompt") or attrs.get("prompt") or node.label),
+        options_of((edge.attrs.get("label") or "", edge.target) for edge in edges),
         asked if asked in KINDS else SINGLE_SELECT,
         next((str(attrs[name]) for name in _DEFAULTS if attrs.get(name)), "")), "", limit)
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+def misfit(asked: Question, answer: str) -> str:
+    """Why `answer` is none; '' if it is one."""
+    if asked.kind == FREE_TEXT or match(asked, answer):
+        return ""
+    return f"{answer.strip()!r:.60} is none of the options of {asked.node}; answer {listed(asked.options)}"
+
+
+def chosen(asked: Question, answer: str) -> Outcome:
+    """What an answer that fits comes to."""
+    found = match(asked, answer)
+    updates: dict[str, Any] = {"human.gate.text": answer, "human.gate.node": asked.node}
+    if not found:
+        return Outcome(SUCCESS, context_updates=updates)
+    first = found[0]
+    updates |= {"human.gate.selected": first.key if len(found) == 1 else [one.key for one in found],
+                "human.gate.label": first.label}
+    alike = sum(one.label.casefold() == first.label.casefold() for one in asked.options)
+    return Outcome(SUCCESS, preferred_label=first.label if first.written and alike == 1 else "",
+                   suggested_next_ids=(first.target,) if first.target else (), context_updates=updates)
+
+
+def unanswered(asked: Question) -> Outcome:
+    """What a question comes to when nobody answered in time: its default, else it is asked again as a retry."""
+    if not asked.default:
+        return Outcome(RETRY, failure_reason=f"nobody answered {asked.node} in time, and it has no "
+                       "human.default_choice", failure_class="timeout")
+    return _decided(asked, asked.default)
+
+
+def _decided(asked: Question, answer: str) -> Outcome:
+    if wrong := misfit(asked, answer):
+        return _hopeless(f"human.default_choice: {wrong}")
+    return chosen(asked, answer)
+
+
+def _hopeless(reason: str) -> Outcome:
+    return Outcome(FAIL, failure_reason=reason, failure_class=DETERMINISTIC)
+
+
+# ---- gates of a garrison run -----------------------------------------------------------------------------------------
 
 
 def question_of(gate: Mapping[str, Any]) -> Question:
@@ -78,51 +129,32 @@ def question_of(gate: Mapping[str, Any]) -> Question:
 
 def objection(gate: Mapping[str, Any], answer: str) -> str:
     """Why `answer` is none; '' if it is one."""
-    asked = question_of(gate)
     if gate["kind"] == SIGNAL:
         return f"{gate['node']} waits for the signal {gate['signal']}, not for an answer"
-    if asked.kind == FREE_TEXT or match(asked, answer):
-        return ""
-    return f"{answer.strip()!r:.60} is none of the options of {gate['node']}; answer {listed(asked.options)}"
+    return misfit(question_of(gate), answer)
 
 
 def answered(gate: Mapping[str, Any], answer: str) -> Outcome:
     """What an answer without an objection comes to."""
-    asked = question_of(gate)
-    chosen = match(asked, answer)
-    updates: dict[str, Any] = {"human.gate.text": answer, "human.gate.node": gate["node"]}
-    if not chosen:
-        return Outcome(SUCCESS, context_updates=updates)
-    first = chosen[0]
-    updates |= {"human.gate.selected": first.key if len(chosen) == 1 else [one.key for one in chosen],
-                "human.gate.label": first.label}
-    alike = sum(one.label.casefold() == first.label.casefold() for one in asked.options)
-    return Outcome(SUCCESS, preferred_label=first.label if first.written and alike == 1 else "",
-                   suggested_next_ids=(first.target,) if first.target else (), context_updates=updates)
+    return chosen(question_of(gate), answer)
 
 
 def too_late(gate: Mapping[str, Any]) -> Outcome:
-    """What a gate comes to when nobody answered in time: its default, else it asks again as a retry."""
+    """What a gate comes to when nobody answered in time."""
     if gate["kind"] == SIGNAL:
-        return Outcome(FAIL, failure_reason=f"the signal {gate['signal']} did not come in time",
-                       failure_class="timeout")
-    if not gate["default"]:
-        return Outcome(RETRY, failure_reason=f"nobody answered {gate['node']} in time, and it has no "
-                       "human.default_choice", failure_class="timeout")
-    return _decided(gate, str(gate["default"]))
+        return unheard(gate["signal"])
+    return unanswered(question_of(gate))
+
+
+def unheard(signal: str) -> Outcome:
+    """What waiting for a signal comes to that did not come in time."""
+    return Outcome(FAIL, failure_reason=f"the signal {signal} did not come in time", failure_class="timeout")
 
 
 def approved(gate: Mapping[str, Any]) -> Outcome:
     """What a gate comes to where nobody is to be asked: its default, else its first option."""
     first = gate["options"][0]["label"] if gate["options"] else "approved"
-    return _decided(gate, str(gate["default"] or first))
-
-
-def _decided(gate: Mapping[str, Any], answer: str) -> Outcome:
-    wrong = objection(gate, answer)
-    if wrong:
-        return Outcome(FAIL, failure_reason=f"human.default_choice: {wrong}", failure_class=DETERMINISTIC)
-    return answered(gate, answer)
+    return _decided(question_of(gate), str(gate["default"] or first))
 
 
 def signalled(gate: Mapping[str, Any], value: Any) -> Outcome:

@@ -3,10 +3,10 @@
 The rule of this room: whatever this version cannot do as the graph says it is refused here, before anything costs
 something, in one line that names the node, its place and the remedy. Nothing is skipped, reordered or approximated.
 
-A run does tasks (codergen, tool), gates (wait.human, wait.signal), pipelines within it (subgraph), and whatever the
-machine of `flow` passes through by itself: conditional, parallel, parallel.fan_in. `flow=walk` (the default) follows
-one edge at a time, `flow=dag` every edge once all predecessors are done; for a graph that is one line both are the
-same.
+A run does tasks (codergen, tool), gates (wait.human, wait.signal), pipelines within it (subgraph, and
+stack.manager_loop over them), and whatever the machine of `flow` passes through by itself: conditional, parallel,
+parallel.fan_in. `flow=walk` (the default) follows one edge at a time, `flow=dag` every edge once all predecessors are
+done; for a graph that is one line both are the same.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from garrison.errors import Refused
+from garrison.errors import Refused, UsageError
 from garrison.light import dataclass, field, replace
+from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.gates import HANDLERS as WAITS
 from garrison.pipeline.gates import Gate, gates_of
 from garrison.pipeline.graph import Graph, Node, known_handler, one_line, seconds, text
 from garrison.pipeline.lint import command_of, errors, find_cycle, flow_of, lint
+from garrison.pipeline.managing import MANAGER, Manager, manager_of
 from garrison.pipeline.nesting import JOINT, MAX_DEPTH, SUBGRAPH, Loader, beside, file_of, inner
 from garrison.pipeline.parser import parse
 from garrison.pipeline.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.status import imported
-from garrison.pipeline.transforms import prepare
+from garrison.pipeline.transforms import prepare, rewritten
 
 TASKS = ("codergen", "tool")
 """The handlers that become tasks of a run."""
 
-NEEDS: Mapping[str, str] = {
-    "stack.manager_loop": "a manager that steers another pipeline",
-}
-"""What a handler would need that a garrison run does not have; `garrison pipeline run` has more."""
-
+NESTED = (SUBGRAPH, MANAGER)
+"""The handlers that run another pipeline."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,8 @@ class PlannedTask:
     timeout_s: float | None = None
     silence_s: float | None = None
     attrs: Mapping[str, str] = field(default_factory=dict)
+    ways: tuple[str, ...] = ()
+    """How the run may go on after it, where its agent has a say in that (see fidelity.ways_on)."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class RunPlan:
     """The graph made ready to run; None where only the tasks are of interest."""
     gates: Mapping[str, Gate] = field(default_factory=dict)
     """The nodes that wait for a word from outside."""
+    managers: Mapping[str, Manager] = field(default_factory=dict)
+    """The nodes that watch over the pipeline they run."""
     children: Mapping[str, RunPlan] = field(default_factory=dict)
     """The pipelines that its subgraph nodes run. `tasks`, `gates` and `predecessors` have theirs too, under the names
     that `nesting.inner` gives them."""
@@ -103,11 +106,11 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = besid
         more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
         raise Refused(refusals[0] + more)
     graph = prepare(graph)
-    goal = text(graph.attrs, "goal", "")
+    goal, ways = text(graph.attrs, "goal", ""), ways_on(graph)
     own = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks={node.id: plan_task(node) for node in graph.of(*TASKS)},
+        tasks={node.id: plan_task(node, ways.get(node.id, ())) for node in graph.of(*TASKS)},
         start=graph.of("start")[0].id,
         exits=tuple(node.id for node in graph.of("exit")),
         predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
@@ -120,8 +123,9 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = besid
         setup_key=tuple(re.findall(r"[^\s,]+", text(graph.attrs, "setup_key", ""))),
         program=compile_graph(graph, max_steps=max_steps),
         gates=gates_of(graph),
+        managers={node.id: manager_of(node) for node in graph.of(MANAGER)},
     )
-    nodes = graph.of(SUBGRAPH)
+    nodes = graph.of(*NESTED)
     if not nodes:
         return own
     if within.count(JOINT) + 1 >= MAX_DEPTH:
@@ -130,40 +134,51 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = besid
     for node in nodes:
         name = inner(within, node.id) if within else node.id
         try:
-            texts[node.id], source = load(name, graph, file_of(node))
+            texts[node.id], source = load(name, graph, file_of(node, graph))
         except Refused as error:
             raise Refused(_line(graph, node.line, node.column, str(error))) from error
         children[node.id] = plan_run(parse(texts[node.id], source), load=load, within=name)
     return _nested(graph, own, children, texts)
 
 
+def rewriting(load: Loader) -> Loader:
+    """The files that `load` reads, as the transforms of installed packages leave them."""
+    def loaded(name: str, graph: Graph, named: str) -> tuple[str, str]:
+        written, source = load(name, graph, named)
+        return rewritten(parse(written, source), written)[1], source
+
+    return loaded
+
+
 def _nested(graph: Graph, own: RunPlan, children: Mapping[str, RunPlan], texts: Mapping[str, str]) -> RunPlan:
     """A plan with what its subgraph nodes run; Refused if a name does not fit or is taken."""
     tasks, gates, before = dict(own.tasks), dict(own.gates), dict(own.predecessors)
-    all_texts = dict(texts)
+    managers, all_texts = dict(own.managers), dict(texts)
     for node, child in children.items():
         tasks |= {inner(node, name): replace(task, node=inner(node, name)) for name, task in child.tasks.items()}
         gates |= {inner(node, name): gate.named(inner(node, name)) for name, gate in child.gates.items()}
+        managers |= {inner(node, name): manager for name, manager in child.managers.items()}
         before |= {inner(node, name): tuple(dict.fromkeys(
             inner(node, one) if one in child.tasks else node for one in all_))
             for name, all_ in child.predecessors.items() if name in child.tasks}
         all_texts |= {inner(node, name): body for name, body in child.texts.items()}
     folded: dict[str, str] = {}
-    for name in (*tasks, *gates):
+    for name in (*tasks, *gates, *managers):
         known = folded.setdefault(name.lower(), name)
         if len(name) > NAME or known != name:
             what = f"has more than {NAME} characters" if len(name) > NAME else f"is taken by {known}"
             raise Refused(f"{graph.source}: a pipeline within it has the node {name}, a name that {what}; "
                           "rename a node")
-    return replace(own, tasks=tasks, gates=gates, predecessors=before, children=dict(children), texts=all_texts)
+    return replace(own, tasks=tasks, gates=gates, managers=managers, predecessors=before, children=dict(children),
+                   texts=all_texts)
 
 
 NAME = 48
 """Characters of a node's name at most (see records.names)."""
 
 
-def plan_task(node: Node) -> PlannedTask:
-    """One node, after the graph's transforms, as a task. The prompt falls back to the label."""
+def plan_task(node: Node, ways: tuple[str, ...] = ()) -> PlannedTask:
+    """One node, after the graph's transforms, as a task; `ways` lead on from it. The prompt falls back to the label."""
     attrs = node.attrs
     return PlannedTask(
         node=node.id,
@@ -177,6 +192,7 @@ def plan_task(node: Node) -> PlannedTask:
         timeout_s=seconds(attrs, "timeout"),
         silence_s=seconds(attrs, "silence"),
         attrs=attrs,
+        ways=ways,
     )
 
 
@@ -197,17 +213,35 @@ def _refusals(graph: Graph) -> Iterator[str]:
 def _handlers(graph: Graph) -> Iterator[str]:
     for node in graph.nodes.values():
         handler = node.handler
-        if handler in (*AUTOMATIC, *TASKS, *WAITS, SUBGRAPH):
-            continue
-        if not known_handler(handler):
+        if handler == MANAGER:
+            why = _unmanageable(graph, node)
+        elif handler in (*AUTOMATIC, *TASKS, *WAITS, SUBGRAPH):
+            why = ""
+        elif not known_handler(handler):
             why = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_KNOWN)}"
         else:
-            why = f"({handler}) needs {NEEDS.get(handler, _A_SESSION)}; a run does {', '.join(_KNOWN)}"
+            why = f"({handler}) needs {_A_SESSION}; a run does {', '.join(_KNOWN)}"
+        if not why:
+            continue
         yield _line(graph, node.line, node.column, f"node {node.id} {why}")
 
 
+def _unmanageable(graph: Graph, node: Node) -> str:
+    """What a manager asks for that cannot be meant, or that only `garrison pipeline run` has."""
+    try:
+        manager = manager_of(node)
+    except UsageError as error:
+        return f"cannot be run: {error}"
+    elsewhere = ""
+    if not manager.autostart:
+        elsewhere = "stack.child_autostart=false, but here a manager starts its child itself"
+    elif text(node.attrs, "stack.child_workdir") or text(graph.attrs, "stack.child_workdir"):
+        elsewhere = "stack.child_workdir, but here each task has a worktree of its own"
+    return elsewhere and f"has {elsewhere}; remove it, or use garrison pipeline run"
+
+
 _A_SESSION = "a session around it (`garrison session send --turn-graph`, or turn_graph= of a node with session=true)"
-_KNOWN = ("start", "exit", *TASKS, *WAITS, "conditional", "parallel", "parallel.fan_in", SUBGRAPH)
+_KNOWN = ("start", "exit", *TASKS, *WAITS, "conditional", "parallel", "parallel.fan_in", *NESTED)
 
 
 def _flow(graph: Graph) -> Iterator[str]:

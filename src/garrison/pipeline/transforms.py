@@ -20,6 +20,7 @@ from garrison.errors import GarrisonError
 from garrison.pipeline.condition import as_text
 from garrison.pipeline.graph import Graph, Node, Value, place, text
 from garrison.pipeline.stylesheet import Stylesheet, defaults, parse_stylesheet
+from garrison.pipeline.write import to_dot
 
 Transform = Callable[[Graph], Graph]
 
@@ -83,6 +84,15 @@ def installed() -> tuple[Transform, ...]:
             raise GarrisonError(f"the transform {point.name} ({point.value}) cannot be loaded: {error}; "
                                 "repair or uninstall its package") from error
     return tuple(found)
+
+
+def rewritten(graph: Graph, written: str) -> tuple[Graph, str]:
+    """A graph and its text as the transforms of installed packages leave them; as they are where there are none."""
+    transforms = installed()
+    if not transforms:
+        return graph, written
+    graph = prepare(graph, transforms)
+    return graph, to_dot(graph)
 
 
 def expand(template: str, values: Mapping[str, object]) -> str:

@@ -82,6 +82,12 @@ class Task:
     attributes: dict[str, Any] = field(default_factory=dict)
     context: dict[str, Any] = field(default_factory=dict)
     """The pipeline's context when this attempt began, in a run whose graph has one."""
+    preamble: str = ""
+    """What came before in the run, where no session remembers it; stands at the head of the prompt."""
+    continues: str = ""
+    """The id of the session of an earlier node that this one's goes on from, empty: none."""
+    ways: list[str] = field(default_factory=list)
+    """How the pipeline may go on after the node, a line each, where its agent has a say in it."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ class Result:
     tail: str = ""
     said: dict[str, Any] = field(default_factory=dict)
     """What the agent says for the pipeline (see `agents.said`)."""
+    session: str = ""
+    """The id of the agent's session, for later nodes of its thread."""
 
     def __post_init__(self) -> None:
         if self.status not in ("success", "fail"):

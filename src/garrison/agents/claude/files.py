@@ -2,7 +2,7 @@
 
 | file | what | who writes it |
 |---|---|---|
-| `session.json` | the session id and how often one was begun | orchestrator |
+| `session.json` | the session id, how often one was begun, and which other one it goes on from | orchestrator |
 | `order.json` | what the stretch under way was told | orchestrator |
 | `process.json` | pid and start ticks of the CLI | stretch |
 | `stream.jsonl` | every event, with time and life | stretch |
@@ -54,6 +54,10 @@ class ClaudeFiles:
     def make(self) -> None:
         """Create the folder."""
         atomic.make_directory(self.folder)
+
+    def past(self) -> str:
+        """The id of the session that this attempt's goes on from; '' if it began without a past."""
+        return str((read_json(self.session) or {}).get("past", ""))
 
     def read_endings(self) -> list[Ending]:
         """How the stretches ended so far; a torn last line is left out."""

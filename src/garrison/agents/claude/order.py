@@ -31,6 +31,15 @@ class Order:
     settings: ClaudeSettings = field(default_factory=ClaudeSettings)
     part: str = "worker"
     """`worker`, or `validator`: which of garrison's tools it has."""
+    past: str = ""
+    """The session of an earlier node that this one goes on from, as a session of its own."""
+    attempts: str = ""
+    """The folder below which that one's transcript was kept."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the CLI finds a transcript: of the session itself, or of the one it goes on from."""
+        return self.resume or bool(self.past)
 
     @property
     def attempt_folder(self) -> Path:

@@ -9,10 +9,13 @@ from importlib import resources
 from string import Template
 from typing import TYPE_CHECKING
 
+from garrison.agents import prompt
 from garrison.agents.claude.files import read_json
 from garrison.agents.graph.control import HEADING, control_block
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from garrison.agents.claude.files import ClaudeFiles
     from garrison.agents.claude.settings import ClaudeSettings
     from garrison.agents.seam import Assignment
@@ -25,11 +28,16 @@ def system(assignment: Assignment, settings: ClaudeSettings, part: str = "worker
     """What garrison adds to the CLI's own system prompt."""
     task = assignment.task
     text = _fill(_SYSTEM[part], run=task.run_id, node=task.node, attempt=str(task.attempt),
-                 control=_control(assignment))
+                 control=_control(assignment), ways=_ways(task.ways))
     return f"{text}\n\n{settings.system_prompt}" if settings.system_prompt else text
 
 
 _SYSTEM = {"worker": "claude_system.md", "validator": "claude_validator.md", "session": "session_system.md"}
+
+
+def _ways(ways: Sequence[str]) -> str:
+    """What the agent may choose between with its report."""
+    return "" if not ways else "\n" + _fill("claude_ways.md", ways="\n".join(f"- {way}" for way in ways))
 
 
 def _control(assignment: Assignment) -> str:
@@ -45,11 +53,15 @@ def first_words(say: str, assignment: Assignment, files: ClaudeFiles) -> str:
 
 
 def _task(assignment: Assignment, files: ClaudeFiles) -> str:
-    return assignment.prompt_file.read_text() + _answered(files)
+    head = prompt.head(assignment.task)
+    told = assignment.prompt_file.read_text().removeprefix(head)
+    return ("" if files.past() else head) + told + _answered(files)
 
 
 def _go_on(assignment: Assignment, files: ClaudeFiles) -> str:
-    return _fill("claude_go_on.md", wisdom=assignment.wisdom) + _answered(files)
+    """A session with the past of an earlier node may have been interrupted before it heard of this one."""
+    task = _task(assignment, files) + "\n" if files.past() else ""
+    return task + _fill("claude_go_on.md", wisdom=assignment.wisdom) + ("" if task else _answered(files))
 
 
 def _person(assignment: Assignment, files: ClaudeFiles) -> str:

@@ -30,6 +30,7 @@ from claude_agent_sdk import (
     ToolResultBlock,
     ToolUseBlock,
     UserMessage,
+    project_key_for_directory,
 )
 
 from garrison.agents.claude import budget, decide, leftover, program, tools, transcripts
@@ -40,6 +41,7 @@ from garrison.agents.claude.files import ClaudeFiles, append_line, read_json
 from garrison.agents.claude.limiter import start_slot
 from garrison.agents.claude.order import Order, from_json
 from garrison.agents.claude.store import Mirror
+from garrison.agents.said import LANDS
 from garrison.records import atomic
 from garrison.records.life import LifeLock
 from garrison.system.children import die_with_parent
@@ -98,8 +100,9 @@ class Stretch:
         if not await self._hold():
             return self._end(decide.STOPPED) if self._stop.is_set() else self._end(
                 why.CRASH, "another process still runs the session")
-        if self.order.resume:
-            self._prepare()
+        if not self._prepare():
+            return self._end(why.UNKNOWN_SESSION, f"nobody has the transcript of the session {self.order.past}, from "
+                             "which it was to go on")
         try:
             return await self._connected()
         except ProcessError as error:
@@ -117,12 +120,22 @@ class Stretch:
             await asyncio.sleep(0.05)
         return False
 
-    def _prepare(self) -> None:
-        """Put the transcript back where the CLI's own is gone."""
-        found = transcripts.prepare(program.config_folder(Path(self.order.home)), self.files.transcripts,
-                                    self.order.session)
+    def _prepare(self) -> bool:
+        """Put the transcript back where the CLI's own is gone, and make that of a session which goes on from another;
+        False if there is none to go on from."""
+        order, config = self.order, program.config_folder(Path(self.order.home))
+        if not order.goes_on:
+            return True
+        found = transcripts.prepare(config, self.files.transcripts, order.session)
         if found == "restored":
             self.note("the CLI's transcript was gone; it is restored from the attempt's folder")
+        if found != "unknown" or not order.past:
+            return True
+        made = transcripts.fork(config, Path(order.attempts), order.past, order.session,
+                                project_key_for_directory(order.tree))
+        if made:
+            self.note(f"goes on from session {order.past}")
+        return made
 
     def _queue(self, what: str) -> None:
         """Say that other sessions are starting before this one, to whoever watches and to `status`."""
@@ -240,7 +253,7 @@ class Stretch:
         data = message.data
         if message.subtype == "init":
             self.tell({"kind": "begin", "session": data.get("session_id", self.order.session),
-                       "model": data.get("model", ""), "resumed": self.order.resume,
+                       "model": data.get("model", ""), "resumed": self.order.goes_on,
                        "version": data.get("claude_code_version", "")})
         elif message.subtype == "api_retry":
             return self._retry(data)
@@ -290,7 +303,7 @@ class Stretch:
 
     def _reported(self, report: dict[str, Any]) -> Ending:
         return Ending(decide.REPORTED, time.time(), _clean(report["summary"]).strip()[:2000],
-                      report["status"] == "success", None, self.progress)
+                      report["status"] in LANDS, None, self.progress)
 
     def _end(self, kind: str, reason: str = "", *, success: bool = False, resets_at: float | None = None) -> Ending:
         report = read_json(self.files.report)
@@ -333,7 +346,7 @@ def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOpti
         mcp_servers={tools.SERVER: tools.server(order.part, files, order.attempt_folder / "notes.txt")},
         system_prompt={"type": "preset", "preset": "claude_code", "append": order.system},
         model=settings.model, fallback_model=settings.fallback_model, max_turns=settings.max_turns,
-        session_id=None if order.resume else order.session, resume=order.session if order.resume else None,
+        session_id=None if order.goes_on else order.session, resume=order.session if order.goes_on else None,
         cli_path=str(program.WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True, stderr=stderr,
         session_store_flush="eager", env=program.environment(Path(order.home), settings), **choices)
 

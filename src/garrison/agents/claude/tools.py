@@ -45,8 +45,8 @@ def _report(files: ClaudeFiles) -> SdkMcpTool[Any]:
     @tool("report_result", *REPORT_RESULT)
     async def report_result(given: dict[str, Any]) -> Answer:
         report = report_of(given)
-        if report is None:
-            return _told("say status=success or status=failure, and a summary", error=True)
+        if isinstance(report, str):
+            return _told(report, error=True)
         write_json(files.report, report)
         return _told("Noted. End your turn now.")
 

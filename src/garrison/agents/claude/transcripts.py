@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from garrison.agents.claude.files import encode, read_lines
-from garrison.agents.claude.store import Entry, TranscriptStore, same
+from garrison.agents.claude.store import Entry, TranscriptStore, once, same
 from garrison.records import atomic
 
 SAID = frozenset({"user", "assistant"})
 """The kinds of entries without which there is nothing to resume."""
+SYSTEM_PROMPT = "prompt_snapshot"
+"""What the CLI calls an attachment that holds the system prompt; while there is one, it takes no other."""
 SIDECAR = "agent_metadata"
 """What the SDK calls an entry that holds what the CLI keeps beside a subagent's transcript."""
 
@@ -37,6 +39,36 @@ def prepare(config: Path, copy: Path, session: str) -> str:
         return "unknown"
     _restore(store, kept, config / "projects" / kept.parent.name)
     return "restored"
+
+
+def fork(config: Path, attempts: Path, past: str, session: str, project: str) -> bool:
+    """Let `session` begin with the transcript of `past`, in the CLI's folder `project`; False if nobody has that.
+
+    The session of an earlier node is left as it is: it may be gone on from again, in another attempt or branch. Its
+    subagents' transcripts and its system prompt stay behind: the new one has a node, an attempt and ways of its own.
+    """
+    own = own_transcript(config, past)
+    kept = [path for path in attempts.rglob(f"transcripts/*/{past}.jsonl") if _worth(path)] if own is None else []
+    source = own or next(iter(sorted(kept)), None)
+    if source is None:
+        return False
+    told = [entry for entry in once(read_lines(source)) if isinstance(entry, dict) and entry.get("uuid")]
+    entries = [{**entry, "sessionId": session} for entry in _relinked(told)]
+    target = atomic.make_directory(config / "projects" / project) / f"{session}.jsonl"
+    atomic.write(target, b"".join(encode(entry) + b"\n" for entry in entries))
+    return True
+
+
+def _relinked(entries: list[Entry]) -> Iterator[Entry]:
+    """The entries without those in which the CLI keeps a system prompt; what followed one follows what it followed."""
+    left_out: dict[Any, Any] = {}
+    for entry in entries:
+        parent = entry.get("parentUuid")
+        parent = left_out.get(parent, parent)
+        if (entry.get("attachment") or {}).get("type") == SYSTEM_PROMPT:
+            left_out[entry["uuid"]] = parent
+        else:
+            yield {**entry, "parentUuid": parent}
 
 
 def _headless(own: list[Any], kept: list[Entry]) -> bool:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from garrison.agents.claude import decide, leftover, person, program, prompts
 from garrison.agents.claude import failures as why
@@ -20,6 +21,7 @@ from garrison.agents.claude.decide import Ending, Move
 from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
 from garrison.agents.claude.order import Order, to_json
 from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
+from garrison.agents.claude.tools_words import told_of
 from garrison.agents.seam import Assignment, Outcome, Question, Work
 from garrison.records import atomic
 from garrison.system.jobs import Job, JobResult, tail
@@ -153,7 +155,8 @@ class ClaudeWork(Work):
             self._say_waiting(held.words())
         elif move.kind == "finish":
             self._say_waiting("")
-            self.outcome = Outcome("success" if move.success else "fail", "" if move.success else move.reason)
+            self.outcome = Outcome("success" if move.success else "fail", "" if move.success else move.reason,
+                                   said=self._said())
         elif move.kind == "wait" and self._wall() < move.until:
             until = datetime.fromtimestamp(move.until, UTC).strftime("%H:%M:%S UTC")
             self._say_waiting(f"until {until}: {move.reason}")
@@ -177,17 +180,19 @@ class ClaudeWork(Work):
         self.move = move
         leftover.end(self.files)
         self._say_waiting("")
+        task, environment = self.assignment.task, self.assignment.environment
         resume = move.how == "resume" and self.session is not None
         session = self.session if resume else str(uuid.uuid4())
         assert session is not None
         if not resume:
-            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1})
-        task, environment = self.assignment.task, self.assignment.environment
+            past = task.continues if self.part == "worker" and self.session is None else ""
+            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": past})
         order = Order(environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
                       str(self.assignment.tree), str(self.assignment.folder), session, resume,
                       prompts.first_words(move.say if resume else prompts.FRESH.get(move.say, move.say),
                                           self.assignment, self.files),
-                      prompts.system(self.assignment, self.settings, self.part), self.settings, self.part)
+                      prompts.system(self.assignment, self.settings, self.part), self.settings, self.part,
+                      self.files.past(), str(self.assignment.attempts or self.assignment.folder))
         write_json(self.files.order, to_json(order))
         self.job = Job.start([*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.tree,
                              log=self.assignment.output, timeout_s=task.timeout_s, now=now)
@@ -212,6 +217,11 @@ class ClaudeWork(Work):
     def _record(self, ending: Ending) -> None:
         append_line(self.files.endings, vars(ending))
         self.endings = [*self.endings, ending]
+
+    def _said(self) -> dict[str, Any]:
+        """What the agent reported for its pipeline; a validator's verdict is none of it."""
+        reported = bool(self.endings) and self.endings[-1].kind == decide.REPORTED
+        return told_of(read_json(self.files.report)) if reported and self.part == "worker" else {}
 
     def _say_waiting(self, what: str) -> None:
         """Say once what is waited for: in a file for `status`, and where the session is watched."""

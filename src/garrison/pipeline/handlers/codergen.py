@@ -13,15 +13,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from garrison.pipeline.fidelity import FULL
+from garrison.pipeline.context_keys import RESPONSE
+from garrison.pipeline.fidelity import remembered
 from garrison.pipeline.graph import flag
 from garrison.pipeline.handlers.call import Call, Handler, Waiting, as_outcome, failed, from_status, is_async
 from garrison.pipeline.outcome import SUCCESS, Outcome
 
 SAID = "said.json"
 """What an agent or a tool writes, as GARRISON_STATUS_FILE tells it, to say how it went."""
-_SHOWN = 200
-"""Characters of a response that go into the context."""
 
 NO_AGENT = ("no agent does codergen nodes here; give agent=… to run(), or --agent NAME on the command line "
             "(or try the flow with --simulate)")
@@ -35,15 +34,14 @@ async def codergen(call: Call) -> Outcome | Waiting:
     folder = call.folder
     if folder:
         (folder / "prompt.md").write_text(call.text + "\n", encoding="utf-8", errors="surrogatepass")
-    key = f"internal.session.{call.carried.thread}" if call.carried and call.carried.fidelity == FULL else ""
-    call.session = call.context.get(key) if key else None
+    call.session = call.carried.session or None if call.carried else None
     said = await asked(agent, call)
     if isinstance(said, Waiting):
         return said
     outcome = _judged(call, said, folder)
     updates = dict(outcome.context_updates)
-    if key and call.session:
-        updates[key] = call.session
+    if call.session:
+        updates |= remembered(call.graph, call.node, call.edge, call.context, call.session)
     return _with(outcome, updates)
 
 
@@ -73,11 +71,11 @@ def _judged(call: Call, said: Any, folder: Path | None) -> Outcome:
         (folder / "response.md").write_text(json.dumps(said, default=str, indent=1), encoding="utf-8")
     elif folder:
         (folder / "response.md").touch()
-    updates = {"last_stage": call.node.id, "last_response": response[:_SHOWN]}
+    updates = {"last_stage": call.node.id, "last_response": response[:RESPONSE]}
     if written is not None and not (isinstance(said, Outcome) and said.failed):
         outcome = from_status(written, f"{call.node.id}'s status file")
     elif isinstance(said, str):
-        outcome = Outcome(SUCCESS, notes=response[:_SHOWN])
+        outcome = Outcome(SUCCESS, notes=response[:RESPONSE])
     elif said is None and not flag(call.attrs, "auto_status"):
         outcome = failed(f"the agent of {call.node.id} said nothing; let it return its response, or set "
                          "auto_status=true", "silent")

@@ -15,26 +15,17 @@ import inspect
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from garrison.pipeline.gates import chosen, gate_of, misfit, unanswered, unheard
 from garrison.pipeline.graph import flag, seconds, text
 from garrison.pipeline.handlers.call import Call, Waiting, failed
-from garrison.pipeline.outcome import FAIL, RETRY, SUCCESS, Outcome
 from garrison.pipeline.outcome import SKIPPED as SKIPPED_STATUS
-from garrison.pipeline.questions import (
-    FREE_TEXT,
-    KINDS,
-    SINGLE_SELECT,
-    SKIPPED,
-    TIMEOUT,
-    Option,
-    Question,
-    listed,
-    match,
-    options_of,
-)
+from garrison.pipeline.outcome import SUCCESS, Outcome
+from garrison.pipeline.questions import SKIPPED, TIMEOUT, Option, Question, listed, match
 from garrison.pipeline.threads import in_thread
 from garrison.records import atomic
 
@@ -42,10 +33,6 @@ _LOOK = 0.2
 """Seconds between two looks for an answer or a signal while others are at work."""
 _PATIENCE = 100
 """Answers that match nothing, from one answerer, until a gate gives up on it."""
-_TIMEOUTS = ("timeout", "human.timeout", "human.timeout_seconds", "human_timeout_seconds")
-_DEFAULTS = ("human.default_choice", "human_default_choice")
-
-
 INTERRUPTED = "the attempt before was interrupted"
 """Why an attempt follows one whose process died."""
 _AGAIN = (Option("R", "rerun"), Option("S", "skip"), Option("F", "fail"))
@@ -70,16 +57,8 @@ async def ask_again(call: Call) -> Outcome | Waiting | None:
 
 def question_of(call: Call) -> Question:
     """What a gate asks."""
-    attrs = call.attrs
-    edges = [edge for edge in call.graph.edges if edge.source == call.node.id]
-    kind = text(attrs, "human.type") or text(attrs, "question_type") or SINGLE_SELECT
-    return Question(
-        call.place.id, call.node.id, str(attrs.get("human.prompt") or attrs.get("prompt") or call.node.label),
-        options_of((edge.attrs.get("label") or "", edge.target) for edge in edges),
-        kind if kind in KINDS else SINGLE_SELECT,
-        next((str(attrs[name]) for name in _DEFAULTS if attrs.get(name)), ""),
-        next((seconds(attrs, name) for name in _TIMEOUTS if attrs.get(name)), None),
-        call.visit)
+    gate = gate_of(call.node, [edge for edge in call.graph.edges if edge.source == call.node.id])
+    return replace(gate.question, id=call.place.id, timeout_s=gate.timeout_s, visit=call.visit)
 
 
 async def wait_human(call: Call) -> Outcome | Waiting:
@@ -100,25 +79,8 @@ async def wait_human(call: Call) -> Outcome | Waiting:
 
 def _decided(question: Question, answer: str) -> Outcome:
     if answer is SKIPPED:
-        return Outcome(FAIL, failure_reason=f"the answer to {question.node} was skipped", failure_class="deterministic")
-    if answer is TIMEOUT:
-        if not question.default:
-            return Outcome(RETRY, failure_reason=f"nobody answered {question.node} in time, and it has no "
-                           "human.default_choice", failure_class="timeout")
-        answer = question.default
-    chosen = match(question, answer)
-    updates: dict[str, Any] = {"human.gate.text": answer, "human.gate.node": question.node}
-    if not chosen:  # free text, or a default that is none of the options
-        if question.kind != FREE_TEXT:
-            return failed(f"human.default_choice of {question.node} is {answer!r:.60}, but its options are "
-                          f"{listed(question.options)}")
-        return Outcome(SUCCESS, context_updates=updates)
-    first = chosen[0]
-    updates |= {"human.gate.selected": first.key if len(chosen) == 1 else [one.key for one in chosen],
-                "human.gate.label": first.label}
-    alike = sum(one.label.casefold() == first.label.casefold() for one in question.options)
-    return Outcome(SUCCESS, preferred_label=first.label if first.written and alike == 1 else "",
-                   suggested_next_ids=(first.target,), context_updates=updates)
+        return failed(f"the answer to {question.node} was skipped")
+    return unanswered(question) if answer is TIMEOUT else chosen(question, answer)
 
 
 async def _answer(call: Call, question: Question, deadline: float | None) -> str | Waiting:
@@ -139,10 +101,10 @@ async def _answer(call: Call, question: Question, deadline: float | None) -> str
             continue
         if given in (TIMEOUT, SKIPPED) and type(given) is not str:
             return given
-        if match(question, given) or question.kind == FREE_TEXT:
+        problem = misfit(question, given)
+        if not problem:
             return given
         refused += 1
-        problem = f"{given!r:.60} is none of the options; answer {listed(question.options)}"
         call.emit("HumanAnswerRefused", answer=str(given), problem=problem)
         if refused >= _PATIENCE:
             return Waiting(_waiting_for(Question(**{**question.__dict__, "problem": problem})), _how(call, question))
@@ -206,7 +168,7 @@ def _answers(call: Call, question: Question) -> Callable[[], str | None] | None:
         if raw is None:
             return None
         given = raw.decode(errors="replace").strip()
-        if not match(question, given) and question.kind != FREE_TEXT:
+        if misfit(question, given):
             path.replace(path.with_name(f"{path.name}.refused"))
         return given
 
@@ -238,7 +200,7 @@ async def wait_signal(call: Call) -> Outcome | Waiting:
         if given is not None:
             return Outcome(SUCCESS, context_updates={f"signal.{name}": given})
         if deadline is not None and time.time() >= deadline:
-            return Outcome(FAIL, failure_reason=f"the signal {name} did not come in time", failure_class="timeout")
+            return unheard(name)
         if _may_suspend(call, deadline):
             return Waiting(f"{call.node.id} waits for the signal {name}",
                            f"garrison pipeline signal {call.run.directory} {name}")

@@ -70,7 +70,7 @@ REFUSED = [
     (f"{ENDS} a [shape=house, stack.child_autostart=no] start -> a -> end", "here a manager starts its child itself"),
     (f"stack.child_workdir=w {ENDS} a [shape=house] start -> a -> end", "each task has a worktree of its own"),
     (f"{ENDS} a [shape=house, manager.actions=shout] start -> a -> end", "use observe, steer, wait"),
-    (f"{ENDS} a [type=session.turn] start -> a -> end", "(session.turn) is a step of a conversation"),
+    (f"{ENDS} a [type=session.turn] start -> a -> end", "(session.turn) needs a session around it"),
     (f"{ENDS} a [type=magic] start -> a -> end", "unknown type 'magic'"),
     (f"{ENDS} start -> {{a b}} -> end", "say flow=dag (all of them) or flow=walk (one)"),
     (f"{ENDS} start -> a -> b -> end a -> end", "node a has several edges out"),

@@ -19,7 +19,7 @@ from garrison.system.clock import age
 COLOURS: Mapping[str, str] = {
     "merged": "good", "skipped": "dim", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",
     "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "corrupt": "bad",
-    "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "elsewhere": "due",
+    "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "lingering": "bad", "elsewhere": "due",
 }
 """Word → style."""
 BLOCKS: Mapping[str, str] = {"merged": "█", "landing": "▓", "working": "▒", "failed": "!", "waiting": "░",

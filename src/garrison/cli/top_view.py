@@ -19,8 +19,9 @@ from garrison.system.clock import age
 
 SIGNS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",
-    "starting": "◌", "elsewhere": "◇", "dead": "†", "lapsed": "†", "crashed": "†", "died": "†", "terminated": "○",
-    "parked": "‖", "held": "◆", "working": "●", "asks": "?", "landing": "▲", "merged": "✓", "waiting": "·"}
+    "starting": "◌", "elsewhere": "◇", "dead": "†", "lapsed": "†", "lingering": "†", "crashed": "†", "died": "†",
+    "terminated": "○", "parked": "‖", "held": "◆", "working": "●", "asks": "?", "landing": "▲", "merged": "✓",
+    "waiting": "·"}
 """State → its sign."""
 _COLOURS: Mapping[str, str] = {**COLOURS, "working": "good", "asks": "due", "died": "bad", "crashed": "bad",
                                "parked": "bad", "held": "due", "terminated": "dim", "merged": "dim", "done": "good",

@@ -26,7 +26,7 @@ def trust(timing: Timing) -> float:
 
 
 def nap(timing: Timing) -> float:
-    """Seconds between two glances of a layer whose every event wakes it (pidfds, inotify): so old may its beat be."""
+    """Seconds between two glances of a layer whose every event wakes it (pidfds, files): so old may its beat be."""
     return max(timing.rescan, trust(timing) / 2)
 
 

@@ -39,7 +39,7 @@ class Sight:
         self._here = here.host, here.boot_id, here.pid_ns
         self._lives = observer.processes.living
         self._folder = str(observer.store.home / "identities")
-        self._shapes: list[tuple[object, ...]] = []
+        self._shapes: list[tuple[list[str], list[type]]] = []
         """The names and types of fields that were met: a handful, so that comparing them is cheaper than a hash."""
 
     def passes(self, name: str) -> bool:
@@ -49,18 +49,17 @@ class Sight:
             body, end = _decode(text)  # a text that does not begin with its value is left to the whole way
         except (OSError, ValueError, RecursionError):
             return False
-        if type(body) is not dict or text[end:].strip(" \t\r\n") or not self._whole(body, name):
-            return False
-        return body.get("status", "active") not in ("active", "starting") or self._well(body, name)
+        return (type(body) is dict and not text[end:].strip(" \t\r\n") and self._whole(body, name)
+                and (body.get("status", "active") not in ("active", "starting") or self._well(body, name)))
 
     def _whole(self, body: dict[str, Any], name: str) -> bool:
-        shape = (*body, *map(type, body.values()))
-        if shape not in self._shapes:
+        names, types = list(body), list(map(type, body.values()))
+        if (names, types) not in self._shapes:
             try:
                 record.from_dict(Identity, body, name)
             except RecordError:
                 return False
-            self._shapes.insert(0, shape)
+            self._shapes.insert(0, (names, types))
             del self._shapes[_MOST_SHAPES:]
         # The shape says that the types are right; what else makes a record whole are these values.
         role, run = body["role"], body["run_id"]

@@ -134,15 +134,9 @@ def living(pid: int, ticks: int) -> bool:
     if pid <= 0:
         return False
     try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        raw = _read(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
-    try:
-        raw = os.read(descriptor, _CHUNK)  # the kernel gives it whole; thousands are asked for in one scan
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(descriptor)
     fields = raw[raw.rindex(b")") + 2:].split(None, 20)
     return int(fields[19]) == ticks and not is_dead(fields)
 

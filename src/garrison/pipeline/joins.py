@@ -44,7 +44,7 @@ def opens_branch(condition: Condition | None) -> bool:
 
 
 def _asks_failure(tree: Tree) -> bool:
-    """Whether it holds after a failure alone, as far as its form says."""
+    """Whether it asks for a failure, or for anything but success, as far as its form says."""
     match tree:
         case Clause(key="outcome" | "context.outcome", op=op, status=status):
             return (op, status) in (("=", FAIL), ("!=", SUCCESS))

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -188,7 +189,8 @@ def resuming(table: Table, pythons: dict[str, str], steps: int, root: Path) -> N
                       + ("" if right else f" (expected {steps - steps // 2 + 1}, number {found['number']})"), **found)
 
 
-def peers(table: Table, root: Path, *, fetch: bool) -> dict[str, str]:
+def peers(table: Table, root: Path, *, fetch: bool,
+          wanted: Mapping[str, tuple[str, ...]] = PEERS) -> dict[str, str]:
     """Engine → the Python that has it; one that cannot be had is left out and told."""
     if not fetch:
         table.add("peers", "all", "left out: fetching is off (--no-fetch)")
@@ -200,7 +202,7 @@ def peers(table: Table, root: Path, *, fetch: bool) -> dict[str, str]:
         table.add("peers", "all", f"left out: no virtual environment ({error})")
         return {}
     found = {}
-    for engine, packages in PEERS.items():
+    for engine, packages in wanted.items():
         try:
             done = subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], capture_output=True,
                                   text=True, timeout=INSTALL_SECONDS, check=False)

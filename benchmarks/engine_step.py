@@ -145,11 +145,11 @@ def main() -> None:
     files = [file for file in given.folder.rglob("*") if file.is_file()]
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({"number": number, "run": steps.run, "seconds": seconds, "first_s": steps.first,
-                      "cpu_s": used.ru_utime + used.ru_stime, "rss_mib": _peak_kib() / 1024,
+                      "cpu_s": used.ru_utime + used.ru_stime, "rss_mib": peak_kib() / 1024,
                       "disk_kib": sum(file.stat().st_size for file in files) / 1024}))
 
 
-def _peak_kib() -> int:
+def peak_kib() -> int:
     """The most memory this process ever had; `ru_maxrss` would tell its parent's, too."""
     return int(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines()
                     if line.startswith("VmHWM")))

@@ -76,7 +76,7 @@ def answers(spec: ServerSpec) -> bool:
     return asyncio.run(once())
 
 
-def test_tools_over_http_work_fail_hang_and_die(server: Any, tmp_path: Path) -> None:
+def test_ac_002_tools_over_http_work_fail_hang_and_die(server: Any, tmp_path: Path) -> None:
     spec, child = server
 
     async def scene() -> None:

@@ -86,7 +86,7 @@ def children() -> list[Any]:
 
 
 @pytest.mark.parametrize("victim", ["a", "b", "d"])
-def test_killed_in_a_step_no_completed_step_runs_twice_and_none_is_lost(tmp_path: Path, victim: str) -> None:
+def test_ac_003_killed_in_a_step_no_completed_step_runs_twice_and_none_is_lost(tmp_path: Path, victim: str) -> None:
     script = tmp_path / "victim.py"
     script.write_text(VICTIM)
     words = [sys.executable, "-P", str(script), str(tmp_path), victim]
@@ -101,7 +101,7 @@ def test_killed_in_a_step_no_completed_step_runs_twice_and_none_is_lost(tmp_path
     assert not (tmp_path / "state/s1.json").exists()
 
 
-def test_tools_of_an_mcp_server(server: ServerSpec) -> None:
+def test_ac_002_tools_of_an_mcp_server(server: ServerSpec) -> None:
     async def scene() -> None:
         async with McpTools({"notes": server}) as tools:
             assert sorted(tools) == ["notes.add", "notes.crash", "notes.fail", "notes.hang"]
@@ -116,7 +116,7 @@ def test_tools_of_an_mcp_server(server: ServerSpec) -> None:
     assert children() == []
 
 
-def test_a_server_that_crashes_or_hangs_in_mid_call_is_an_error_and_is_started_again(server: ServerSpec) -> None:
+def test_ac_002_a_server_that_crashes_or_hangs_in_mid_call_is_an_error_and_is_started_again(server: ServerSpec) -> None:
     async def scene() -> None:
         async with McpTools({"notes": server}) as tools:
             with pytest.raises(McpError, match=r"notes"):

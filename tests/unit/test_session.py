@@ -294,7 +294,8 @@ def test_initiative_beats_by_itself() -> None:
 def test_a_session_is_restored_with_its_state(tmp_path: Path) -> None:
     session = World().session(folder=tmp_path / "s1")
     play(session, "Hello")
-    assert sorted(path.name for path in (tmp_path / "s1").iterdir()) == ["runs", "session.json", "session.lock"]
+    kept = sorted(path.name for path in (tmp_path / "s1").iterdir())
+    assert kept == ["events.jsonl", "runs", "session.json", "session.lock"]
     again = Session.restore(tmp_path / "s1", World().adapters())
     assert again.state == session.state
     with pytest.raises(NotFound):

@@ -430,3 +430,21 @@ def test_ac_006_what_a_resume_would_meet_again_says_so(bench: Bench) -> None:
     result = bench.run(step("a", "odd", arguments={}))
     assert "something of type object, which cannot be kept" in result.errors[0]
     assert result.suggestions == ["a: let the tool return text, numbers, lists and tables"]
+
+
+def test_a_snapshot_that_is_dear_is_written_less_often_and_is_whole_at_the_end(
+        bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = bench.manager.write
+
+    def slow(state: WorkflowState) -> None:
+        written.append(len(state.completed_steps))
+        time.sleep(0.03)  # what is measured is that this is not paid for each step
+        write(state)
+    monkeypatch.setattr(bench.manager, "write", slow)
+    bench.agent.keep = True
+    bench.run(*[step(f"s{number}") for number in range(40)], session="s1")
+    assert len(written) < 20, written
+    state = bench.manager.read("s1")
+    assert state is not None
+    assert len(state.completed_steps) == 40

@@ -155,12 +155,13 @@ def list_command(as_json: bool, home: str | None) -> None:
 
 @session.command()
 @click.argument("name")
+@tree_option
 @home_option
-def restore(name: str, home: str | None) -> None:
+def restore(name: str, tree: Path, home: str | None) -> None:
     """Finish the run that was under way when the session's process died; `send` does so too."""
     async def once() -> int:
         async with AsyncExitStack() as stack:
-            return (await _opened(stack, find_home(home), name)).state.turn_count
+            return (await _opened(stack, find_home(home), name, tree=tree)).state.turn_count
 
     say(f"session {name} is whole, after {asyncio.run(once())} turns")
 

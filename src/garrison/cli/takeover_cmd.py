@@ -74,6 +74,9 @@ def _task(world: World, key: Key) -> tuple[Task, Path]:
 
 
 def _settings(world: World, task: Task) -> ClaudeSettings:
+    if registry.session_wish(task.agent, task.node, task.attributes, world.home):
+        raise Refused(f"{task.node} runs as a session of garrison's own, which nobody can take over; "
+                      f"`garrison logs {task.node}` shows what it does, `garrison stop` ends the run")
     profile = registry.known(task.agent, world.home)
     if not isinstance(profile, registry.ClaudeProfile):
         raise Refused(f"the agent of {task.node} is {task.agent}, no Claude agent; `garrison attach {task.node} "

@@ -42,6 +42,9 @@ from garrison.workflow.state import StateManager
 Tool = Callable[..., Any]
 _HOPELESS = (TypeError, AttributeError, NameError, LookupError, ValueError, MissingReference, ToolNotFoundError)
 """Failures that another try would meet again."""
+SPARED, CHEAP = 10, 0.01
+"""A snapshot that takes longer than so many seconds is written only when ten times as long has passed: it is for people
+and programs that look, the journal is the truth, and a workflow of a thousand steps must not spend its time on it."""
 _OVER = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED})
 
 
@@ -89,9 +92,11 @@ class _Session:
                  waits: dict[str, list[str]]) -> None:
         self.executor, self.workflow, self.state, self.waits = executor, workflow, state, waits
         self.steps = {node_id(index): step for index, step in enumerate(workflow.steps)}
-        self.names = {step.name for step in workflow.steps}
         self.halted, self.anew = "", False
         self.failed: dict[str, str] = {}
+        self._first = 0
+        """Index of the first step that is not over."""
+        self._next_save, self._taken = 0.0, False
 
     async def run(self, *, resume: bool) -> WorkflowResult:
         from garrison.pipeline.engine import run_async
@@ -155,7 +160,8 @@ class _Session:
         step = self.steps[call.node.id]
         if self.halted:
             return Waiting(f"{step.name} was not begun: {self.halted} failed")
-        self._take(call.context, {})
+        if not self._taken:
+            self._take(call.context, {})
         self.state.attempts[step.name] = max(self.state.attempts.get(step.name, 0) + 1, call.place.attempt)
         self._tell(step, StepStatus.RUNNING, 0.0)
         began = time.monotonic()
@@ -170,8 +176,9 @@ class _Session:
         return Outcome(SUCCESS, context_updates={f"step.{step.name}": result})
 
     async def _called(self, step: WorkflowStep, context: Mapping[str, Any]) -> Any:
-        results = {name: context[f"step.{name}"] for name in self.names if f"step.{name}" in context}
-        lost = {name: context[f"lost.{name}"] for name in self.names if f"lost.{name}" in context}
+        before = self.waits[step.name]
+        results = {name: context[f"step.{name}"] for name in before if f"step.{name}" in context}
+        lost = {name: context[f"lost.{name}"] for name in before if f"lost.{name}" in context}
         known = {ENVIRONMENT: os.environ, INPUTS: self.workflow.inputs, **results}
         arguments = resolve(step.arguments, known, lost)
         tool = self.executor.tools[step.tool]
@@ -218,6 +225,7 @@ class _Session:
 
     def _take(self, context: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
         """Take results in that another process had, so that the snapshot is whole."""
+        self._taken = True
         for node, step in self.steps.items():
             if f"step.{step.name}" in context:
                 self.state.step_results[step.name] = context[f"step.{step.name}"]
@@ -231,13 +239,15 @@ class _Session:
     def _tell(self, step: WorkflowStep, status: StepStatus, elapsed: float, error: str = "") -> None:
         self.state.step_status[step.name] = status
         done = sum(one in _OVER for one in self.state.step_status.values())
-        self.state.current_step = next((index for index, one in enumerate(self.workflow.steps) if self._is_next(one)),
-                                       len(self.workflow.steps))
+        steps, at = self.workflow.steps, self._first
+        while at < len(steps) and not self._is_next(steps[at]):
+            at += 1
+        self._first = self.state.current_step = at
         level = logging.ERROR if status is StepStatus.FAILED else logging.INFO
         self.executor.logger.log(level, "step %s %s after %.2f s (%d of %d)%s", step.name, status.value, elapsed, done,
                                  len(self.workflow.steps), f": {error}" if error else "")
         if status is not StepStatus.RUNNING:
-            self._save()
+            self._save(soon=status is not StepStatus.FAILED)
         if self.executor._on_progress is not None:
             self.executor._on_progress(Progress(step.name, status, elapsed, done, len(self.workflow.steps), error))
 
@@ -245,9 +255,13 @@ class _Session:
         status = self.state.step_status.get(step.name)
         return status not in _OVER or (status is StepStatus.FAILED and step.critical)
 
-    def _save(self) -> None:
-        if self.executor.state_manager is not None:
-            self.executor.state_manager.write(self.state)
+    def _save(self, *, soon: bool = False) -> None:
+        """Write the snapshot; with `soon` only where that is cheap: what it cost last is spared SPARED times over."""
+        began = time.monotonic()
+        if self.executor.state_manager is None or (soon and began < self._next_save):
+            return
+        self.executor.state_manager.write(self.state)
+        self._next_save = time.monotonic() + SPARED * (time.monotonic() - began - CHEAP)
 
 
 class _Unsaid(dict[str, str]):

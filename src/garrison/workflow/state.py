@@ -30,6 +30,7 @@ class StateManager:
 
     def __init__(self, state_dir: Path | str) -> None:
         self.state_dir = Path(state_dir)
+        self._written: dict[str, tuple[Workflow, str]] = {}
 
     def path(self, session_id: str) -> Path:
         """The snapshot's file; StateLoadError for what cannot be an id."""
@@ -58,10 +59,21 @@ class StateManager:
                 "completed_steps": state.completed_steps, "step_results": state.step_results, "errors": state.errors,
                 "started_at": state.started_at.isoformat(), "updated_at": datetime.now(UTC).isoformat(),
                 "step_status": {name: one.value for name, one in state.step_status.items()},
-                "attempts": state.attempts, "suggestions": state.suggestions, "workflow": state.workflow.to_data()}
+                "attempts": state.attempts, "suggestions": state.suggestions}
+        lines = [f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in body.items()]
+        lines.append(f'"workflow": {self._workflow(state)}')
         path = self.path(state.session_id)
         atomic.make_directory(path.parent)
-        atomic.write(path, json.dumps(body, ensure_ascii=False, indent=1).encode("utf-8", "backslashreplace"))
+        atomic.write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "backslashreplace"))
+
+    def _workflow(self, state: WorkflowState) -> str:
+        """The workflow as JSON, made once for the many snapshots of one execution."""
+        known = self._written.get(state.session_id)
+        if known is None or known[0] is not state.workflow:
+            assert state.workflow is not None
+            known = state.workflow, json.dumps(state.workflow.to_data(), ensure_ascii=False)
+            self._written = {state.session_id: known}
+        return known[1]
 
     async def load_state(self, session_id: str) -> WorkflowState | None:
         """The state with its workflow; None if there is no such session, StateLoadError if it cannot be read."""

@@ -36,10 +36,14 @@ def damage(queue: MergeQueue) -> str:
         journal.read_all(queue.path)
     except RecordCorrupt as error:
         return error.why
-    if queue.path.exists():
+    records = journal.read_all(queue.path)
+    if records and records[0].kind == "snapshot":
         return ""
-    traces = _traces(queue)
-    return "it is gone" if any(recognized(trace, traces) for trace in traces.pins) or journal.parts(queue.path) else ""
+    known = {record.data["entry"] for record in records if record.kind == "enq"}
+    lost = [trace for trace in _pinned(queue, before=records[0].at if records else "") if trace.entry not in known]
+    if any(recognized(trace, _traces(queue)) for trace in lost) or journal_past.past(queue.path):
+        return "it is gone" if not records else "it was begun anew, without what had been enqueued before"
+    return ""
 
 
 def rebuild(queue: MergeQueue) -> list[str]:
@@ -65,15 +69,15 @@ def rebuild(queue: MergeQueue) -> list[str]:
 
 
 def _write(queue: MergeQueue, found: Salvaged, records: list[journal.Entry], traces: Traces) -> None:
-    path, last = queue.path, records[-1] if records else None
-    told = max((entry.seq for entry in traces.told), default=0)
-    seq = max(last.seq if last else 0, told) + _BEYOND
+    path = queue.path
+    seq = max([0, *(record.seq for record in records), *(entry.seq for entry in traces.told)]) + _BEYOND
+    epoch = max((record.epoch for record in records), default=0) + 1
     if path.exists():
         stamp = queue.clock.utc().replace(":", "").replace(".", "")
         path.rename(path.with_name(f"damaged-{stamp}.jsonl"))
     atomic.make_directory(path.parent)
-    journal.replace_shared(path, journal.Entry(seq, (last.epoch if last else 0) + 1, queue.token, queue.clock.utc(),
-                                               "snapshot", saved(found.state)))
+    journal.replace_shared(path, journal.Entry(seq, epoch, queue.token, queue.clock.utc(), "snapshot",
+                                               saved(found.state)))
 
 
 def _traces(queue: MergeQueue) -> Traces:
@@ -83,7 +87,8 @@ def _traces(queue: MergeQueue) -> Traces:
                   list(_pinned(queue)), list(_landed(queue, tip)) if tip else [], list(_told(queue)))
 
 
-def _pinned(queue: MergeQueue) -> Iterator[Trace]:
+def _pinned(queue: MergeQueue, before: str = "") -> Iterator[Trace]:
+    """Entries by their pins; with `before` those that were pinned by then, for a pin comes before its record."""
     heads = {oid: ref.removeprefix("refs/heads/") for ref, oid in queue.git.refs("refs/heads/").items()}
     found = []
     for ref, oid in queue.git.refs(f"{PINS}/").items():
@@ -91,7 +96,8 @@ def _pinned(queue: MergeQueue) -> Iterator[Trace]:
         if what == "head":
             found.append((_age(queue.git.common / ref), Trace(name, oid, "", heads.get(oid, ""))))
     for at, trace in sorted(found):
-        yield trace._replace(at=iso(at or queue.clock.time()))
+        if not before or iso(at) < before:
+            yield trace._replace(at=iso(at or queue.clock.time()))
 
 
 def _age(ref: Path) -> float:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordCorrupt, RecordError, Refused
+from garrison.light import replace
 from garrison.merge.entry import FINAL, Entry
 from garrison.merge.queue import PINS
 from garrison.merge.salvage import Salvaged, Trace, Traces, recognized, salvage
@@ -33,17 +34,17 @@ _LOG = "%H%x00%P%x00%ct%x00%s%x00%(trailers:key=Merge-Queue-Entry,valueonly,sepa
 def damage(queue: MergeQueue) -> str:
     """What is wrong with the journal, in words; empty if it can be read, or if there never was one."""
     try:
-        journal.read_all(queue.path)
+        records = journal.read_all(queue.path)
     except RecordCorrupt as error:
         return error.why
-    records = journal.read_all(queue.path)
     if records and records[0].kind == "snapshot":
         return ""
     known = {record.data["entry"] for record in records if record.kind == "enq"}
-    lost = [trace for trace in _pinned(queue, before=records[0].at if records else "") if trace.entry not in known]
-    if any(recognized(trace, _traces(queue)) for trace in lost) or journal_past.past(queue.path):
-        return "it is gone" if not records else "it was begun anew, without what had been enqueued before"
-    return ""
+    names = _names(queue)
+    lost = (trace for trace in _pinned(queue, before=records[0].at if records else "") if trace.entry not in known)
+    if not journal_past.past(queue.path) and not any(recognized(trace, names) for trace in lost):
+        return ""
+    return "it was begun anew, without what had been enqueued before" if records else "it is gone"
 
 
 def rebuild(queue: MergeQueue) -> list[str]:
@@ -83,8 +84,13 @@ def _write(queue: MergeQueue, found: Salvaged, records: list[journal.Entry], tra
 def _traces(queue: MergeQueue) -> Traces:
     """What the repository and the home tell of the queue."""
     tip = queue.place.tip()
-    return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.names(queue.home / "runs"),
-                  list(_pinned(queue)), list(_landed(queue, tip)) if tip else [], list(_told(queue)))
+    return replace(_names(queue), pins=list(_pinned(queue)), landed=list(_landed(queue, tip)) if tip else [],
+                   told=list(_told(queue)))
+
+
+def _names(queue: MergeQueue) -> Traces:
+    """By what an entry's name is recognized; no traces yet."""
+    return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.names(queue.home / "runs"))
 
 
 def _pinned(queue: MergeQueue, before: str = "") -> Iterator[Trace]:
@@ -130,7 +136,7 @@ def _entry_of(body: dict[str, Any], queue: MergeQueue) -> Entry | None:
     if told["target"] != queue.target or told["status"] not in FINAL:
         return None
     trace = Trace(told["entry"], told["oid"], body["timestamp"], told["branch"])
-    known = recognized(trace, Traces(str(queue.folder), str(queue.repo), queue.target, [body["run_id"]]))
+    known = recognized(trace, replace(_names(queue), runs=[body["run_id"]]))
     return known and Entry(
         known.id, known.run, known.node, known.attempt, known.branch, known.oid, known.target, known.repo,
         f"{target['role']}-{target['name']}@{body['run_id']}", told["status"], told["error"] or "",

@@ -75,7 +75,7 @@ def _write(queue: MergeQueue, found: Salvaged, records: list[journal.Entry], tra
     epoch = max((record.epoch for record in records), default=0) + 1
     if path.exists():
         stamp = queue.clock.utc().replace(":", "").replace(".", "")
-        path.rename(path.with_name(f"damaged-{stamp}.jsonl"))
+        path.with_name(f"damaged-{stamp}.jsonl").hardlink_to(path)
     atomic.make_directory(path.parent)
     journal.replace_shared(path, journal.Entry(seq, epoch, queue.token, queue.clock.utc(), "snapshot",
                                                saved(found.state)))

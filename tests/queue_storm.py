@@ -40,7 +40,7 @@ from garrison.system.environment import child_environment
 from queue_checker import Case, examine, git, living
 
 FORK = multiprocessing.get_context("fork")
-DEADLINE = 120.0
+DEADLINE = 400.0
 """Seconds in which a queue in peace comes to rest."""
 SAID: set[str] = set()
 """Troubles of this process that were told."""

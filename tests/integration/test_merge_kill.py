@@ -155,3 +155,25 @@ def test_forty_enqueuers_at_once_are_forty_entries(tmp_path):
     assert sorted(entry.node for entry in world.queue.entries()) == sorted(f"n{number}" for number in range(40))
     assert len(git(world.repo, "for-each-ref", "refs/garrison/mq").splitlines()) == 40
     check(world)
+
+
+def _dies_over_merges(world: World) -> None:
+    git_ = world.queue.git
+    git_.run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
+    git_.merge_trees("main", ["main"])
+
+
+def test_what_a_killed_look_at_conflicts_left_is_cleared_away(tmp_path):
+    world = World(tmp_path)
+    scratch = world.queue.git.scratch
+    process = FORK.Process(target=_dies_over_merges, args=(world,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    left, mine = list(scratch.glob("objects-*")), scratch / f"objects-{os.getpid()}-x"
+    assert len(left) == 1
+    mine.mkdir()
+    (scratch / f"ref-{process.pid}-1").touch()
+    world.processor().close()
+    assert list(scratch.glob("objects-*")) == [mine]
+    assert list(scratch.glob("ref-*")) == []

@@ -13,6 +13,7 @@ from garrison.merge import failpoint, sizing
 from garrison.merge import processor as merge_processor
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
+from garrison.records import journal
 from garrison.system.environment import child_environment
 
 FORK = multiprocessing.get_context("fork")
@@ -177,3 +178,15 @@ def test_what_a_killed_look_at_conflicts_left_is_cleared_away(tmp_path):
     world.processor().close()
     assert list(scratch.glob("objects-*")) == [mine]
     assert list(scratch.glob("ref-*")) == []
+
+
+def test_without_room_for_a_snapshot_the_journal_goes_on_as_it_is(tmp_path, monkeypatch):
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(journal, "replace_shared", lambda *_: (_ for _ in ()).throw(full))
+    world.drain()
+    assert world.entry("one").status == "landed"
+    monkeypatch.undo()
+    check(world)

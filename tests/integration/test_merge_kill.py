@@ -13,6 +13,7 @@ from garrison.merge import failpoint, sizing
 from garrison.merge import processor as merge_processor
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
+from garrison.records import journal
 from garrison.system.environment import child_environment
 
 FORK = multiprocessing.get_context("fork")
@@ -154,4 +155,38 @@ def test_forty_enqueuers_at_once_are_forty_entries(tmp_path):
     assert [worker.exitcode for worker in workers] == [0] * 40
     assert sorted(entry.node for entry in world.queue.entries()) == sorted(f"n{number}" for number in range(40))
     assert len(git(world.repo, "for-each-ref", "refs/garrison/mq").splitlines()) == 40
+    check(world)
+
+
+def _dies_over_merges(world: World) -> None:
+    git_ = world.queue.git
+    git_.run = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
+    git_.merge_trees("main", ["main"])
+
+
+def test_what_a_killed_look_at_conflicts_left_is_cleared_away(tmp_path):
+    world = World(tmp_path)
+    scratch = world.queue.git.scratch
+    process = FORK.Process(target=_dies_over_merges, args=(world,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    left, mine = list(scratch.glob("objects-*")), scratch / f"objects-{os.getpid()}-x"
+    assert len(left) == 1
+    mine.mkdir()
+    (scratch / f"ref-{process.pid}-1").touch()
+    world.processor().close()
+    assert list(scratch.glob("objects-*")) == [mine]
+    assert list(scratch.glob("ref-*")) == []
+
+
+def test_without_room_for_a_snapshot_the_journal_goes_on_as_it_is(tmp_path, monkeypatch):
+    world = World(tmp_path)
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(journal, "replace_shared", lambda *_: (_ for _ in ()).throw(full))
+    world.drain()
+    assert world.entry("one").status == "landed"
+    monkeypatch.undo()
     check(world)

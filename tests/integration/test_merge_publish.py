@@ -198,3 +198,28 @@ def test_touched_but_unchanged_files_are_no_edits(world):
     world.drain()
     assert world.entry("one").status == "landed"
     assert git(world.repo, "status", "--porcelain") == ""
+
+
+def test_a_copy_of_the_index_that_another_processor_removed_is_made_again(world):
+    """Between rehearsal and move: without it git would take every file of the checkout for untracked."""
+    new = git(world.repo, "rev-parse", "one")
+    checkout = Checkout(world.queue.git, world.repo)
+    assert checkout.take() is None
+    assert checkout.rehearse(world.start, new) is None
+    git(world.repo, "update-ref", "refs/heads/main", new, world.start)
+    for left in (world.repo / ".git").glob("garrison-index-*"):
+        left.unlink()
+    assert checkout.move(world.start, new, again=False) is None
+    checkout.release()
+    assert git(world.repo, "status", "--porcelain") == ""
+
+
+def test_an_edit_between_rehearsal_and_move_is_kept(world):
+    new = git(world.repo, "rev-parse", "one")
+    checkout = Checkout(world.queue.git, world.repo)
+    assert checkout.take() is None
+    assert checkout.rehearse(world.start, new) is None
+    (world.repo / "lines.txt").write_text("mine\n")
+    assert checkout.move(world.start, new, again=False) is not None
+    checkout.release()
+    assert (world.repo / "lines.txt").read_text() == "mine\n"

@@ -108,7 +108,25 @@ def test_what_was_put_aside_is_read_where_the_rest_is_gone(world):
     assert len(told) == 1
 
 
-def test_a_living_processor_is_not_disturbed(world):
+@pytest.mark.parametrize("aside", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_journal_that_was_begun_anew_is_joined_to_what_was_before(world, aside):
+    if aside:
+        processor = world.processor()
+        processor.pen.compact()
+        processor.close()
+    world.queue.path.unlink()
+    world.branch("four", {"four": "x\n"})
+    world.queue = MergeQueue(world.home, world.repo)
+    world.enqueue("four")
+    known, told = doctored(world)
+    assert known == {**BEFORE, "kept": "held" if aside else "queued", "four": "queued"}
+    assert "begun anew" in told[0]
+
+
+def test_a_living_processor_is_not_disturbed(tmp_path):
+    world = World(tmp_path)
+    world.branch("one", {"one": "x\n"})
+    world.enqueue("one")
     processor = world.processor()
     raw = world.queue.path.read_bytes()
     world.queue.path.write_bytes(raw.replace(b'"kind":"enq"', b'"kind":"qne"', 1))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from merge_support import World, check, drive, git, until
 
-from garrison.merge import asked, failpoint, order
+from garrison.merge import asked, failpoint, order, processor, sizing
 from garrison.merge.processor import Progress
 from queue_storm import FORK, Storm, _kill, work
 
@@ -22,7 +22,9 @@ STOPS = ("candidate", "verdict_before", "swapped")
 
 @pytest.mark.parametrize(("kills", "seed"), [(5, 5), pytest.param(150, 6, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
-def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed):
+def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed, monkeypatch):
+    monkeypatch.setattr(sizing, "SHORT_TEST", sizing.SHORT_TEST)  # a storm sets these for each of its worlds
+    monkeypatch.setattr(processor, "SNAPSHOT_EVERY", processor.SNAPSHOT_EVERY)
     storm = Storm(tmp_path, seed, each=min(kills, 40))
     storm.blow(kills)
     assert not storm.wrong

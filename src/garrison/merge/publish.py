@@ -208,7 +208,7 @@ class Checkout:
 
     def _read_tree(self, old: str, new: str, *options: str, settle: bool) -> Blocked | None:
         """git's two-tree merge on a copy of the index; `settle`: it may have been cut off half-way before."""
-        extra, fresh = {"GIT_INDEX_FILE": str(self._copy)}, self._fresh
+        extra, fresh = {"GIT_INDEX_FILE": str(self._copy)}, self._fresh and self._copy.exists()
         self._fresh = False
         if not fresh and (self.own / "index").exists():
             shutil.copyfile(self.own / "index", self._copy)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordCorrupt, RecordError, Refused
+from garrison.light import replace
 from garrison.merge.entry import FINAL, Entry
 from garrison.merge.queue import PINS
 from garrison.merge.salvage import Salvaged, Trace, Traces, recognized, salvage
@@ -33,13 +34,17 @@ _LOG = "%H%x00%P%x00%ct%x00%s%x00%(trailers:key=Merge-Queue-Entry,valueonly,sepa
 def damage(queue: MergeQueue) -> str:
     """What is wrong with the journal, in words; empty if it can be read, or if there never was one."""
     try:
-        journal.read_all(queue.path)
+        records = journal.read_all(queue.path)
     except RecordCorrupt as error:
         return error.why
-    if queue.path.exists():
+    if records and records[0].kind == "snapshot":
         return ""
-    traces = _traces(queue)
-    return "it is gone" if any(recognized(trace, traces) for trace in traces.pins) or journal.parts(queue.path) else ""
+    known = {record.data["entry"] for record in records if record.kind == "enq"}
+    names = _names(queue)
+    lost = (trace for trace in _pinned(queue, before=records[0].at if records else "") if trace.entry not in known)
+    if not journal_past.past(queue.path) and not any(recognized(trace, names) for trace in lost):
+        return ""
+    return "it was begun anew, without what had been enqueued before" if records else "it is gone"
 
 
 def rebuild(queue: MergeQueue) -> list[str]:
@@ -65,25 +70,31 @@ def rebuild(queue: MergeQueue) -> list[str]:
 
 
 def _write(queue: MergeQueue, found: Salvaged, records: list[journal.Entry], traces: Traces) -> None:
-    path, last = queue.path, records[-1] if records else None
-    told = max((entry.seq for entry in traces.told), default=0)
-    seq = max(last.seq if last else 0, told) + _BEYOND
+    path = queue.path
+    seq = max([0, *(record.seq for record in records), *(entry.seq for entry in traces.told)]) + _BEYOND
+    epoch = max((record.epoch for record in records), default=0) + 1
     if path.exists():
         stamp = queue.clock.utc().replace(":", "").replace(".", "")
-        path.rename(path.with_name(f"damaged-{stamp}.jsonl"))
+        path.with_name(f"damaged-{stamp}.jsonl").hardlink_to(path)
     atomic.make_directory(path.parent)
-    journal.replace_shared(path, journal.Entry(seq, (last.epoch if last else 0) + 1, queue.token, queue.clock.utc(),
-                                               "snapshot", saved(found.state)))
+    journal.replace_shared(path, journal.Entry(seq, epoch, queue.token, queue.clock.utc(), "snapshot",
+                                               saved(found.state)))
 
 
 def _traces(queue: MergeQueue) -> Traces:
     """What the repository and the home tell of the queue."""
     tip = queue.place.tip()
-    return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.names(queue.home / "runs"),
-                  list(_pinned(queue)), list(_landed(queue, tip)) if tip else [], list(_told(queue)))
+    return replace(_names(queue), pins=list(_pinned(queue)), landed=list(_landed(queue, tip)) if tip else [],
+                   told=list(_told(queue)))
 
 
-def _pinned(queue: MergeQueue) -> Iterator[Trace]:
+def _names(queue: MergeQueue) -> Traces:
+    """By what an entry's name is recognized; no traces yet."""
+    return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.names(queue.home / "runs"))
+
+
+def _pinned(queue: MergeQueue, before: str = "") -> Iterator[Trace]:
+    """Entries by their pins; with `before` those that were pinned by then, for a pin comes before its record."""
     heads = {oid: ref.removeprefix("refs/heads/") for ref, oid in queue.git.refs("refs/heads/").items()}
     found = []
     for ref, oid in queue.git.refs(f"{PINS}/").items():
@@ -91,7 +102,8 @@ def _pinned(queue: MergeQueue) -> Iterator[Trace]:
         if what == "head":
             found.append((_age(queue.git.common / ref), Trace(name, oid, "", heads.get(oid, ""))))
     for at, trace in sorted(found):
-        yield trace._replace(at=iso(at or queue.clock.time()))
+        if not before or iso(at) < before:
+            yield trace._replace(at=iso(at or queue.clock.time()))
 
 
 def _age(ref: Path) -> float:
@@ -124,7 +136,7 @@ def _entry_of(body: dict[str, Any], queue: MergeQueue) -> Entry | None:
     if told["target"] != queue.target or told["status"] not in FINAL:
         return None
     trace = Trace(told["entry"], told["oid"], body["timestamp"], told["branch"])
-    known = recognized(trace, Traces(str(queue.folder), str(queue.repo), queue.target, [body["run_id"]]))
+    known = recognized(trace, replace(_names(queue), runs=[body["run_id"]]))
     return known and Entry(
         known.id, known.run, known.node, known.attempt, known.branch, known.oid, known.target, known.repo,
         f"{target['role']}-{target['name']}@{body['run_id']}", told["status"], told["error"] or "",

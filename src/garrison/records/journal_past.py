@@ -24,17 +24,20 @@ def read_whole(path: Path) -> list[Entry]:
 def salvage(path: Path) -> tuple[list[Entry], list[str]]:
     """The whole records since the last readable snapshot, in their order, and where damaged ones stood.
 
-    A record that was torn at the end, while it was written, is none. The journal itself may be gone.
+    A record that was torn at the end, while it was written, is none. The journal itself may be gone, or have been begun
+    anew, with numbers that were given before.
     """
-    found: list[Entry] = []
-    wrong: list[str] = []
-    for part in [path, *reversed(parts(path))]:
-        before, damaged = _whole(part)
-        found = [*before, *(entry for entry in found if not before or entry.seq > before[-1].seq)]
-        wrong = [*damaged, *wrong]
-        if before and (before[0].seq == 1 or before[0].kind == "snapshot"):
-            break
+    found, wrong = _whole(path)
+    older = past(path)
+    while older and not (found and found[0].kind == "snapshot"):
+        before, damaged = _whole(older.pop())
+        found, wrong = [*before, *found], [*damaged, *wrong]
     return found, wrong
+
+
+def past(path: Path) -> list[Path]:
+    """As `parts`, without one that is still the journal itself: whoever put it aside died before the snapshot."""
+    return [part for part in parts(path) if not (path.exists() and part.samefile(path))]
 
 
 def _whole(path: Path) -> tuple[list[Entry], list[str]]:

@@ -288,20 +288,23 @@ def _drained(slow: socket.socket) -> None:
 
 
 def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path) -> None:
-    async def scene() -> None:
+    async def scene(made: Town, told: Writer) -> None:
         async with site(tmp_path) as here:
             streams = [await here.stream("/api/events?run=r1") for _ in range(3)]
             for stream in streams:
                 await stream.until("snapshot")
+            told.append("run", {"status": "done"}, made.now())
             begin = time.monotonic()
         took = time.monotonic() - begin
         for stream in streams:
-            assert (await stream.rest())[-1].event == "bye"
+            rest = await stream.rest()
+            assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "its last word too"
         assert took < client.SEND_SECONDS / 4, f"{took:.1f} s"
 
     with town(tmp_path) as made:
-        begun(made).close()
-        asyncio.run(scene())
+        told = begun(made)
+        asyncio.run(scene(made, told))
+        told.close()
 
 
 def test_one_node_its_log_and_its_session(tmp_path: Path) -> None:

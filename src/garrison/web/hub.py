@@ -62,7 +62,9 @@ class Hub:
         self._beating = asyncio.create_task(self._beats())
 
     def leave(self) -> None:
-        """Say good-bye to everybody; no new client is taken."""
+        """Say good-bye to everybody, after what there is to tell; no new client is taken."""
+        for feed in () if self.leaving else self._looked_at():
+            self._read(feed, None)
         self.leaving = True
         for written in self._waiting:
             written.set()

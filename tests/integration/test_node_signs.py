@@ -15,12 +15,12 @@ import pytest
 
 from garrison.agents.claude.in_flight import SILENT, tool_in_flight
 from garrison.agents.claude.stretch import _TOOL_LIMIT
-from garrison.cli import life_signs
 from garrison.layers import node_signs
 from garrison.layers.node_signs import NodeSigns, newest
 from garrison.records.identity import Identity
 from garrison.records.run import Task
 from garrison.records.store import Store
+from garrison.status import life_signs
 from garrison.supervise.observe import Observer
 from garrison.system.clock import FakeClock, iso
 from garrison.system.memory import MemoryProcesses

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.cli.why_story import observation, story
 from garrison.layers.chronicle import Event, about_of
 from garrison.records.identity import STATUSES, Identity
 from garrison.records.journal import Entry
+from garrison.status.story import observation, story
 from garrison.supervise.explain import from_plain, replay, to_plain
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import LifeView, burial, next_step

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from garrison.cli.doing import Facts, doing
-from garrison.cli.limits import TIMES, Used, limits
 from garrison.merge.entry import TRANSITIONS, Entry
 from garrison.merge.facts import Pause
 from garrison.records.run import Launch
 from garrison.settings import Timing
+from garrison.status.doing import Facts, doing
+from garrison.status.limits import TIMES, Used, limits
 from garrison.supervise.restart import Death
 
 ENTRY = Entry("a-1-x", "r1", "a", 1, "b", "oid", "main")

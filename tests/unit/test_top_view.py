@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from garrison.cli import top_data, top_keys, top_view
 from garrison.cli.paint import text, width
 from garrison.cli.top_view import SIGNS, Chosen, picture
+from garrison.status.spending import pause_after
 from garrison.system.usage import Used
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
@@ -116,5 +117,5 @@ def test_sizes(number: int, said: str) -> None:
 
 
 def test_dear_looks_are_made_less_often() -> None:
-    assert top_data.pause_after(1.0, 0.01) == 0.99
-    assert top_data.pause_after(1.0, 0.1) == pytest.approx(3.2)
+    assert pause_after(1.0, 0.01) == 0.99
+    assert pause_after(1.0, 0.1) == pytest.approx(3.2)

@@ -8,11 +8,11 @@ import pytest
 
 from garrison.cli.agents_cmd import _who
 from garrison.cli.why_cmd import _meant, standing
-from garrison.cli.why_story import _counted
 from garrison.errors import NotFound, UsageError
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
+from garrison.status.story import _counted
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import Basis, LifeView
 

@@ -54,7 +54,7 @@ def show_command(role: str, name: str | None, run: str | None, as_json: bool, ho
 
     `seen` tells what this machine shows of it now: verdict, process state, beat, tree.
     """
-    from garrison.cli import life_signs
+    from garrison.status import life_signs
 
     role, name, run = _who(role, name, run)
     store = resolve.home_store(home)

@@ -11,11 +11,12 @@ import sys
 
 from garrison.cli import resolve
 from garrison.cli.arguments import Command, DoorParser, add_life, positive, seconds
-from garrison.cli.output import age, guarded, say, show_json, show_table, tell_json
+from garrison.cli.output import guarded, say, show_json, show_table, tell_json
 from garrison.errors import NotFound, Refused
 from garrison.records import record
 from garrison.records.identity import ALIVE, Identity, beat, ended
 from garrison.records.names import ROLES, Key
+from garrison.system.clock import age
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

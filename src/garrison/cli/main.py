@@ -24,6 +24,7 @@ COMMANDS = {
     "stop": ("launch_cmd", "stop", "Stop a run in order; it can be resumed."),
     "status": ("status_cmd", "status", "Show runs, their nodes and layers, what failed; `--watch` redraws."),
     "top": ("top_cmd", "top", "Watch layers, queue, costs and deaths live, and act on them with a key."),
+    "serve": ("serve_cmd", "serve", "Serve the web page: runs live, with what one may do about them."),
     "why": ("why_cmd", "why", "Explain what was done about a node or an agent, from what was observed."),
     "events": ("events_cmd", "events", "Print what happens, as lines or JSON; `-f` goes on."),
     "metrics": ("metrics_cmd", "metrics", "Print the home's numbers for Prometheus."),

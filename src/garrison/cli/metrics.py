@@ -17,8 +17,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from garrison.cli import cost_cmd
-from garrison.cli.status_data import Gatherer
 from garrison.merge.queue import queues_of, target_of
+from garrison.status.gather import Gatherer
 
 STATUSES = ("new", "running", "stopped", "done", "failed", "corrupt")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -60,7 +60,7 @@ class _Home(Collector):
 
 
 def of_runs(bodies: Iterable[Mapping[str, Any]]) -> list[Metric]:
-    """The metrics of `status` bodies (see status_data). Pure."""
+    """The metrics of `status` bodies (see status.gather). Pure."""
     runs = GaugeMetricFamily("garrison_run_status", "1 for the status a run has", labels=["run", "status"])
     nodes = GaugeMetricFamily("garrison_nodes", "Nodes of a run by place", labels=["run", "place"])
     attempts = GaugeMetricFamily("garrison_node_attempt", "The attempt a node is in", labels=["run", "node"])

@@ -80,16 +80,6 @@ def _rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console().print(table)
 
 
-def age(seconds: float | None) -> str:
-    """A length of time in one unit: 4s, 12m, 3h, 2d; '' for None."""
-    if seconds is None:
-        return ""
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{seconds:.0f}s"
-
-
 def guarded(work: Callable[[], int | None], refused: Callable[[GarrisonError], None]) -> int:
     """Run a command; its exit code (None is 0). `refused` tells of what garrison will not do."""
     try:

@@ -11,11 +11,12 @@ import click
 from garrison.cli import completing
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, run_option
-from garrison.cli.output import age, say, show_json, show_table
+from garrison.cli.output import say, show_json, show_table
 from garrison.cli.which import known_run
 from garrison.errors import GarrisonError, UsageError
 from garrison.layers import rescued
 from garrison.settings import find_home
+from garrison.system.clock import age
 
 if TYPE_CHECKING:
     from garrison.layers.rescued import Place, Rescue

@@ -1,6 +1,6 @@
 """`garrison status`: what runs there are, how far each is, which layers live, what failed and where to look.
 
-The rule of this room: it asks `status_data`, and shows through `status_view`, `watch` or as JSON; it knows nothing of
+The rule of this room: it asks `status.gather`, and shows through `status_view`, `watch` or as JSON; it knows nothing of
 either.
 """
 
@@ -19,11 +19,11 @@ from garrison.cli.home_cmd import home_option, json_option, name_other_homes
 from garrison.cli.output import say, show_json
 from garrison.cli.paint import Line, text
 from garrison.cli.stage import Stage, show, stage
-from garrison.cli.status_data import Gatherer, shown
 from garrison.cli.which import known_run
 from garrison.errors import NotFound, UsageError
 from garrison.layers.launcher_policy import EXIT
 from garrison.settings import find_home
+from garrison.status.gather import Gatherer, shown
 
 SHOWN = 8
 """Finished runs listed above those shown in full while watching all."""

@@ -1,4 +1,4 @@
-"""`garrison status` for people: bodies of `status_data` become lines. Pure.
+"""`garrison status` for people: bodies of `status.gather` become lines. Pure.
 
 The rule of this room: everything a body holds is shown through `span` or `wrapped`, which let only words pass. The
 first line of a run says how it stands, the last ones what to do about what failed.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from garrison.cli.doing import first_line
-from garrison.cli.life_signs import silent
-from garrison.cli.limits import span_of
-from garrison.cli.output import age
 from garrison.cli.paint import Line, Span, fit, raw, span, table, wrapped
+from garrison.status.doing import first_line
+from garrison.status.life_signs import silent
+from garrison.status.limits import span_of
 from garrison.system import screen
+from garrison.system.clock import age
 
 COLOURS: Mapping[str, str] = {
     "merged": "good", "skipped": "dim", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",

@@ -28,10 +28,11 @@ from textual.widget import Widget
 
 from garrison.cli import top_view
 from garrison.cli.paint import Line, fit, width
-from garrison.cli.top_data import Looker, environment, pause_after
+from garrison.cli.top_data import Looker, environment
 from garrison.cli.top_keys import ACTIONS, Action, argv_of, moved, typed
 from garrison.cli.top_view import Chosen, Picture, picture
 from garrison.errors import GarrisonError
+from garrison.status.spending import pause_after
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.cli.main")
 STYLES: Mapping[str, Style] = {

@@ -1,33 +1,27 @@
 """What `garrison top` shows: the runs of a home as `status` knows them, with what their process trees use and cost.
 
-The rule of this room: records are read through `status_data`, processes through `system.usage`, costs through the
+The rule of this room: records are read through `status.gather`, processes through `system.usage`, costs through the
 agents' books; here they are only put together, by pure functions, into JSON's shapes (`--json` prints them).
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude import budget
-from garrison.cli.output import age
-from garrison.cli.status_data import Gatherer, shown
 from garrison.cli.status_view import merged
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
-from garrison.supervise.lease import read_marker
+from garrison.status.gather import Gatherer, shown
+from garrison.status.spending import Costs, Spent, Trees, by_stem, meter_of
 from garrison.system import usage
+from garrison.system.clock import age
 from garrison.system.usage import NOTHING, Used, added
 
-COSTS_EVERY = 5.0
-"""Seconds between two looks at what sessions cost."""
 FINAL = ("done", "failed")
 """Run statuses that nothing follows: such a run is read once more only when its journal changes."""
-Trees = Mapping[tuple[str, str], Used]
-"""(run, role-name) → what the process trees of its lives use."""
 
 
 class Looker:
@@ -35,7 +29,7 @@ class Looker:
 
     def __init__(self, home: Path, run: str | None = None) -> None:
         self.gather, self.run = Gatherer(home), run
-        self.meter = usage.Meter(lambda marker: _life(marker)[0] == str(home))
+        self.meter = meter_of(home)
         self._costs = Costs(home)
         self._finished: dict[str, tuple[float, dict[str, Any]]] = {}
         self._whole: set[str] = set()
@@ -72,48 +66,7 @@ class Looker:
         return head
 
 
-class Costs:
-    """What the sessions of a home have cost, looked up now and then."""
-
-    def __init__(self, home: Path) -> None:
-        self.home, self._books, self._due, self._known = home, budget.Books(), 0.0, Spent({}, 0.0)
-
-    def look(self, day: str) -> Spent:
-        """Costs by (run, node), and of `day` (2026-01-31, UTC)."""
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + COSTS_EVERY
-            nodes: dict[tuple[str, str], float] = {}
-            today = 0.0
-            for run, node, path in budget.files_of(self.home):
-                calls = self._books.read(path)
-                nodes[run, node] = nodes.get((run, node), 0.0) + budget.spent(calls).usd
-                today += budget.spent_on(calls, day)
-            self._known = Spent(nodes, today)
-        return self._known
-
-
-class Spent:
-    """US dollars by (run, node), and today."""
-
-    def __init__(self, nodes: Mapping[tuple[str, str], float], today: float) -> None:
-        self.nodes, self.today = nodes, today
-
-
 # ---------------------------------------------------------------------------------------------------------- pure
-
-
-def by_stem(trees: Mapping[str, Used]) -> dict[tuple[str, str], Used]:
-    """Marker → usage becomes (run, role-name) → usage: what an earlier life left running counts as well."""
-    found: dict[tuple[str, str], Used] = {}
-    for marker, used in trees.items():
-        _, run, stem, _ = _life(marker)
-        found[run, stem] = added(found.get((run, stem), NOTHING), used)
-    return found
-
-
-def _life(marker: str) -> tuple[str, str, str, int]:
-    """(home, run, role-name, incarnation); nobody's is of no home."""
-    return read_marker(marker) or ("", "", "", 0)
 
 
 def frame(home: str, now: str, bodies: Sequence[Mapping[str, Any]], trees: Trees, spent: Spent,
@@ -281,11 +234,6 @@ def size(number: int) -> str:
             value = number / each
             return f"{value:.1f}{unit}" if value < 9.95 and unit != "M" else f"{value:.0f}{unit}"
     return f"{number / 1024:.0f}K"
-
-
-def pause_after(interval: float, cost: float) -> float:
-    """Seconds until the next look, after one that took `cost` seconds of CPU: at most 3 % of a core goes into looks."""
-    return max(interval - cost, cost * 32, 0.05)
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from garrison.cli.doing import first_line
-from garrison.cli.output import age
 from garrison.cli.paint import Line, Span, fit, raw, span, width, wrapped
 from garrison.cli.status_view import COLOURS
 from garrison.cli.top_data import details, size
+from garrison.status.doing import first_line
 from garrison.system import screen
+from garrison.system.clock import age
 
 SIGNS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",

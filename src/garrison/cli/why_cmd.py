@@ -17,9 +17,7 @@ from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import say, show_json
 from garrison.cli.paint import Line, Span, text, wrapped
 from garrison.cli.stage import show, stage
-from garrison.cli.status_data import Gatherer
 from garrison.cli.which import known_run, nearest, nodes_of, run_of_node
-from garrison.cli.why_story import Told, story
 from garrison.errors import NotFound, Refused
 from garrison.layers.chronicle import Chronicle
 from garrison.records import run as run_records
@@ -27,6 +25,8 @@ from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher
 from garrison.records.store import Store
 from garrison.settings import find_home
+from garrison.status.gather import Gatherer
+from garrison.status.story import Told, story
 
 _INDENT = " " * 10
 

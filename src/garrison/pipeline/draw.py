@@ -15,7 +15,7 @@ LABEL_CHARS, EDGE_CHARS = 28, 24
 """Characters of a line of a node's label, and of an edge's."""
 MAX_LINES = 4
 
-_SHAPE = {handler: shape for shape, handler in reversed(list(SHAPES.items()))}
+SHAPE_OF = {handler: shape for shape, handler in reversed(list(SHAPES.items()))}
 _COLOURS: Mapping[str, str] = {
     **dict.fromkeys(("success", "validated", "done", "partial_success"), "#c8e6c9"),
     **dict.fromkeys(("fail", "failed"), "#ffcdd2"),
@@ -46,10 +46,10 @@ def _node(node: Node, status: str) -> str:
     label = _wrapped(node.label, LABEL_CHARS)
     if status:
         label = f"{label}\n({status})"
-    found = {"label": label, "shape": _SHAPE.get(node.handler, "box"), "tooltip": f"{node.id}: {node.handler}"}
+    found = {"label": label, "shape": SHAPE_OF.get(node.handler, "box"), "tooltip": f"{node.id}: {node.handler}"}
     if status:
         found["fillcolor"] = _COLOURS.get(status, "white")
-    if node.handler.startswith("session.") or node.handler not in _SHAPE:
+    if node.handler.startswith("session.") or node.handler not in SHAPE_OF:
         found["xlabel"] = node.handler
     if text(node.attrs, "goal_gate", "").lower() in ("true", "yes", "on", "1"):
         found["peripheries"] = "2"

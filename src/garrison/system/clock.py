@@ -118,3 +118,13 @@ def _days(year: int, month: int, day: int) -> int:
     shifted = year - (month <= 2)
     from_march = (153 * ((month - 3) % 12) + 2) // 5 + day - 1
     return 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + from_march - 719468
+
+
+def age(seconds: float | None) -> str:
+    """A length of time in one unit: 4s, 12m, 3h, 2d; '' for None."""
+    if seconds is None:
+        return ""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from garrison.cli.output import age
 from garrison.supervise.evidence import freshest
 from garrison.supervise.lease import marker
-from garrison.system.clock import from_iso
+from garrison.system.clock import age, from_iso
 
 if TYPE_CHECKING:
     from garrison.layers.node_signs import NodeSigns

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from garrison.cli.doing import first_line
-from garrison.cli.output import age
 from garrison.errors import RecordError
 from garrison.layers.chronicle import Event
+from garrison.status.doing import first_line
 from garrison.supervise.explain import from_plain, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.supervise.step import Basis
+from garrison.system.clock import age
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from garrison.cli import life_signs
-from garrison.cli.doing import PARKED, PLACES, Facts, asks, doing
-from garrison.cli.limits import Used
-from garrison.cli.reading import Reading
-from garrison.cli.run_look import RunLook, place
 from garrison.layers.node_signs import NodeSigns
 from garrison.layers.parking import parked
 from garrison.layers.run_state import NodeState, RunState
@@ -22,6 +17,11 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, Result, Task
+from garrison.status import life_signs
+from garrison.status.doing import PARKED, PLACES, Facts, asks, doing
+from garrison.status.limits import Used
+from garrison.status.look import RunLook, place
+from garrison.status.reading import Reading
 from garrison.supervise.observe import Observer
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso

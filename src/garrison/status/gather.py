@@ -7,28 +7,25 @@ passed over. The bodies are JSON's shapes: `--json` prints them as they are, the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from garrison.cli import resolve
-from garrison.cli.doing import PLACES
-from garrison.cli.limits import limits
-from garrison.cli.reading import Reading
-from garrison.cli.run_look import RunLook
-from garrison.cli.status_nodes import UNFINISHED, Nodes, place_of
 from garrison.errors import GarrisonError
 from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import NodeState, RunState
+from garrison.layers.world import World
 from garrison.pipeline.gates import asked_in_words
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.run import Launch, RunFiles
-from garrison.records.store import Store
-from garrison.settings import Timing
+from garrison.status.doing import PLACES
+from garrison.status.limits import limits
+from garrison.status.look import RunLook
+from garrison.status.nodes import UNFINISHED, Nodes, place_of
+from garrison.status.reading import Reading
 from garrison.supervise.verdict import judge
 from garrison.system.clock import from_iso
 
@@ -38,9 +35,8 @@ class Gatherer:
 
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
         self.home = home
-        self.store = Store(home)
-        self.observer = resolve.observer_of(self.store)
-        self.timing = Timing.read(os.environ if environ is None else environ)
+        world = World.real(home, environ)
+        self.store, self.observer, self.timing = world.store, world.observer, world.timing
         self.reading = Reading()
         self._looks: dict[str, RunLook] = {}
 
@@ -66,7 +62,7 @@ class Gatherer:
 
     def no_run(self) -> list[dict[str, Any]]:
         """The limits of a run that is launched without options."""
-        from garrison.cli.limits import Used
+        from garrison.status.limits import Used
 
         return limits(_unknown(""), self.timing, Used())
 

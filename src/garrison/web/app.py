@@ -1,0 +1,261 @@
+"""The routes: who may ask is judged first (`access`), then a request becomes one call, and its answer JSON.
+
+The rule of this room: thin. An error that garrison can utter becomes its own line with a status; what was unforeseen
+is told on stderr and to the client as just that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from garrison.errors import GarrisonError, NotFound, Refused, UsageError
+from garrison.records.names import check_node, check_run
+from garrison.web import access, actions, node, static
+from garrison.web.client import EventStream, as_json
+from garrison.web.hub import Hub
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+class Page:
+    """What the routes need: the home, the hub, who may ask."""
+
+    def __init__(self, home: Path, rules: access.Rules) -> None:
+        self.home, self.rules, self.hub = home, rules, Hub(home)
+
+    def app(self) -> ASGIApp:
+        """The whole application."""
+        return Guard(self.rules, Starlette(routes=self.routes(), exception_handlers={404: _no_such}))
+
+    def routes(self) -> list[Route]:
+        """Every address there is."""
+        def get(path: str, answer: Answer) -> Route:
+            return Route(path, told(answer), methods=["GET"])
+
+        def post(path: str, answer: Answer) -> Route:
+            return Route(path, told(answer), methods=["POST"])
+
+        return [
+            get("/", static.page), get("/chat", static.page), get("/static/{name:path}", static.file),
+            get("/api/runs", self.runs), get("/api/runs/{run}", self.run), get("/api/events", self.events),
+            get("/api/runs/{run}/nodes/{node}", self.node), get("/api/runs/{run}/nodes/{node}/log", self.log),
+            get("/api/runs/{run}/nodes/{node}/transcript", self.transcript),
+            post("/api/runs/{run}/actions", self.act_on_run),
+            post("/api/runs/{run}/nodes/{node}/actions", self.act_on_node),
+            post("/api/runs/{run}/gates/{gate:path}", self.answer_gate),
+            post("/api/runs/{run}/queue", self.act_on_queue),
+            post("/api/runs/{run}/queue/{entry}", self.act_on_entry),
+        ]
+
+    # ---- reading
+
+    async def runs(self, request: Request) -> Response:
+        """All runs."""
+        return answer(await self.hub.runs())
+
+    async def run(self, request: Request) -> Response:
+        """One run as it is now."""
+        snapshot = await self.hub.snapshot(run_of(request))
+        return answer({**snapshot, "write": scope_of(request) == access.WRITE})
+
+    async def events(self, request: Request) -> Response:
+        """What happens in a run from now on, or since an event that the client saw."""
+        run = check_run(request.query_params.get("run", ""))
+        after = request.headers.get("last-event-id") or request.query_params.get("after", "")
+        client, feed = await self.hub.join(run, after)
+        return streamed(EventStream(client.events(), lambda: self.hub.part(feed, client)))
+
+    async def node(self, request: Request) -> Response:
+        """One node in detail."""
+        run, name = run_of(request), node_of(request)
+        return answer(await asyncio.to_thread(node.detail, self.home, run, name))
+
+    async def log(self, request: Request) -> Response:
+        """A piece of what its agent printed."""
+        return await self._piece(node.log, request)
+
+    async def transcript(self, request: Request) -> Response:
+        """A piece of what its session said."""
+        return await self._piece(node.transcript, request)
+
+    async def _piece(self, read: Callable[..., dict[str, Any]], request: Request) -> Response:
+        attempt, begin = number(request, "attempt", 0), number(request, "from", 0)
+        return answer(await asyncio.to_thread(read, self.home, run_of(request), node_of(request), attempt, begin))
+
+    # ---- acting
+
+    async def act_on_run(self, request: Request) -> Response:
+        """Stop a run, or go on with it."""
+        return await self._command(actions.of_run(run_of(request), await body_of(request)))
+
+    async def act_on_node(self, request: Request) -> Response:
+        """Park, unpark or respawn a node, or answer what it asks."""
+        return await self._command(actions.of_node(run_of(request), node_of(request), await body_of(request)))
+
+    async def answer_gate(self, request: Request) -> Response:
+        """Answer a gate."""
+        run, gate, body = run_of(request), request.path_params["gate"], await body_of(request)
+        feed = await self.hub.feed(run)
+        open_ = feed.followed.projection.state.gates.get(gate)
+        if open_ is None:
+            raise NotFound(f"no gate {gate!r:.60} is open in run {run}: it was answered meanwhile")
+        return await self._command(actions.of_gate(run, open_["node"], body))
+
+    async def act_on_queue(self, request: Request) -> Response:
+        """Pause the run's merge queue, or let it go on."""
+        body, launch = await body_of(request), (await self.hub.feed(run_of(request))).launch
+        return await self._command(actions.of_queue(launch.repo, launch.base, body))
+
+    async def act_on_entry(self, request: Request) -> Response:
+        """Hold, release, cancel or retry a merge entry."""
+        run_of(request)
+        return await self._command(actions.of_entry(request.path_params["entry"], await body_of(request)))
+
+    async def _command(self, words: list[str]) -> Response:
+        return answer({"ok": True, "message": await actions.run_command(self.home, words)})
+
+
+class Guard:
+    """Judges each request before anything of it is read, and puts the headers of `access` on each answer."""
+
+    def __init__(self, rules: access.Rules, inner: ASGIApp) -> None:
+        self.rules, self.inner = rules, inner
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        headers = one_each(scope["headers"])
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+            await send(message)
+
+        given = request.query_params.get(access.QUERY)
+        if given is not None and headers.get("host", "") in self.rules.hosts and scope["method"] == "GET":
+            await self._let_in(request, given)(scope, receive, guarded)
+            return
+        found = access.judge(self.rules, scope["method"], headers)
+        if isinstance(found, access.Refusal):
+            await refusal(found.status, found.message)(scope, receive, guarded)
+            return
+        scope["garrison.scope"] = found
+        await self.inner(scope, receive, guarded)
+
+    def _let_in(self, request: Request, token: str) -> Response:
+        """The printed address: the token becomes a cookie and leaves the address bar."""
+        if not self.rules.scope(token):
+            return refusal(401, "that address is of another server or an older token; use the one printed last")
+        rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != access.QUERY])
+        path = request.url.path if request.url.path in static.PAGES else "/"
+        there = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
+        there.headers["set-cookie"] = access.cookie_of(self.rules, token)
+        there.headers["cache-control"] = "no-store"
+        return there
+
+
+_HEADERS = [(name.encode(), value.encode()) for name, value in access.HEADERS.items()]
+
+
+def one_each(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Header names in lower case → values; one said twice has no value that could be believed."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        word = name.decode("latin-1").lower()
+        found[word] = f"{found[word]}, {value.decode('latin-1')}" if word in found else value.decode("latin-1")
+    return found
+
+
+def told(inner: Answer) -> Answer:
+    """Errors as answers."""
+    async def outer(request: Request) -> Response:
+        try:
+            return await inner(request)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except GarrisonError as error:
+            return refusal(status_of(error), str(error))
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            return refusal(500, "the server has a mistake in itself; its terminal shows where")
+    return outer
+
+
+def status_of(error: GarrisonError) -> int:
+    """The HTTP status of a refusal."""
+    kinds = ((NotFound, 404), (UsageError, 400), (Refused, 409))
+    return next((status for kind, status in kinds if isinstance(error, kind)), 500)
+
+
+def answer(body: Any, status: int = 200) -> Response:
+    """JSON, kept by nobody."""
+    return Response(as_json(body), status, {"cache-control": "no-store"}, "application/json")
+
+
+def refusal(status: int, message: str) -> Response:
+    """A refusal in one line; JSON, which a person can read too."""
+    return answer({"ok": False, "message": message}, status)
+
+
+async def _no_such(request: Request, error: Exception) -> Response:
+    return refusal(404, "there is nothing at this address")
+
+
+def streamed(stream: EventStream) -> Response:
+    """An event stream as what a route returns."""
+    return stream  # type: ignore[return-value]  # an ASGI application is all that is called
+
+
+async def body_of(request: Request) -> Mapping[str, object]:
+    """A request's JSON object; UsageError for anything else, and for too much of it."""
+    data = b""
+    async for piece in request.stream():
+        data += piece
+        if len(data) > access.BODY_BYTES:
+            raise UsageError(f"a request has at most {access.BODY_BYTES >> 10} KiB")
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        raise UsageError("send a JSON object") from None
+    if not isinstance(body, dict):
+        raise UsageError("send a JSON object")
+    return body
+
+
+def scope_of(request: Request) -> str:
+    """What the asking token allows."""
+    return str(request.scope["garrison.scope"])
+
+
+def run_of(request: Request) -> str:
+    """The run of the address."""
+    return check_run(request.path_params["run"])
+
+
+def node_of(request: Request) -> str:
+    """The node of the address."""
+    return check_node(request.path_params["node"])
+
+
+def number(request: Request, name: str, default: int) -> int:
+    """A whole number of the query."""
+    text = request.query_params.get(name, str(default))
+    if len(text) > 15 or not text.removeprefix("-").isdecimal() or not text.isascii():
+        raise UsageError(f"{name} should be a whole number")
+    return int(text)
+

@@ -1,0 +1,230 @@
+"""The runs that are looked at: who reads their journals when, who looks at the machine, who is told.
+
+The rule of this room: nothing is read while nobody looks. While somebody does, journals are read when the kernel says
+that they were written, and everything again at each beat, for a lost event must cost a beat and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from garrison.errors import GarrisonError, Refused
+from garrison.status.spending import pause_after
+from garrison.system.watch import Changes
+from garrison.web.client import Client, encoded
+from garrison.web.feed import TRIES, Feed, as_bytes, replay
+from garrison.web.observed import NOTHING, Observer, difference, into
+
+T = TypeVar("T")
+BEAT = 5.0
+"""Seconds between two looks at the machine."""
+SOON = 0.5
+"""Seconds after a change in which it is looked at again."""
+STREAMS = 200
+"""Clients at most."""
+FEEDS = 16
+"""Runs that are kept in memory although nobody looks at them."""
+
+
+class Hub:
+    """All runs of a home, for all clients of a server."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.observer = Observer(home)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="look")
+        self._feeds: dict[str, Feed] = {}
+        self._seen: dict[str, dict[str, Any]] = {}
+        self._opening = asyncio.Lock()
+        self._changes = Changes()
+        self._stale = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+        self.leaving = False
+
+    # ---- beginning and ending
+
+    def start(self) -> None:
+        """Listen to the kernel; in the running loop."""
+        if (descriptor := self._changes.fileno()) is not None:
+            asyncio.get_running_loop().add_reader(descriptor, self._written)
+        self._beating = asyncio.create_task(self._beats())
+
+    def leave(self) -> None:
+        """Say good-bye to everybody; no new client is taken."""
+        self.leaving = True
+        for client in self._clients():
+            client.leave("the server stops")
+
+    async def close(self) -> None:
+        """End it."""
+        self.leave()
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
+        if (descriptor := self._changes.fileno()) is not None:
+            asyncio.get_running_loop().remove_reader(descriptor)
+        self._changes.close()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    # ---- for the routes
+
+    async def runs(self) -> list[dict[str, Any]]:
+        """All runs, the youngest first."""
+        return await self._thread(self.observer.heads)
+
+    async def feed(self, run: str) -> Feed:
+        """A run, read up to now; NotFound."""
+        async with self._opening:
+            if run not in self._feeds:
+                self._feeds[run] = await self._thread(lambda: _opened(self.home, run))
+                self._forget()
+            else:
+                self._feeds[run].read()
+        return self._feeds[run]
+
+    async def snapshot(self, run: str) -> dict[str, Any]:
+        """A run as it is now."""
+        feed = await self.feed(run)
+        seen = await self._look(run)
+        return into(feed.snapshot(), seen)
+
+    async def join(self, run: str, after: str) -> tuple[Client, Feed]:
+        """A client of a run's events: those after the id `after`, or a snapshot first. Refused if there are too many.
+
+        The client is in `feed.clients` from the moment that its first events tell of.
+        """
+        if self.leaving or sum(1 for _ in self._clients()) >= STREAMS:
+            raise Refused("the server stops" if self.leaving else
+                          f"{STREAMS} pages are open already; close one of them")
+        feed = await self.feed(run)
+        seen = await self._look(run)
+        first = await self._missed(feed, after) if after else None
+        if first is not None:
+            first.append(encoded("beat", difference(NOTHING, seen)))
+        else:
+            feed.read()
+            snapshot = into(feed.snapshot(), seen) | ({"missed": True} if after else {})
+            first = [encoded("snapshot", snapshot, feed.followed.id)]
+        if not feed.clients:
+            for folder in feed.folders():
+                self._changes.watch(folder)
+        client = Client(first)
+        feed.clients.add(client)
+        feed.read()  # what came before its folders were watched
+        self._stale.set()
+        return client, feed
+
+    def part(self, feed: Feed, client: Client) -> None:
+        """It is gone."""
+        feed.clients.discard(client)
+        if not feed.clients:
+            used = {folder for other in self._feeds.values() if other.clients for folder in other.folders()}
+            for folder in set(feed.folders()) - used:
+                self._changes.forget(folder)
+
+    async def _missed(self, feed: Feed, after: str) -> list[bytes] | None:
+        """What a client missed since `after`, level with the feed when this returns; None: it gets a snapshot."""
+        feed.read()
+        if (kept := feed.missed(after)) is not None:
+            return kept
+        other = feed.other()
+        found = await self._thread(lambda: replay(other, after))
+        if found is None:
+            return None
+        for _ in range(TRIES):
+            feed.read()
+            found += as_bytes(other.read())
+            if other.id == feed.followed.id:
+                return found
+        return None
+
+    # ---- being woken
+
+    def _written(self) -> None:
+        """The kernel says that something was written in a folder that is watched."""
+        paths = self._changes.read()
+        journals = None if paths is None else {path for path in paths if path.suffix == ".jsonl"}
+        for feed in self._looked_at():
+            if paths is not None and any(not path.suffix for path in paths):
+                for folder in feed.folders():
+                    self._changes.watch(folder)
+                journals = None  # in a new folder something may have been written before it was watched
+            if journals is None or journals:
+                self._read(feed, journals)
+        if journals is None or journals:
+            self._stale.set()
+
+    def _read(self, feed: Feed, only: set[Path] | None) -> None:
+        with suppress(GarrisonError):  # `problems` tells what cannot be read
+            feed.read(only)
+
+    async def _beats(self) -> None:
+        while True:
+            await self._pause()
+            feeds = self._looked_at()
+            if not feeds:
+                continue
+            cost = await self._beat(feeds)
+            await asyncio.sleep(pause_after(SOON, cost))
+
+    async def _pause(self) -> None:
+        """Until something changed or a beat is due; where nobody looks, until somebody does."""
+        limit = BEAT if any(True for _ in self._looked_at()) else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._stale.wait()
+        self._stale.clear()
+
+    async def _beat(self, feeds: list[Feed]) -> float:
+        """Look, and tell who looks what changed; seconds of work that it cost."""
+        begun = asyncio.get_running_loop().time()
+        seen = await self._thread(lambda: self.observer.look([feed.run for feed in feeds]))
+        for feed in feeds:
+            self._read(feed, None)
+            now, before = seen.get(feed.run), self._seen.get(feed.run)
+            if now is None:
+                continue
+            self._seen[feed.run] = now
+            told = difference(before, now) if before is not None else {}
+            if told:
+                data = encoded("beat", told)
+                for client in list(feed.clients):
+                    client.put(data)
+        return asyncio.get_running_loop().time() - begun
+
+    # ---- small things
+
+    async def _look(self, run: str) -> dict[str, Any]:
+        """What is observed of a run: the last look's, if somebody looks at it all the time."""
+        if not (run in self._seen and self._feeds[run].clients):
+            found = await self._thread(lambda: self.observer.look([run]))
+            if not (run in self._seen and self._feeds[run].clients):  # they have been told of the one that is there
+                self._seen[run] = found[run]
+        return self._seen[run]
+
+    def _looked_at(self) -> list[Feed]:
+        return [feed for feed in self._feeds.values() if feed.clients]
+
+    def _clients(self) -> Iterable[Client]:
+        return [client for feed in self._feeds.values() for client in feed.clients]
+
+    def _forget(self) -> None:
+        """Runs at which nobody looks do not stay in memory without bound."""
+        idle = [run for run, feed in self._feeds.items() if not feed.clients]
+        for run in idle[:max(0, len(idle) - FEEDS)]:
+            del self._feeds[run]
+            self._seen.pop(run, None)
+
+    async def _thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def _opened(home: Path, run: str) -> Feed:
+    feed = Feed(home, run)
+    feed.read()
+    return feed

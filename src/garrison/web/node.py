@@ -1,0 +1,176 @@
+"""One node in detail: its attempts and lives, what was decided about it, what its agent printed and said.
+
+The rule of this room: it reads files whose names come from records, never from a request; long ones in pieces.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from garrison.agents.claude.files import ClaudeFiles
+from garrison.errors import GarrisonError, NotFound
+from garrison.layers.chronicle import Chronicle, Event
+from garrison.records import run as run_records
+from garrison.records.hook import Hook
+from garrison.records.names import Key
+from garrison.records.run import Result, RunFiles, Task
+from garrison.records.store import Store
+from garrison.status.story import Told, story
+from garrison.web.transcript import blocks_of
+
+LOG_BYTES = 64 << 10
+"""Of a log in one answer."""
+WHY = 200
+"""Lines of a node's story, the latest."""
+BLOCKS = 200
+"""Blocks of a transcript in one answer."""
+
+
+def detail(home: Path, run: str, node: str) -> dict[str, Any]:
+    """Everything about one node; NotFound if the run has none of that name."""
+    files = RunFiles(home, run)
+    chronicle = Chronicle(home, run)
+    events = chronicle.read()
+    names = {Key(role, node, run).full for role in ("runner", "orchestrator")}
+    mine = [event for event in events if event.node == node or event.about in names]
+    last = files.latest_attempt(node)
+    if not mine and not last:
+        raise NotFound(f"run {run} has no node {node} that was ever begun or journaled")
+    task = _read(Task, files.attempt(node, last or 1) / "task.json")
+    lines = story(events, frozenset(names), node)
+    return {"node": node, "label": task.label if task else "", "prompt": task.prompt if task else "",
+            "command": (task.command or "") if task else "", "acceptance": (task.acceptance or "") if task else "",
+            "agent": task.agent if task else "", "attempts": attempts_told(files, node, mine, last),
+            "hook": _hook(Store(home), Key("runner", node, run)),
+            "why": [why_told(line) for line in lines[-WHY:]],
+            "transcripts": [{"attempt": number, "name": "session"} for number in range(1, last + 1)
+                            if ClaudeFiles(files.attempt(node, number)).stream.exists()],
+            "problems": sorted(chronicle.problems)}
+
+
+def attempts_told(files: RunFiles, node: str, events: list[Event], last: int) -> list[dict[str, Any]]:
+    """The attempts at a node, the first one first."""
+    return [_attempt(files, node, events, number) for number in range(1, last + 1)]
+
+
+def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> dict[str, Any]:
+    folder = files.attempt(node, number)
+    result = _read(Result, folder / "result.json")
+    task = _read(Task, folder / "task.json")
+    changes = [change for change in map(_change, events) if change and change["attempt"] == number]
+    begun = next((change["at"] for change in changes if change["status"] == "active"), "")
+    ended = next((change["at"] for change in changes if change["status"] in ("validated", "failed")), "")
+    return {"attempt": number, "status": changes[-1]["status"] if changes else "",
+            "reason": changes[-1]["reason"] if changes else "", "why_again": task.rework_reason if task else "",
+            "branch": f"garrison/{files.run}/{node}", "commit": (result.head or "") if result else "",
+            "result": result.status if result else "", "tail": result.tail if result else "",
+            "exit_code": result.exit_code if result else None, "started": begun, "ended": ended,
+            "log_bytes": _size(folder / "output.log"), "lives": lives_told(events, number)}
+
+
+def _change(event: Event) -> dict[str, Any] | None:
+    """A change of the node's status, from a guardian's record."""
+    data = event.data if event.kind == "node" else event.data.get("effect") if event.kind == "signal" else None
+    if event.journal != "guardian" or not data:
+        return None
+    return {"at": event.at, "status": data["status"], "attempt": data.get("attempt", 1),
+            "reason": data.get("reason", "")}
+
+
+def lives_told(events: list[Event], attempt: int) -> list[dict[str, Any]]:
+    """The lives of a node's runner and agent in one attempt, by when they began. Pure."""
+    lives: dict[tuple[str, int], dict[str, Any]] = {}
+    for event in events:
+        data = event.data
+        if event.kind not in ("spawn", "death") or data.get("attempt", 1) != attempt or "full" not in data:
+            continue
+        key = (str(data["full"]), int(data["incarnation"]))
+        life = lives.setdefault(key, {"who": key[0].partition("@")[0], "incarnation": key[1], "started": "",
+                                      "ended": "", "how": "", "began": ""})
+        if event.kind == "spawn":
+            life.update(started=event.at, began=data.get("why", ""))
+        else:
+            life.update(ended=event.at, how=data.get("why", ""))
+    return list(lives.values())
+
+
+def why_told(line: Told) -> dict[str, Any]:
+    """A line of a node's story."""
+    return {"at": line.at, "about": line.about.partition("@")[0], "kind": line.kind, "text": line.text,
+            "observed": line.observed, "rule": line.rule, "same": line.same}
+
+
+def log(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
+    """A piece of what an agent printed; `begin` in bytes, below 0: so many from the end."""
+    files = RunFiles(home, run)
+    number = attempt or files.latest_attempt(node)
+    path = files.attempt(node, number) / "output.log"
+    size = _size(path)
+    start = max(0, size + begin) if begin < 0 else begin
+    if start > size:  # another file by now
+        start = 0
+    text, end = "", start
+    if size > start:
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(LOG_BYTES)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(data)
+        left = len(decoder.getstate()[0])  # the beginning of a character whose end is in the next piece
+        end = start + len(data) - left
+    return {"attempt": number, "text": text, "next": end, "size": size,
+            "ended": end >= size and (files.attempt(node, number) / "result.json").exists()}
+
+
+def transcript(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
+    """What a Claude session of an attempt said and did, as blocks; `begin`: bytes of its stream read already.
+
+    A last line that is still being written is left for the next time.
+    """
+    files = RunFiles(home, run)
+    number = attempt or files.latest_attempt(node)
+    path = ClaudeFiles(files.attempt(node, number)).stream
+    blocks: list[dict[str, Any]] = []
+    end = begin if begin <= _size(path) else 0
+    if path.exists():
+        with path.open("rb") as file:
+            file.seek(end)
+            for line in file:
+                if len(blocks) >= BLOCKS or not line.endswith(b"\n"):
+                    break
+                end += len(line)
+                blocks += blocks_of(_line(line))
+    return {"attempt": number, "blocks": blocks, "next": end, "more": len(blocks) >= BLOCKS}
+
+
+def _line(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _hook(store: Store, key: Key) -> dict[str, Any] | None:
+    try:
+        hook = store.read(Hook, key)
+    except GarrisonError as error:
+        return {"problem": str(error)}
+    return None if hook is None else {"phase": hook.phase, "incarnation": hook.incarnation, "updated": hook.updated_at}
+
+
+def _read(kind: type[Any], path: Path) -> Any:
+    try:
+        return run_records.load(kind, path)
+    except GarrisonError:
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116  # a size only
+    except OSError:
+        return 0

@@ -1,0 +1,92 @@
+"""Where a client stands in a run's journals, as one event id. Pure.
+
+A run has several journals, each with its own numbers and writers, so a place in all of them is one number a journal:
+
+    3f2a9c1d-g412.l5.m88-12.9.0.31
+
+stamp of the run, guardian, launcher, merge queue, then the runners in the order in which the guardian's journal names
+their nodes. That order only ever grows, so an id that one server gave means the same to the next.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from garrison.layers.chronicle import GUARDIAN, QUEUE, Record
+from garrison.records.names import ROLES
+
+LAUNCHER, RUNNER = "launch", "runner-"
+_ID = re.compile(r"([0-9a-f]{8})-g(\d{1,12})\.l(\d{1,12})\.m(\d{1,12})-((?:\d{1,12}(?:\.\d{1,12})*)?)\Z", re.ASCII)
+assert LAUNCHER in ROLES
+
+
+def stamp(run: str, created_at: str) -> str:
+    """What tells one run from another of the same name."""
+    return f"{zlib.crc32(f'{run} {created_at}'.encode()):08x}"
+
+
+@dataclass
+class Position:
+    """The number of the last record seen of each journal, 0 for none."""
+
+    stamp: str
+    guardian: int = 0
+    launch: int = 0
+    queue: int = 0
+    runners: dict[str, int] = field(default_factory=dict)
+    """Node → number in its runner's journal."""
+
+    def of(self, record: Record) -> int:
+        """How far the journal of a record was seen."""
+        return self._found(record.journal)
+
+    def _found(self, journal: str) -> int:
+        if journal.startswith(RUNNER):
+            return self.runners.get(journal.removeprefix(RUNNER), 0)
+        return {GUARDIAN: self.guardian, LAUNCHER: self.launch, QUEUE: self.queue}.get(journal, 0)
+
+    def move(self, record: Record) -> None:
+        """Count a record as seen."""
+        journal, seq = record.journal, max(record.entry.seq, self.of(record))
+        if journal.startswith(RUNNER):
+            self.runners[journal.removeprefix(RUNNER)] = seq
+        elif journal == GUARDIAN:
+            self.guardian = seq
+        elif journal == LAUNCHER:
+            self.launch = seq
+        elif journal == QUEUE:
+            self.queue = seq
+
+    def within(self, other: Position) -> bool:
+        """Whether nothing was seen here that `other` has not."""
+        return (self.stamp == other.stamp and self.guardian <= other.guardian and self.launch <= other.launch
+                and self.queue <= other.queue
+                and all(seq <= other.runners.get(node, 0) for node, seq in self.runners.items()))
+
+    def encode(self, order: Sequence[str]) -> str:
+        """As an event id; `order`: the nodes as the guardian's journal names them first."""
+        known = [self.runners.get(node, 0) for node in all_in(order, self.runners)]
+        while known and not known[-1]:
+            known.pop()
+        return (f"{self.stamp}-g{self.guardian}.l{self.launch}.m{self.queue}-" + ".".join(map(str, known)))
+
+
+def decode(text: str, order: Sequence[str]) -> Position | None:
+    """The position that an id names; None if it is none of a run with these nodes."""
+    found = _ID.match(text)
+    if found is None:
+        return None
+    numbers = [int(word) for word in found[5].split(".") if word]
+    if len(numbers) > len(order):
+        return None
+    runners = {node: seq for node, seq in zip(order, numbers, strict=False) if seq}
+    return Position(found[1], int(found[2]), int(found[3]), int(found[4]), runners)
+
+
+def all_in(order: Sequence[str], runners: Mapping[str, int]) -> Iterator[str]:
+    """The nodes of `order`, then those runners that no guardian has named (of a run without one)."""
+    yield from order
+    yield from sorted(set(runners) - set(order))

@@ -7,11 +7,12 @@ import { sure } from "./notice.js";
 import { shown } from "./state.js";
 import { follower } from "./follower.js";
 import { blockOf } from "./transcript.js";
-import { clock, count, dollars, signOf, stateOf, tokens, wordOf } from "./words.js";
+import { clock, count, dollars, signOf, stateOf, wordOf } from "./words.js";
 
 const TABS = [["story", "Why"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
 const LOG_KEPT = 400000; // characters of a log on the page
 const BLOCKS_KEPT = 1000;
+const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and asking for what it changed
 const ESCAPES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])/g;
 
@@ -26,7 +27,7 @@ export function detailPanel(place, run, act, close) {
   const attempts = el("select", { "aria-label": "Attempt", onchange: () => turn(tab) });
   const bodies = Object.fromEntries(TABS.map(([name]) => [name, el("div", {
     class: `tab-body ${name}`, role: "tabpanel", id: `detail-${name}`, "aria-labelledby": `detail-tab-${name}`, tabindex: "0", hidden: true })]));
-  let node = null, tab = "story", known = null, before = null, following = null, soon;
+  let node = null, tab = "story", known = null, before = null, following = null, soon, now = "waiting";
 
   tabs.append(...TABS.map(([name, words], at) => el("button", {
     type: "button", role: "tab", class: "quiet", id: `detail-tab-${name}`, "aria-controls": `detail-${name}`,
@@ -101,6 +102,9 @@ export function detailPanel(place, run, act, close) {
 
   const at = kind => `runs/${part(run)}/nodes/${part(node)}/${kind}?attempt=${attempts.value || 1}`;
 
+  /** Whether more may come: whoever works may print. */
+  const live = () => known?.attempts.at(-1)?.attempt === Number(attempts.value) && ["working", "asking"].includes(now);
+
   function followLog() {
     const text = el("pre", {});
     const nothing = empty("Nothing was printed yet.");
@@ -112,7 +116,7 @@ export function detailPanel(place, run, act, close) {
         text.append(found.text.replace(ESCAPES, "").replaceAll("\r\n", "\n"));
         if (text.textContent.length > LOG_KEPT) text.textContent = text.textContent.slice(-LOG_KEPT / 2);
       });
-    }, problem => say(nothing, problem.message));
+    }, problem => say(nothing, problem.message), live);
   }
 
   function followTranscript() {
@@ -126,31 +130,32 @@ export function detailPanel(place, run, act, close) {
         list.append(...found.blocks.map(blockOf));
         while (list.childElementCount > BLOCKS_KEPT) list.firstElementChild.remove();
       });
-    }, problem => say(nothing, problem.message));
+    }, problem => say(nothing, problem.message), live);
   }
 
   function tell() {
     bodies.story.replaceChildren(
       part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>
-        el("li", {}, line.at ? el("time", {}, clock(line.at)) : null, el("span", {}, line.text)))) : empty("Nothing happened to it yet.")),
+        el("li", {}, el("time", {}, clock(line.at)), el("span", {}, line.text, line.same > 1 ? ` (${line.same} times)` : "",
+          line.rule && !line.text.includes(line.rule) ? el("span", { class: "rule" }, line.rule) : null)))) : empty("Nothing happened to it yet.")),
       part_("Attempts", known.attempts.length ? el("ol", { class: "attempts" }, known.attempts.map(attemptOf)) : empty("It was not begun yet.")),
       part_("Hook", facts(known.hook)));
     bodies.task.replaceChildren(
       known.prompt ? part_("Prompt", el("pre", { class: "wrap" }, known.prompt)) : "",
       known.command ? part_("Command", el("pre", { class: "wrap" }, known.command)) : "",
-      known.prompt || known.command ? "" : empty("It has neither prompt nor command: it only steers the walk."));
+      known.acceptance ? part_("Acceptance", el("pre", { class: "wrap" }, known.acceptance)) : "",
+      known.prompt || known.command || known.acceptance ? "" : empty("It has neither prompt nor command: it only steers the walk."));
   }
 
   function show(state) {
     const one = node && state?.nodes[node];
     if (!one) return;
-    const now = shown(state, one, stateOf);
+    now = shown(state, one);
     say(title, node);
     set(status, "class", `pill s-${now}`);
     say(status, `${signOf(now)} ${wordOf(now)}`);
     say(label, one.label && one.label !== node ? one.label : "");
-    say(doing, [one.doing || one.reason, one.deaths && count(one.deaths, "death"), one.cost?.usd && dollars(one.cost.usd),
-      one.cost?.tokens && `${tokens(one.cost.tokens)} tokens`].filter(Boolean).join(" · "));
+    say(doing, [one.doing || one.reason, one.deaths && count(one.deaths, "death"), dollars(one.cost)].filter(Boolean).join(" · "));
     keyed(actions, state.write === false ? [] : possible(one, now), what => what.action, make);
   }
 
@@ -158,16 +163,15 @@ export function detailPanel(place, run, act, close) {
     const working = now === "working" || now === "asking" || now === "landing";
     return [
       working && { action: "respawn", label: "Respawn", question: `End the agent of ${node} and start a successor that knows what it did?` },
-      working && { action: "park", label: "Park" },
+      working && { action: "park", label: "Park", text: "parked from the page" },
       now === "parked" && { action: "unpark", label: "Go on with it", kind: "primary" },
-      working && { action: "cancel", label: "Cancel", question: `Cancel ${node}? Its work is kept under a rescue ref.` },
     ].filter(Boolean);
   }
 
-  const make = ({ action, label: words, question, kind = "" }) => el("button", {
+  const make = ({ action, label: words, question, text, kind = "" }) => el("button", {
     type: "button", class: kind, onclick: async event => {
       const control = event.currentTarget, name = node;
-      if (!question || await sure(question, words)) await act(`nodes/${part(name)}/actions`, { action }, control);
+      if (!question || await sure(question, words)) await act(`nodes/${part(name)}/actions`, { action, ...(text && { text }) }, control);
     },
   }, words);
 
@@ -188,18 +192,21 @@ function attemptOf(one) {
   return el("li", { class: `s-${stateOf(one.status)}` },
     el("p", {}, el("span", { class: "sign", "aria-hidden": "true" }, signOf(one.status)), el("strong", {}, ` Attempt ${one.attempt} `),
       el("span", {}, one.status ?? ""), one.started ? el("time", {}, ` ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}`) : null),
-    one.reason ? el("p", { class: "reason" }, one.reason) : null,
+    one.reason || one.why_again ? el("p", { class: "reason" }, one.reason || one.why_again) : null,
+    one.tail && one.status === "failed" ? el("pre", { class: "wrap tail" }, one.tail.slice(-TAIL)) : null,
     one.branch ? el("p", { class: "mono" }, [one.branch, one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")) : null,
-    lives.length > 1 ? el("ol", { class: "lives" }, lives.map(life => el("li", {},
-      `Life ${life.incarnation}: ${[clock(life.started), life.how || (life.ended ? "ended" : "lives")].filter(Boolean).join(", ")}`))) : null);
+    lives.length ? el("ol", { class: "lives" }, lives.map(life => el("li", {},
+      `${life.who} life ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`))) : null);
 }
 
 function facts(record) {
   const rows = Object.entries(record ?? {}).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length));
   if (!rows.length) return empty("No hook yet.");
   return el("dl", { class: "facts" }, rows.map(([name, value]) => el("div", {}, el("dt", {}, name.replaceAll("_", " ")),
-    el("dd", {}, typeof value === "object" ? JSON.stringify(value) : String(value)))));
+    el("dd", {}, said(value)))));
 }
+
+const said = value => /^\d{4}-\d\d-\d\dT/.test(value) ? clock(value) : typeof value === "object" ? JSON.stringify(value) : String(value);
 
 /** Change what a scrolled place holds; who was at its end stays there. */
 function keepEnd(place, change) {

@@ -1,15 +1,16 @@
 // The graph of a run, live. The rule of this room: Graphviz draws a graph once; an event changes only the class, the sign
 // and the name of the nodes it is about, never the layout, so that two hundred nodes cost as little as two.
 
-import { el, panel, say, set } from "./dom.js";
+import { el, keyed, panel, say, set } from "./dom.js";
 import { shown } from "./state.js";
 import { drawing } from "./svg_allow.js";
-import { nodeLine, signOf, stateOf } from "./words.js";
+import { nodeLine, signOf } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const READABLE = 0.8; // a drawing is not made smaller than this to fit; it scrolls instead
 const LARGEST = 1.5;
 const STEP = 1.25;
+const ROOM = 30; // pixels around the drawing
 
 /**
  * The graph's panel.
@@ -23,7 +24,8 @@ export function graphPanel(choose) {
     el("button", { type: "button", class: "quiet", "aria-label": "Larger", onclick: () => zoom(STEP) }, "+"),
     fitButton));
   const view = el("div", { class: "view" });
-  body.append(view);
+  const inner = el("ul", { class: "inner", "aria-label": "Nodes of the pipelines within", hidden: true });
+  body.append(view, inner);
 
   let worker, dot = null, drawn = null, both = null, way = "", scale = 0, fitted = true;
   let latest = null, current = null, asked = 0;
@@ -135,10 +137,24 @@ export function graphPanel(choose) {
     latest = state;
     if (!state) return;
     if (state.dot !== dot) draw(state.dot);
+    within(state);
     for (const name of names ?? marks.keys()) {
       const mark = marks.get(name), node = state.nodes[name];
-      if (mark && node) paint(mark, node, shown(state, node, stateOf));
+      if (mark && node) paint(mark, node, shown(state, node));
     }
+  }
+
+  /** Nodes of pipelines within this one have no place in its drawing. */
+  function within(state) {
+    const found = drawn ? Object.values(state.nodes).filter(node => !drawn.nodes.has(node.node)) : [];
+    inner.hidden = !found.length;
+    keyed(inner, found, node => node.node, node => el("li", {}, el("button", { type: "button", onclick: () => choose(node.node) })),
+      (item, node) => {
+        const look = shown(state, node);
+        set(item.firstChild, "class", `chip s-${look}`);
+        set(item.firstChild, "aria-label", nodeLine(node, look));
+        say(item.firstChild, `${signOf(look)} ${node.node}`);
+      });
   }
 
   function paint(mark, node, state) {
@@ -168,7 +184,7 @@ export function graphPanel(choose) {
   function fit(overview = false) {
     if (!drawn) return;
     fitted = !overview;
-    const whole = Math.min(view.clientWidth / drawn.width, view.clientHeight / drawn.height);
+    const whole = Math.min((view.clientWidth - ROOM) / drawn.width, (view.clientHeight - ROOM) / drawn.height);
     resize(Math.max(Math.min(whole, LARGEST), overview ? 0 : READABLE));
   }
 
@@ -196,13 +212,14 @@ function sizeOf(svg) {
   return [Number(width), Number(height)];
 }
 
-/** The upper right corner of a shape, from its numbers: there is no layout to ask yet. */
+/** Where a shape is highest, at the right: from its numbers, since there is no layout to ask yet. */
 function corner(shape) {
   if (!shape) return [0, 0];
   if (shape.localName === "ellipse") {
     const of = name => Number(shape.getAttribute(name));
-    return [of("cx") + of("rx") * 0.8, of("cy") - of("ry")];
+    return [of("cx") + of("rx") * 0.7, of("cy") - of("ry") * 0.8];
   }
   const numbers = (shape.getAttribute("points") ?? shape.getAttribute("d") ?? "").match(/-?\d+(\.\d+)?/g)?.map(Number) ?? [0, 0];
-  return [Math.max(...numbers.filter((_, at) => at % 2 === 0)), Math.min(...numbers.filter((_, at) => at % 2 === 1))];
+  const top = Math.min(...numbers.filter((_, at) => at % 2 === 1));
+  return [Math.max(...numbers.filter((_, at) => at % 2 === 0 && numbers[at + 1] < top + 1)), top];
 }

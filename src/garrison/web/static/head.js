@@ -25,7 +25,6 @@ export function runHead(place, runs, run, act) {
     },
   }, label);
   const buttons = {
-    pause: button("Pause", "pause", ""), unpause: button("Go on", "unpause", "primary"),
     stop: button("Stop", "stop", "", "Stop this run in order? What is under way is kept; Resume goes on."),
     resume: button("Resume", "resume", "primary"),
   };
@@ -36,22 +35,20 @@ export function runHead(place, runs, run, act) {
   function show(state, waits) {
     const now = stateOf(state.status);
     set(status, "class", `pill s-${now}`);
-    say(status, `${signOf(now)} ${state.paused ? "paused" : state.status}`);
+    say(status, `${signOf(now)} ${state.status}`);
     say(goal, state.goal || state.title || "");
     set(goal, "title", state.goal || null);
     progress(state);
     say(cost, dollars(state.costs?.usd));
     reading.hidden = state.write !== false;
     const running = RUNNING.has(state.status), can = state.write !== false;
-    buttons.pause.hidden = !(can && running && !state.paused);
-    buttons.unpause.hidden = !(can && running && state.paused);
     buttons.stop.hidden = !(can && running);
     buttons.resume.hidden = !(can && !running && state.status !== "done");
     set(document.body, "data-waits", waits ? String(waits) : null);
   }
 
   function progress(state) {
-    const found = tally(state, stateOf), all = Object.keys(state.nodes).length;
+    const found = tally(state), all = Object.values(found).reduce((sum, n) => sum + n, 0);
     for (const part of bar.children) {
       const of = part.className.slice(2);
       part.hidden = !found[of];

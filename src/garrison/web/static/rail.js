@@ -1,11 +1,11 @@
 // The rail: every agent of the run and the layers that keep them, who works now, and what each of them is doing.
 
 import { el, empty, keyed, panel, say, set } from "./dom.js";
-import { shown } from "./state.js";
+import { shown, tally } from "./state.js";
 import { reset, since } from "./time.js";
 import { signOf, span, stateOf, wordOf } from "./words.js";
 
-const KINDS = { launcher: "Launcher", launch: "Launcher", guardian: "Guardian", runner: "Runner", orchestrator: "Agent", processor: "Merge processor" };
+const KINDS = { launch: "Launcher", launcher: "Launcher", guardian: "Guardian", runner: "Runner", orchestrator: "Agent", processor: "Merge processor" };
 const LEAD = ["launcher", "launch", "guardian", "processor"];
 
 /** The panel; `choose` opens a node. */
@@ -45,9 +45,9 @@ export function railPanel(choose) {
   return { section, show };
 }
 
-/** The rows: agents that work first, then who leads, runners only where their agent is not there. */
+/** The rows: agents that work first, then who leads; runners only where their agent is not there; the dead until they are back. */
 function of(state) {
-  const layers = state.layers.filter(layer => stateOf(layer.status) !== "merged" || layer.pid);
+  const layers = state.layers.filter(layer => layer.living || (layer.status === "crashed" && state.nodes[layer.node]?.place === "working"));
   const agents = new Set(layers.filter(layer => layer.kind === "orchestrator").map(layer => layer.node));
   const shown = layers.filter(layer => layer.kind !== "runner" || !agents.has(layer.node));
   return shown.map(layer => row(state, layer, state.nodes[layer.node])).sort((a, b) => a.order - b.order || a.who.localeCompare(b.who));
@@ -56,16 +56,26 @@ function of(state) {
 function row(state, layer, node) {
   const lead = LEAD.indexOf(layer.kind);
   const agent = lead < 0;
-  const look = agent && node ? shown(state, node, stateOf) : stateOf(layer.status);
+  const look = !layer.living ? "failed" : agent && node ? shown(state, node) : stateOf(layer.status);
   const busy = agent && (look === "working" || look === "asking");
   return {
     who: layer.who, node: agent ? layer.node : null, state: look, active: busy,
     title: agent ? layer.node ?? layer.who : KINDS[layer.kind] ?? layer.who,
     kind: agent ? [node?.agent || KINDS[layer.kind], node?.attempt > 1 && `attempt ${node.attempt}`].filter(Boolean).join(" · ") : "",
     since: agent ? node?.since : null,
-    doing: agent ? node?.doing || [wordOf(look), layer.phase].filter(Boolean).join(", ") : layer.phase || layer.status || "",
+    doing: agent ? node?.doing || [wordOf(look), layer.phase].filter(Boolean).join(", ") : leads(state, layer),
     vitals: vitals(layer), order: agent ? Number(!busy) : 2 + lead,
   };
+}
+
+/** What a layer that leads is doing. */
+function leads(state, layer) {
+  if (!layer.living) return layer.why || "";
+  const entry = state.queue.entries.find(one => one.state === "testing" || one.state === "landing" || one.state === "candidate");
+  const { working = 0, asking = 0 } = tally(state);
+  if (layer.kind === "guardian") return working + asking ? `${working + asking} at work` : "waits for what comes next";
+  if (layer.kind === "processor") return entry ? `${entry.state === "landing" ? "lands" : "tests"} ${entry.node}` : "nothing to merge";
+  return "keeps the guardian alive";
 }
 
 function vitals(layer) {

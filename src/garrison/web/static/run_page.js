@@ -16,7 +16,7 @@ import { storyPanel } from "./story.js";
 import { waitsPanel } from "./waits.js";
 import { ages } from "./time.js";
 
-const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "merged", "asks", "gate", "question"]);
+const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "merged", "asks", "run", "conflict", "rejected"]);
 
 /** Build the page into `main`; its shortcuts. */
 export async function begin(main) {
@@ -71,18 +71,20 @@ class Run {
 
   changed(change) {
     if (!this.state) return;
-    const { state, changed } = patched(this.state, change.patch);
-    this.state = state;
-    if (this.nodes && change.patch?.nodes) Object.keys(change.patch.nodes).forEach(name => this.nodes.add(name));
+    this.patch(change.patch);
     if (IMPORTANT.has(change.type) && change.text) tell(change.text);
     this.detail.happened(change);
-    this.soon(changed);
   }
 
   beaten(beat) {
-    if (!this.state || !beat.layers) return;
-    this.state = { ...this.state, layers: beat.layers };
-    this.soon(new Set(["layers"]));
+    if (this.state) this.patch(beat);
+  }
+
+  patch(patch) {
+    const { state, changed } = patched(this.state, patch);
+    this.state = state;
+    if (this.nodes && patch?.nodes) Object.keys(patch.nodes).forEach(name => this.nodes.add(name));
+    this.soon(changed);
   }
 
   soon(changed) {
@@ -97,12 +99,12 @@ class Run {
     const touched = (...names) => dirty.has("all") || names.some(name => dirty.has(name));
     const waits = waiting(state);
     this.head.show(state, waits.length);
-    if (touched("nodes", "gates")) this.parts.waits.show(state, waits);
+    if (touched("nodes", "gates", "hint", "problems")) this.parts.waits.show(state, waits);
     if (touched("nodes", "dot", "gates")) this.graph.show(state, dirty.has("gates") ? null : nodes);
-    if (touched("nodes", "layers")) this.parts.rail.show(state);
-    if (touched("queue")) this.parts.queue.show(state);
+    if (touched("nodes", "layers", "gates")) this.parts.rail.show(state);
+    if (touched("queue", "timeline")) this.parts.queue.show(state);
     if (touched("timeline", "signals")) this.parts.story.show(state);
-    if (touched("costs", "nodes")) this.parts.costs.show(state);
+    if (touched("costs")) this.parts.costs.show(state);
     this.detail.show(state);
     tab(state.run, waits.length);
     if (this.wanted) {

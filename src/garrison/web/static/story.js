@@ -4,12 +4,12 @@ import { el, empty, keyed, panel, set } from "./dom.js";
 import { clock } from "./words.js";
 
 const SIGNS = {
-  death: ["✕", "died"], respawn: ["↻", "back"], parked: ["‖", "parked"], unparked: ["▸", "goes on"], merged: ["✓", "landed"],
-  landed: ["✓", "landed"], validated: ["✓", "done"], failed: ["✕", "failed"], started: ["▸", "started"], active: ["▸", "started"],
-  impl_complete: ["◕", "finished"], rework: ["↻", "again"], gate: ["?", "asks"], asks: ["?", "asks"], answered: ["✓", "answered"],
-  paused: ["‖", "paused"], conflict: ["✕", "conflict"], rejected: ["✕", "gate red"], run: ["▸", "run"],
+  run: ["▸", "run"], merged: ["✓", "landed"], failed: ["✕", "failed"], skipped: ["–", "skipped"], attempt: ["↻", "again"],
+  death: ["✕", "died"], respawn: ["↻", "back"], parked: ["‖", "parked"], unparked: ["▸", "goes on"], healed: ["↻", "healed"],
+  asks: ["?", "asks"], enqueued: ["◕", "handed in"], withdrawn: ["–", "withdrawn"], conflict: ["✕", "conflict"],
+  rejected: ["✕", "gate is red"], held: ["‖", "held"], rescued: ["✓", "work kept"], paused: ["‖", "queue paused"], resumed: ["▸", "queue goes on"],
 };
-const LOOKS = { "✕": "failed", "↻": "back", "‖": "parked", "✓": "merged", "▸": "working", "?": "asking", "◕": "landing" };
+const LOOKS = { "✕": "failed", "↻": "back", "‖": "parked", "✓": "merged", "▸": "working", "?": "asking", "◕": "landing", "–": "skipped" };
 
 /** The panel; `choose` opens a node. */
 export function storyPanel(choose) {

@@ -5,8 +5,8 @@ import { el, empty, keyed, panel, say } from "./dom.js";
 import { reset, since } from "./time.js";
 import { millis, span } from "./words.js";
 
-const TITLES = { gate: "Gate", asks: "Question", parked: "Parked", failed: "Failed" };
-const SIGNS = { gate: "?", asks: "?", parked: "‖", failed: "✕" };
+const TITLES = { run: "Run", gate: "Gate", asks: "Question", parked: "Parked", failed: "Failed" };
+const SIGNS = { run: "!", gate: "?", asks: "?", parked: "‖", failed: "✕" };
 
 /** The panel; `choose` opens a node, `act` posts a change. */
 export function waitsPanel(choose, act) {
@@ -24,14 +24,14 @@ export function waitsPanel(choose, act) {
   }
 
   function card(one, write) {
-    const name = one.node?.node ?? one.gate.node;
+    const name = one.node?.node ?? one.gate?.node;
     const said = el("p", { class: "question" });
     const made = el("li", { class: `card w-${one.kind}` },
       el("div", { class: "card-head" },
         el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[one.kind]), el("span", { class: "kind" }, TITLES[one.kind]),
-        el("button", { type: "button", class: "link-like name", onclick: () => choose(name) }, name),
-        since(one.node?.since ?? one.gate?.since)),
-      said, write ? el("div", { class: "row answers" }, answers(one, name)) : null);
+        name ? el("button", { type: "button", class: "link-like name", onclick: () => choose(name) }, name) : null,
+        since(one.node?.since)),
+      said, write && name ? el("div", { class: "row answers" }, answers(one, name)) : null);
     return made;
   }
 
@@ -43,10 +43,10 @@ export function waitsPanel(choose, act) {
     if (one.kind === "parked") return [does("Go on with it", { action: "unpark" }, "primary"), looks(name)];
     if (one.kind === "failed") return [looks(name)];
     const choices = one.gate?.choices ?? [];
-    if (!choices.length) return written(one, name);
+    if (!choices.length || one.gate.free) return written(one, name);
     return choices.map((choice, at) => el("button", {
       type: "button", class: at === 0 ? "primary" : "",
-      onclick: event => act(`gates/${part(one.gate.gate)}`, { choice: choice.key ?? choice.label }, event.currentTarget),
+      onclick: event => act(`gates/${part(one.gate.gate)}`, { choice: choice.label }, event.currentTarget),
     }, choice.label));
   }
 
@@ -61,15 +61,15 @@ export function waitsPanel(choose, act) {
   }
 
   function renew(element, one) {
-    say(element.querySelector(".question"), one.gate ? one.gate.question + until(one.gate) : asked(one.node));
-    reset(element.querySelector("time"), one.node?.since ?? one.gate?.since);
+    say(element.querySelector(".question"), one.kind === "run" ? one.text : one.gate ? one.gate.question + until(one.gate) : asked(one.node));
+    reset(element.querySelector("time"), one.node?.since);
   }
 
   const asked = node => typeof node.asks === "string" && node.asks || node.reason || node.doing || "";
 
   const until = gate => {
     const left = gate.deadline ? (millis(gate.deadline) - Date.now()) / 1000 : 0;
-    return left > 0 ? ` (decides itself in ${span(left)})` : "";
+    return left > 0 ? ` (in ${span(left)} it decides itself${gate.default ? `: ${gate.default}` : ""})` : "";
   };
 
   return { section, show };

@@ -67,14 +67,6 @@ export function dollars(usd) {
   return usd < 0.005 ? "< $0.01" : `$${usd.toFixed(2)}`;
 }
 
-/** A count of tokens, shortened: "812", "14.2 k", "1.3 M". */
-export function tokens(count) {
-  const n = typeof count === "object" && count ? Object.values(count).reduce((sum, one) => sum + (Number(one) || 0), 0)
-    : Number(count) || 0;
-  if (n < 1000) return String(n);
-  return n < 1e6 ? `${(n / 1e3).toFixed(1)} k` : `${(n / 1e6).toFixed(1)} M`;
-}
-
 /** "1 death", "3 deaths". */
 export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -75,9 +77,10 @@ GROUPS = {
 @click.option("--max-steps", type=click.IntRange(1),
               help="Nodes the flow may visit (default: the graph's max_steps, else 500); with --resume: from now on.")
 @click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports a checkout.")
+@click.option("--serve", "serve", is_flag=True, help="Serve the run's web page too, as long as its launcher lives.")
 @click.option("--json", "as_json", is_flag=True, help="Progress as one JSON object a line.")
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, detach: bool,
-           dry_run: bool, onto: bool, as_json: bool, env: tuple[str, ...],
+           dry_run: bool, onto: bool, serve: bool, as_json: bool, env: tuple[str, ...],
            setup_key: tuple[str, ...], **options: Any) -> None:
     """Run PIPELINE (a DOT graph) on the repository --target-dir, or go on with --resume RUN.
 
@@ -85,6 +88,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     """
     world = World.real(find_home(home))
     flags = ["--json"] if as_json else []
+    if serve and detach:
+        raise UsageError("--serve ends with the launcher's terminal; with --detach say `garrison serve` afterwards")
     if resume is not None:
         if pipeline or target_dir:
             raise UsageError("--resume RUN stands alone: the run keeps its pipeline and target")
@@ -92,7 +97,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         if options["max_steps"]:
             launching.allow_steps(world, resumed, options["max_steps"])
         _note_queue(world, resumed)
-        _go(world, resumed, [*flags, "--resume"], detach=detach)
+        _go(world, resumed, [*flags, "--resume"], detach=detach, serve=serve)
         return
     if pipeline is None or target_dir is None:
         raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
@@ -107,7 +112,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         _say(note)
     created = launching.create(world, prepared)
     _say(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}")
-    _go(world, created, flags, detach=detach)
+    _go(world, created, flags, detach=detach, serve=serve)
 
 
 @contextmanager
@@ -131,7 +136,9 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _go(world: World, launch_: run_records.Launch, options: list[str], *, detach: bool) -> None:
+def _go(world: World, launch_: run_records.Launch, options: list[str], *, detach: bool, serve: bool = False) -> None:
+    if serve:
+        _serve(world, launch_.run_id)
     if not detach:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -139,6 +146,13 @@ def _go(world: World, launch_: run_records.Launch, options: list[str], *, detach
     pid = launching.start_detached(world, launch_, options)
     _await(lambda: _status(world, launcher(launch_.run_id)) != "starting", world.timing.spawn_deadline)
     click.echo(json.dumps({"status": "ok", "run": launch_.run_id, "launcher_pid": pid}))
+
+
+def _serve(world: World, run: str) -> None:
+    """Start the page's server beside what this process is about to become; it ends when this process has."""
+    argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(world.home), "serve", "--port", "0",
+            "--run", run, "--until", str(os.getpid())]
+    subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)  # stdout is the launcher's own
 
 
 def _await(done: Callable[[], bool], seconds: float) -> bool:

@@ -38,9 +38,11 @@ PORT = 8642
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its key (PEM).")
 @click.option("--plain-http", is_flag=True, help="Serve others without TLS all the same.")
 @click.option("--new-tokens", is_flag=True, help="Make new tokens: every address printed so far is worth nothing.")
+@click.option("--until", "pid", type=int, hidden=True, help="End with that process.")
 @home_option
 def serve(port: int, run: str | None, address: str, names: tuple[str, ...], tls_cert: Path | None,
-          tls_key: Path | None, home: str | None, *, read_only: bool, plain_http: bool, new_tokens: bool) -> None:
+          tls_key: Path | None, pid: int | None, home: str | None, *, read_only: bool, plain_http: bool,
+          new_tokens: bool) -> None:
     """Serve the home's web page to this machine: runs live, their nodes, queue, deaths, costs, and the butler.
 
     The printed address holds a token; whoever has it may do what the page offers.
@@ -68,4 +70,4 @@ def serve(port: int, run: str | None, address: str, names: tuple[str, ...], tls_
         if sys.stdout.isatty():
             say("open it in a browser; Ctrl-C ends the server, not the runs")
 
-    asyncio.run(serve_page(store, place, known, ready))
+    asyncio.run(serve_page(store, place, known, ready, pid))

@@ -165,7 +165,7 @@ def restore(name: str, home: str | None) -> None:
 async def _opened(stack: AsyncExitStack, home: Path, name: str, *, turn: Path | None = None,
                   heartbeat: Path | None = None, initiative: Any = None) -> Session:
     """The session with the profile `claude`: the home's Claude as its model, memory in its own state."""
-    from garrison.cli.chat_cmd import claude_node
+    from garrison.delegation.desk import claude_node
     from garrison.session.claude import claude_adapters
     from garrison.session.session import Session
 

@@ -44,8 +44,8 @@ def plan(command: str, servers: Path | None, output: Path | None, tree: Path, ho
 
 async def _planned(command: str, servers: Path | None, tree: Path, home: Path) -> dict[str, Any]:
     from garrison.agents.graph import AgentGraph
-    from garrison.cli.chat_cmd import claude_node
     from garrison.cli.workflow_cmd import tools_of
+    from garrison.delegation.desk import claude_node
     from garrison.workflow import plan as words
     from garrison.workflow.files import read_servers
 

@@ -49,6 +49,11 @@ class Sequence:
         self._open: set[str] = set()
         self._place = "out"
 
+    @property
+    def at_work(self) -> list[str]:
+        """The specialists that were delegated to and have not completed."""
+        return sorted(self._open)
+
     def event(self, kind: str, at: datetime, **fields: Any) -> Event:
         """The next event; OrderBroken if it may not come now."""
         self._check(kind, fields)

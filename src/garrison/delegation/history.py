@@ -23,10 +23,7 @@ class Conversation:
     """One conversation; without a folder it is kept in memory alone."""
 
     def __init__(self, folder: Path | None = None, id_: str = "default") -> None:
-        if not _ID.match(id_):
-            raise UsageError(f"{id_!r:.60} cannot name a conversation; use 1 to 48 of a-z 0-9 -, "
-                             "first a letter or digit")
-        self.id = id_
+        self.id = check_id(id_)
         self.path = folder / f"{id_}.jsonl" if folder is not None else None
         self.entries: list[Said] = _read(self.path) if self.path is not None else []
 
@@ -46,6 +43,13 @@ class Conversation:
     def turns(self) -> tuple[Turn, ...]:
         """What was said, for a context."""
         return tuple(Turn(role=entry.role, content=entry.content) for entry in self.entries)
+
+
+def check_id(id_: str) -> str:
+    """`id_`, if it can name a conversation; else UsageError."""
+    if not _ID.match(id_):
+        raise UsageError(f"{id_!r:.60} cannot name a conversation; use 1 to 48 of a-z 0-9 -, first a letter or digit")
+    return id_
 
 
 def _read(path: Path) -> list[Said]:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 S = AgentState
+CANCELLED = "This was cancelled."
+"""What the butler says to a message that is given up."""
 Listener = Callable[[Event], None]
 Tools = Callable[[Specialist], Sequence[Any]]
 """Which functions a specialist may call (`agents.graph.session.Function`)."""
@@ -66,6 +68,8 @@ class AgentOrchestrator:
         self._listeners: list[Listener] = []
         self._turn = asyncio.Lock()
         self._made = False
+        self._work_now: asyncio.Task[None] | None = None
+        self._given_up = False
 
     async def __aenter__(self) -> Self:
         await self._make()
@@ -106,7 +110,7 @@ class AgentOrchestrator:
         if not message.strip():
             raise UsageError("there is nothing to answer: the message is empty")
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        work = asyncio.create_task(self._handle(message, queue.put_nowait))
+        work = asyncio.create_task(self._handled(message, queue.put_nowait))
         work.add_done_callback(lambda _: queue.put_nowait(None))
         while (event := await queue.get()) is not None:
             yield event
@@ -119,28 +123,62 @@ class AgentOrchestrator:
         await self._make()
         return await self._work(self.crew.specialists[agent_type], given, lambda _: None)
 
+    async def cancel(self) -> bool:
+        """Give up the message under way, if there is one: its events end in order, and the conversation says so."""
+        if self._work_now is None:
+            return False
+        self._given_up = True
+        self._work_now.cancel()
+        return True
+
     # ---- one message
 
-    async def _handle(self, message: str, put: Callable[[Event], None]) -> None:
+    async def _handled(self, message: str, put: Callable[[Event], None]) -> None:
+        """Handle a message, or give it up where that is asked for."""
+        def tell(kind: str, **fields: Any) -> None:
+            event = self._numbers.event(kind, self._clock(), **fields)
+            for listener in (*self._listeners, put):
+                listener(event)
+
         async with self._turn:
             await self._make()
+            self._given_up, self._work_now = False, asyncio.current_task()
+            try:
+                await self._handle(message, tell)
+            except asyncio.CancelledError:
+                if not self._given_up:
+                    raise
+                self._work_now = None  # once is enough
+                await self._give_up(tell)
+            finally:
+                self._work_now = None
 
-            def tell(kind: str, **fields: Any) -> None:
-                event = self._numbers.event(kind, self._clock(), **fields)
-                for listener in (*self._listeners, put):
-                    listener(event)
+    async def _give_up(self, tell: Callable[..., None]) -> None:
+        """End a message that was begun: its sessions, its states, its events, its place in the conversation."""
+        await self.graph.stop_all()
+        for name, state in self.states.items():
+            if state is not S.IDLE:
+                self._move(name, S.ERROR)
+                self._move(name, S.IDLE)
+        for name in self._numbers.at_work:
+            tell("agent_complete", agent=name, success=False)
+        self.conversation.add(Said(role="assistant", content=CANCELLED, at=self._clock(), note="cancelled"))
+        tell("text", agent=BUTLER, content=CANCELLED)
+        tell("agent_complete", agent=BUTLER, success=False)
+        tell("done")
 
-            tell("agent_start", agent=BUTLER)
-            turns = self.conversation.turns()
-            self.conversation.add(Said(role="user", content=message, at=self._clock(), agent="user"))
-            self._begin(BUTLER)
-            decision, note = await self._classify(message, turns)
-            delegations = await self._delegate(decision, message, turns, tell) if decision.delegations else ()
-            answer, trouble = await self._answer(message, [one.result for one in delegations], tell)
-            self.conversation.add(Said(role="assistant", content=answer, at=self._clock(), delegations=delegations,
-                                       note="; ".join(part for part in (note, trouble) if part)))
-            tell("agent_complete", agent=BUTLER, success=not trouble)
-            tell("done")
+    async def _handle(self, message: str, tell: Callable[..., None]) -> None:
+        tell("agent_start", agent=BUTLER)
+        turns = self.conversation.turns()
+        self.conversation.add(Said(role="user", content=message, at=self._clock(), agent="user"))
+        self._begin(BUTLER)
+        decision, note = await self._classify(message, turns)
+        delegations = await self._delegate(decision, message, turns, tell) if decision.delegations else ()
+        answer, trouble = await self._answer(message, [one.result for one in delegations], tell)
+        self.conversation.add(Said(role="assistant", content=answer, at=self._clock(), delegations=delegations,
+                                   note="; ".join(part for part in (note, trouble) if part)))
+        tell("agent_complete", agent=BUTLER, success=not trouble)
+        tell("done")
 
     async def _classify(self, message: str, turns: Sequence[Any]) -> tuple[Classification, str]:
         """What the butler wants delegated, and what went wrong with asking it."""

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
-from garrison.web import access, actions, node, static
+from garrison.web import access, actions, chat, node, static
 from garrison.web.client import EventStream, as_json
 from garrison.web.hub import Hub
 
@@ -33,8 +33,18 @@ Answer = Callable[[Request], Awaitable[Response]]
 class Page:
     """What the routes need: the home, the hub, who may ask."""
 
-    def __init__(self, home: Path, rules: access.Rules) -> None:
-        self.home, self.rules, self.hub = home, rules, Hub(home)
+    def __init__(self, home: Path, rules: access.Rules, desks: chat.Desks = chat.claude_desk) -> None:
+        self.home, self.rules, self.hub, self.talks = home, rules, Hub(home), chat.Talks(home, desks)
+
+    def leave(self) -> None:
+        """Tell everybody that the server stops."""
+        self.hub.leave()
+        self.talks.leave()
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self.hub.close()
+        await self.talks.close()
 
     def app(self) -> ASGIApp:
         """The whole application."""
@@ -53,6 +63,9 @@ class Page:
             get("/api/runs", self.runs), get("/api/runs/{run}", self.run), get("/api/events", self.events),
             get("/api/runs/{run}/nodes/{node}", self.node), get("/api/runs/{run}/nodes/{node}/log", self.log),
             get("/api/runs/{run}/nodes/{node}/transcript", self.transcript),
+            get("/api/crew", self.crew), get("/api/conversations", self.conversations),
+            get("/api/conversations/{talk}", self.conversation), get("/api/chat/{talk}/events", self.listen),
+            post("/api/chat", self.say), post("/api/chat/{talk}/cancel", self.cancel),
             post("/api/runs/{run}/actions", self.act_on_run),
             post("/api/runs/{run}/nodes/{node}/actions", self.act_on_node),
             post("/api/runs/{run}/gates/{gate:path}", self.answer_gate),
@@ -74,8 +87,7 @@ class Page:
     async def events(self, request: Request) -> Response:
         """What happens in a run from now on, or since an event that the client saw."""
         run = check_run(request.query_params.get("run", ""))
-        after = request.headers.get("last-event-id") or request.query_params.get("after", "")
-        client, feed = await self.hub.join(run, after)
+        client, feed = await self.hub.join(run, last_seen(request))
         return streamed(EventStream(client.events(), lambda: self.hub.part(feed, client)))
 
     async def node(self, request: Request) -> Response:
@@ -123,6 +135,40 @@ class Page:
         """Hold, release, cancel or retry a merge entry."""
         run_of(request)
         return await self._command(actions.of_entry(request.path_params["entry"], await body_of(request)))
+
+    # ---- the butler
+
+    async def crew(self, request: Request) -> Response:
+        """Who there is to speak with."""
+        return answer(await asyncio.to_thread(chat.crew, self.home))
+
+    async def conversations(self, request: Request) -> Response:
+        """What was spoken of."""
+        return answer(await asyncio.to_thread(self.talks.kept))
+
+    async def conversation(self, request: Request) -> Response:
+        """One conversation."""
+        return answer(self.talks.conversation(request.path_params["talk"]))
+
+    async def say(self, request: Request) -> Response:
+        """Say something; the events of the answer."""
+        message, name = chat.message_of(await body_of(request))
+        talk = self.talks.of(name)
+        client = talk.say(message)
+        return streamed(EventStream(client.events(), lambda: talk.part(client)))
+
+    async def listen(self, request: Request) -> Response:
+        """The events of a conversation, since one that was seen."""
+        talk = self.talks.of(request.path_params["talk"])
+        client = talk.join(last_seen(request))
+        return streamed(EventStream(client.events(), lambda: talk.part(client)))
+
+    async def cancel(self, request: Request) -> Response:
+        """Give up the message that is being answered."""
+        await body_of(request)
+        if not await self.talks.of(request.path_params["talk"]).cancel():
+            raise Refused("nothing is being answered")
+        return answer({"ok": True, "message": "cancelled"})
 
     async def _command(self, words: list[str]) -> Response:
         return answer({"ok": True, "message": await actions.run_command(self.home, words)})
@@ -235,6 +281,11 @@ async def body_of(request: Request) -> Mapping[str, object]:
     if not isinstance(body, dict):
         raise UsageError("send a JSON object")
     return body
+
+
+def last_seen(request: Request) -> str:
+    """The id of the last event that a client saw; '' where it has seen none."""
+    return request.headers.get("last-event-id") or request.query_params.get("after", "")
 
 
 def scope_of(request: Request) -> str:

@@ -68,6 +68,11 @@ class Client:
             self._waiting = deque([encoded("bye", {"why": why})])
             self._more.set()
 
+    def finish(self) -> None:
+        """End its stream after what waits."""
+        self.leaving = True
+        self._more.set()
+
     async def events(self) -> AsyncIterator[bytes]:
         """What comes, several events at once where they wait; a comment now and then where nothing does."""
         while True:

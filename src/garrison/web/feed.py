@@ -62,9 +62,8 @@ class Followed:
         if not patch:
             return None
         entry = record.entry
-        nodes = list(patch.get("nodes", ()))
-        return {"id": self.id, "at": entry.at, "type": entry.kind, "node": nodes[0] if len(nodes) == 1 else "",
-                "text": words, "patch": patch}
+        node = self.projection.node_of(record)
+        return {"id": self.id, "at": entry.at, "type": entry.kind, "node": node, "text": words, "patch": patch}
 
     def _words(self, record: Record) -> str:
         event = self.chronicle.event(record) if record.entry.kind != "decision" else None

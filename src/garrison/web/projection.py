@@ -142,11 +142,11 @@ class Projection:
         where = {"id": f"{record.journal}:{record.entry.seq}", "at": record.entry.at}
         data = record.entry.data
         if kind:
-            entry = {**where, "kind": kind, "node": self._node_of(record), "text": text[:TEXT] or data.get("why", "")}
+            entry = {**where, "kind": kind, "node": self.node_of(record), "text": text[:TEXT] or data.get("why", "")}
             found.append(("timeline", entry))
         if record.entry.kind == "signal" and record.journal != QUEUE:
             signal = {**where, "type": data.get("type", ""), "source": data.get("from", ""),
-                      "target": record.entry.token.partition("#")[0], "node": self._node_of(record),
+                      "target": record.entry.token.partition("#")[0], "node": self.node_of(record),
                       "text": text[:TEXT]}
             found.append(("signals", signal))
         for name, entry in found:
@@ -185,7 +185,8 @@ class Projection:
         found = state.entries.get(str(record.entry.data.get("entry", ""))) if state else None
         return found if found and found.run == self.run else None
 
-    def _node_of(self, record: Record) -> str:
+    def node_of(self, record: Record) -> str:
+        """The node that a record concerns, '' for none."""
         data = record.entry.data
         if record.journal == QUEUE:
             own = self._own_entry(record)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -122,8 +123,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def serve(home: Path, place: Place, tokens: dict[str, str], ready: Callable[[int], None]) -> None:
-    """Serve until a signal; `ready` is called with the port once requests are answered."""
+async def serve(home: Path, place: Place, tokens: dict[str, str], ready: Callable[[int], None],
+                until: int | None = None) -> None:
+    """Serve until a signal, or until the process `until` has ended; `ready` is called with the port.
+
+    The socket listens by then, so a browser that comes at once is answered as soon as that begins.
+    """
     sock = listening(place)
     port = sock.getsockname()[1]
     scheme = "https" if place.tls else "http"
@@ -138,9 +143,36 @@ async def serve(home: Path, place: Place, tokens: dict[str, str], ready: Callabl
         **options)
     page.hub.start()
     try:
-        server = Server(config, page.hub.leave)
+        server = Server(config, page.leave)
         ready(port)
-        await server.serve(sockets=[sock])
+        with _ending_with(until, server.stop):
+            await server.serve(sockets=[sock])
     finally:
-        await page.hub.close()
+        await page.close()
         sock.close()
+
+
+@contextlib.contextmanager
+def _ending_with(pid: int | None, stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` when a process ends; at once if it has."""
+    if pid is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        loop.call_soon(stop)
+        yield
+        return
+
+    def ended() -> None:
+        loop.remove_reader(descriptor)
+        stop()
+
+    loop.add_reader(descriptor, ended)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

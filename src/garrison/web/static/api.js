@@ -10,11 +10,14 @@ async function answer(request) {
     response = await request;
   } catch (problem) {
     if (problem.name === "AbortError") throw problem;
-    throw new Error(ENDED);
+    throw broken();
   }
   if (response.status === 401) throw new Error(NO_ENTRY);
   return response;
 }
+
+/** What is thrown where the connection broke: asking again may help. */
+const broken = () => Object.assign(new Error(ENDED), { broken: true });
 
 async function body(response) {
   const found = await response.json().catch(() => ({}));
@@ -58,7 +61,7 @@ async function* events(stream) {
   const decoder = new TextDecoder();
   let left = "";
   for (const reader = stream.getReader(); ;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(() => { throw broken(); });
     left += done ? "\n\n" : decoder.decode(value, { stream: true });
     const blocks = left.split(/\r?\n[ \t]*\r?\n/);
     left = blocks.pop();

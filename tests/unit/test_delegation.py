@@ -6,9 +6,7 @@ The stories' own numbers: 2.3.1 and 2.3.2 (who works), 2.3.3 (what a specialist 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,82 +24,7 @@ from garrison.delegation.orchestrator import AgentOrchestrator
 from garrison.delegation.states import TRANSITIONS, AgentState, step
 from garrison.delegation.times import intervals
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, UsageError
-
-NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)  # a Thursday
-CREW = read_crew()
-Player = Callable[[str], "str | list[dict[str, Any]] | Exception | None"]
-
-
-class Played:
-    """A session whose words come from the stage's player of that name; None hangs."""
-
-    def __init__(self, spec: SessionSpec, stage: Stage) -> None:
-        self.spec, self.stage = spec, stage
-
-    async def connect(self) -> None:
-        self.stage.begun.append(self.spec.node_id)
-
-    async def ask(self, content: str) -> AsyncIterator[dict[str, Any]]:
-        self.stage.asked.append((self.spec.node_id, content))
-        said = self.stage.players[self.spec.node_id](content)
-        await asyncio.sleep(0)
-        if isinstance(said, Exception):
-            raise said
-        if said is None:
-            await asyncio.Event().wait()
-        for event in [{"kind": "text", "text": said}] if isinstance(said, str) else said or []:
-            yield event
-            await asyncio.sleep(0)
-
-    async def close(self) -> None:
-        return
-
-
-def orders(*delegations: dict[str, Any]) -> str:
-    return json.dumps({"delegations": list(delegations), "reasoning": "so", "confidence": 0.9})
-
-
-def order(intent: str, **more: Any) -> dict[str, Any]:
-    return {"intent": f"delegate_{intent}", "reasoning": f"{intent} knows", **more}
-
-
-class Stage:
-    """A crew whose members are played; `wants` is what the butler classifies."""
-
-    def __init__(self, wants: str = orders(), crew: Crew = CREW, **players: Player) -> None:
-        self.begun: list[str] = []
-        self.asked: list[tuple[str, str]] = []
-        self.wants, self.crew = [wants], crew
-        self.players: dict[str, Player] = {name: lambda _, name=name: f"{name} says so" for name in crew.names}
-        self.players["butler"] = self._butler
-        self.players |= players
-
-    def _butler(self, prompt: str) -> str:
-        if prompt.startswith("CLASSIFY"):
-            return self.wants.pop(0) if len(self.wants) > 1 else self.wants[0]
-        return "Here is what I know."
-
-    def given(self, agent: str) -> dict[str, Any]:
-        """What a specialist was given."""
-        prompt = next(text for name, text in self.asked if name == agent)
-        body: dict[str, Any] = json.loads(prompt.partition("```json\n")[2].partition("\n```")[0])
-        return body
-
-    def play(self, *messages: str, conversation: Conversation | None = None, **options: Any) -> list[list[Any]]:
-        """The events of each message."""
-        async def scene() -> list[list[Any]]:
-            async def sleep(_: float) -> None:
-                return
-            async with AgentOrchestrator(self.crew, conversation, clock=lambda: NOW, sleep=sleep,
-                                         connect=lambda spec: Played(spec, self), **options) as desk:
-                self.desk = desk
-                return [[event async for event in desk.stream(message)] for message in messages]
-        return asyncio.run(scene())
-
-
-def short(events: list[Any]) -> list[str]:
-    return [f"{one.type}({one.from_ + '>' + one.to if one.to else one.agent or ''})" for one in events]
-
+from played import CREW, NOW, Played, Stage, order, orders, short
 
 # ---- 2.3.1, 2.3.2: who works
 
@@ -414,3 +337,41 @@ def test_a_crew_that_cannot_be_meant_is_refused_in_a_line(tmp_path: Path, text: 
 def test_the_interval_of_so_many_hours_from_now_is_short() -> None:
     [found] = intervals("remind me in 2 hours", NOW)
     assert found.start == NOW + timedelta(hours=2)
+
+
+# ---- giving up
+
+
+@pytest.mark.parametrize("hangs", ["triage", "butler"])
+def test_a_message_that_is_given_up_ends_in_order_and_the_next_is_answered(hangs: str, tmp_path: Path) -> None:
+    """2.3.5 besides: the conversation says so, and goes on."""
+    first = [True]
+
+    def hang(prompt: str) -> str | None:
+        if prompt.startswith("CLASSIFY"):
+            return orders(order("triage"))
+        return None if first[0] else "now I can"
+
+    stage = Stage(orders(order("triage")), **{hangs: hang})
+    kept = Conversation(tmp_path)
+
+    async def scene() -> list[list[Any]]:
+        async with stage.seated(kept) as desk:
+            assert not await desk.cancel(), "nothing is under way"
+            told: list[Any] = []
+            async for event in desk.stream("what waits?"):
+                told.append(event)
+                if event.type == ("agent_delegate" if hangs == "triage" else "agent_resume"):
+                    asyncio.get_running_loop().call_later(0.02, lambda: asyncio.ensure_future(desk.cancel()))
+            first[0] = False
+            assert set(desk.states.values()) == {AgentState.IDLE}
+            return [told, [event async for event in desk.stream("and now?")]]
+
+    given_up, answered = asyncio.run(scene())
+    end = ["text(butler)", "agent_complete(butler)", "done()"]
+    middle = ["agent_complete(triage)"] if hangs == "triage" else [
+        "text(triage)", "agent_complete(triage)", "agent_resume(butler)"]
+    assert short(given_up) == ["agent_start(butler)", "agent_delegate(butler>triage)", *middle, *end]
+    assert given_up[-2].success is False and answered[-2].success is True
+    assert [(one.role, one.note) for one in kept.entries] == [
+        ("user", ""), ("assistant", "cancelled"), ("user", ""), ("assistant", "")]

@@ -70,4 +70,4 @@ def serve(port: int, run: str | None, address: str, names: tuple[str, ...], tls_
         if sys.stdout.isatty():
             say("open it in a browser; Ctrl-C ends the server, not the runs")
 
-    asyncio.run(serve_page(store, place, known, ready, pid))
+    asyncio.run(serve_page(store, place, known, ready, until=pid))

@@ -73,7 +73,12 @@ class Followed:
     @property
     def id(self) -> str:
         """The event id of here."""
-        return self.position.encode(self.projection.order)
+        return self.position.encode(self.order)
+
+    @property
+    def order(self) -> list[str]:
+        """The nodes in the order that ids count them in; of an ad-hoc run, which no guardian leads, its runner's."""
+        return self.projection.order or sorted(self.position.runners)
 
 
 class Feed:
@@ -141,12 +146,12 @@ def replay(other: Followed, after: str) -> list[bytes] | None:
     None if `after` is no place in them. Reads; for a thread.
     """
     records = other.chronicle.records()
-    order = Followed(other.home, other.launch)
-    order.fold(records)
-    seen = decode(after, order.projection.order)
-    if seen is None or not seen.within(order.position):
+    whole = Followed(other.home, other.launch)
+    whole.fold(records)
+    seen = decode(after, whole.order)
+    if seen is None or not seen.within(whole.position):
         return None
-    own = ("", order.projection.queue)
+    own = ("", whole.projection.queue)
     parts: tuple[list[Record], list[Record]] = ([], [])
     for record in records:
         parts[record.queue not in own or record.entry.seq > seen.of(record)].append(record)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from garrison.layers.chronicle import GUARDIAN, QUEUE, Record
@@ -67,8 +67,8 @@ class Position:
                 and all(seq <= other.runners.get(node, 0) for node, seq in self.runners.items()))
 
     def encode(self, order: Sequence[str]) -> str:
-        """As an event id; `order`: the nodes as the guardian's journal names them first."""
-        known = [self.runners.get(node, 0) for node in all_in(order, self.runners)]
+        """As an event id; `order`: the nodes as the guardian's journal named them, each before its runner began."""
+        known = [self.runners.get(node, 0) for node in order]
         while known and not known[-1]:
             known.pop()
         return (f"{self.stamp}-g{self.guardian}.l{self.launch}.m{self.queue}-" + ".".join(map(str, known)))
@@ -84,9 +84,3 @@ def decode(text: str, order: Sequence[str]) -> Position | None:
         return None
     runners = {node: seq for node, seq in zip(order, numbers, strict=False) if seq}
     return Position(found[1], int(found[2]), int(found[3]), int(found[4]), runners)
-
-
-def all_in(order: Sequence[str], runners: Mapping[str, int]) -> Iterator[str]:
-    """The nodes of `order`, then those runners that no guardian has named (of a run without one)."""
-    yield from order
-    yield from sorted(set(runners) - set(order))

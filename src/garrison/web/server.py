@@ -22,9 +22,12 @@ import uvicorn
 from garrison.errors import Refused, UsageError
 from garrison.web import access
 from garrison.web.app import Page
+from garrison.web.chat import Desks, claude_desk
 
 CONNECTIONS = 512
 """Connections at most; a browser keeps a few open."""
+UNSENT_BYTES = 128 << 10
+"""What the kernel keeps for a client that does not read; of its own it would go to megabytes."""
 STUCK_MS = 30_000
 """Milliseconds after which the kernel gives up a connection whose other end takes nothing."""
 LAST_SECONDS = 3
@@ -75,7 +78,9 @@ def listening(place: Place) -> socket.socket:
     family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)  # connections inherit it
+    # Connections inherit both.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES)
     try:
         sock.bind((place.address, place.port))
         sock.listen(128)
@@ -123,33 +128,45 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-async def serve(home: Path, place: Place, tokens: dict[str, str], ready: Callable[[int], None],
-                until: int | None = None) -> None:
-    """Serve until a signal, or until the process `until` has ended; `ready` is called with the port.
+async def serve(home: Path, place: Place, tokens: dict[str, str], ready: Callable[[int], None], *,
+                until: int | None = None, stop: asyncio.Event | None = None, desks: Desks = claude_desk) -> None:
+    """Serve until a signal, until the process `until` has ended, or until `stop`; `ready` is called with the port.
 
     The socket listens by then, so a browser that comes at once is answered as soon as that begins.
     """
     sock = listening(place)
     port = sock.getsockname()[1]
-    scheme = "https" if place.tls else "http"
-    page = Page(home, access.Rules(access.hosts(place.known_by, port), tokens, f"garrison-{port}", scheme))
-    options: dict[str, Any] = {}
-    if place.tls:
-        options = {"ssl_certfile": str(place.tls[0]), "ssl_keyfile": str(place.tls[1])}
-    config = uvicorn.Config(
-        page.app(), log_config=None, access_log=False, log_level="critical", lifespan="off", server_header=False,
-        date_header=False, limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=LAST_SECONDS,
-        timeout_keep_alive=30, h11_max_incomplete_event_size=32 << 10, proxy_headers=False, ws="none", http="h11",
-        **options)
+    rules = access.Rules(access.hosts(place.known_by, port), tokens, f"garrison-{port}",
+                         "https" if place.tls else "http")
+    page = Page(home, rules, desks)
+    server = Server(_config(page, place), page.leave)
+    waits = asyncio.create_task(_stopping(stop, server)) if stop is not None else None
     page.hub.start()
     try:
-        server = Server(config, page.leave)
         ready(port)
         with _ending_with(until, server.stop):
             await server.serve(sockets=[sock])
     finally:
+        if waits is not None:
+            waits.cancel()
         await page.close()
         sock.close()
+
+
+def _config(page: Page, place: Place) -> uvicorn.Config:
+    options: dict[str, Any] = {}
+    if place.tls:
+        options = {"ssl_certfile": str(place.tls[0]), "ssl_keyfile": str(place.tls[1])}
+    return uvicorn.Config(
+        page.app(), log_config=None, access_log=False, log_level="critical", lifespan="off", server_header=False,
+        date_header=False, limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=LAST_SECONDS,
+        timeout_keep_alive=30, h11_max_incomplete_event_size=32 << 10, proxy_headers=False, ws="none", http="h11",
+        **options)
+
+
+async def _stopping(stop: asyncio.Event, server: Server) -> None:
+    await stop.wait()
+    server.stop()
 
 
 @contextlib.contextmanager

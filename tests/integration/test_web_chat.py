@@ -1,0 +1,134 @@
+"""Speaking with the butler over the wire: the crew is played, everything else is real."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.delegation.history import Conversation
+from garrison.errors import UsageError
+from garrison.web import chat
+from played import Stage, order, orders
+from web_support import READ, Site, Stream, Told, site
+
+Scene = Callable[[Site], Awaitable[None]]
+
+
+def on(home: Path, stage: Stage, scene: Scene) -> None:
+    """Play a scene on a server whose desks are the stage's."""
+    async def whole() -> None:
+        async with site(home, desks=lambda place, name: stage.seated(Conversation(place / "conversations", name))
+                        ) as here:
+            await scene(here)
+    asyncio.run(whole())
+
+
+async def say(here: Site, message: str, conversation: str = "default") -> Stream:
+    return await here.stream("/api/chat", method="POST", body={"message": message, "conversation": conversation})
+
+
+def short(told: list[Told]) -> list[str]:
+    return [f"{one.data['type']}({one.data.get('to') or one.data.get('agent', '')})" for one in told]
+
+
+ORDER = ["agent_start(butler)", "agent_delegate(triage)", "text(triage)", "agent_complete(triage)",
+         "agent_resume(butler)", "text(butler)", "agent_complete(butler)", "done()"]
+
+
+def test_the_order_of_events_and_what_is_kept(tmp_path: Path) -> None:
+    async def scene(here: Site) -> None:
+        told = await (await say(here, "what <b>waits</b>?")).rest()
+        assert short(told) == ORDER and len({one.id for one in told}) == len(told)
+        crew = (await here.get("/api/crew")).json
+        assert [one["agent"] for one in crew][:2] == ["butler", "triage"] and all(one["what"] for one in crew)
+        kept = (await here.get("/api/conversations/default")).json
+        assert [one["role"] for one in kept["entries"]] == ["user", "assistant"] and not kept["busy"]
+        assert kept["entries"][1]["delegations"][0] == {"agent": "triage", "success": True, "summary": "triage says so"}
+        assert (await here.get("/api/conversations")).json[0]["first"] == "what <b>waits</b>?"
+
+        again = await here.stream("/api/chat/default/events", after=told[2].id)
+        assert [(await again.next(), one)[0] for one in told[3:]] == told[3:], "what was missed, none twice"
+        second = await say(here, "and now?")
+        more = await second.rest()
+        assert [await again.next() for _ in more] == more, "and what comes goes on, to everybody"
+        again.close()
+        for old in ("00000000-1", "x", told[0].id + "9", ""):
+            stream = await here.stream("/api/chat/default/events", after=old)
+            if old:
+                first = await stream.next()
+                assert first is not None and first.event == "reset"
+            stream.close()
+
+    on(tmp_path, Stage(orders(order("triage"))), scene)
+
+
+def test_one_message_at_a_time_whoever_listens(tmp_path: Path) -> None:
+    """The one who asked goes away; the answer is finished, and heard by who comes back. A hung one can be cancelled."""
+    asked = asyncio.Event()
+
+    async def scene(here: Site) -> None:
+        stream = await say(here, "one")
+        first = await stream.next()
+        assert first is not None
+        busy = await here.post("/api/chat", {"message": "two"})
+        assert busy.status == 409 and "cancel" in busy.json["message"]
+        other = await say(here, "elsewhere", "monday")
+        assert short([await other.until("message")]) == ["agent_start(butler)"], "another conversation is another"
+        stream.close()
+        back = await here.stream("/api/chat/default/events", after=first.id)
+        assert short([await back.until("message")]) == ["agent_delegate(triage)"]
+        assert (await here.post("/api/chat/default/cancel", {})).json["ok"]
+        told = [await back.until("message") for _ in range(4)]
+        assert short(told) == ["agent_complete(triage)", "text(butler)", "agent_complete(butler)", "done()"]
+        await here.post("/api/chat/monday/cancel", {})
+        await other.rest()
+        assert (await here.post("/api/chat/default/cancel", {})).status == 409
+        entries = (await here.get("/api/conversations/default")).json["entries"]
+        assert [one["note"] for one in entries] == ["", "cancelled"]
+        back.close()
+        asked.set()
+
+    def hang(prompt: str) -> None:
+        return None
+
+    on(tmp_path, Stage(orders(order("triage")), triage=hang), scene)
+    assert asked.is_set()
+
+
+def test_what_cannot_be_answered_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(here: Site) -> None:
+        for body in ({}, {"message": " "}, {"message": 1}, {"message": "x" * (chat.MESSAGE + 1)},
+                     {"message": "x", "conversation": "../x"}, {"message": "x", "conversation": 1}):
+            assert (await here.post("/api/chat", body)).status in (400, 404, 409), body
+        assert (await here.ask("POST", "/api/chat", here.posting(READ), b'{"message": "x"}')).status == 403
+        assert (await here.get("/api/conversations/..")).status in (400, 404)
+        told = await (await say(here, "hello")).rest()
+        assert [one.data["type"] for one in told] == ["error", "done"] and "no crew" in told[0].data["message"]
+
+    def nobody(place: Path, name: str) -> Any:
+        raise UsageError("no crew is there")
+
+    async def whole() -> None:
+        async with site(tmp_path, desks=nobody) as here:
+            await scene(here)
+    asyncio.run(whole())
+
+
+def test_a_conversation_that_went_on_elsewhere_is_read_again(tmp_path: Path) -> None:
+    stage = Stage()
+
+    async def scene(here: Site) -> None:
+        await (await say(here, "one")).rest()
+        path = tmp_path / "conversations" / "default.jsonl"
+        line = json.loads(path.read_bytes().splitlines()[0]) | {"content": "said on a terminal"}
+        with path.open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+        await (await say(here, "two")).rest()
+        assert any("said on a terminal" in prompt for _, prompt in stage.asked)
+
+    on(tmp_path, stage, scene)

@@ -1,0 +1,341 @@
+"""The page's server on a home of real records: what is shown, what is told as it happens, to whom, and to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.agents.claude.files import ClaudeFiles, append_line
+from garrison.records.journal import Writer, read_all
+from garrison.records.run import RunFiles
+from garrison.web import client, hub
+from garrison.web.feed import Feed, replay
+from garrison.web.projection import laid_over
+from top_support import Town, busy_town, town
+from web_support import PATIENCE, Site, Stream, Told, site
+
+NODES = ("a", "b", "c")
+
+
+def begun(made: Town, run: str = "r1") -> Writer:
+    """A run under way and its guardian's journal."""
+    return made.run(run, *NODES)
+
+
+def at_work(made: Town, told: Writer, node: str) -> None:
+    told.append("node", {"node": node, "status": "active", "attempt": 1}, made.now())
+
+
+def deaths(made: Town, run: str, node: str, number: int) -> None:
+    """A runner's journal grows by as many deaths of its agent."""
+    writer = Writer(RunFiles(made.home, run).layer_journal(f"runner-{node}"), f"runner-{node}@{run}#1")
+    first = sum(1 for entry in writer.entries if entry.kind == "death")
+    for life in range(first + 1, first + number + 1):
+        writer.append("death", {"full": f"orchestrator-{node}@{run}", "incarnation": life, "attempt": 1, "why": "KILL",
+                                "monotonic": 1.0, "boot_id": "b"}, made.now())
+    writer.close()
+
+
+async def changes(stream: Stream, number: int) -> list[Told]:
+    return [await stream.until("change") for _ in range(number)]
+
+
+def journaled(shown: dict[str, Any]) -> dict[str, Any]:
+    """Of a snapshot what the journals tell."""
+    nodes = {name: {key: value for key, value in node.items() if key not in ("phase", "doing", "cost", "cannot")}
+             for name, node in shown["nodes"].items()}
+    return {**{part: shown[part] for part in ("status", "reason", "gates", "queue", "timeline", "signals")},
+            "nodes": nodes}
+
+
+def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path) -> None:
+    async def scene(made: Town) -> None:
+        async with site(tmp_path) as here:
+            shown = (await here.get("/api/runs/crew-1")).json
+            assert (shown["status"], shown["write"], shown["dot"][:7]) == ("running", True, "digraph")
+            assert shown["nodes"]["add_tests"]["deaths"] == 1 and shown["nodes"]["add_tests"]["doing"]
+            assert shown["costs"] == {"usd": 0.4321, "nodes": {"add_tests": 0.4321}}
+            assert [one["node"] for one in shown["queue"]["entries"]] == ["docs"]
+            living = {one["who"]: one for one in shown["layers"] if one["living"]}
+            assert {"launch", "guardian-crew", "orchestrator-add_tests"} <= set(living)
+            assert (await here.get("/api/runs")).json[0]["nodes_done"] == 1
+
+            stream = await here.stream("/api/events?run=crew-1")
+            first = await stream.until("snapshot")
+            assert first.id == first.data["id"] and journaled(first.data) == journaled(shown)
+            writer = Writer(RunFiles(tmp_path, "crew-1").journal, "guardian-crew@crew-1#1")
+            begin = time.monotonic()
+            writer.append("node", {"node": "release_notes", "status": "active", "attempt": 1}, made.now())
+            told = await stream.until("change")
+            assert time.monotonic() - begin < hub.BEAT, "it was told by the kernel, not found at a beat"
+            assert told.data["patch"]["nodes"]["release_notes"]["status"] == "active"
+            made.sleepers[0].kill()  # the launcher's life: no journal tells of that
+            made.sleepers[0].wait()
+            while not (layers := {one["who"]: one for one in (await stream.until("beat")).data.get("layers", [])}
+                       ).get("launch", {"living": True})["living"]:
+                break
+            assert layers["launch"]["living"] is False
+            writer.close()
+            stream.close()
+        assert not (await asyncio.to_thread(lambda: [one for one in stream.seen if one.event == "bye"]))
+
+    with town(tmp_path) as made:
+        busy_town(made)
+        asyncio.run(scene(made))
+
+
+def test_who_comes_back_misses_nothing_though_the_server_was_killed_in_between(tmp_path: Path) -> None:
+    """Ids are places in the journals: another server goes on where the last one was."""
+    async def scene(made: Town, told: Writer) -> None:
+        async with site(tmp_path) as here:
+            stream = await here.stream("/api/events?run=r1")
+            shown = (await stream.until("snapshot")).data
+            at_work(made, told, "a")
+            deaths(made, "r1", "a", 3)
+            seen = await changes(stream, 4)
+            stream.close()
+        for one in seen:
+            shown = laid_over(shown, one.data["patch"])
+        deaths(made, "r1", "a", 2)
+        at_work(made, told, "b")
+        made.enqueue("r1", "a")
+        deaths(made, "r1", "b", 1)
+        async with site(tmp_path) as here:
+            stream = await here.stream("/api/events?run=r1", after=seen[-1].id)
+            missed = await changes(stream, 5)
+            at_work(made, told, "c")
+            missed += await changes(stream, 1)
+            for one in missed:
+                shown = laid_over(shown, one.data["patch"])
+            assert not any(one.event == "snapshot" for one in stream.seen)
+            assert journaled(shown) == journaled((await here.get("/api/runs/r1")).json)
+            ids = [one.id for one in [*seen, *missed]]
+            assert len(set(ids)) == len(ids) == 10
+            again = await here.stream("/api/events?run=r1", after=missed[-2].id)
+            assert (await changes(again, 1))[0].data == missed[-1].data, "from memory: the same"
+            for wrong in ("nonsense", missed[-1].id.replace("-g", "-g9"), "00000000" + missed[-1].id[8:]):
+                other = await here.stream("/api/events?run=r1", after=wrong)
+                first = await other.next()
+                assert first is not None and (first.event, first.data.get("missed")) == ("snapshot", True)
+                other.close()
+            again.close()
+            stream.close()
+
+    with town(tmp_path) as made:
+        told = begun(made)
+        asyncio.run(scene(made, told))
+        told.close()
+
+
+def test_any_place_can_be_gone_on_from(tmp_path: Path) -> None:
+    """From every id that was given, the replay leads to the same state, in whatever order the journals were seen."""
+    with town(tmp_path) as made:
+        busy_town(made)
+        for node in ("add_tests", "search_index"):
+            deaths(made, "crew-1", node, 3)
+        feed = Feed(tmp_path, "crew-1")
+        journals = [feed.files.journal, feed.files.layer_journal("runner-search_index"),
+                    feed.files.layer_journal("runner-add_tests")]
+        events, shown = [], [json.loads(json.dumps(feed.snapshot()))]
+        for path in journals:  # not the order of the times
+            for one in feed.followed.read({path}):
+                events.append(one)
+                shown.append(laid_over(shown[-1], json.loads(json.dumps(one["patch"]))))
+        feed.read()
+        whole = journaled({**feed.snapshot()})
+        assert len(events) > 10
+        for place, one in enumerate(events):
+            missed = replay(feed.other(), one["id"])
+            assert missed is not None
+            state = shown[place + 1]
+            for data in missed:
+                patch = json.loads(data.partition(b"data: ")[2])["patch"]
+                state = laid_over(state, patch)
+            assert journaled(state) == whole, f"from event {place}"
+
+
+def test_a_journal_that_is_compacted_under_way_tells_nothing_twice(tmp_path: Path) -> None:
+    from garrison.layers.run_state import fold, to_snapshot
+
+    with town(tmp_path) as made:
+        told = begun(made)
+        at_work(made, told, "a")
+        feed = Feed(tmp_path, "r1")
+        feed.read()
+        before = feed.snapshot()
+        told.compact(to_snapshot(fold(read_all(told.path))), made.now())
+        feed.read()
+        assert feed.snapshot() == before
+        at_work(made, told, "b")
+        feed.read()
+        assert [entry["node"] for entry in feed.snapshot()["timeline"]] == [""]
+        late = Feed(tmp_path, "r1")
+        late.read()
+        assert late.snapshot() == feed.snapshot(), "who comes later reads what compaction kept"
+        told.close()
+
+
+def test_a_hundred_at_once(tmp_path: Path) -> None:
+    async def scene(made: Town, told: Writer) -> None:
+        async with site(tmp_path) as here:
+            streams = await asyncio.gather(*(here.stream("/api/events?run=r1") for _ in range(100)))
+            await asyncio.gather(*(stream.until("snapshot") for stream in streams))
+            for node in NODES:
+                at_work(made, told, node)
+            found = await asyncio.gather(*(changes(stream, 3) for stream in streams))
+            assert {tuple(one.id for one in told) for told in found} == {tuple(one.id for one in found[0])}
+            for stream in streams:
+                stream.close()
+
+    with town(tmp_path) as made:
+        told = begun(made)
+        asyncio.run(scene(made, told))
+        told.close()
+
+
+def test_one_that_does_not_read_is_let_go_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "BYTES", 100_000)
+
+    async def scene(made: Town, told: Writer) -> None:
+        async with site(tmp_path) as here:
+            stream = await here.stream("/api/events?run=r1")
+            await stream.until("snapshot")
+            slow = await _deaf(here)
+            for number in range(600):
+                told.append("signal", {"id": f"s{number}", "type": "GUIDANCE", "node": "a", "from": "x" * 2000},
+                            made.now())
+                await stream.until("change")
+            await asyncio.to_thread(_drained, slow)
+            stream.close()
+
+    with town(tmp_path) as made:
+        told = begun(made)
+        asyncio.run(scene(made, told))
+        told.close()
+
+
+async def _deaf(here: Site) -> socket.socket:
+    """A client that asks for the events and reads none."""
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(slow, ("127.0.0.1", here.port))
+    lines = ["GET /api/events?run=r1 HTTP/1.1", *(f"{name}: {value}" for name, value in here.headers().items())]
+    await asyncio.get_running_loop().sock_sendall(slow, "\r\n".join([*lines, "", ""]).encode())
+    return slow
+
+
+def _drained(slow: socket.socket) -> None:
+    """It reads at last: what had gone out, then that it was too slow, then the end."""
+    slow.setblocking(True)
+    slow.settimeout(PATIENCE)
+    data = b""
+    while chunk := slow.recv(1 << 16):
+        data += chunk
+        if data.endswith(b"0\r\n\r\n"):
+            break
+    slow.close()
+    assert b"event: bye" in data and b"too slowly" in data and data.count(b"event: change") < 600
+
+
+def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with site(tmp_path) as here:
+            streams = [await here.stream("/api/events?run=r1") for _ in range(3)]
+            for stream in streams:
+                await stream.until("snapshot")
+            begin = time.monotonic()
+        took = time.monotonic() - begin
+        for stream in streams:
+            assert (await stream.rest())[-1].event == "bye"
+        assert took < client.SEND_SECONDS / 4, f"{took:.1f} s"
+
+    with town(tmp_path) as made:
+        begun(made).close()
+        asyncio.run(scene())
+
+
+def test_one_node_its_log_and_its_session(tmp_path: Path) -> None:
+    async def scene(made: Town) -> None:
+        folder = RunFiles(tmp_path, "crew-1").attempt("add_tests", 1)
+        log = ("<script>alert(1)</script>\x1b[2J" + "é" * 70_000).encode() + b"\xc3"
+        (folder / "output.log").write_bytes(log)
+        files = ClaudeFiles(folder)
+        for event in ({"kind": "text", "text": "<img src=x onerror=alert(1)>"}, {"kind": "usage"},
+                      {"kind": "tool", "name": "Bash", "input": {"command": "ls"}}, {"kind": "result", "usd": 0.5}):
+            append_line(files.stream, {"at": made.now(), "life": 1, **event})
+        with files.stream.open("ab") as stream:
+            stream.write(b'{"kind": "text", "te')
+        async with site(tmp_path) as here:
+            base = "/api/runs/crew-1/nodes/add_tests"
+            found = (await here.get(base)).json
+            assert [one["attempt"] for one in found["attempts"]] == [1] and found["hook"]["phase"] == "executing"
+            assert any("died" in line["text"] for line in found["why"])
+            text, at = "", 0
+            while not text or at < len(log) - 1:
+                piece = (await here.get(f"{base}/log?from={at}")).json
+                assert piece["next"] > at
+                text, at = text + piece["text"], piece["next"]
+            assert text == log[:-1].decode(), "no character is torn, and the unfinished one waits"
+            assert (await here.get(f"{base}/log?from=-8")).json["text"].endswith("éé")
+            session = (await here.get(f"{base}/transcript")).json
+            assert [one["kind"] for one in session["blocks"]] == ["text", "tool_use", "result"]
+            assert session["blocks"][0]["text"] == "<img src=x onerror=alert(1)>"
+            assert (await here.get(f"{base}/transcript?from={session['next']}")).json["blocks"] == []
+            for path, status in (("nobody", 404), ("..", 400), ("a%2fb", 404), ("add_tests/log?from=x", 400),
+                                 ("add_tests/log?attempt=99999999999999999", 400)):
+                assert (await here.get(f"/api/runs/crew-1/nodes/{path}")).status == status, path
+            assert (await here.get("/api/runs/nobody")).status == 404
+            assert (await here.get("/api/events?run=../etc")).status == 400
+
+    with town(tmp_path) as made:
+        busy_town(made)
+        asyncio.run(scene(made))
+
+
+def test_what_one_does_is_a_command_and_its_word_is_shown(tmp_path: Path) -> None:
+    """Gates are answered, nodes parked, as on a terminal: the guardian finds a signal in its inbox."""
+    async def scene(made: Town, told: Writer) -> None:
+        async with site(tmp_path) as here:
+            parked = await here.post("/api/runs/r1/nodes/a/actions", {"action": "park", "text": "-- lunch $(id)"})
+            assert parked.status == 200 and "a will be parked" in parked.json["message"]
+            refused = await here.post("/api/runs/r1/nodes/a/actions", {"action": "respawn"})
+            assert refused.status == 409 and "is not alive" in refused.json["message"]
+            gate = "/api/runs/r1/gates/b%231"
+            assert (await here.post(gate, {"choice": "Yes"})).status == 404
+            told.append("gate", {"place": "b#1", "node": "b", "kind": "human", "text": "Ship?", "type": "single_select",
+                                 "default": "", "deadline": "", "signal": "",
+                                 "options": [{"key": "Y", "label": "Yes", "target": "c", "written": "Yes"}]},
+                        made.now())
+            wrong = await here.post(gate, {"choice": "Perhaps"})
+            assert wrong.status == 409 and "[Y] Yes" in wrong.json["message"]
+            assert (await here.post(gate, {"choice": "Yes"})).json["ok"]
+
+    with town(tmp_path) as made:
+        told = begun(made)
+        asyncio.run(scene(made, told))
+        told.close()
+    said = [json.loads(path.read_text()) for path in sorted((tmp_path / "signals").rglob("*.json"))]
+    assert {"action": "park", "who": "a", "text": "-- lunch $(id)"} in [one["payload"] for one in said]
+    assert {"question_id": "b#1", "text": "Yes"} in [one["payload"] for one in said]
+
+
+def test_nothing_is_read_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(hub.Observer, "look", lambda self, runs: looks.append(1) or {})
+    monkeypatch.setattr(hub, "BEAT", 0.05)
+
+    async def scene() -> None:
+        async with site(tmp_path):
+            await asyncio.sleep(0.3)
+
+    begun_at = os.times()
+    asyncio.run(scene())
+    assert not looks and os.times().user - begun_at.user < 1.0

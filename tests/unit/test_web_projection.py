@@ -1,0 +1,172 @@
+"""What the page shows of a run, folded from records: patches over any beginning give the whole, in any interleaving."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from garrison.layers.chronicle import GUARDIAN, QUEUE, Record
+from garrison.records.journal import Entry
+from garrison.web.position import Position, decode, stamp
+from garrison.web.projection import SIGNALS, TIMELINE, Drawn, Projection, laid_over, latest
+
+DRAWN = {name: Drawn(name, "box", "command") for name in ("a", "b", "c")} | {
+    "start": Drawn("start", "Mdiamond"), "ask": Drawn("Ship it?", "hexagon")}
+
+
+class Tale:
+    """Records as they come to be: each journal counts for itself, time goes on with each."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self._seqs: dict[str, Any] = {}
+        self._ticks = itertools.count()
+
+    def add(self, journal: str, kind: str, /, **data: Any) -> Tale:
+        seq = next(self._seqs.setdefault(journal, itertools.count(1)))
+        at = f"2026-01-01T00:{next(self._ticks) // 60:02}:{len(self.records) % 60:02}.000000Z"
+        queue = "repo/main" if journal == QUEUE else ""
+        self.records.append(Record(journal, Entry(seq, 1, f"{journal}@r1#1", at, kind, data), queue))
+        return self
+
+    def g(self, kind: str, /, **data: Any) -> Tale:
+        return self.add(GUARDIAN, kind, **data)
+
+    def node(self, node: str, status: str, attempt: int = 1, **more: Any) -> Tale:
+        return self.g("node", node=node, status=status, attempt=attempt, **more)
+
+    def life(self, node: str, kind: str, incarnation: int, why: str = "killed") -> Tale:
+        return self.add(f"runner-{node}", kind, full=f"orchestrator-{node}@r1", incarnation=incarnation, attempt=1,
+                        why=why, monotonic=1.0, boot_id="b", **{"class": "crash"})
+
+    def enqueue(self, node: str, run: str = "r1") -> Tale:
+        return self.add(QUEUE, "enq", entry=f"{run}-{node}", run=run, node=node, attempt=1, branch=f"g/{run}/{node}",
+                        oid="1" * 40, target="main", repo="/repo", recipient="", supersedes=[])
+
+
+def tale() -> list[Record]:
+    """A run in which about everything happens that the page shows."""
+    one = Tale()
+    one.enqueue("x", "other")
+    for node in "abc":
+        one.node(node, "pending")
+    one.g("run", status="running").node("a", "active", step="a#1:1").node("b", "active", step="b#1:1")
+    one.life("a", "spawn", 1).life("b", "spawn", 1).life("a", "death", 1).life("a", "death", 1).life("a", "spawn", 2)
+    one.g("death", full="runner-b@r1", incarnation=1, attempt=1, why="KILL", monotonic=1.0, boot_id="b",
+          **{"class": "crash"})
+    one.g("signal", id="s1", type="NEEDS_INPUT", node="b", **{"from": "runner-b@r1"},
+          question={"id": "q1", "text": "which?"})
+    one.g("signal", id="s2", type="INPUT_RESPONSE", node="b", answer="q1")
+    one.g("signal", id="s3", type="GUIDANCE", node="b", hold="b", text="lunch")
+    one.g("signal", id="s4", type="GUIDANCE", node="b", unhold="b")
+    one.g("signal", id="s5", type="NODE_COMPLETE", node="a", **{"from": "runner-a@r1"},
+          effect={"node": "a", "status": "impl_complete", "attempt": 1})
+    one.enqueue("a").add(QUEUE, "pause", reason="asked", detail="<b>lunch</b>", tip="")
+    one.add(QUEUE, "resume", reason="ok")
+    one.add(QUEUE, "state", entry="r1-a", entries=["r1-a"], status="candidate", base="0" * 40)
+    one.add(QUEUE, "cancel", entry="r1-a", reason="no")
+    one.node("a", "failed", reason="withdrawn\ntail").node("b", "active", 2, reason="again", step="b#1:1")
+    one.g("gate", place="ask#1", node="ask", kind="human", text="Ship it?", type="single_select", default="",
+          deadline="", signal="", options=[{"key": "Y", "label": "Yes", "target": "c", "written": "Yes"}])
+    one.g("flow", event="finished", place_id="ask#1", node="ask", outcome={"status": "success"})
+    one.add("launch", "death", full="guardian-crew@r1", incarnation=1, why="KILL", monotonic=1.0, boot_id="b",
+            **{"class": "crash"})
+    one.add("launch", "spawn", full="guardian-crew@r1", incarnation=2, why="at once")
+    one.g("park", full="processor-crew@r1", incarnation=3, attempt=1, why="too often", probe_at="", parked_at="")
+    one.g("lift", lives={}, unparked=["processor"])
+    return one.g("run", status="failed", reason="a: withdrawn").records
+
+
+def folded(records: list[Record]) -> tuple[Projection, list[dict[str, Any]]]:
+    projection = Projection("r1", DRAWN)
+    return projection, [projection.apply(record, f"text {record.entry.seq}") for record in records]
+
+
+def plain(value: Any) -> Any:
+    """As it goes over the wire; also a copy that later records do not change."""
+    return json.loads(json.dumps(value))
+
+
+def test_patches_over_any_beginning_give_the_whole() -> None:
+    records = tale()
+    whole = plain(folded(records)[0].snapshot())
+    assert whole["nodes"]["a"]["deaths"] == 1 and whole["status"] == "failed" and not whole["queue"]["entries"]
+    for k in range(len(records) + 1):
+        first, _ = folded(records[:k])
+        shown = plain(first.snapshot())
+        for record in records[k:]:
+            shown = laid_over(shown, plain(first.apply(record, f"text {record.entry.seq}")))
+        assert shown == whole, f"after {k} records"
+
+
+def test_a_record_that_changes_nothing_has_no_patch() -> None:
+    projection, patches = folded(tale())
+    assert all(patches[place] == {} for place, record in enumerate(tale()) if record.entry.kind in ("open", "decision"))
+    other = Tale().add(GUARDIAN, "decision", act="start", why="", basis={}).records[0]
+    assert projection.apply(other) == {}
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_the_order_between_journals_does_not_matter(random: Any) -> None:
+    records = tale()
+    journals = {name: [one for one in records if one.journal == name] for name in {one.journal for one in records}}
+    mixed: list[Record] = []
+    while any(journals.values()):
+        name = random.choice([name for name, left in journals.items() if left])
+        mixed.append(journals[name].pop(0))
+    assert plain(folded(mixed)[0].snapshot()) == plain(folded(records)[0].snapshot())
+
+
+def test_what_is_told_of_a_death_a_question_and_a_gate() -> None:
+    projection, patches = folded(tale())
+    told = [entry["kind"] for patch in patches for entry in patch.get("timeline_add", [])]
+    assert told.count("death") == 3, "two agents or runners and the guardian; a death journaled twice is one"
+    assert {"respawn", "asks", "parked", "unparked", "enqueued", "paused", "resumed", "withdrawn", "failed",
+            "attempt"} <= set(told)
+    assert next(patch["nodes"]["b"]["asks"] for patch in patches if patch.get("nodes", {}).get("b", {}).get("asks")
+                ) == "which?"
+    gate = next(patch["gates"] for patch in patches if patch.get("gates"))
+    assert gate == [{"gate": "ask#1", "node": "ask", "kind": "human", "question": "Ship it?", "signal": "",
+                     "deadline": None, "free": False, "default": "", "choices": [{"label": "Yes", "key": "Y"}]}]
+    assert projection.snapshot()["nodes"]["ask"]["status"] == "validated"
+
+
+def test_lists_keep_the_youngest() -> None:
+    one = Tale()
+    for number in range(3 * TIMELINE):
+        one.g("run", status="running" if number % 2 else "stopped") if number else one.g("run", status="running")
+    projection = Projection("r1")
+    for record in one.records:
+        projection.apply(record)
+    assert len(projection.snapshot()["timeline"]) == TIMELINE and len(projection.timeline) <= 2 * TIMELINE
+    entries = [{"at": f"{place:03}", "id": ""} for place in range(SIGNALS)]
+    assert latest(entries[::-1], 2) == entries[-2:]
+
+
+def test_a_place_in_all_journals_is_one_id() -> None:
+    order = ["a", "b", "c"]
+    here = Position(stamp("r1", "2026"), 12, 3, 40, {"a": 5, "c": 2})
+    text = here.encode(order)
+    assert decode(text, order) == here and decode(text, [*order, "d"]) == here
+    assert decode(text, ["a"]) is None, "of a run that knows fewer nodes"
+    for wrong in ("", "12", text + "x", text.replace("g12", "g-1"), "9" * 400, f"{text}\n"):
+        assert decode(wrong, order) is None
+    later = Position(here.stamp, 12, 3, 41, {"a": 5, "b": 1, "c": 2})
+    assert here.within(later) and not later.within(here)
+    assert not Position("00000000", 0).within(here), "another run of the same name"
+    assert Position(here.stamp).encode(order) == f"{here.stamp}-g0.l0.m0-"
+
+
+def test_positions_only_grow() -> None:
+    here = Position("00000000")
+    for record in tale():
+        before = here.encode(["a", "b", "c"])
+        here.move(record)
+        earlier = decode(before, ["a", "b", "c"])
+        assert earlier is not None and earlier.within(here)
+    assert (here.guardian, here.launch, here.runners) == (19, 2, {"a": 4, "b": 1})

@@ -130,7 +130,8 @@ class Run {
     const to = id => () => {
       const heading = document.getElementById(`${id}-title`);
       heading.scrollIntoView({ block: "nearest" });
-      (heading.closest("section").querySelector(".body button, .body a, .body input") ?? heading).focus();
+      const section = heading.closest("section");
+      (section.querySelector(".answers button, .answers input") ?? section.querySelector(".body button") ?? heading).focus();
     };
     return [
       ["w", "to what waits for you", to("waits")], ["g", "to the graph", () => this.graph.focus()],

@@ -90,7 +90,7 @@ class Chat {
     this.busy(true);
     const turn = new Turn(this);
     try {
-      for await (const event of this.answer(begin, last, this.turn.signal)) await turn.heard(event);
+      for await (const event of this.answer(begin, last, this.turn.signal)) turn.heard(event);
       await turn.ended();
     } catch (problem) {
       turn.bad(problem.message);
@@ -141,12 +141,12 @@ class Turn {
     this.done = false;
   }
 
-  async heard(event) {
+  heard(event) {
     const { chat } = this;
     if (event.type === "text") this.said(event.agent ?? BUTLER, event.content ?? "");
     else if (event.type === "error") this.bad(event.message ?? "Something went wrong.");
     else if (event.type === "done") this.done = true;
-    else await chat.rail.moved(event);
+    else chat.rail.moved(event);
     if (event.type === "agent_complete") this.open.delete(event.agent);
   }
 

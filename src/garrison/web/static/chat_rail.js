@@ -5,13 +5,13 @@ import { el, panel, say, set } from "./dom.js";
 
 export const BUTLER = "butler";
 const AT_WORK = "at work";
-const SEEN = 450; // milliseconds that each change of the rail stays at least
+const SEEN = 700; // milliseconds that each change of the rail stays at least
 
 /**
  * The rail's panel.
  * @param {Array<{agent: string, title: string, what: string}>} crew the butler first
- * @returns {{section: Element, moved: function(Object): Promise, seen: function(): Promise, rest: function()}} `moved` is
- *     told an event and answers once it may be shown; `rest`: nobody works
+ * @returns {{section: Element, moved: function(Object), seen: function(): Promise, rest: function()}} `moved` is
+ *     told an event; `seen` answers when all of them were seen; `rest`: nobody works
  */
 export function chatRail(crew) {
   const { section, body } = panel("rail", "Crew");
@@ -19,7 +19,7 @@ export function chatRail(crew) {
   const members = new Map();
   body.append(list);
   const working = new Set();
-  let changed = 0, doing = AT_WORK;
+  let changed = 0, doing = AT_WORK, shown = Promise.resolve();
 
   function member(name, title, about) {
     const made = el("li", { class: "agent", dataset: { testid: `agent-${name}`, agent: name } },
@@ -41,8 +41,12 @@ export function chatRail(crew) {
 
   const seen = () => new Promise(resolve => setTimeout(resolve, Math.max(0, changed + SEEN - performance.now())));
 
-  async function moved(event) {
-    await seen();
+  /** Show an event once those before it were seen; what is said meanwhile need not wait for that. */
+  function moved(event) {
+    shown = shown.then(seen).then(() => show(event));
+  }
+
+  function show(event) {
     doing = AT_WORK;
     const name = event.agent ?? event.to;
     if (name && !members.has(name)) member(name, name, "");
@@ -62,5 +66,5 @@ export function chatRail(crew) {
   }
 
   for (const one of crew) member(one.agent, one.title, one.what);
-  return { section, moved, seen, rest };
+  return { section, moved, seen: () => shown.then(seen), rest };
 }

@@ -37,7 +37,8 @@ class Played:
 
     async def ask(self, content: str) -> AsyncIterator[dict[str, Any]]:
         if self.spec.node_id == "butler":
-            yield {"kind": "text", "text": ORDERS if content.startswith("CLASSIFY") else "One agent died and came back."}
+            said = ORDERS if content.startswith("CLASSIFY") else "One agent died and came back."
+            yield {"kind": "text", "text": said}
             return
         yield {"kind": "text", "text": "<img src=x onerror=alert(1)> I look."}
         if "slow" in content:

@@ -19,8 +19,8 @@ GRAPH = r"""
 digraph web {
   flow=dag; goal="count money in cents GOAL"
   start [shape=Mdiamond]; exit [shape=Msquare]
-  fast [shape=box, label="HOSTILE", command="echo 'HOSTILE'; printf '\\033[31mred\\033[0m \\033]8;;javascript:alert(1)\\007link\\n'"]
-  slow [shape=box, label="Money in cents", command="echo begun; HOLD; echo more; echo m > m.txt; git add -A; git commit -qm m"]
+  fast [shape=box, label="HOSTILE", command="echo 'HOSTILE'; printf 'TERMINAL'"]
+  slow [shape=box, label="Money in cents", command="echo begun; HOLD; echo m > m.txt; git add -A; git commit -qm m"]
   bad  [shape=box, label="Audit", command="echo it is red; exit 3"]
   ask  [shape=hexagon, label="Land the rounding rule?"]
   land [shape=box, label="Rounding", command="true"]
@@ -47,9 +47,11 @@ class Served:
         """Launch the run, wait until it stands as described, and serve it."""
         graph = self.place.root / "web.dot"
         hold = self.place.hold("slow")
-        graph.write_text(GRAPH.replace("HOSTILE", HOSTILE).replace("GOAL", HOSTILE).replace("HOLD", hold))
+        terminal = r"\\033[31mred\\033[0m \\033]8;;javascript:alert(1)\\007link\\n"
+        graph.write_text(GRAPH.replace("HOSTILE", HOSTILE).replace("GOAL", HOSTILE).replace("HOLD", hold).replace(
+            "TERMINAL", terminal))
         self.place.launch(graph, "r1", "--max-rework", "0", gate="true")
-        wait_for("a run to serve", lambda: self.place.journal())
+        wait_for("a run to serve", self.place.journal)
         self.serve()
         self.place.arrived("slow")
         wait_for("the others have gone as far as they go", lambda: self.stands(

@@ -15,10 +15,12 @@ expect.set_options(timeout=30_000)
 ACTIVE = """() => {
   window.seen = [];
   const note = () => {
-    const now = [...document.querySelectorAll("[data-testid=agent-rail] .active")].map(one => one.dataset.agent).join("+");
+    const active = document.querySelectorAll("[data-testid=agent-rail] .active");
+    const now = [...active].map(one => one.dataset.agent).join("+");
     if (now !== window.seen.at(-1)) window.seen.push(now);
   };
-  new MutationObserver(note).observe(document.querySelector("[data-testid=agent-rail]"), { subtree: true, attributes: true });
+  const rail = document.querySelector("[data-testid=agent-rail]");
+  new MutationObserver(note).observe(rail, { subtree: true, attributes: true });
 }"""
 """Notes who is active in the rail, whenever it changes."""
 

@@ -1,4 +1,4 @@
-"""The page of a run, on one real run: what it shows, how it is used by keyboard, that it comes back, what it lets through."""
+"""The page of a run, on one real run: what it shows, its use by keyboard, that it comes back, what it lets through."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-
 from served import HOSTILE, Served
+
 from support import Place, wait_for
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -47,7 +47,8 @@ def test_at_a_glance_who_works_what_waits_what_failed(crew: Served, opened: Any)
     page = opened(crew.url)
     assert "token" not in page.url
     drawn(page)
-    for node, state in (("slow", "working"), ("fast", "merged"), ("bad", "failed"), ("ask", "asking"), ("land", "waiting")):
+    states = {"slow": "working", "fast": "merged", "bad": "failed", "ask": "asking", "land": "waiting"}
+    for node, state in states.items():
         expect(page.locator(f'svg .node[data-node="{node}"]')).to_have_class(re.compile(rf"\bs-{state}\b"))
     expect(page.locator('[data-testid="agent-rail"] .active')).to_have_attribute("data-agent", "orchestrator-slow")
     cards = page.locator("#waits .card")

@@ -1,4 +1,4 @@
-"""The page's files as text: what is shipped from elsewhere is what VENDOR.md says, and nothing turns data into markup."""
+"""The page's files as text: what comes from elsewhere is what VENDOR.md says, nothing turns data into markup."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage")
+         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-lcd-text")
 PATIENCE = 30_000
 """Milliseconds until something that should be on a page is missing."""
 

@@ -88,10 +88,11 @@ class Served:
         with urlopen(Request(self.home + path, headers={"Authorization": f"Bearer {token}"}), timeout=30) as answer:
             return json.load(answer)
 
-    def end(self) -> list[str]:
+    def end(self, run: str = "r1") -> list[str]:
         """Stop run and server; what they left (nothing)."""
         self.place.free("slow")
-        self.place.command("stop", "r1")
-        self.server.terminate()
-        self.server.wait(DEADLINE)
+        self.place.command("stop", run)
+        if self.server is not None:
+            self.server.terminate()
+            self.server.wait(DEADLINE)
         return self.place.leave()

@@ -199,7 +199,9 @@ export function graphPanel(choose) {
   /** Of a drawing that does not fit, show where work is done. */
   function toWork() {
     const busy = [...marks.values()].find(({ state }) => state === "working" || state === "asking");
-    busy?.g.scrollIntoView({ block: "center", inline: "center" });
+    if (!busy) return;
+    const [here, all] = [busy.g.getBoundingClientRect(), view.getBoundingClientRect()]; // scrollIntoView moved the page too
+    view.scrollBy(here.left + here.width / 2 - all.left - all.width / 2, here.top + here.height / 2 - all.top - all.height / 2);
   }
 
   new ResizeObserver(() => arrange()).observe(view);

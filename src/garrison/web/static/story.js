@@ -54,7 +54,7 @@ export function storyPanel(choose) {
   function event(line) {
     const [sign, word] = SIGNS[line.kind] ?? ["·", line.kind];
     return el("li", { class: `line s-${LOOKS[sign] ?? "waiting"}` }, time(line), el("span", { class: "sign", "aria-hidden": "true" }, sign),
-      el("span", { class: "kind" }, word), who(line), el("span", { class: "text", title: line.text }, line.text ?? ""));
+      el("span", { class: "kind" }, word), who(line), el("span", { class: "text", title: line.text }, plain(line.text ?? "")));
   }
 
   function signal(line) {
@@ -62,6 +62,9 @@ export function storyPanel(choose) {
       el("span", { class: "kind mono" }, line.type), who(line),
       el("span", { class: "text", title: line.text }, [[line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join(" · ")));
   }
+
+  /** Without what the line says already: which signal told it, and that it is about a node. */
+  const plain = text => text.replace(/^[A-Z_]+ from \S+: /, "").replace(/^node \w+, (attempt \d+):? ?/, "$1 ").trim();
 
   const time = line => el("time", { datetime: typeof line.at === "string" ? line.at : null }, clock(line.at));
   const who = line => line.node ? el("button", { type: "button", class: "link-like name", onclick: () => choose(line.node) }, line.node)

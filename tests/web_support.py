@@ -56,7 +56,7 @@ class Stream:
                 self._rest += chunk
         block, _, self._rest = self._rest.partition(b"\n\n")
         fields = dict(line.split(": ", 1) for line in block.decode().splitlines() if not line.startswith(":"))
-        if not fields:
+        if "data" not in fields:  # a comment, or how soon to come back
             return await self.next(seconds)
         told = Told(fields.get("id", ""), fields.get("event", "message"), json.loads(fields["data"]))
         self.seen.append(told)
@@ -91,7 +91,6 @@ class Site:
 
     port: int
     tokens: Mapping[str, str]
-    task: asyncio.Task[None]
 
     @property
     def host(self) -> str:
@@ -152,7 +151,7 @@ async def site(home: Path, **options: Any) -> AsyncIterator[Site]:
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
     if not ready.done():
         await task
-    made = Site(ready.result(), known, task)
+    made = Site(ready.result(), known)
     try:
         yield made
     finally:

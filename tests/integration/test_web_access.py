@@ -62,7 +62,7 @@ def test_what_a_change_needs() -> None:
     assert judged("POST", CHANGE, cookie=f"garrison-8642={'r' * 40}") == 403, "it may only look"
     for length in ("x", "-1", str(access.BODY_BYTES + 1)):
         assert judged("POST", CHANGE, content_length=length) == 413
-    for method in ("PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"):
+    for method in ("HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT"):
         assert judged(method, CHANGE) == 405
 
 

@@ -69,7 +69,7 @@ def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path) -> None:
 
             stream = await here.stream("/api/events?run=crew-1")
             first = await stream.until("snapshot")
-            assert first.id == first.data["id"] and journaled(first.data) == journaled(shown)
+            assert first.id == first.data["id"] and first.data["write"] and journaled(first.data) == journaled(shown)
             writer = Writer(RunFiles(tmp_path, "crew-1").journal, "guardian-crew@crew-1#1")
             begin = time.monotonic()
             writer.append("node", {"node": "release_notes", "status": "active", "attempt": 1}, made.now())
@@ -182,6 +182,48 @@ def test_a_journal_that_is_compacted_under_way_tells_nothing_twice(tmp_path: Pat
         told.close()
 
 
+def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path) -> None:
+    with town(tmp_path) as made:
+        told = begun(made)
+        told.append("node", {"node": "a", "status": "validated", "attempt": 1}, made.now())  # not from pending
+        told.append("node", {"status": "active"}, made.now())
+        at_work(made, told, "b")
+        feed = Feed(tmp_path, "r1")
+        feed.read()
+        shown = feed.snapshot()
+        assert shown["nodes"]["b"]["status"] == "active" and len(shown["problems"]) == 2
+        assert "record 5 of guardian" in shown["problems"][0]
+        told.close()
+
+
+def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                           capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(hub, "BEAT", 0.05)
+    real, fails = hub.Observer.look, [True]
+
+    def look(self: hub.Observer, runs: list[str]) -> dict[str, dict[str, Any]]:
+        if fails[0] and real(self, runs)["r1"]["layers"]:
+            raise OSError("no /proc today")
+        return real(self, runs)
+
+    async def scene(made: Town) -> None:
+        async with site(tmp_path) as here:
+            stream = await here.stream("/api/events?run=r1")
+            await stream.until("snapshot")
+            made.life("launch", "launch", "r1")
+            async with asyncio.timeout(PATIENCE):
+                while "no /proc today" not in capfd.readouterr().err:
+                    await asyncio.sleep(0.05)
+            fails[0] = False
+            assert (await stream.until("beat")).data["layers"][0]["who"] == "launch"
+            stream.close()
+
+    with town(tmp_path) as made:
+        begun(made).close()
+        monkeypatch.setattr(hub.Observer, "look", look)
+        asyncio.run(scene(made))
+
+
 def test_a_hundred_at_once(tmp_path: Path) -> None:
     async def scene(made: Town, told: Writer) -> None:
         async with site(tmp_path) as here:
@@ -285,6 +327,12 @@ def test_one_node_its_log_and_its_session(tmp_path: Path) -> None:
                 text, at = text + piece["text"], piece["next"]
             assert text == log[:-1].decode(), "no character is torn, and the unfinished one waits"
             assert (await here.get(f"{base}/log?from=-8")).json["text"].endswith("éé")
+            waiting = asyncio.create_task(here.get(f"{base}/log?from={at}&wait=20"))
+            await asyncio.sleep(0.2)
+            assert not waiting.done(), "it waits for the rest of a character"
+            with (folder / "output.log").open("ab") as more:
+                more.write(b"\xa9!")
+            assert (await waiting).json["text"] == "é!"
             session = (await here.get(f"{base}/transcript")).json
             assert [one["kind"] for one in session["blocks"]] == ["text", "tool_use", "result"]
             assert session["blocks"][0]["text"] == "<img src=x onerror=alert(1)>"

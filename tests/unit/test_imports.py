@@ -48,13 +48,14 @@ def test_every_light_room_is_watched() -> None:
     assert found <= set(ROOMS)
 
 
-def test_only_the_claude_agent_loads_the_sdk_and_only_the_screen_of_top_textual() -> None:
+def test_only_the_claude_agent_loads_the_sdk_only_the_screen_of_top_textual_and_only_the_page_a_server() -> None:
     """They cost more than a second and 45 MiB, and 0.4 s; everything else of garrison, imported whole, does without."""
     code = """
 import importlib, pkgutil, sys
 import garrison
 for found in pkgutil.walk_packages(garrison.__path__, "garrison."):
-    dear = found.name.startswith(("garrison.agents.claude", "garrison.delegation", "garrison.cli.top_app"))
+    dear = found.name.startswith(("garrison.agents.claude", "garrison.delegation", "garrison.cli.top_app",
+                                  "garrison.web"))
     if not dear and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 print(len([name for name in sys.modules if name.startswith("garrison.")]))

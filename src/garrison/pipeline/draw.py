@@ -26,13 +26,18 @@ _COLOURS: Mapping[str, str] = {
 """What a node's status is painted with; a node without one is white."""
 
 
-def to_drawing(graph: Graph, status: Mapping[str, str] | None = None) -> str:
-    """The text for `dot`; `status` maps nodes to words such as success, fail, active (see `_COLOURS`)."""
+def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled: bool = True,
+               font: str = "sans-serif") -> str:
+    """The text for `dot`; `status` maps nodes to words such as success, fail, active (see `_COLOURS`).
+
+    Not `titled`: without the goal above it. `font`: where no fonts are installed, Graphviz knows Helvetica's widths.
+    """
+    named, title = f"fontname={_quoted(font)}", _wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""
     lines = [f"digraph {_quoted(graph.id or 'pipeline')} {{",
              f'    graph [rankdir={"LR" if text(graph.attrs, "rankdir", "").upper() == "LR" else "TB"}, '
-             f"label={_quoted(_wrapped(text(graph.attrs, 'goal', ''), 80))}, labelloc=t, fontname=\"sans-serif\"];",
-             '    node [style="filled", fillcolor=white, fontname="sans-serif", fontsize=11];',
-             '    edge [fontname="sans-serif", fontsize=9];']
+             f"label={_quoted(title)}, labelloc=t, {named}];",
+             f'    node [style="filled", fillcolor=white, {named}, fontsize=11];',
+             f"    edge [{named}, fontsize=9];"]
     lines += [f"    {_quoted(node.id)} [{_node(node, (status or {}).get(node.id, ''))}];"
               for node in graph.nodes.values()]
     lines += [f"    {_quoted(edge.source)} -> {_quoted(edge.target)}{_edge(edge)};" for edge in graph.edges]

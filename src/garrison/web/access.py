@@ -68,7 +68,7 @@ def judge(rules: Rules, method: str, headers: Mapping[str, str]) -> Refusal | st
     scope = rules.scope(token_of(rules, headers))
     if not scope:
         return Refusal(401, "open the address that `garrison serve` printed: it holds the token")
-    if method in ("GET", "HEAD"):
+    if method == "GET":
         return scope
     if method != "POST":
         return Refusal(405, "only GET and POST are answered")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -27,6 +29,8 @@ from garrison.web import access, actions, chat, node, static
 from garrison.web.client import EventStream, as_json
 from garrison.web.hub import Hub
 
+WAIT_SECONDS = 25
+"""How long a piece that is not there yet is waited for at most."""
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -82,12 +86,12 @@ class Page:
     async def run(self, request: Request) -> Response:
         """One run as it is now."""
         snapshot = await self.hub.snapshot(run_of(request))
-        return answer({**snapshot, "write": scope_of(request) == access.WRITE})
+        return answer({**snapshot, "write": may_write(request)})
 
     async def events(self, request: Request) -> Response:
         """What happens in a run from now on, or since an event that the client saw."""
         run = check_run(request.query_params.get("run", ""))
-        client, feed = await self.hub.join(run, last_seen(request))
+        client, feed = await self.hub.join(run, last_seen(request), write=may_write(request))
         return streamed(EventStream(client.events(), lambda: self.hub.part(feed, client)))
 
     async def node(self, request: Request) -> Response:
@@ -104,8 +108,19 @@ class Page:
         return await self._piece(node.transcript, request)
 
     async def _piece(self, read: Callable[..., dict[str, Any]], request: Request) -> Response:
-        attempt, begin = number(request, "attempt", 0), number(request, "from", 0)
-        return answer(await asyncio.to_thread(read, self.home, run_of(request), node_of(request), attempt, begin))
+        run, name, attempt = run_of(request), node_of(request), number(request, "attempt", 0)
+        begin, until = number(request, "from", 0), time.monotonic() + min(number(request, "wait", 0), WAIT_SECONDS)
+        folder = node.folder_of(self.home, run, name, attempt)
+        with self.hub.watching(folder, folder / "claude") as written:
+            while True:
+                written.clear()  # before it is read: what is written meanwhile must not be waited for
+                piece = await asyncio.to_thread(read, self.home, run, name, attempt, begin)
+                left = until - time.monotonic()
+                if piece["next"] != begin or piece["ended"] or left <= 0 or self.hub.leaving:
+                    return answer(piece)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await written.wait()
 
     # ---- acting
 
@@ -288,9 +303,9 @@ def last_seen(request: Request) -> str:
     return request.headers.get("last-event-id") or request.query_params.get("after", "")
 
 
-def scope_of(request: Request) -> str:
-    """What the asking token allows."""
-    return str(request.scope["garrison.scope"])
+def may_write(request: Request) -> bool:
+    """Whether the asking token allows changes."""
+    return bool(request.scope["garrison.scope"] == access.WRITE)
 
 
 def run_of(request: Request) -> str:

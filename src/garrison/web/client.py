@@ -21,6 +21,8 @@ SEND_SECONDS = 20.0
 ALIVE_SECONDS = 20.0
 """Silence after which a comment is sent, so that nothing in between takes the stream for dead."""
 ALIVE = b": alive\n\n"
+RETRY = b"retry: 1000\n\n"
+"""A browser whose stream broke off comes back after a second."""
 HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"),
            (b"x-accel-buffering", b"no"))
 
@@ -112,6 +114,7 @@ class EventStream:
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
+        await send({"type": "http.response.body", "body": RETRY, "more_body": True})
         async for data in self.source:
             async with asyncio.timeout(SEND_SECONDS):
                 await send({"type": "http.response.body", "body": data, "more_body": True})

@@ -28,6 +28,8 @@ from garrison.web.projection import Drawn, Projection
 
 KEPT = 1000
 """Events kept in memory for clients that come back soon."""
+PROBLEMS = 20
+"""Lines about records that cannot be shown, the latest."""
 TRIES = 5
 """How often what a client missed is brought level with the journals before it gets a snapshot instead."""
 
@@ -44,6 +46,8 @@ class Followed:
         run = self.launch.run_id
         self.chronicle = Chronicle(self.home, run)
         self.projection = Projection(run, self.drawn)
+        self.problems: list[str] = []
+        """What could not be folded."""
         self.position = Position(stamp(run, self.launch.created_at))
 
     def read(self, only: Container[Path] | None = None) -> list[dict[str, Any]]:
@@ -55,8 +59,12 @@ class Followed:
         return [event for record in records if (event := self._fold(record)) is not None]
 
     def _fold(self, record: Record) -> dict[str, Any] | None:
-        words = self._words(record)
-        patch = self.projection.apply(record, words)
+        try:
+            words = self._words(record)
+            patch = self.projection.apply(record, words)
+        except (GarrisonError, LookupError, TypeError, ValueError) as error:  # the others are good all the same
+            self.problems.append(f"record {record.entry.seq} of {record.journal} cannot be shown: {error!r:.200}")
+            words, patch = "", {}
         if record.journal != QUEUE or record.queue == self.projection.queue:
             self.position.move(record)
         if not patch:
@@ -100,10 +108,10 @@ class Feed:
     def head(self) -> dict[str, Any]:
         """What never changes of a run."""
         graph = self.graph
-        goal = text(graph.attrs, "goal", "") if graph else ""
-        return {"run": self.run, "title": (text(graph.attrs, "label", "") if graph else "") or self.launch.pipeline_id,
-                "goal": goal, "pipeline": self.launch.pipeline_id, "target": self.launch.base,
-                "created": self.launch.created_at, "dot": to_drawing(graph) if graph else ""}
+        title, goal = (text(graph.attrs, name, "") if graph else "" for name in ("label", "goal"))
+        return {"run": self.run, "title": title or self.launch.pipeline_id, "goal": goal,
+                "pipeline": self.launch.pipeline_id, "target": self.launch.base, "created": self.launch.created_at,
+                "dot": to_drawing(graph, titled=False, font="Helvetica") if graph else ""}
 
     def folders(self) -> list[Path]:
         """Where its journals lie, and where new ones appear."""
@@ -124,7 +132,9 @@ class Feed:
 
     def snapshot(self) -> dict[str, Any]:
         """What journals and graph tell, with the id of the last event in it."""
-        return {**self.head(), "id": self.followed.id, **self.followed.projection.snapshot()}
+        followed = self.followed
+        problems = [*sorted(followed.chronicle.problems), *followed.problems[-PROBLEMS:]]
+        return {**self.head(), "id": followed.id, **followed.projection.snapshot(), "problems": problems}
 
     def missed(self, after: str) -> list[bytes] | None:
         """The events since `after`, if they are in memory."""

@@ -7,9 +7,11 @@ that they were written, and everything again at each beat, for a lost event must
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,8 +42,11 @@ class Hub:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="look")
         self._feeds: dict[str, Feed] = {}
         self._seen: dict[str, dict[str, Any]] = {}
-        self._opening = asyncio.Lock()
+        self._looked: dict[str, float] = {}
+        self._firsts: dict[str, tuple[tuple[str, dict[str, bool]], dict[str, Any], bytes]] = {}
+        self._opening, self._looking = asyncio.Lock(), asyncio.Lock()
         self._changes = Changes()
+        self._waiting: dict[asyncio.Event, tuple[Path, ...]] = {}
         self._stale = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self.leaving = False
@@ -57,6 +62,8 @@ class Hub:
     def leave(self) -> None:
         """Say good-bye to everybody; no new client is taken."""
         self.leaving = True
+        for written in self._waiting:
+            written.set()
         for client in self._clients():
             client.leave("the server stops")
 
@@ -93,7 +100,7 @@ class Hub:
         seen = await self._look(run)
         return into(feed.snapshot(), seen)
 
-    async def join(self, run: str, after: str) -> tuple[Client, Feed]:
+    async def join(self, run: str, after: str, *, write: bool) -> tuple[Client, Feed]:
         """A client of a run's events: those after the id `after`, or a snapshot first. Refused if there are too many.
 
         The client is in `feed.clients` from the moment that its first events tell of.
@@ -105,11 +112,10 @@ class Hub:
         seen = await self._look(run)
         first = await self._missed(feed, after) if after else None
         if first is not None:
-            first.append(encoded("beat", difference(NOTHING, seen)))
+            first.append(encoded("beat", difference(NOTHING, self._seen.get(run, seen))))
         else:
             feed.read()
-            snapshot = into(feed.snapshot(), seen) | ({"missed": True} if after else {})
-            first = [encoded("snapshot", snapshot, feed.followed.id)]
+            first = [self._first(feed, seen, {"write": write, **({"missed": True} if after else {})})]
         if not feed.clients:
             for folder in feed.folders():
                 self._changes.watch(folder)
@@ -118,6 +124,15 @@ class Hub:
         feed.read()  # what came before its folders were watched
         self._stale.set()
         return client, feed
+
+    def _first(self, feed: Feed, seen: dict[str, Any], more: dict[str, bool]) -> bytes:
+        """The event that a client begins with; many who come at once share the work."""
+        key = (feed.followed.id, more)
+        known = self._firsts.get(feed.run)
+        if known is None or known[0] != key or known[1] is not seen:
+            shown = encoded("snapshot", into(feed.snapshot(), seen) | more, feed.followed.id)
+            self._firsts[feed.run] = known = (key, seen, shown)
+        return known[2]
 
     def part(self, feed: Feed, client: Client) -> None:
         """It is gone."""
@@ -143,11 +158,28 @@ class Hub:
                 return found
         return None
 
+    @contextmanager
+    def watching(self, *folders: Path) -> Iterator[asyncio.Event]:
+        """An event that is set whenever something is written in these folders, and when the server stops."""
+        written = asyncio.Event()
+        self._waiting[written] = folders
+        for folder in folders:
+            self._changes.watch(folder)
+        try:
+            yield written
+        finally:
+            del self._waiting[written]
+            for folder in set(folders) - {other for others in self._waiting.values() for other in others}:
+                self._changes.forget(folder)
+
     # ---- being woken
 
     def _written(self) -> None:
         """The kernel says that something was written in a folder that is watched."""
         paths = self._changes.read()
+        for written, folders in self._waiting.items():
+            if paths is None or any(path.parent in folders for path in paths):
+                written.set()
         journals = None if paths is None else {path for path in paths if path.suffix == ".jsonl"}
         for feed in self._looked_at():
             if paths is not None and any(not path.suffix for path in paths):
@@ -169,8 +201,12 @@ class Hub:
             feeds = self._looked_at()
             if not feeds:
                 continue
-            cost = await self._beat(feeds)
-            await asyncio.sleep(pause_after(SOON, cost))
+            cost = BEAT
+            try:
+                cost = await self._beat(feeds)
+            except Exception:  # the next look may be better; nobody would see the end of this task
+                traceback.print_exc(file=sys.stderr)
+            await asyncio.sleep(pause_after(SOON, min(cost, BEAT)))
 
     async def _pause(self) -> None:
         """Until something changed or a beat is due; where nobody looks, until somebody does."""
@@ -200,12 +236,14 @@ class Hub:
     # ---- small things
 
     async def _look(self, run: str) -> dict[str, Any]:
-        """What is observed of a run: the last look's, if somebody looks at it all the time."""
-        if not (run in self._seen and self._feeds[run].clients):
-            found = await self._thread(lambda: self.observer.look([run]))
-            if not (run in self._seen and self._feeds[run].clients):  # they have been told of the one that is there
-                self._seen[run] = found[run]
-        return self._seen[run]
+        """What is observed of a run: the last look's, if that is young or somebody looks at it all the time."""
+        async with self._looking:  # many who come at once share one look
+            now = asyncio.get_running_loop().time()
+            known = self._seen.get(run)
+            if known is None or not (self._feeds[run].clients or now - self._looked.get(run, 0.0) < SOON):
+                found = await self._thread(lambda: self.observer.look([run]))
+                self._seen[run], self._looked[run] = found[run], now
+            return self._seen[run]
 
     def _looked_at(self) -> list[Feed]:
         return [feed for feed in self._feeds.values() if feed.clients]
@@ -219,6 +257,7 @@ class Hub:
         for run in idle[:max(0, len(idle) - FEEDS)]:
             del self._feeds[run]
             self._seen.pop(run, None)
+            self._firsts.pop(run, None)
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -22,7 +22,7 @@ from garrison.records.store import Store
 from garrison.status.story import Told, story
 from garrison.web.transcript import blocks_of
 
-LOG_BYTES = 64 << 10
+LOG_BYTES = 256 << 10
 """Of a log in one answer."""
 WHY = 200
 """Lines of a node's story, the latest."""
@@ -122,8 +122,7 @@ def log(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dic
         text = decoder.decode(data)
         left = len(decoder.getstate()[0])  # the beginning of a character whose end is in the next piece
         end = start + len(data) - left
-    return {"attempt": number, "text": text, "next": end, "size": size,
-            "ended": end >= size and (files.attempt(node, number) / "result.json").exists()}
+    return {"attempt": number, "text": text, "next": end, "size": size, "ended": end >= size and _ended(path.parent)}
 
 
 def transcript(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
@@ -144,7 +143,20 @@ def transcript(home: Path, run: str, node: str, attempt: int | None, begin: int)
                     break
                 end += len(line)
                 blocks += blocks_of(_line(line))
-    return {"attempt": number, "blocks": blocks, "next": end, "more": len(blocks) >= BLOCKS}
+    more = len(blocks) >= BLOCKS
+    return {"attempt": number, "blocks": blocks, "next": end, "more": more,
+            "ended": not more and _ended(files.attempt(node, number))}
+
+
+def folder_of(home: Path, run: str, node: str, attempt: int | None) -> Path:
+    """The folder of an attempt, the latest where none is named."""
+    files = RunFiles(home, run)
+    return files.attempt(node, attempt or files.latest_attempt(node))
+
+
+def _ended(folder: Path) -> bool:
+    """Whether an attempt's agent has said its last."""
+    return (folder / "result.json").exists()
 
 
 def _line(line: bytes) -> Any:

@@ -90,7 +90,8 @@ def into(snapshot: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]
     nodes = {name: {**node, **seen["nodes"].get(name, {"phase": "", "doing": "", "cost": None, "cannot": False})}
              for name, node in snapshot["nodes"].items()}
     return {**snapshot, "nodes": nodes, "layers": list(seen["layers"].values()),
-            **{part: seen[part] for part in ("costs", "hint", "problems", "living")}}
+            **{part: seen[part] for part in ("costs", "hint", "living")},
+            "problems": list(dict.fromkeys([*snapshot["problems"], *seen["problems"]]))}
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from starlette.requests import Request
@@ -20,6 +22,8 @@ TYPES: Mapping[str, str] = {
     ".txt": "text/plain; charset=utf-8",
 }
 """What is served; a file of another kind is not there."""
+PACKED = (".png", ".woff2", ".ico")
+"""What is compressed in itself."""
 
 
 async def page(request: Request) -> Response:
@@ -40,9 +44,19 @@ async def file(request: Request) -> Response:
 
 def sent(path: Path, request: Request) -> Response:
     """A file, or that the browser's copy is still good."""
-    data = path.read_bytes()
-    tag = f'"{hashlib.sha256(data).hexdigest()[:20]}"'
-    headers = {"etag": tag, "cache-control": "no-cache"}
-    if request.headers.get("if-none-match") == tag:
+    data, small, tag = read(path, path.stat().st_mtime_ns)
+    headers = {"etag": tag, "cache-control": "no-cache", "vary": "accept-encoding"}
+    if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return Response(data, 200, headers | {"content-type": TYPES[path.suffix]})
+    headers["content-type"] = TYPES[path.suffix]
+    if small and "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(small, 200, headers | {"content-encoding": "gzip"})
+    return Response(data, 200, headers)
+
+
+@lru_cache(maxsize=64)
+def read(path: Path, _changed: int) -> tuple[bytes, bytes, str]:
+    """A file, the same compressed (empty where that is no gain), and its tag."""
+    data = path.read_bytes()
+    small = gzip.compress(data, mtime=0) if len(data) > 1000 and path.suffix not in PACKED else b""
+    return data, small, f'"{hashlib.sha256(data).hexdigest()[:20]}"'

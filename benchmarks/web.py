@@ -1,0 +1,144 @@
+"""The page's server: from journal to client, memory with a hundred clients, what an open page costs meanwhile.
+
+    .venv/bin/python benchmarks/web.py [--nodes 200] [--clients 100] [--events 500] [--idle 30] [--json]
+
+A home of real records and lives (`sleep` processes), the server a process of its own, clients that read raw sockets and
+parse nothing but the moment at which an event arrived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tests")]
+
+from table import Table  # noqa: E402
+
+from garrison.records.journal import Writer  # noqa: E402
+from garrison.records.run import RunFiles  # noqa: E402
+from top_support import Town, town  # noqa: E402
+from web_support import Site, Stream  # noqa: E402
+
+LIVING = 20
+"""Nodes at work in the home."""
+
+
+def built(made: Town, nodes: int) -> Writer:
+    names = [f"node_{number:03}" for number in range(nodes)]
+    told = made.run("r1", *names, max_agents=LIVING)
+    made.life("launch", "launch", "r1")
+    made.life("guardian", "crew", "r1")
+    for name in names[:LIVING]:
+        made.working(told, "r1", name)
+        journal = Writer(RunFiles(made.home, "r1").layer_journal(f"runner-{name}"), f"runner-{name}@r1#1")
+        journal.append("open", {"incarnation": 1, "pid": 1}, made.now())
+        journal.close()
+    return told
+
+
+def started(home: Path) -> tuple[subprocess.Popen[str], Site]:
+    argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), "serve", "--port", "0"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address, _, token = process.stdout.readline().strip().partition("/?token=")
+    return process, Site(int(address.rpartition(":")[2]), {"write": token})
+
+
+async def latencies(made: Town, told: Writer, here: Site, events: int) -> list[float]:
+    """Milliseconds from before a record is appended until a client has the event."""
+    stream = await here.stream("/api/events?run=r1")
+    await stream.until("snapshot")
+    took = []
+    for number in range(events):
+        await asyncio.sleep(0.01)
+        begin = time.perf_counter()
+        told.append("signal", {"id": f"s{number}", "type": "GUIDANCE", "node": "node_000", "from": "bench"}, made.now())
+        await stream.until("change")
+        took.append(1000 * (time.perf_counter() - begin))
+    stream.close()
+    return took
+
+
+async def crowd(here: Site, clients: int) -> list[Stream]:
+    streams = await asyncio.gather(*(here.stream("/api/events?run=r1") for _ in range(clients)))
+    await asyncio.gather(*(stream.until("snapshot") for stream in streams))
+    return streams
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that is a process's own."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+async def idle_cpu(pid: int, seconds: float) -> float:
+    """Percent of one core."""
+    before = cpu_seconds(pid)
+    await asyncio.sleep(seconds)
+    return 100 * (cpu_seconds(pid) - before) / seconds
+
+
+async def measure(made: Town, told: Writer, here: Site, pid: int, options: argparse.Namespace, table: Table) -> None:
+    shown = f"{options.nodes} nodes, {LIVING} at work"
+    await asyncio.sleep(2)  # it is still beginning
+    table.add("idle", "no page open", f"{await idle_cpu(pid, options.idle):.2f} % of a core, "
+              f"{private_bytes(pid) / 2**20:.0f} MiB")
+    took = sorted(await latencies(made, told, here, options.events))
+    median, late = statistics.median(took), took[int(len(took) * 0.99)]
+    table.add("event", f"journal to client, {shown}", f"median {median:.1f} ms, p99 {late:.1f} ms",
+              median_ms=median, p99_ms=late)
+    before = private_bytes(pid)
+    begin = time.perf_counter()
+    streams = await crowd(here, options.clients)
+    table.add("crowd", f"{options.clients} clients have their snapshot", f"{time.perf_counter() - begin:.2f} s")
+    after = private_bytes(pid)
+    table.add("crowd", f"memory with {options.clients} clients",
+              f"{after / 2**20:.0f} MiB ({(after - before) / 2**10 / options.clients:.0f} KiB each)", bytes=after)
+    for stream in streams[1:]:
+        stream.close()
+    readers = asyncio.create_task(streams[0].rest())
+    table.add("idle", f"one page open, {shown}", f"{await idle_cpu(pid, options.idle):.2f} % of a core")
+    readers.cancel()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=200)
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--events", type=int, default=500)
+    parser.add_argument("--idle", type=float, default=30.0)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    options = parser.parse_args()
+    table = Table(options.as_json, (8, 44))
+    with tempfile.TemporaryDirectory() as folder, town(Path(folder)) as made:
+        told = built(made, options.nodes)
+        process, here = started(made.home)
+        try:
+            asyncio.run(measure(made, told, here, process.pid, options, table))
+        finally:
+            process.terminate()
+            process.wait()
+    table.add("machine", f"{os.cpu_count()} cores", f"load {os.getloadavg()[0]:.1f}")
+    if options.as_json:
+        print(json.dumps(table.rows, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

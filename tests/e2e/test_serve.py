@@ -1,0 +1,96 @@
+"""`garrison serve` as a process of its own: killed and begun again under an open page, stopped in order, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from garrison.cli import main as cli
+from garrison.records.journal import Writer
+from garrison.records.run import RunFiles
+from support import PROGRAM
+from top_support import Town, busy_town, town
+from web_support import Site
+
+
+@contextmanager
+def served(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Site]]:
+    """A server, and where it listens; killed at the end if it still lives."""
+    process = subprocess.Popen([*PROGRAM, "--home", str(home), "serve", *options], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        line = process.stdout.readline()
+        assert line.startswith("http://127.0.0.1:"), process.stderr.read()
+        url = urlsplit(line.strip())
+        yield process, Site(url.port or 0, {"write": parse_qs(url.query)["token"][0]})
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_page_outlives_its_server(tmp_path: Path) -> None:
+    """Killed as `kill -9` does it, begun again on the same port with the same token: the page goes on where it was."""
+    def journal(made: Town, node: str) -> None:
+        writer = Writer(RunFiles(tmp_path, "crew-1").journal, "guardian-crew@crew-1#1")
+        writer.append("node", {"node": node, "status": "active", "attempt": 2}, made.now())
+        writer.close()
+
+    async def first(made: Town, here: Site, process: subprocess.Popen[str]) -> str:
+        stream = await here.stream("/api/events?run=crew-1")
+        await stream.until("snapshot")
+        journal(made, "add_tests")
+        told = await stream.until("change")
+        process.kill()
+        process.wait()
+        assert await stream.next() is None, "cut off without a word"
+        stream.close()
+        return told.id
+
+    async def second(here: Site, after: str, process: subprocess.Popen[str]) -> None:
+        stream = await here.stream("/api/events?run=crew-1", after=after)
+        told = await stream.until("change")
+        assert told.data["patch"]["nodes"]["release_notes"]["attempt"] == 2
+        assert not any(one.event == "snapshot" for one in stream.seen)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert (await stream.rest())[-1].event == "bye"
+        code = await asyncio.to_thread(process.wait, 20)
+        assert (code, time.monotonic() - begin < 15) == (0, True)
+
+    with town(tmp_path) as made:
+        busy_town(made)
+        with served(tmp_path, "--port", "0", "--run", "crew-1") as (process, here):
+            after = asyncio.run(first(made, here, process))
+            port = here.port
+        journal(made, "release_notes")
+        with served(tmp_path, "--port", str(port)) as (process, again):
+            assert again.tokens == here.tokens
+            refused = subprocess.run([*PROGRAM, "--home", str(tmp_path), "serve", "--port", str(port)], check=False,
+                                     capture_output=True, text=True)
+            assert (refused.returncode, refused.stdout) == (1, "") and "say another --port" in refused.stderr
+            assert refused.stderr.count("\n") == 1
+            asyncio.run(second(again, after, process))
+
+
+@pytest.mark.parametrize(("options", "code", "why"), [
+    ([], 1, "no runs in"), (["--run", "nobody"], 1, "nobody"), (["--listen", "0.0.0.0"], 2, "--plain-http"),
+    (["--listen", "here"], 2, "no IP address"), (["--tls-cert", __file__], 2, "go together"),
+])
+def test_what_is_refused_is_one_line(options: list[str], code: int, why: str, tmp_path: Path,
+                                     capsys: pytest.CaptureFixture[str]) -> None:
+    if options and options[0] != "--run":
+        with town(tmp_path) as made:
+            made.run("r1", "a").close()
+    assert cli.main(["serve", "--home", str(tmp_path), *options]) == code
+    said = capsys.readouterr()
+    assert why in said.err and said.err.count("\n") == 1 and not said.out
+    assert not (tmp_path / "web").exists(), "no token was made for nothing"

@@ -14,6 +14,7 @@ const LOG_KEPT = 400000; // characters of a log on the page
 const BLOCKS_KEPT = 1000;
 const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and asking for what it changed
+const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose life a line is about
 const ESCAPES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])/g;
 
 /** The panel in `place`; `act` posts a change, `close` is asked for by a person. */
@@ -136,7 +137,7 @@ export function detailPanel(place, run, act, close) {
   function tell() {
     bodies.story.replaceChildren(
       part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>
-        el("li", {}, el("time", {}, clock(line.at)), el("span", {}, line.text, line.same > 1 ? ` (${line.same} times)` : "",
+        el("li", {}, el("time", {}, clock(line.at)), el("span", {}, OF[line.about?.split("-")[0]] ?? "", line.text, line.same > 1 ? ` (${line.same} times)` : "",
           line.rule && !line.text.includes(line.rule) ? el("span", { class: "rule" }, line.rule) : null)))) : empty("Nothing happened to it yet.")),
       part_("Attempts", known.attempts.length ? el("ol", { class: "attempts" }, known.attempts.map(attemptOf)) : empty("It was not begun yet.")),
       part_("Hook", facts(known.hook)));

@@ -16,7 +16,6 @@ from served import HOSTILE, Served
 from support import Place, wait_for
 
 pytestmark = [pytest.mark.timeout(300)]
-expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module")

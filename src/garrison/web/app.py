@@ -27,7 +27,7 @@ from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
 from garrison.web import access, actions, chat, node, static
 from garrison.web.client import EventStream, as_json
-from garrison.web.hub import Hub
+from garrison.web.hub import UNTOLD, Hub
 
 WAIT_SECONDS = 25
 """How long a piece that is not there yet is waited for at most."""
@@ -119,7 +119,7 @@ class Page:
                 if piece["next"] != begin or piece["ended"] or left <= 0 or self.hub.leaving:
                     return answer(piece)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(left):
+                    async with asyncio.timeout(min(left, UNTOLD)):
                         await written.wait()
 
     # ---- acting

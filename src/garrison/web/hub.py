@@ -25,6 +25,8 @@ from garrison.web.observed import NOTHING, Observer, difference, into
 T = TypeVar("T")
 BEAT = 5.0
 """Seconds between two looks at the machine."""
+UNTOLD = 1.0
+"""The same where the kernel tells nothing (no inotify instance is left): a beat finds what was written."""
 SOON = 0.5
 """Seconds after a change in which it is looked at again."""
 STREAMS = 200
@@ -60,7 +62,9 @@ class Hub:
         self._beating = asyncio.create_task(self._beats())
 
     def leave(self) -> None:
-        """Say good-bye to everybody; no new client is taken."""
+        """Say good-bye to everybody, after what there is to tell; no new client is taken."""
+        for feed in () if self.leaving else self._looked_at():
+            self._read(feed, None)
         self.leaving = True
         for written in self._waiting:
             written.set()
@@ -210,7 +214,8 @@ class Hub:
 
     async def _pause(self) -> None:
         """Until something changed or a beat is due; where nobody looks, until somebody does."""
-        limit = BEAT if any(True for _ in self._looked_at()) else None
+        beat = BEAT if self._changes.fileno() is not None else UNTOLD
+        limit = beat if self._looked_at() else None
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._stale.wait()

@@ -173,9 +173,8 @@ class Projection:
         if record.journal == GUARDIAN:
             teller = _GUARDIAN.get(record.entry.kind)
         elif record.journal == QUEUE:
-            own = record.queue == self.queue and self._own_entry(record) is not None
-            teller = _QUEUE.get(record.entry.kind) if own or record.entry.kind in ("pause", "resume") else None
-            teller = teller if record.queue == self.queue else None
+            mine = record.entry.kind in _OF_ALL or self._own_entry(record) is not None
+            teller = _QUEUE.get(record.entry.kind) if mine and record.queue == self.queue else None
         else:
             teller = _LAYER.get(record.entry.kind)
         return teller(record.entry.data) if teller else ""
@@ -289,3 +288,5 @@ _QUEUE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "pause": lambda data: "paused", "resume": lambda data: "resumed",
 }
 """Record kind → its word in the timeline."""
+_OF_ALL = ("pause", "resume")
+"""Records of a queue that are about everybody's entries."""

@@ -102,6 +102,12 @@ def test_by_keyboard_alone(crew: Served, opened: Any) -> None:
     expect(page.get_by_role("dialog")).to_contain_text("to what waits for you")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Stop", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Stop this run in order?")
+    expect(page.get_by_role("button", name="Not now")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
     page.keyboard.press("w")
     assert page.evaluate("document.activeElement.closest('section').id") == "waits"
 

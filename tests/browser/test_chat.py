@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-expect.set_options(timeout=30_000)
 ACTIVE = """() => {
   window.seen = [];
   const note = () => {

@@ -16,7 +16,6 @@ from served import HOSTILE, Served
 from support import Place, wait_for
 
 pytestmark = [pytest.mark.timeout(300)]
-expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +100,12 @@ def test_by_keyboard_alone(crew: Served, opened: Any) -> None:
     expect(page.locator(f'svg .node[data-node="{here}"]')).to_be_focused()
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("to what waits for you")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Stop", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Stop this run in order?")
+    expect(page.get_by_role("button", name="Not now")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.keyboard.press("w")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-
 from served import Served
+
 from support import Place, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -38,7 +38,8 @@ digraph cents {
   release  [shape=box, label="Release notes", command="true"]
   start -> plan -> money -> release -> exit
   plan -> cart -> release; plan -> tax -> release; plan -> docs -> exit; plan -> bench -> exit
-  plan -> ask; ask -> rounding [label="[Y] Yes, everywhere"]; ask -> exit [label="[N] Keep the old rule"]; rounding -> exit
+  plan -> ask; ask -> rounding [label="[Y] Yes, everywhere"]; ask -> exit [label="[N] Keep the old rule"]
+  rounding -> exit
 }
 """
 SAY = ("echo 'reading src/shop/money.py'; echo 'Money(amount: float) -> Money(cents: int)'; "
@@ -58,7 +59,8 @@ def shop(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     graph = root / "cents.dot"
     graph.write_text(text)
     try:
-        place.launch(graph, "cents-1", "--max-rework", "1", "--max-agents", "6", gate=f"test ! -e tax.txt || {{ {place.hold('tax')}; }}")
+        gate = f"test ! -e tax.txt || {{ {place.hold('tax')}; }}"
+        place.launch(graph, "cents-1", "--max-rework", "1", "--max-agents", "6", gate=gate)
         wait_for("a run to serve", lambda: place.journal("cents-1"))
         made.serve()
         for name in ("money", "cart", "tax"):

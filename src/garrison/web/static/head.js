@@ -32,7 +32,10 @@ export function runHead(place, runs, run, act) {
   place.append(el("div", { class: "run-id" }, picker, status, reading), el("div", { class: "progress" }, bar, far, cost), goal,
     el("div", { class: "row run-actions" }, Object.values(buttons)));
 
+  place.hidden = true; // nothing of it moves once it is there
+
   function show(state, waits) {
+    place.hidden = false;
     const now = stateOf(state.status);
     set(status, "class", `pill s-${now}`);
     say(status, `${signOf(now)} ${state.status}`);

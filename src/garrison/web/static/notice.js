@@ -1,6 +1,6 @@
 // Telling a person something that has no place on the page: to a screen reader, as a line for a moment, in the tab.
 
-import { say, set } from "./dom.js";
+import { el, say, set } from "./dom.js";
 
 const SHOWN = 6000; // milliseconds
 
@@ -59,20 +59,9 @@ export function link(state) {
 
 /** Ask before what cannot be taken back: a promise of true or false. */
 export function sure(question, yes) {
-  const dialog = document.createElement("dialog");
-  const text = document.createElement("p");
-  text.textContent = question;
-  const button = (label, value, kind) => {
-    const made = document.createElement("button");
-    Object.assign(made, { type: "button", textContent: label, className: kind });
-    made.addEventListener("click", () => dialog.close(value));
-    return made;
-  };
-  const row = document.createElement("div");
-  row.className = "row end";
-  row.append(button("Not now", "", ""), button(yes, "yes", "danger"));
-  dialog.append(text, row);
-  dialog.setAttribute("aria-label", question);
+  const answer = (label, value, kind) => el("button", { type: "button", class: kind, onclick: () => dialog.close(value) }, label);
+  const dialog = el("dialog", { "aria-label": question }, el("p", {}, question),
+    el("div", { class: "row end" }, answer("Not now", "", ""), answer(yes, "yes", "danger")));
   document.body.append(dialog);
   dialog.showModal();
   return new Promise(resolve => dialog.addEventListener("close", () => {

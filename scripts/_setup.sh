@@ -82,6 +82,16 @@ system_packages() {
     fi
 }
 
+# What only tests need: without a browser, or Graphviz to compare with, theirs are skipped.
+test_packages() {
+    wanted=
+    have chromium || have chromium-browser || have google-chrome || wanted=chromium
+    have dot || wanted="${wanted:+$wanted }graphviz"
+    # shellcheck disable=SC2086  # a list of names
+    [ -z "$wanted" ] || try_install $wanted ||
+        say "set-up: some tests are skipped; to run them too: $(install_command $wanted)"
+}
+
 # find_python [MODULE...] : prints the real interpreter of the newest Python >= 3.11 that has these modules. Each
 # candidate is run, not believed: a pyenv shim may exist for a version that is not installed. The base interpreter is
 # asked for, because the first `python3` on PATH may live in the very .venv that is about to be replaced.

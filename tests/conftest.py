@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _turn(item: pytest.Item) -> int:
     """Its place in the order in which tests are begun; 0 for whole runs and for those of many steps."""
-    turns = {"integration": 1, "contract": 2, "unit": 3}
+    turns = {"browser": 1, "integration": 1, "contract": 2, "unit": 3}
     return 0 if item.get_closest_marker("untraced") else turns.get(item.path.parent.name, 0)
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -16,9 +17,11 @@ import pytest
 from garrison.cli import main as cli
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from support import PROGRAM
+from garrison.web.feed import Feed
+from garrison.web.projection import laid_over
+from support import PROGRAM, Node, Place, wait_for
 from top_support import Town, busy_town, town
-from web_support import Site
+from web_support import Site, Told
 
 
 @contextmanager
@@ -30,11 +33,16 @@ def served(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], S
         assert process.stdout is not None and process.stderr is not None
         line = process.stdout.readline()
         assert line.startswith("http://127.0.0.1:"), process.stderr.read()
-        url = urlsplit(line.strip())
-        yield process, Site(url.port or 0, {"write": parse_qs(url.query)["token"][0]})
+        yield process, site_of(line)
     finally:
         process.kill()
         process.communicate()
+
+
+def site_of(line: str) -> Site:
+    """The server whose address was printed."""
+    url = urlsplit(line.strip())
+    return Site(url.port or 0, {"write": parse_qs(url.query)["token"][0]})
 
 
 def test_a_page_outlives_its_server(tmp_path: Path) -> None:
@@ -79,6 +87,44 @@ def test_a_page_outlives_its_server(tmp_path: Path) -> None:
             assert (refused.returncode, refused.stdout) == (1, "") and "say another --port" in refused.stderr
             assert refused.stderr.count("\n") == 1
             asyncio.run(second(again, after, process))
+
+
+@pytest.mark.slow
+def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
+    """`launch --serve`: what a page was told adds up to how the run ended, a death on the way; then the server ends."""
+    graph = place.graph(Node("a", before=place.hold("work")), Node("b", after=("a",)))
+    child = place.launch(graph, "r1", "--serve")
+    line = wait_for("the address is printed", lambda: next(
+        (one for one in place.told().splitlines() if one.startswith("http://127.0.0.1:")), ""))
+    here = site_of(line)
+    place.arrived("work")
+
+    async def watch() -> tuple[dict[str, Any], list[Told]]:
+        stream = await here.stream("/api/events?run=r1")
+        shown = (await stream.until("snapshot")).data
+        place.kill("orchestrator-a")
+        wait_for("its agent is back", lambda: place.identity("orchestrator-a").get("incarnation") == 2)
+        place.free("work")
+        told = await stream.rest()
+        for one in told:
+            if one.event == "change":
+                shown = laid_over(shown, one.data["patch"])
+        return shown, told
+
+    shown, told = asyncio.run(watch())
+    assert place.finish(child) == 0, place.told()
+    assert told[-1].event == "bye"
+    assert (shown["status"], {name: shown["nodes"][name]["status"] for name in "ab"}) == (
+        "done", {"a": "validated", "b": "validated"})
+    assert shown["nodes"]["a"]["deaths"] == 1 and not shown["queue"]["entries"]
+    kinds = [one["kind"] for one in shown["timeline"]]
+    assert kinds.count("death") == kinds.count("respawn") == 1 and kinds.count("merged") == 2
+    feed = Feed(place.home, "r1")
+    feed.read()
+    whole = feed.snapshot()
+    assert {part: shown[part] for part in ("status", "queue", "gates", "timeline", "signals")} == {
+        part: whole[part] for part in ("status", "queue", "gates", "timeline", "signals")}
+    place.check("a", "b", run="r1")
 
 
 @pytest.mark.parametrize(("options", "code", "why"), [

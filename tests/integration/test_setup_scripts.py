@@ -265,12 +265,33 @@ class TestSystemPackages:
         assert (done.returncode, done.stderr) == (1, "set-up: git is missing; type: sudo apk add git\n")
 
 
+class TestTestPackages:
+    """Of what tests need, without a browser and without Graphviz."""
+
+    BARE = 'have() { [ "$1" = apt-get ]; }; apt_get() { echo "apt-get $*"; }; in_container() { false; }\n'
+
+    def test_both_are_installed_where_that_may_be(self, checkout: Path) -> None:
+        script = self.BARE + "is_root() { true; }; test_packages"
+        done = shell(checkout, script, {"CI": "true", "PATH": "/usr/bin:/bin"})
+        assert done.stdout.splitlines()[1] == "apt-get install -y --no-install-recommends chromium graphviz"
+
+    def test_else_one_line_names_what_is_missing_and_nothing_stops(self, checkout: Path) -> None:
+        script = self.BARE + 'have() { [ "$1" != dot ]; }; is_root() { false; }; test_packages; echo on'
+        done = shell(checkout, script, {"PATH": "/usr/bin:/bin"})
+        assert done.stdout == "on\n"
+        assert done.stderr.endswith("to run them too: sudo apt-get install -y --no-install-recommends graphviz\n")
+
+    def test_with_both_nothing_is_said(self, checkout: Path) -> None:
+        done = shell(checkout, "have() { true; }; test_packages", {"PATH": "/usr/bin:/bin"})
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 class TestTestScript:
     """scripts/test with programs that only note how they were called."""
 
     @pytest.fixture
     def stages(self, checkout: Path) -> Path:
-        (checkout / "scripts/_setup.sh").write_text("set_up() { :; }\n", encoding="utf-8")
+        (checkout / "scripts/_setup.sh").write_text("set_up() { :; }; test_packages() { :; }\n", encoding="utf-8")
         (checkout / ".ci").mkdir()
         shutil.copy(ROOT / ".ci/run", checkout / ".ci/run")
         for name in ("ruff", "mypy", "lint-imports", "python"):

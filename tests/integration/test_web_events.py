@@ -24,6 +24,11 @@ from web_support import PATIENCE, Site, Stream, Told, site
 NODES = ("a", "b", "c")
 
 
+def none_left(**_: Any) -> None:
+    """In place of an inotify instance."""
+    raise OSError(24, "Too many open files")
+
+
 def begun(made: Town, run: str = "r1") -> Writer:
     """A run under way and its guardian's journal."""
     return made.run(run, *NODES)
@@ -287,21 +292,25 @@ def _drained(slow: socket.socket) -> None:
     assert b"event: bye" in data and b"too slowly" in data and data.count(b"event: change") < 600
 
 
-def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path) -> None:
-    async def scene() -> None:
+def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(made: Town, told: Writer) -> None:
         async with site(tmp_path) as here:
             streams = [await here.stream("/api/events?run=r1") for _ in range(3)]
             for stream in streams:
                 await stream.until("snapshot")
+            told.append("run", {"status": "done"}, made.now())
             begin = time.monotonic()
         took = time.monotonic() - begin
         for stream in streams:
-            assert (await stream.rest())[-1].event == "bye"
+            rest = await stream.rest()
+            assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "its last word too"
         assert took < client.SEND_SECONDS / 4, f"{took:.1f} s"
 
+    monkeypatch.setattr("garrison.system.watch.INotify", none_left)
     with town(tmp_path) as made:
-        begun(made).close()
-        asyncio.run(scene())
+        told = begun(made)
+        asyncio.run(scene(made, told))
+        told.close()
 
 
 def test_one_node_its_log_and_its_session(tmp_path: Path) -> None:
@@ -391,9 +400,6 @@ def test_nothing_is_read_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.
 
 def test_where_no_inotify_instance_is_left_a_beat_finds_what_was_written(tmp_path: Path,
                                                                          monkeypatch: pytest.MonkeyPatch) -> None:
-    def none_left(**_: Any) -> None:
-        raise OSError(24, "Too many open files")
-
     async def scene(made: Town, told: Writer) -> None:
         async with site(tmp_path) as here:
             stream = await here.stream("/api/events?run=r1")

@@ -65,6 +65,10 @@ def tale() -> list[Record]:
     one.g("signal", id="s4", type="GUIDANCE", node="b", unhold="b")
     one.g("signal", id="s5", type="NODE_COMPLETE", node="a", **{"from": "runner-a@r1"},
           effect={"node": "a", "status": "impl_complete", "attempt": 1})
+    one.g("signal", id="s6", type="GUIDANCE", hold="processor", text="")
+    one.g("signal", id="s7", type="GUIDANCE", unhold="processor")
+    one.g("park", full="processor-crew@r1", incarnation=3, attempt=1, why="too often", probe_at="", parked_at="")
+    one.g("lift", lives={}, unparked=["processor"])
     one.enqueue("a").add(QUEUE, "pause", reason="asked", detail="<b>lunch</b>", tip="")
     one.add(QUEUE, "resume", reason="ok")
     one.add(QUEUE, "state", entry="r1-a", entries=["r1-a"], status="candidate", base="0" * 40)
@@ -76,8 +80,6 @@ def tale() -> list[Record]:
     one.add("launch", "death", full="guardian-crew@r1", incarnation=1, why="KILL", monotonic=1.0, boot_id="b",
             **{"class": "crash"})
     one.add("launch", "spawn", full="guardian-crew@r1", incarnation=2, why="at once")
-    one.g("park", full="processor-crew@r1", incarnation=3, attempt=1, why="too often", probe_at="", parked_at="")
-    one.g("lift", lives={}, unparked=["processor"])
     return one.g("run", status="failed", reason="a: withdrawn").records
 
 
@@ -100,6 +102,7 @@ def test_patches_over_any_beginning_give_the_whole() -> None:
         shown = plain(first.snapshot())
         for record in records[k:]:
             shown = laid_over(shown, plain(first.apply(record, f"text {record.entry.seq}")))
+            assert k or shown == plain(first.snapshot()), f"after {record}"
         assert shown == whole, f"after {k} records"
 
 
@@ -169,4 +172,4 @@ def test_positions_only_grow() -> None:
         here.move(record)
         earlier = decode(before, ["a", "b", "c"])
         assert earlier is not None and earlier.within(here)
-    assert (here.guardian, here.launch, here.runners) == (19, 2, {"a": 4, "b": 1})
+    assert (here.guardian, here.launch, here.runners) == (21, 2, {"a": 4, "b": 1})

@@ -19,6 +19,8 @@ from garrison.delegation.history import check_id
 from garrison.delegation.models import BUTLER
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
+from garrison.records import run as run_records
+from garrison.records.run import Launch, RunFiles
 from garrison.web.client import Client, as_json, encoded
 
 if TYPE_CHECKING:
@@ -36,10 +38,12 @@ Desks = Callable[[Path, str], "AgentOrchestrator"]
 
 
 def claude_desk(home: Path, conversation: str) -> AgentOrchestrator:
-    """The home's own crew; loaded here, since the SDK costs a second."""
+    """The home's own crew, which searches the repository of the youngest run; loaded here: the SDK costs a second."""
     from garrison.delegation.desk import desk_of
 
-    return desk_of(home, conversation)
+    launch = next((found for run in reversed(run_records.runs(home)) if (
+        found := run_records.load(Launch, RunFiles(home, run).launch)) is not None), None)
+    return desk_of(home, conversation, Path(launch.repo) if launch is not None else None)
 
 
 class Talk:

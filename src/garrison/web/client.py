@@ -57,6 +57,7 @@ class Client:
         if self.leaving:
             return
         if len(self._waiting) >= EVENTS or self._bytes + len(data) > BYTES:
+            self._waiting.clear()
             self.leave("you read too slowly; connect again")
             return
         self._waiting.append(data)
@@ -64,11 +65,10 @@ class Client:
         self._more.set()
 
     def leave(self, why: str) -> None:
-        """End its stream with a word instead of what waits."""
+        """End its stream, after what waits, with a word."""
         if not self.leaving:
-            self.leaving = True
-            self._waiting = deque([encoded("bye", {"why": why})])
-            self._more.set()
+            self._waiting.append(encoded("bye", {"why": why}))
+            self.finish()
 
     def finish(self) -> None:
         """End its stream after what waits."""

@@ -22,6 +22,7 @@ from garrison.records.names import Key
 from garrison.status.gather import gates_told
 from garrison.status.look import event_of
 from garrison.status.nodes import place_of
+from garrison.web.position import RUNNER
 
 TIMELINE, SIGNALS = 300, 200
 """The latest entries of either list that a snapshot holds."""
@@ -173,9 +174,8 @@ class Projection:
         if record.journal == GUARDIAN:
             teller = _GUARDIAN.get(record.entry.kind)
         elif record.journal == QUEUE:
-            own = record.queue == self.queue and self._own_entry(record) is not None
-            teller = _QUEUE.get(record.entry.kind) if own or record.entry.kind in ("pause", "resume") else None
-            teller = teller if record.queue == self.queue else None
+            mine = record.entry.kind in _OF_ALL or self._own_entry(record) is not None
+            teller = _QUEUE.get(record.entry.kind) if mine and record.queue == self.queue else None
         else:
             teller = _LAYER.get(record.entry.kind)
         return teller(record.entry.data) if teller else ""
@@ -196,7 +196,7 @@ class Projection:
         key = Key.parse(data["full"]) if "full" in data else None
         if key is not None:
             return key.name if key.role in _OF_A_NODE else ""
-        return record.journal.removeprefix("runner-") if record.journal.startswith("runner-") else ""
+        return record.journal.removeprefix(RUNNER) if record.journal.startswith(RUNNER) else ""
 
     # ---- parts
 
@@ -289,3 +289,5 @@ _QUEUE: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "pause": lambda data: "paused", "resume": lambda data: "resumed",
 }
 """Record kind → its word in the timeline."""
+_OF_ALL = ("pause", "resume")
+"""Records of a queue that are about everybody's entries."""

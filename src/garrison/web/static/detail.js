@@ -1,0 +1,217 @@
+// One node, opened beside the page: why it stands where it stands, its attempts and lives, its log and its transcript.
+// The rule of this room: what is shown of a node comes from the server anew whenever something happened to it.
+
+import { get, part } from "./api.js";
+import { el, empty, keyed, say, set } from "./dom.js";
+import { sure } from "./notice.js";
+import { shown } from "./state.js";
+import { follower } from "./follower.js";
+import { blockOf } from "./transcript.js";
+import { clock, dollars, signOf, stateOf, wordOf } from "./words.js";
+
+const TABS = [["story", "Why"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
+const LOG_KEPT = 400000; // characters of a log on the page
+const BLOCKS_KEPT = 1000;
+const TAIL = 2000; // characters of a failed attempt's log
+const SETTLE = 150; // milliseconds between an event and asking for what it changed
+const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose life a line is about
+const ESCAPES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])/g;
+
+/** The panel in `place`; `act` posts a change, `close` is asked for by a person. */
+export function detailPanel(place, run, act, close) {
+  const title = el("h2", { tabindex: "-1", id: "detail-title" });
+  const status = el("span", { class: "pill" });
+  const label = el("p", { class: "goal" });
+  const doing = el("p", { class: "doing" });
+  const actions = el("div", { class: "row" });
+  const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "About this node" });
+  const attempts = el("select", { "aria-label": "Attempt", onchange: () => turn(tab) });
+  const bodies = Object.fromEntries(TABS.map(([name]) => [name, el("div", {
+    class: `tab-body ${name}`, role: "tabpanel", id: `detail-${name}`, "aria-labelledby": `detail-tab-${name}`, tabindex: "0", hidden: true })]));
+  let node = null, tab = "story", known = null, before = null, following = null, soon, now = "waiting";
+
+  tabs.append(...TABS.map(([name, words], at) => el("button", {
+    type: "button", role: "tab", class: "quiet", id: `detail-tab-${name}`, "aria-controls": `detail-${name}`,
+    onclick: () => turn(name), onkeydown: event => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      const next = TABS[(at + step + TABS.length) % TABS.length][0];
+      turn(next);
+      document.getElementById(`detail-tab-${next}`).focus();
+    },
+  }, words)));
+  place.setAttribute("aria-labelledby", "detail-title");
+  place.append(el("div", { class: "panel-head" }, title, status,
+    el("button", { type: "button", class: "quiet close", "aria-label": "Close", onclick: close }, "✕")),
+    label, doing, actions, el("div", { class: "row between" }, tabs, attempts), ...Object.values(bodies));
+
+  function open(name, state) {
+    if (name === node) return;
+    if (node === null) before = document.activeElement;
+    node = name;
+    known = null;
+    following?.stop();
+    place.hidden = name === null;
+    document.body.classList.toggle("with-detail", name !== null);
+    if (name === null) {
+      (before?.isConnected ? before : document.getElementById("main")).focus();
+      return;
+    }
+    Object.values(bodies).forEach(body => body.replaceChildren());
+    attempts.replaceChildren();
+    show(state);
+    load();
+    title.focus();
+  }
+
+  async function load() {
+    const asked = node;
+    try {
+      const found = await get(`runs/${part(run)}/nodes/${part(asked)}`);
+      if (asked !== node) return;
+      const newer = (known?.attempts ?? []).length !== found.attempts.length;
+      known = found;
+      pick(newer);
+      tell();
+      if (newer || tab === "story" || tab === "task") turn(tab);
+    } catch (problem) {
+      if (asked === node) bodies.story.replaceChildren(empty(problem.message));
+      turn("story");
+    }
+  }
+
+  function pick(newer) {
+    keyed(attempts, known.attempts, one => one.attempt, one => el("option", { value: one.attempt }, `Attempt ${one.attempt}`));
+    attempts.hidden = known.attempts.length < 2;
+    if (newer && known.attempts.length) attempts.value = String(known.attempts.at(-1).attempt);
+  }
+
+  function turn(name) {
+    tab = name;
+    for (const [other] of TABS) {
+      const here = other === name;
+      bodies[other].hidden = !here;
+      const control = document.getElementById(`detail-tab-${other}`);
+      set(control, "aria-selected", String(here));
+      set(control, "tabindex", here ? "0" : "-1");
+    }
+    following?.stop();
+    following = null;
+    if (known && name === "log") followLog();
+    if (known && name === "transcript") followTranscript();
+  }
+
+  const at = kind => `runs/${part(run)}/nodes/${part(node)}/${kind}?attempt=${attempts.value || 1}`;
+
+  /** Whether more may come: whoever works may print. */
+  const live = () => known?.attempts.at(-1)?.attempt === Number(attempts.value) && ["working", "asking"].includes(now);
+
+  function followLog() {
+    const text = el("pre", {});
+    const nothing = empty("Nothing was printed yet.");
+    bodies.log.replaceChildren(nothing, text);
+    following = follower(`${at("log")}`, -LOG_KEPT, found => {
+      if (!found.text) return;
+      nothing.remove();
+      keepEnd(bodies.log, () => {
+        text.append(found.text.replace(ESCAPES, "").replaceAll("\r\n", "\n"));
+        if (text.textContent.length > LOG_KEPT) text.textContent = text.textContent.slice(-LOG_KEPT / 2);
+      });
+    }, problem => say(nothing, problem.message), live);
+  }
+
+  function followTranscript() {
+    const list = el("ol", { class: "blocks" });
+    const nothing = empty("There is no transcript of this attempt: its agent keeps none, or has not begun.");
+    bodies.transcript.replaceChildren(nothing, list);
+    following = follower(at("transcript"), 0, found => {
+      if (!found.blocks.length) return;
+      nothing.remove();
+      keepEnd(bodies.transcript, () => {
+        list.append(...found.blocks.map(blockOf));
+        while (list.childElementCount > BLOCKS_KEPT) list.firstElementChild.remove();
+      });
+    }, problem => say(nothing, problem.message), live);
+  }
+
+  function tell() {
+    bodies.story.replaceChildren(
+      part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>
+        el("li", {}, el("time", {}, clock(line.at)), el("span", {}, OF[line.about?.split("-")[0]] ?? "", line.text, line.same > 1 ? ` (${line.same} times)` : "",
+          line.rule && !line.text.includes(line.rule) ? el("span", { class: "rule" }, line.rule) : null)))) : empty("Nothing happened to it yet.")),
+      part_("Attempts", known.attempts.length ? el("ol", { class: "attempts" }, known.attempts.map(attemptOf)) : empty("It was not begun yet.")),
+      part_("Hook", facts(known.hook)));
+    bodies.task.replaceChildren(
+      known.prompt ? part_("Prompt", el("pre", { class: "wrap" }, known.prompt)) : "",
+      known.command ? part_("Command", el("pre", { class: "wrap" }, known.command)) : "",
+      known.acceptance ? part_("Acceptance", el("pre", { class: "wrap" }, known.acceptance)) : "",
+      known.prompt || known.command || known.acceptance ? "" : empty("It has neither prompt nor command: it only steers the walk."));
+  }
+
+  function show(state) {
+    const one = node && state?.nodes[node];
+    if (!one) return;
+    now = shown(state, one);
+    say(title, node);
+    set(status, "class", `pill s-${now}`);
+    say(status, `${signOf(now)} ${wordOf(now)}`);
+    say(label, one.label && one.label !== node ? one.label : "");
+    say(doing, [one.doing || one.reason, dollars(one.cost)].filter(Boolean).join(" · "));
+    keyed(actions, state.write === false ? [] : possible(one, now), what => what.action, make);
+  }
+
+  function possible(one, now) {
+    const working = now === "working" || now === "asking" || now === "landing";
+    return [
+      working && { action: "respawn", label: "Respawn", question: `End the agent of ${node} and start a successor that knows what it did?` },
+      working && { action: "park", label: "Park", text: "parked from the page" },
+      now === "parked" && { action: "unpark", label: "Go on with it", kind: "primary" },
+    ].filter(Boolean);
+  }
+
+  const make = ({ action, label: words, question, text, kind = "" }) => el("button", {
+    type: "button", class: kind, onclick: async event => {
+      const control = event.currentTarget, name = node;
+      if (!question || await sure(question, words)) await act(`nodes/${part(name)}/actions`, { action, ...(text && { text }) }, control);
+    },
+  }, words);
+
+  function happened(change) {
+    if (node === null || (change.node !== node && !change.patch?.nodes?.[node])) return;
+    clearTimeout(soon);
+    soon = setTimeout(() => node !== null && load(), SETTLE);
+  }
+
+  turn("story");
+  return { open, show, happened, opened: () => node !== null };
+}
+
+const part_ = (title, ...inside) => el("section", {}, el("h3", {}, title), ...inside);
+
+function attemptOf(one) {
+  const lives = one.lives ?? [];
+  return el("li", { class: `s-${stateOf(one.status)}` },
+    el("p", {}, el("span", { class: "sign", "aria-hidden": "true" }, signOf(one.status)), el("strong", {}, ` Attempt ${one.attempt} `),
+      el("span", {}, one.status ?? ""), one.started ? el("time", {}, ` ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}`) : null),
+    one.reason || one.why_again ? el("p", { class: "reason" }, one.reason || one.why_again) : null,
+    one.tail && one.status === "failed" ? el("pre", { class: "wrap tail" }, one.tail.slice(-TAIL)) : null,
+    one.branch ? el("p", { class: "mono" }, [one.branch, one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")) : null,
+    lives.length ? el("ol", { class: "lives" }, lives.map(life => el("li", {},
+      `${life.who} life ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`))) : null);
+}
+
+function facts(record) {
+  const rows = Object.entries(record ?? {}).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length));
+  if (!rows.length) return empty("No hook yet.");
+  return el("dl", { class: "facts" }, rows.map(([name, value]) => el("div", {}, el("dt", {}, name.replaceAll("_", " ")),
+    el("dd", {}, said(value)))));
+}
+
+const said = value => /^\d{4}-\d\d-\d\dT/.test(value) ? clock(value) : typeof value === "object" ? JSON.stringify(value) : String(value);
+
+/** Change what a scrolled place holds; who was at its end stays there. */
+function keepEnd(place, change) {
+  const end = place.scrollHeight - place.scrollTop - place.clientHeight < 40 || place.scrollTop === 0;
+  change();
+  if (end) place.scrollTop = place.scrollHeight;
+}

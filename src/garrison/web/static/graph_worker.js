@@ -1,0 +1,22 @@
+// Graphviz, in a thread of its own: {dot} becomes {down, right}, the same graph drawn both ways. A long chain is read
+// best from left to right on a wide panel and downwards on a phone; which one is shown, the page decides by its size.
+
+import { instance } from "./vendor/viz.js";
+
+const viz = instance();
+// Without a system's fonts Graphviz knows the widths of a few by name; it takes others for Times, which is narrower than
+// what the page is set in.
+const DEFAULTS = /^ {4}(?:graph|node|edge) \[.*$/gm;
+const DIRECTION = /rankdir=("?)(TB|LR)\1/;
+
+self.addEventListener("message", async ({ data: { id, dot: given } }) => {
+  try {
+    const graphviz = await viz;
+    const dot = given.replace(DEFAULTS, line => line.replace('fontname="sans-serif"', 'fontname="Helvetica"'));
+    const draw = way => graphviz.renderString(dot.replace(DIRECTION, `rankdir=${way}`), { format: "svg", engine: "dot" });
+    const down = draw("TB");
+    self.postMessage({ id, down, right: DIRECTION.test(dot) ? draw("LR") : down });
+  } catch (problem) {
+    self.postMessage({ id, problem: String(problem?.message ?? problem) });
+  }
+});

@@ -1,0 +1,65 @@
+// The head of a run: which one, how it stands, how far it is, what one can do with it.
+
+import { el, say, set } from "./dom.js";
+import { sure } from "./notice.js";
+import { tally } from "./state.js";
+import { dollars, signOf, stateOf, wordOf } from "./words.js";
+
+const ORDER = ["merged", "landing", "working", "asking", "parked", "failed", "skipped", "waiting"];
+const RUNNING = new Set(["running", "new", "starting", "waiting"]);
+
+/** The head, in `place`; `act` posts a change. */
+export function runHead(place, runs, run, act) {
+  const known = runs.some(one => one.run === run) ? runs : [{ run, title: "" }, ...runs];
+  const picker = el("select", { "aria-label": "Run", onchange: () => { location.href = `/?run=${encodeURIComponent(picker.value)}`; } },
+    known.map(one => el("option", { value: one.run, selected: one.run === run }, [one.run, one.pipeline].filter(Boolean).join(" · "))));
+  const status = el("span", { class: "pill" });
+  const goal = el("p", { class: "goal" });
+  const bar = el("div", { class: "bar", role: "img" }, ORDER.map(state => el("span", { class: `s-${state}`, hidden: true })));
+  const far = el("span", { class: "far" });
+  const cost = el("span", { class: "cost" });
+  const button = (label, data, kind, question) => el("button", {
+    type: "button", class: kind, hidden: true, dataset: { action: data },
+    onclick: async event => {
+      if (!question || await sure(question, label)) await act("actions", { action: data }, event.currentTarget);
+    },
+  }, label);
+  const buttons = {
+    stop: button("Stop", "stop", "", "Stop this run in order? What is under way is kept; Resume goes on."),
+    resume: button("Resume", "resume", "primary"),
+  };
+  const reading = el("span", { class: "pill", hidden: true, title: "This address was given for reading only" }, "read only");
+  place.append(el("div", { class: "run-id" }, picker, status, reading), el("div", { class: "progress" }, bar, far, cost), goal,
+    el("div", { class: "row run-actions" }, Object.values(buttons)));
+
+  place.hidden = true; // nothing of it moves once it is there
+
+  function show(state, waits) {
+    place.hidden = false;
+    const now = stateOf(state.status);
+    set(status, "class", `pill s-${now}`);
+    say(status, `${signOf(now)} ${state.status}`);
+    say(goal, state.goal || state.title || "");
+    set(goal, "title", state.goal || null);
+    progress(state);
+    say(cost, dollars(state.costs?.usd));
+    reading.hidden = state.write !== false;
+    const running = RUNNING.has(state.status), can = state.write !== false;
+    buttons.stop.hidden = !(can && running);
+    buttons.resume.hidden = !(can && !running && state.status !== "done");
+    set(document.body, "data-waits", waits ? String(waits) : null);
+  }
+
+  function progress(state) {
+    const found = tally(state), all = Object.values(found).reduce((sum, n) => sum + n, 0);
+    for (const part of bar.children) {
+      const of = part.className.slice(2);
+      part.hidden = !found[of];
+      part.style.flexGrow = String(found[of] ?? 0);
+    }
+    set(bar, "aria-label", ORDER.filter(name => found[name]).map(name => `${found[name]} ${wordOf(name)}`).join(", "));
+    say(far, `${found.merged ?? 0} of ${all}`);
+  }
+
+  return { show };
+}

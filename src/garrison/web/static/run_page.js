@@ -1,0 +1,143 @@
+// The page of a run: what is known, and which panel draws which part of it. The rule of this room: one state, changed by
+// events only; a panel is drawn at most once a frame, and only when its part changed.
+
+import { act, get, part } from "./api.js";
+import { costsPanel } from "./costs.js";
+import { detailPanel } from "./detail.js";
+import { el } from "./dom.js";
+import { graphPanel } from "./graph.js";
+import { runHead } from "./head.js";
+import { attempt, link, tab, tell } from "./notice.js";
+import { queuePanel } from "./queue.js";
+import { railPanel } from "./rail.js";
+import { fromSnapshot, patched, waiting } from "./state.js";
+import { follow } from "./stream.js";
+import { storyPanel } from "./story.js";
+import { waitsPanel } from "./waits.js";
+import { ages } from "./time.js";
+
+const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "merged", "asks", "run", "conflict", "rejected"]);
+
+/** Build the page into `main`; its shortcuts. */
+export async function begin(main) {
+  const address = new URLSearchParams(location.search);
+  const runs = await get("runs");
+  const run = address.get("run") ?? (runs.find(one => one.status === "running") ?? runs[0])?.run;
+  if (!run) {
+    main.append(el("p", { class: "trouble" }, "There is no run yet. Launch one: garrison launch work.dot --target-dir REPOSITORY"));
+    link("off");
+    return [];
+  }
+  return new Run(main, run, runs, address.get("node")).shortcuts();
+}
+
+class Run {
+  constructor(main, run, runs, node) {
+    this.run = run;
+    this.state = null;
+    this.dirty = new Set();
+    this.nodes = new Set();
+    this.wanted = node;
+    const at = `runs/${part(run)}`;
+    this.act = (path, data, control) => attempt(control, () => act(path ? `${at}/${path}` : at, data));
+    const choose = name => this.open(name);
+    this.head = runHead(document.getElementById("run-head"), runs, run, this.act);
+    this.graph = graphPanel(choose);
+    this.detail = detailPanel(document.getElementById("detail"), run, this.act, () => this.open(null));
+    this.parts = {
+      waits: waitsPanel(choose, this.act), rail: railPanel(choose), queue: queuePanel(choose, this.act),
+      story: storyPanel(choose), costs: costsPanel(choose),
+    };
+    const { waits, rail, queue, story, costs } = this.parts;
+    main.className = "run-page";
+    main.append(rail.section, el("div", { class: "middle" }, this.graph.section, story.section),
+      el("div", { class: "side" }, waits.section, queue.section, costs.section));
+    this.stream = follow(run, {
+      snapshot: snapshot => this.begun(snapshot), change: change => this.changed(change),
+      beat: beat => this.beaten(beat), link,
+    });
+    window.addEventListener("popstate", () => this.show(new URLSearchParams(location.search).get("node")));
+    window.addEventListener("pagehide", () => this.stream.close());
+    window.addEventListener("pageshow", event => event.persisted && location.reload());
+    ages(main, document.getElementById("detail"));
+  }
+
+  begun(snapshot) {
+    this.state = fromSnapshot(snapshot);
+    this.nodes = null;
+    if (snapshot.missed) tell("The server could not say what happened meanwhile; this is how things stand now.");
+    this.soon(new Set(["all"]));
+  }
+
+  changed(change) {
+    if (!this.state) return;
+    this.patch(change.patch);
+    if (IMPORTANT.has(change.type) && change.text) tell(change.text);
+    this.detail.happened(change);
+  }
+
+  beaten(beat) {
+    if (this.state) this.patch(beat);
+  }
+
+  patch(patch) {
+    const { state, changed } = patched(this.state, patch);
+    this.state = state;
+    if (this.nodes && patch?.nodes) Object.keys(patch.nodes).forEach(name => this.nodes.add(name));
+    this.soon(changed);
+  }
+
+  soon(changed) {
+    if (!this.dirty.size) requestAnimationFrame(() => this.draw());
+    changed.forEach(name => this.dirty.add(name));
+  }
+
+  draw() {
+    const { state, dirty, nodes } = this;
+    this.dirty = new Set();
+    this.nodes = new Set();
+    const touched = (...names) => dirty.has("all") || names.some(name => dirty.has(name));
+    const waits = waiting(state);
+    this.head.show(state, waits.length);
+    if (touched("nodes", "gates", "hint", "problems")) this.parts.waits.show(state, waits);
+    if (touched("nodes", "dot", "gates")) this.graph.show(state, dirty.has("gates") ? null : nodes);
+    if (touched("nodes", "layers", "gates")) this.parts.rail.show(state);
+    if (touched("queue", "timeline")) this.parts.queue.show(state);
+    if (touched("timeline", "signals")) this.parts.story.show(state);
+    if (touched("costs")) this.parts.costs.show(state);
+    this.detail.show(state);
+    tab(state.run, waits.length);
+    if (this.wanted) {
+      this.show(this.wanted);
+      this.wanted = null;
+    }
+  }
+
+  /** Show a node, or none, and let the address say so. */
+  open(name) {
+    const address = new URLSearchParams({ run: this.run, ...(name ? { node: name } : {}) });
+    history.pushState(null, "", `/?${address}`);
+    this.show(name);
+  }
+
+  show(name) {
+    const known = name && this.state?.nodes[name] ? name : null;
+    this.graph.select(known);
+    this.detail.open(known, this.state);
+  }
+
+  shortcuts() {
+    const to = id => () => {
+      const heading = document.getElementById(`${id}-title`);
+      heading.scrollIntoView({ block: "nearest" });
+      const section = heading.closest("section");
+      (section.querySelector(".answers button, .answers input") ?? section.querySelector(".body button") ?? heading).focus();
+    };
+    return [
+      ["w", "to what waits for you", to("waits")], ["g", "to the graph", () => this.graph.focus()],
+      ["a", "to the agents", to("rail")], ["m", "to the merge queue", to("queue")], ["t", "to what happened", to("story")],
+      ["c", "to the chat", () => { location.href = "/chat"; }],
+      ["Escape", "closes the node", () => this.detail.opened() && this.open(null)],
+    ];
+  }
+}

@@ -1,0 +1,79 @@
+// What is known of a run: a snapshot, and what each event changes of it. Pure; the page draws what this returns.
+// The rule of this room: an event changes only what its patch names, and what is kept of the past is bounded.
+
+import { stateOf } from "./words.js";
+
+const KEPT = { timeline: 300, signals: 200 };
+const ADDED = { timeline_add: "timeline", signals_add: "signals" };
+
+/** A state from the server's snapshot. */
+export function fromSnapshot(snapshot) {
+  return { ...snapshot, timeline: latest("timeline", snapshot.timeline), signals: latest("signals", snapshot.signals) };
+}
+
+/**
+ * A state after an event: nodes and layers are merged one by one, lists grow, all else is replaced.
+ * @returns {{state: Object, changed: Set<string>}} `changed` names the parts to draw again
+ */
+export function patched(state, patch) {
+  const next = { ...state };
+  const changed = new Set();
+  for (const [name, value] of Object.entries(patch ?? {})) {
+    const part = ADDED[name] ?? name;
+    if (name === "nodes") next.nodes = merged(next.nodes, value);
+    else if (name === "layers") next.layers = Object.values(merged(byWho(next.layers), byWho(value)));
+    else if (name in ADDED) next[part] = latest(part, [...next[part], ...value]);
+    else next[name] = value;
+    changed.add(part);
+  }
+  return { state: next, changed };
+}
+
+function merged(known, given) {
+  const next = { ...known };
+  for (const [name, value] of Object.entries(given)) next[name] = { ...next[name], ...value };
+  return next;
+}
+
+const byWho = layers => Object.fromEntries(layers.map(layer => [layer.who, layer]));
+
+/** The youngest of a list, the oldest first. Journals are read side by side, so they may come in any order. */
+function latest(part, entries) {
+  const order = (one, other) => one.at < other.at ? -1 : one.at > other.at ? 1 : one.id < other.id ? -1 : Number(one.id > other.id);
+  return [...entries].sort(order).slice(-KEPT[part]);
+}
+
+/** The state that a node is shown in: one whose gate is open, or whose agent asks, asks you. */
+export function shown(state, node) {
+  if (node.shape === "Mdiamond") return state.status === "new" ? "waiting" : "merged";
+  if (node.shape === "Msquare") return state.status === "done" ? "merged" : "waiting";
+  if (node.asks || asking(state).some(gate => gate.node === node.node)) return "asking";
+  return stateOf(node.place || node.status);
+}
+
+const asking = state => state.gates.filter(gate => gate.kind !== "signal");
+
+/** What waits for a person: a run that nobody leads, gates, questions of agents, then what was parked or failed. */
+export function waiting(state) {
+  const asked = new Set(state.gates.map(gate => gate.node));
+  const nodes = Object.values(state.nodes);
+  const of = (kind, found) => found.map(node => ({ kind, key: `${kind} ${node.node}`, node }));
+  const notes = [...(state.hint ? [state.hint] : []), ...(state.problems ?? [])];
+  return [
+    ...notes.map(text => ({ kind: "run", key: `run ${text}`, text })),
+    ...asking(state).map(gate => ({ kind: "gate", key: `gate ${gate.gate}`, gate, node: state.nodes[gate.node] })),
+    ...of("asks", nodes.filter(node => node.asks && !asked.has(node.node))),
+    ...of("parked", nodes.filter(node => shown(state, node) === "parked")),
+    ...of("failed", nodes.filter(node => shown(state, node) === "failed")),
+  ];
+}
+
+/** How many nodes that somebody works on there are in each state. */
+export function tally(state) {
+  const found = {};
+  for (const node of Object.values(state.nodes).filter(one => one.agent)) {
+    const name = shown(state, node);
+    found[name] = (found[name] ?? 0) + 1;
+  }
+  return found;
+}

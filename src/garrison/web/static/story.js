@@ -1,0 +1,75 @@
+// What happened: deaths and who came back, landings, failures; and the signals that the layers sent each other.
+
+import { el, empty, keyed, panel, set } from "./dom.js";
+import { clock } from "./words.js";
+
+const SIGNS = {
+  run: ["▸", "run"], merged: ["✓", "landed"], failed: ["✕", "failed"], skipped: ["–", "skipped"], attempt: ["↻", "again"],
+  death: ["✕", "died"], respawn: ["↻", "back"], parked: ["‖", "parked"], unparked: ["▸", "goes on"], healed: ["↻", "healed"],
+  asks: ["?", "asks"], enqueued: ["◕", "handed in"], withdrawn: ["–", "withdrawn"], conflict: ["✕", "conflict"],
+  rejected: ["✕", "gate is red"], held: ["‖", "held"], rescued: ["✓", "work kept"], paused: ["‖", "queue paused"], resumed: ["▸", "queue goes on"],
+};
+const LOOKS = { "✕": "failed", "↻": "back", "‖": "parked", "✓": "merged", "▸": "working", "?": "asking", "◕": "landing", "–": "skipped" };
+
+/** The panel; `choose` opens a node. */
+export function storyPanel(choose) {
+  const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "What to list" });
+  const { section, body } = panel("story", "What happened", tabs);
+  const lists = {
+    timeline: el("ol", { class: "story", id: "list-timeline", role: "tabpanel", "aria-labelledby": "tab-timeline" }),
+    signals: el("ol", { class: "story", id: "list-signals", role: "tabpanel", "aria-labelledby": "tab-signals", hidden: true }),
+  };
+  const nothing = empty("Nothing happened yet.");
+  const tab = (name, label) => el("button", {
+    type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `list-${name}`, class: "quiet",
+    onclick: () => choosing(name), onkeydown: event => {
+      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+      const other = name === "timeline" ? "signals" : "timeline";
+      choosing(other);
+      document.getElementById(`tab-${other}`).focus();
+    },
+  }, label);
+  tabs.append(tab("timeline", "Timeline"), tab("signals", "Signals"));
+  body.append(nothing, lists.timeline, lists.signals);
+  let chosen = "timeline", latest = null;
+
+  function choosing(name) {
+    chosen = name;
+    for (const one of tabs.children) {
+      set(one, "aria-selected", String(one.id === `tab-${name}`));
+      set(one, "tabindex", one.id === `tab-${name}` ? "0" : "-1");
+    }
+    if (latest) show(latest);
+  }
+
+  function show(state) {
+    latest = state;
+    const lines = state[chosen];
+    nothing.hidden = lines.length > 0;
+    lists.timeline.hidden = chosen !== "timeline" || !lines.length;
+    lists.signals.hidden = chosen !== "signals" || !lines.length;
+    keyed(lists[chosen], [...lines].reverse(), line => line.id, chosen === "timeline" ? event : signal);
+  }
+
+  function event(line) {
+    const [sign, word] = SIGNS[line.kind] ?? ["·", line.kind];
+    return el("li", { class: `line s-${LOOKS[sign] ?? "waiting"}` }, time(line), el("span", { class: "sign", "aria-hidden": "true" }, sign),
+      el("span", { class: "kind" }, word), who(line), el("span", { class: "text", title: line.text }, plain(line.text ?? "")));
+  }
+
+  function signal(line) {
+    return el("li", { class: "line s-waiting" }, time(line), el("span", { class: "sign", "aria-hidden": "true" }, "→"),
+      el("span", { class: "kind mono" }, line.type), who(line),
+      el("span", { class: "text", title: line.text }, [[line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join(" · ")));
+  }
+
+  /** Without what the line says already: which signal told it, and that it is about a node. */
+  const plain = text => text.replace(/^[A-Z_]+ from \S+: /, "").replace(/^node \w+, (attempt \d+):? ?/, "$1 ").trim();
+
+  const time = line => el("time", { datetime: typeof line.at === "string" ? line.at : null }, clock(line.at));
+  const who = line => line.node ? el("button", { type: "button", class: "link-like name", onclick: () => choose(line.node) }, line.node)
+    : el("span", {});
+
+  choosing("timeline");
+  return { section, show };
+}

@@ -1,0 +1,56 @@
+// Graphviz' SVG, made anew from an allow-list. The rule of this room: labels, tooltips and names come from anybody, so
+// nothing is taken over but shapes, their geometry and text; no link, style, script, event handler or foreign element
+// has a way through, whatever Graphviz may emit.
+
+const SVG = "http://www.w3.org/2000/svg";
+const GEOMETRY = ["d", "points", "cx", "cy", "rx", "ry", "x", "y", "x1", "y1", "x2", "y2", "width", "height", "transform"];
+const ALLOWED = {
+  g: ["transform"], path: GEOMETRY, polygon: GEOMETRY, polyline: GEOMETRY, ellipse: GEOMETRY, line: GEOMETRY,
+  text: ["x", "y", "text-anchor", "transform"],
+};
+const KINDS = { node: "node", edge: "edge", cluster: "cluster" };
+
+/**
+ * A drawing from Graphviz' text.
+ * @param {string} written SVG as Graphviz writes it
+ * @returns {{svg: SVGElement, nodes: Map<string, SVGGElement>, width: number, height: number}} sizes in points; a node is
+ *     found by its id in the graph
+ */
+export function drawing(written) {
+  const parsed = new DOMParser().parseFromString(written, "image/svg+xml");
+  const root = parsed.documentElement;
+  if (root.nodeName !== "svg") throw new Error("Graphviz wrote no drawing");
+  const [x, y, width, height] = (root.getAttribute("viewBox") ?? "0 0 100 100").split(/[ ,]+/).map(Number);
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", [x, y, width, height].join(" "));
+  const nodes = new Map();
+  for (const child of root.children) take(child, svg, nodes);
+  for (const g of nodes.values()) g.parentElement.append(g); // above the edges, which may not cross out a sign
+  return { svg, nodes, width, height };
+}
+
+function take(element, parent, nodes) {
+  if (wraps(element)) {
+    for (const child of element.children) take(child, parent, nodes);
+    return;
+  }
+  if (isGraph(element.parentElement) && element.localName !== "g") return; // the paper, and the graph's own label
+  const attributes = Object.hasOwn(ALLOWED, element.localName) ? ALLOWED[element.localName] : null;
+  if (!attributes || element.namespaceURI !== SVG) return;
+  const made = document.createElementNS(SVG, element.localName);
+  for (const name of attributes) {
+    if (element.hasAttribute(name)) made.setAttribute(name, element.getAttribute(name));
+  }
+  if (element.hasAttribute("stroke-dasharray")) made.classList.add("dashed");
+  if (element.localName === "text") made.textContent = element.textContent;
+  const kind = element.localName === "g" ? KINDS[element.getAttribute("class")] : undefined;
+  if (kind) made.classList.add(kind);
+  if (kind === "node") nodes.set([...element.children].find(child => child.localName === "title")?.textContent ?? "", made);
+  for (const child of element.children) take(child, made, nodes);
+  parent.append(made);
+}
+
+const isGraph = element => element.getAttribute("class") === "graph";
+
+/** Whether it only wraps what bears a tooltip: what it holds stands without it. */
+const wraps = element => element.localName === "a" || (element.localName === "g" && !isGraph(element) && !Object.hasOwn(KINDS, element.getAttribute("class") ?? ""));

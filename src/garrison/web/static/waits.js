@@ -1,0 +1,76 @@
+// What waits for a person, most urgent first: gates and questions with their answers, then what was parked or failed.
+
+import { part } from "./api.js";
+import { el, empty, keyed, panel, say } from "./dom.js";
+import { reset, since } from "./time.js";
+import { millis, span } from "./words.js";
+
+const TITLES = { run: "Run", gate: "Gate", asks: "Question", parked: "Parked", failed: "Failed" };
+const SIGNS = { run: "!", gate: "?", asks: "?", parked: "‖", failed: "✕" };
+
+/** The panel; `choose` opens a node, `act` posts a change. */
+export function waitsPanel(choose, act) {
+  const number = el("span", { class: "number" });
+  const { section, body } = panel("waits", "Waits for you", number);
+  const list = el("ul", { class: "cards" });
+  const nothing = empty("Nothing waits for you.");
+  body.append(nothing, list);
+
+  function show(state, waits) {
+    say(number, waits.length || "");
+    section.classList.toggle("some", waits.length > 0);
+    nothing.hidden = waits.length > 0;
+    keyed(list, waits, one => `${one.key} ${state.write}`, one => card(one, state.write !== false), renew);
+  }
+
+  function card(one, write) {
+    const name = one.node?.node ?? one.gate?.node;
+    const said = el("p", { class: "question" });
+    const made = el("li", { class: `card w-${one.kind}` },
+      el("div", { class: "card-head" },
+        el("span", { class: "sign", "aria-hidden": "true" }, SIGNS[one.kind]), el("span", { class: "kind" }, TITLES[one.kind]),
+        name ? el("button", { type: "button", class: "link-like name", onclick: () => choose(name) }, name) : null,
+        since(one.node?.since)),
+      said, write && name ? el("div", { class: "row answers" }, answers(one, name)) : null);
+    return made;
+  }
+
+  function answers(one, name) {
+    const at = `nodes/${part(name)}/actions`;
+    const does = (label, data, kind = "") => el("button", {
+      type: "button", class: kind, onclick: event => act(at, data, event.currentTarget),
+    }, label);
+    if (one.kind === "parked") return [does("Go on with it", { action: "unpark" }, "primary"), looks(name)];
+    if (one.kind === "failed") return [looks(name)];
+    const choices = one.gate?.choices ?? [];
+    if (!choices.length || one.gate.free) return written(one, name);
+    return choices.map((choice, at) => el("button", {
+      type: "button", class: at === 0 ? "primary" : "",
+      onclick: event => act(`gates/${part(one.gate.gate)}`, { choice: choice.label }, event.currentTarget),
+    }, choice.label));
+  }
+
+  const looks = name => el("button", { type: "button", onclick: () => choose(name) }, "See why");
+
+  function written(one, name) {
+    const field = el("input", { type: "text", "aria-label": `Answer to ${name}`, autocomplete: "off", required: true });
+    const send = el("button", { type: "submit", class: "primary" }, "Answer");
+    const sent = () => one.gate ? act(`gates/${part(one.gate.gate)}`, { text: field.value }, send)
+      : act(`nodes/${part(name)}/actions`, { action: "answer", text: field.value }, send);
+    return el("form", { class: "row grow", onsubmit: event => { event.preventDefault(); if (field.value.trim()) sent(); } }, field, send);
+  }
+
+  function renew(element, one) {
+    say(element.querySelector(".question"), one.kind === "run" ? one.text : one.gate ? one.gate.question + until(one.gate) : asked(one.node));
+    reset(element.querySelector("time"), one.node?.since);
+  }
+
+  const asked = node => typeof node.asks === "string" && node.asks || node.reason || node.doing || "";
+
+  const until = gate => {
+    const left = gate.deadline ? (millis(gate.deadline) - Date.now()) / 1000 : 0;
+    return left > 0 ? ` (in ${span(left)} it decides itself${gate.default ? `: ${gate.default}` : ""})` : "";
+  };
+
+  return { section, show };
+}

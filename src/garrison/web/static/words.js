@@ -1,0 +1,80 @@
+// What the page says: states, times, amounts. Pure. The rule of this room: each state has a word and a sign of its own,
+// so that none is told by colour alone, and each fact is put into words in one place.
+
+const STATES = {
+  waiting: ["○", "waiting"],
+  working: ["◐", "working"],
+  asking: ["?", "asks you"],
+  landing: ["◕", "landing"],
+  merged: ["✓", "done"],
+  failed: ["✕", "failed"],
+  parked: ["‖", "parked"],
+  skipped: ["–", "skipped"],
+};
+const ALSO = {
+  pending: "waiting", queued: "waiting", new: "waiting", planning: "waiting",
+  active: "working", running: "working", executing: "working", candidate: "working", testing: "working",
+  starting: "working", alive: "working", agent: "working", spawning: "working",
+  impl_complete: "landing", validating: "landing",
+  validated: "merged", done: "merged", landed: "merged", success: "merged", partial_success: "merged", merge: "merged",
+  succeeded: "merged", finished: "merged", terminated: "merged", ended: "merged",
+  fail: "failed", dead: "failed", crashed: "failed", rejected: "failed", conflict: "failed", corrupt: "failed",
+  cancelled: "skipped", superseded: "skipped",
+  held: "parked", paused: "parked", stopped: "parked", landing_blocked: "parked", stopping: "parked", hung: "parked",
+};
+
+/** One of the eight states for a status of a node, run, layer or queue entry. */
+export function stateOf(status) {
+  const word = String(status ?? "").toLowerCase();
+  return word in STATES ? word : Object.hasOwn(ALSO, word) ? ALSO[word] : "waiting";
+}
+
+/** The sign of a state. */
+export const signOf = status => STATES[stateOf(status)][0];
+
+/** A node's status in a word for people. */
+export const wordOf = status => STATES[stateOf(status)][1];
+
+/** Milliseconds since the epoch of a time on the wire (ISO 8601, or seconds); null if there is none. */
+export function millis(time) {
+  if (time === null || time === undefined || time === "") return null;
+  const found = typeof time === "number" ? time * 1000 : Date.parse(time);
+  return Number.isNaN(found) ? null : found;
+}
+
+/** A span of seconds as people say it: "8 s", "3 min", "2 h 05". */
+export function span(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)} h ${String(Math.floor(whole % 3600 / 60)).padStart(2, "0")}`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor(whole % 86400 / 3600)} h`;
+}
+
+/** The time of day of a time on the wire, with seconds; the date too if it was another day. */
+export function clock(time, now = Date.now()) {
+  const at = millis(time);
+  if (at === null) return "";
+  const date = new Date(at);
+  const day = date.toDateString() === new Date(now).toDateString() ? ""
+    : date.toLocaleDateString(undefined, { month: "short", day: "numeric" }) + " ";
+  return day + date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+}
+
+/** Dollars; an empty string where nothing was spent. */
+export function dollars(usd) {
+  if (!usd) return "";
+  return usd < 0.005 ? "< $0.01" : `$${usd.toFixed(2)}`;
+}
+
+/** "1 death", "3 deaths". */
+export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
+
+/** What a node is, in one line for a screen reader and for the pointer. */
+export function nodeLine(node, state = stateOf(node.status)) {
+  const said = [`${node.label && node.label !== node.node ? `${node.label} (${node.node})` : node.node}: ${wordOf(state)}`];
+  if (node.attempt > 1) said.push(`attempt ${node.attempt}`);
+  if (node.deaths) said.push(count(node.deaths, "death"));
+  if (node.doing || node.reason) said.push(node.doing || node.reason);
+  return said.join(", ");
+}

@@ -1,0 +1,98 @@
+"""The page in a real Chromium: real server, real runs, real keys. Skipped where no Chromium is installed.
+
+The rule of this folder: each page is watched. A line in the console, a violation of the content security policy, a
+dialog, or a request to anywhere but its own server fails the test, whatever else it looks at.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-lcd-text")
+PATIENCE = 30_000
+"""Milliseconds until something that should be on a page is missing."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """No Chromium, no test, and the reason is told."""
+    for item in items:
+        if CHROMIUM is None and Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason="no chromium here; `scripts/test` installs it where it may"))
+
+
+@dataclass
+class Watch:
+    """What a page did that it must not do."""
+
+    home: str
+    seen: list[str] = field(default_factory=list)
+    allowed: list[str] = field(default_factory=list)
+    """Patterns of what a test provokes."""
+
+    def on(self, page: Any) -> None:
+        page.on("console", lambda line: line.type in ("error", "warning") and self.seen.append(f"console: {line.text}"))
+        page.on("pageerror", lambda error: self.seen.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (self.seen.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("popup", lambda popup: self.seen.append(f"popup: {popup.url}"))
+        page.on("request", lambda request: self._request(request.url))
+
+    def _request(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("data", "blob") and f"{parts.scheme}://{parts.netloc}" != self.home:
+            self.seen.append(f"request to {url}")
+
+    def check(self) -> None:
+        bad = [line for line in self.seen if not any(re.search(each, line) for each in self.allowed)]
+        assert not bad, bad
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """One browser for all pages of this process."""
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+Opener = Callable[..., Any]
+
+
+@pytest.fixture
+def opened(chromium: Any) -> Iterator[Opener]:
+    """Opens pages, each in a browser profile of its own; `page.watch.allowed` takes what a test provokes itself."""
+    made: list[tuple[Any, Watch]] = []
+
+    def opener(url: str, path: str = "", *, width: int = 1440, height: int = 900, **options: Any) -> Any:
+        parts = urlsplit(url)
+        home = f"{parts.scheme}://{parts.netloc}"
+        context = chromium.new_context(viewport={"width": width, "height": height}, **options)
+        context.set_default_timeout(PATIENCE)
+        page, watch = context.new_page(), Watch(home)
+        watch.on(page)
+        page.watch = watch
+        made.append((context, watch))
+        page.goto(url)
+        if path:
+            page.goto(home + path)
+        return page
+
+    yield opener
+    for context, _ in made:
+        with suppress(Exception):  # a browser that died is told by the test
+            context.close()
+    for _, watch in made:
+        watch.check()

@@ -1,0 +1,62 @@
+"""`garrison serve` with a butler and a crew whose words are played: the delegation, its events and the server are real.
+
+    python played_butler.py HOME
+
+Prints the page's address. A message with "slow" in it is answered until it is cancelled; all others by triage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from garrison.agents.graph import SessionSpec
+from garrison.delegation.crew import read_crew
+from garrison.delegation.history import Conversation
+from garrison.delegation.orchestrator import AgentOrchestrator
+from garrison.web.access import WRITE
+from garrison.web.server import Place, serve
+from garrison.web.tokens import tokens
+
+ORDERS = json.dumps({"delegations": [{"intent": "delegate_triage", "reasoning": "triage knows"}], "reasoning": "so",
+                     "confidence": 0.9})
+
+
+class Played:
+    """A session that says its lines."""
+
+    def __init__(self, spec: SessionSpec) -> None:
+        self.spec = spec
+
+    async def connect(self) -> None:
+        return
+
+    async def ask(self, content: str) -> AsyncIterator[dict[str, Any]]:
+        if self.spec.node_id == "butler":
+            said = ORDERS if content.startswith("CLASSIFY") else "One agent died and came back."
+            yield {"kind": "text", "text": said}
+            return
+        yield {"kind": "text", "text": "<img src=x onerror=alert(1)> I look."}
+        if "slow" in content:
+            await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        return
+
+
+def desk(home: Path, name: str) -> AgentOrchestrator:
+    return AgentOrchestrator(read_crew(home), Conversation(home / "conversations", name), connect=Played)
+
+
+def main(home: Path) -> None:
+    known = tokens(home)
+    asyncio.run(serve(home, Place(), known, lambda port: print(
+        f"http://127.0.0.1:{port}/?token={known[WRITE]}", flush=True), desks=desk))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

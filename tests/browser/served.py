@@ -1,0 +1,98 @@
+"""A run and its page's server, both real, for the tests of this folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from support import DEADLINE, Place, wait_for
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+"""What nothing on a page may take for markup."""
+GRAPH = r"""
+digraph web {
+  flow=dag; goal="count money in cents GOAL"
+  start [shape=Mdiamond]; exit [shape=Msquare]
+  fast [shape=box, label="HOSTILE", command="echo 'HOSTILE'; printf 'TERMINAL'"]
+  slow [shape=box, label="Money in cents", command="echo begun; HOLD; echo m > m.txt; git add -A; git commit -qm m"]
+  bad  [shape=box, label="Audit", command="echo it is red; exit 3"]
+  ask  [shape=hexagon, label="Land the rounding rule?"]
+  land [shape=box, label="Rounding", command="true"]
+  start -> fast -> exit; start -> slow -> exit; start -> bad -> exit; start -> ask
+  ask -> land [label="[Y] Yes, land it"]; ask -> exit [label="[N] Not yet"]; land -> exit
+}
+"""
+
+
+@dataclass
+class Served:
+    """A place whose page is served; `slow` works until it is freed, `bad` fails, `ask` waits for a person."""
+
+    place: Place
+    url: str = ""
+    server: Any = None
+
+    @property
+    def home(self) -> str:
+        """The page's address without what opens it."""
+        return self.url.partition("/?")[0]
+
+    def begin(self) -> None:
+        """Launch the run, wait until it stands as described, and serve it."""
+        graph = self.place.root / "web.dot"
+        hold = self.place.hold("slow")
+        terminal = r"\\033[31mred\\033[0m \\033]8;;javascript:alert(1)\\007link\\n"
+        graph.write_text(GRAPH.replace("HOSTILE", HOSTILE).replace("GOAL", HOSTILE).replace("HOLD", hold).replace(
+            "TERMINAL", terminal))
+        self.place.launch(graph, "r1", "--max-rework", "0", gate="true")
+        wait_for("a run to serve", self.place.journal)
+        self.serve()
+        self.place.arrived("slow")
+        wait_for("the others have gone as far as they go", lambda: self.stands(
+            fast="validated", bad="failed", slow="active") and self.asked("/api/runs/r1")["gates"])
+
+    def stands(self, **statuses: str) -> bool:
+        """Whether the journal says that these nodes are so far."""
+        nodes = self.place.nodes()
+        return all(nodes.get(name, {}).get("status") == status for name, status in statuses.items())
+
+    def serve(self, port: str = "0") -> None:
+        """Start the server; the address it prints opens the page."""
+        log = f"serve-{time.monotonic_ns()}"
+        self.server = self.place.begin("serve", "--port", port, log=log)
+        told = self.place.root / log
+        self.url = wait_for("the page is served", lambda: self._ready(told)).split()[0]
+
+    def _ready(self, told: Path) -> str:
+        assert self.server.poll() is None, told.read_text()
+        return told.read_text() if "token=" in told.read_text() else ""
+
+    def again(self) -> None:
+        """Start it anew where it was."""
+        self.serve(self.home.rpartition(":")[2])
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        os.kill(self.server.pid, signal.SIGKILL)
+        self.server.wait(DEADLINE)
+
+    def asked(self, path: str) -> Any:
+        """JSON of the server, asked as a program does."""
+        token = self.url.partition("token=")[2].partition("&")[0]
+        with urlopen(Request(self.home + path, headers={"Authorization": f"Bearer {token}"}), timeout=30) as answer:
+            return json.load(answer)
+
+    def end(self, run: str = "r1") -> list[str]:
+        """Stop run and server; what they left (nothing)."""
+        self.place.free("slow")
+        self.place.command("stop", run)
+        if self.server is not None:
+            self.server.terminate()
+            self.server.wait(DEADLINE)
+        return self.place.leave()

@@ -1,0 +1,86 @@
+"""The chat in a real browser: who works is shown as the server's events say, in their order (2.3.4)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+ACTIVE = """() => {
+  window.seen = [];
+  const note = () => {
+    const active = document.querySelectorAll("[data-testid=agent-rail] .active");
+    const now = [...active].map(one => one.dataset.agent).join("+");
+    if (now !== window.seen.at(-1)) window.seen.push(now);
+  };
+  const rail = document.querySelector("[data-testid=agent-rail]");
+  new MutationObserver(note).observe(rail, { subtree: true, attributes: true });
+}"""
+"""Notes who is active in the rail, whenever it changes."""
+
+
+@pytest.fixture(scope="module")
+def butler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a served home whose crew is played."""
+    script = Path(__file__).parent / "played_butler.py"
+    process = subprocess.Popen([sys.executable, "-P", str(script), str(tmp_path_factory.mktemp("chat"))],
+                               stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+        process.stdout.close()
+
+
+def ask(page: Page, message: str) -> None:
+    page.fill('[data-testid="chat-input"]', message)
+    page.click('[data-testid="send-button"]')
+
+
+def test_2_3_4_the_rail_shows_butler_then_triage_then_butler(butler: str, opened: Any) -> None:
+    page = opened(butler, "/chat")
+    rail = page.locator('[data-testid="agent-rail"]')
+    expect(rail.locator('[data-testid="agent-triage"]')).to_be_visible()
+    names = rail.locator("[data-agent]").evaluate_all("all => all.map(one => one.dataset.agent)")
+    assert names == ["butler", "triage", "scheduler", "communicator", "navigator", "preference_learner"]
+    page.evaluate(ACTIVE)
+    ask(page, "What needs me?")
+    expect(page.locator('[data-testid="message-complete"]')).to_contain_text("One agent died and came back.")
+    expect(rail.locator('[data-agent="butler"]')).to_have_class("agent active s-working")
+    assert page.evaluate("window.seen") == ["butler", "triage", "butler"]
+    expect(page.locator(".bubble.crew")).to_contain_text("<img src=x onerror=alert(1)> I look.")
+
+
+def test_an_answer_goes_on_without_its_page_and_is_stopped_when_asked(butler: str, opened: Any) -> None:
+    page = opened(butler, "/chat?conversation=slow")
+    ask(page, "Be slow")
+    expect(page.locator(".bubble.crew")).to_be_visible()
+    page.reload()
+    expect(page.locator(".bubble.crew")).to_contain_text("I look.")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator('[data-testid="message-complete"]')).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+
+
+def test_events_that_come_all_at_once_are_still_seen_one_by_one(butler: str, opened: Any) -> None:
+    page = opened(butler, "/chat")
+    page.route("**/api/chat", lambda route: route.fulfill(content_type="text/event-stream", body="""
+        data: {"type":"agent_start","agent":"butler"}
+        data: {"type":"agent_delegate","from":"butler","to":"triage"}
+        data: {"type":"text","content":"Checking","agent":"triage"}
+        data: {"type":"agent_complete","agent":"triage"}
+        data: {"type":"agent_resume","agent":"butler"}
+        data: {"type":"done"}
+    """.replace("\n        ", "\n\n")))
+    expect(page.locator('[data-testid="agent-triage"]')).to_be_visible()
+    page.evaluate(ACTIVE)
+    ask(page, "Check urgent emails")
+    expect(page.locator('[data-testid="message-complete"]')).to_be_visible()
+    assert page.evaluate("window.seen") == ["butler", "triage", "butler"]

@@ -1,0 +1,85 @@
+"""A run of two hundred nodes in a real browser: drawn once, then only painted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from garrison.records.journal import Writer
+from garrison.records.run import RunFiles
+from support import wait_for
+from top_support import Town, town
+
+NODES = [f"task_{number}" for number in range(200)]
+STEPS = ("active", "impl_complete", "validated")
+MEASURE = """() => {
+  window.measured = { frames: [], moved: [], svg: document.querySelector("svg") };
+  const inList = node => (node.nodeType === 1 ? node : node.parentElement)?.closest("ol, ul, svg, .bar");
+  new PerformanceObserver(list => {
+    for (const { node, previousRect, currentRect } of list.getEntries().flatMap(one => one.sources)) {
+      if (!node?.isConnected || inList(node)) continue;
+      window.measured.moved.push([node.outerHTML?.slice(0, 60) ?? node.textContent, previousRect, currentRect]);
+    }
+  }).observe({ type: "layout-shift", buffered: true });
+  let last = performance.now();
+  const frame = now => { window.measured.frames.push(now - last); last = now; requestAnimationFrame(frame); };
+  requestAnimationFrame(frame);
+}"""
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[tuple[Town, Writer, str]]:
+    """A home with such a run, its guardian's journal, the served address."""
+    with town(tmp_path) as made:
+        told = made.run("r1", *NODES)
+        made.life("guardian", "crew", "r1")
+        edges = "".join(f"{NODES[(number - 1) // 3]} -> {name}; " for number, name in enumerate(NODES) if number)
+        boxes = "".join(f'{name} [shape=box, command="true", label="Do task {name}"]; ' for name in NODES)
+        RunFiles(tmp_path, "r1").graph.write_text(
+            f"digraph crew {{ flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]; {boxes} {edges} "
+            f"start -> {NODES[0]}; {NODES[-1]} -> exit }}")
+        log = tmp_path / "serve"
+        with log.open("wb") as out:
+            server = subprocess.Popen([sys.executable, "-P", "-m", "garrison.cli.main", "serve", "--port", "0"],
+                                      stdout=out, stderr=out, env={**os.environ, "GARRISON_HOME": str(tmp_path)})
+        try:
+            wait_for("it is served", lambda: "token=" in log.read_text())
+            yield made, told, log.read_text().split()[0]
+        finally:
+            server.terminate()
+            server.wait(30)
+            told.close()
+
+
+def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(large: tuple[Town, Writer, str], opened: Any,
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    made, told, url = large
+    page = opened(url)
+    expect(page.locator("svg .node")).to_have_count(202)
+    painted = page.evaluate("performance.now()")
+    page.evaluate(MEASURE)
+    thread = page.context.new_cdp_session(page)
+    thread.send("Performance.enable", {"timeDomain": "threadTicks"})
+    begun = {one["name"]: one["value"] for one in thread.send("Performance.getMetrics")["metrics"]}
+    for step in STEPS:
+        for name in NODES:
+            told.append("node", {"node": name, "status": step, "attempt": 1}, made.now())
+    expect(page.locator("svg .node.s-merged")).to_have_count(201)
+    expect(page.locator("#run-head .far")).to_have_text("200 of 200")
+    frames = sorted(page.evaluate("window.measured.frames"))
+    spent = {one["name"]: one["value"] for one in thread.send("Performance.getMetrics")["metrics"]}
+    half, most = frames[len(frames) // 2], frames[len(frames) * 99 // 100]
+    with capsys.disabled():
+        print(f"\n200 nodes: graph after {painted:.0f} ms, frames {half:.0f} ms (median), {most:.0f} ms (99 of 100), "
+              f"{spent['TaskDuration'] - begun['TaskDuration']:.2f} s of CPU for {len(STEPS) * len(NODES)} events")
+    assert page.evaluate("window.measured.svg.isConnected"), "six hundred events, and the drawing is the same"
+    moved = page.evaluate("window.measured.moved.map(one => JSON.stringify(one))")
+    assert moved == [], "the lines of a list move on, panels stay"
+    assert spent["TaskDuration"] - begun["TaskDuration"] < 5, "of the page's thread; a layout each would be a minute"

@@ -1,0 +1,212 @@
+"""The page of a run, on one real run: what it shows, its use by keyboard, that it comes back, what it lets through."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+from served import HOSTILE, Served
+
+from support import Place, wait_for
+
+pytestmark = [pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def crew(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    root = tmp_path_factory.mktemp("web")
+    shutil.copytree(template, root / "repo", symlinks=True)
+    made = Served(Place(root))
+    try:
+        made.begin()
+        yield made
+    finally:
+        left = made.end()
+    assert not left, left
+
+
+def drawn(page: Page) -> Any:
+    """The nodes of the graph, once they are there."""
+    expect(page.locator("svg .node").first).to_be_visible()
+    return page.locator("svg .node")
+
+
+def told(page: Page) -> list[str]:
+    """The ids of the timeline, as the page has it."""
+    return page.locator("#list-timeline > li").evaluate_all("lines => lines.map(line => line.dataset.key)")
+
+
+def test_at_a_glance_who_works_what_waits_what_failed(crew: Served, opened: Any) -> None:
+    page = opened(crew.url)
+    assert "token" not in page.url
+    drawn(page)
+    states = {"slow": "working", "fast": "merged", "bad": "failed", "ask": "asking", "land": "waiting"}
+    for node, state in states.items():
+        expect(page.locator(f'svg .node[data-node="{node}"]')).to_have_class(re.compile(rf"\bs-{state}\b"))
+    expect(page.locator('[data-testid="agent-rail"] .active')).to_have_attribute("data-agent", "orchestrator-slow")
+    cards = page.locator("#waits .card")
+    expect(cards).to_have_count(2)
+    expect(cards.nth(0)).to_contain_text("Land the rounding rule?")
+    expect(cards.nth(0).get_by_role("button", name="Yes, land it")).to_be_visible()
+    expect(cards.nth(1)).to_contain_text("exit code 3")
+    expect(page).to_have_title("(2) r1 · garrison")
+    assert "2%3C%2Ftext" in page.locator("#favicon").get_attribute("href")
+    expect(page.locator("#link")).to_have_text("Live")
+    expect(page.locator("#queue")).to_contain_text("fast")
+    signs = dict(page.locator("svg .node").evaluate_all(
+        "nodes => nodes.map(node => [node.dataset.node, node.querySelector('.sign').textContent])"))
+    assert len({signs["slow"][0], signs["fast"], signs["bad"], signs["ask"], signs["land"]}) == 5, "not by colour alone"
+    names = page.locator("svg .node").evaluate_all("nodes => nodes.map(node => node.getAttribute('aria-label'))")
+    assert any("failed" in name and "exit code 3" in name for name in names)
+
+
+def test_a_node_in_detail_with_its_log_that_follows(crew: Served, opened: Any) -> None:
+    page = opened(crew.url, "/?run=r1&node=bad")
+    detail = page.locator("#detail")
+    expect(detail.locator(".attempts")).to_contain_text("it is red")
+    expect(detail.locator("ol.why li").first).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(detail).to_be_hidden()
+    page.locator('svg .node[data-node="slow"]').click()
+    page.get_by_role("tab", name="Log").click()
+    expect(detail.locator(".log")).to_contain_text("begun")
+    page.get_by_role("tab", name="Task").click()
+    expect(detail).to_contain_text("git commit -qm m")
+
+
+def test_by_keyboard_alone(crew: Served, opened: Any) -> None:
+    page = opened(crew.url)
+    drawn(page)
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("Skip to what waits for you")
+    page.keyboard.press("g")
+    expect(page.locator(":focus")).to_have_attribute("data-node", "start")
+    walked = {"start"}
+    for key in ("ArrowRight", "ArrowDown", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"):
+        page.keyboard.press(key)
+        walked.add(page.evaluate("document.activeElement.dataset.node"))
+    assert len(walked) >= 3 and None not in walked
+    here = page.evaluate("document.activeElement.dataset.node")
+    page.keyboard.press("Enter")
+    expect(page.locator("#detail-title")).to_be_focused()
+    expect(page.locator("#detail-title")).to_have_text(here)
+    page.keyboard.press("Escape")
+    expect(page.locator(f'svg .node[data-node="{here}"]')).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("to what waits for you")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Stop", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_contain_text("Stop this run in order?")
+    expect(page.get_by_role("button", name="Not now")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("w")
+    assert page.evaluate("document.activeElement.closest('section').id") == "waits"
+
+
+def test_every_control_has_a_name_and_every_text_enough_contrast(crew: Served, opened: Any) -> None:
+    page = opened(crew.url, "/?run=r1&node=bad", reduced_motion="reduce")
+    drawn(page)
+    expect(page.locator("#detail .attempts")).to_be_visible()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate((Path(__file__).parent / "audit.js").read_text()) == [], scheme
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(crew: Served, opened: Any) -> None:
+    page = opened(crew.url, width=360, height=740)
+    for path in ("/?run=r1", "/?run=r1&node=fast", "/chat"):
+        page.goto(crew.home + path)
+        expect(page.locator('[data-testid="agent-rail"]')).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") == 360, path
+        cut = page.locator("button:visible, a:visible").evaluate_all(
+            "all => all.filter(one => !one.closest('.skip, svg, .agents') && one.getBoundingClientRect().right > 361)"
+            ".map(one => one.outerHTML)")
+        assert cut == [], path
+
+
+def test_what_agents_print_and_graphs_say_stays_text(crew: Served, opened: Any) -> None:
+    """Labels, goals, logs as the run has them; what garrison's own rules keep a run from having (branches, reasons,
+    questions, transcripts that are markup) is put into the answers of the server on their way."""
+    hostile = [HOSTILE, "<script>alert(2)</script>", '"><svg onload=alert(3)>', "javascript:alert(4)", "</title><b>x"]
+
+    def poisoned(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: poisoned(one, name) for name, one in value.items()}
+        if isinstance(value, list):
+            return [poisoned(one, key) for one in value]
+        texts = ("text", "reason", "branch", "question", "label", "doing", "goal", "detail", "why", "type", "source",
+                 "tail", "prompt", "command", "how", "phase", "agent", "hint")
+        return value + "".join(hostile) if isinstance(value, str) and key in texts else value
+
+    page = opened(crew.url, "/chat")
+    entry = {"id": "e1", "node": "fast", "branch": "garrison/r1/x", "state": "queued", "position": 1, "since": "",
+             "priority": 0, "detail": "", "tests": 0, "attempt": 1}
+    queue = {"paused": True, "reason": "p", "entries": [entry]}
+    shown = poisoned({**crew.asked("/api/runs/r1"), "hint": "h", "queue": queue})
+    shown["dot"] = shown["dot"].replace("Audit", "Audit&lt;" + "".join(hostile).replace('"', '\\"'))
+    blocks = [{"role": "assistant", "kind": kind, "name": HOSTILE, "text": "".join(hostile), "at": "", "error": False}
+              for kind in ("text", "thinking", "tool_use", "tool_result", "result", "note", "__proto__")]
+    begin = f"retry: 60000\nevent: snapshot\nid: {shown['id']}\ndata: {json.dumps(shown)}\n\n"
+    page.route("**/api/events?*", lambda route: route.fulfill(content_type="text/event-stream", body=begin))
+    page.route("**/nodes/*", lambda route: route.fulfill(json=poisoned(route.fetch().json())))
+    page.route("**/transcript?*", lambda route: route.fulfill(json={"blocks": blocks, "next": 1, "more": False}))
+    page.goto(crew.home + "/?run=r1&node=fast")
+    drawn(page)
+    expect(page.locator("#detail ol.why li").first).to_be_visible()
+    for tab in ("Task", "Log", "Transcript"):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator(f"#detail-{tab.lower()}")).to_contain_text(HOSTILE)
+    expect(page.locator(".log")).not_to_contain_text("javascript")
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Signals").click()
+    expect(page.locator("#waits")).to_contain_text(HOSTILE)
+    assert page.evaluate("""[...document.querySelectorAll("main *, aside *")].filter(one =>
+        /^(img|script|iframe|object|a|style|use|image|foreignObject)$/i.test(one.localName)
+        || [...one.attributes].some(each => /^(on|xlink|href)/i.test(each.name))).map(one => one.outerHTML)""") == []
+
+
+def test_what_happened_while_the_server_was_dead_is_not_missed(crew: Served, opened: Any) -> None:
+    page = opened(crew.url)
+    page.watch.allowed.append("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET")
+    asked: list[dict[str, str]] = []
+    page.on("request", lambda request: "/api/events" in request.url and asked.append(request.all_headers()))
+    drawn(page)
+    expect(page.locator("#link")).to_have_text("Live")
+    before = told(page)
+    crew.kill()
+    expect(page.locator("#link")).to_have_text("Reconnecting…")
+    life = crew.place.identity("orchestrator-slow")["incarnation"]
+    crew.place.kill("orchestrator-slow", life=life)
+    crew.place.arrived("slow")
+    crew.again()
+    expect(page.locator("#link")).to_have_text("Live")
+    expect(page.locator('svg .node[data-node="slow"] .sign')).to_contain_text("↻1")
+    wait_for("the page tells all that the server knows", lambda: told(page)[::-1] == [
+        line["id"] for line in crew.asked("/api/runs/r1")["timeline"]])
+    assert len(told(page)) > len(before) and len(set(told(page))) == len(told(page))
+    assert {"death", "respawn"} <= {line["kind"] for line in crew.asked("/api/runs/r1")["timeline"]}
+    expect(page.locator("#list-timeline")).to_contain_text("died")
+    assert any(headers.get("last-event-id") for headers in asked), "the browser itself said where it was"
+
+
+def test_a_gate_is_answered_from_the_page_and_the_run_goes_on(crew: Served, opened: Any) -> None:
+    page = opened(crew.url)
+    drawn(page)
+    page.keyboard.press("w")
+    expect(page.get_by_role("button", name="Yes, land it")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#waits .card")).to_have_count(1)
+    expect(page.locator('svg .node[data-node="land"]')).to_have_class(re.compile("s-merged"))
+    crew.place.free("slow")
+    expect(page.locator('svg .node[data-node="slow"]')).to_have_class(re.compile("s-merged"))
+    expect(page.locator("#told")).not_to_be_empty()
+    expect(page.locator("#run-head .far")).to_have_text("3 of 4")

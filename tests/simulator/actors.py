@@ -831,6 +831,7 @@ class Runner(Layer):
             w.branches[key] = []
         w.branches.setdefault(key, [])
         w.trees.add(key)
+        w.made_for[key] = self.task.attempt
         yield None
         if self.task.attempt > 1 and not self.facts.tree:
             yield from self._fact("tree", "made")

@@ -301,6 +301,24 @@ def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None
     assert story.begin() == ["b"]
 
 
+def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_for() -> None:
+    story = Story(plan_run(parse(f"digraph {{ {ENDS} start -> a -> b -> exit }}")))
+    story.begin()
+    story.fail("a", "red").tell("run", {"status": "failed"})
+    assert story.state.over
+    assert "flow" not in parking.guidance(story.state, story.view(), {"action": "resume"})
+    effect = parking.guidance(story.state, story.view(), {"action": "resume", "again": True})
+    assert effect["flow"] == {"event": "resumed", "again": True}
+    story.tell("signal", {"id": "r", "type": "GUIDANCE", "node": None, "flow": effect["flow"]})
+    assert not story.state.over, "so that the guardian writes that it runs"
+    story.tell("run", {"status": "running"}).settle()
+    node = story.state.nodes["a"]
+    assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#2:1", "red")
+    assert story.begin() == ["a"]
+    assert story.land("a").begin() == ["b"]
+    assert parking.guidance(story.state, story.view(), {"action": "resume", "again": True}).get("flow") is None
+
+
 def test_a_run_that_lasts_too_long_stops() -> None:
     plan = plan_run(parse(f"digraph {{ max_pipeline_duration=1h {ENDS} start -> a -> exit }}"))
     story = Story(plan)

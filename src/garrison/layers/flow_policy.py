@@ -233,12 +233,13 @@ def told(state: RunState, said: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def resumed(state: RunState) -> dict[str, Any]:
-    """The event that takes up a flow whose budget was used up; {} where there is none to take up."""
+def resumed(state: RunState, *, again: bool = False) -> dict[str, Any]:
+    """The event that takes up a flow whose budget was used up, or (`again`) that failed at a node, which is visited
+    once more; {} where there is none to take up."""
     flow = state.flow
-    if flow is None or not flow.over or flow.state.resumable != "budget":
+    if flow is None or not flow.over or flow.state.resumable not in (("budget", "again") if again else ("budget",)):
         return {}
-    return {"flow": event_to_data(Resumed(max_steps=state.budget))}
+    return {"flow": event_to_data(Resumed(max_steps=state.budget, again=again))}
 
 
 # ---- managers --------------------------------------------------------------------------------------------------------

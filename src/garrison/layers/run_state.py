@@ -103,9 +103,11 @@ class RunState:
 
     @property
     def over(self) -> bool:
-        """Whether the run cannot be resumed; one that failed because its nodes are parked can."""
+        """Whether the run is at its end; one that failed because its nodes are parked, or whose flow has been taken up
+        since, is not."""
         unfinished = any(node.status in ("active", "impl_complete") for node in self.nodes.values())
-        return self.status == "done" or (self.status == "failed" and not unfinished)
+        goes_on = unfinished or (self.flow is not None and not self.flow.over)
+        return self.status == "done" or (self.status == "failed" and not goes_on)
 
     def circuit(self, full: str) -> Circuit:
         """The circuit of a name."""

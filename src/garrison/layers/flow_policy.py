@@ -120,7 +120,11 @@ def outcome_of(kind: str, node: NodeState, result: Result | None) -> Outcome:
     if node.kind == GIVEN_UP:
         told = {**told, "failure_class": DETERMINISTIC}
     return said.outcome(told, good=node.status == "validated", reason=node.reason or "it failed without a reason",
-                        kind=node.kind, updates=_updates(kind, result) if result is not None else {})
+                        kind=node.kind or _CLASSES[kind], updates=_updates(kind, result) if result is not None else {})
+
+
+_CLASSES = {"tool": "exit", "codergen": "agent"}
+"""Handler → the class of a failure of which nobody says more, as in a run without a garrison."""
 
 
 def _updates(kind: str, result: Result) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from support import Place, git, load, wait_for
 
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
@@ -127,6 +129,7 @@ def test_a_retry_is_told_why_and_a_goal_gate_sends_the_run_back(place):
     assert task["rework_reason"] and "internal.retry_count.a" in task["context"]
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched(place):
     """What landed stays; the failed node begins anew and is told why; a changed file or a changed copy is told of."""
     graph = dot(place, node("first", "echo one > one.txt"),

@@ -260,6 +260,13 @@ def test_what_is_no_answer_is_refused_with_the_options() -> None:
     assert "waits for the signal" in objection({**asked().state.gates["ask#1"], "kind": "signal", "signal": "x"}, "y")
 
 
+def test_a_gate_that_nobody_can_answer_fails_at_once() -> None:
+    plan = plan_run(parse(f"digraph {{ flow=walk {ENDS} a [shape=hexagon, retry_target=b] b start -> a; b -> exit }}"))
+    story = Story(plan).settle()
+    assert story.state.outcomes["a"]["reason"] == "gate a has no edges to choose from; give it some"
+    assert story.begin() == ["b"]
+
+
 def test_time_and_the_launch_answer_for_a_person() -> None:
     story = asked()
     assert flow_policy.wake_at(ASK, story.state, story.view()) == 5000 + 3600

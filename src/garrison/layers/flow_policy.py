@@ -196,9 +196,11 @@ def waits(plan: RunPlan, state: RunState, view: GuardianView | None) -> bool:
 
 
 def _of_gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Act | None:
-    gate = state.gates.get(place.id)
+    gate, asked = state.gates.get(place.id), plan.gates[place.node]
+    if gate is None and asked.kind == gates.HUMAN and not asked.question.options:
+        return _event(place, gates.unanswerable(place.node))
     if gate is None:
-        return Act("gate", place.node, data=plan.gates[place.node].opened(place.id, view.wall))
+        return Act("gate", place.node, data=asked.opened(place.id, view.wall))
     if gate["kind"] == gates.SIGNAL and state.heard.get(gate["signal"]):
         return _event(place, gates.signalled(gate, state.heard[gate["signal"]][0]), took=gate["signal"])
     if gate["kind"] == gates.HUMAN and view.auto_approve:

@@ -2,10 +2,10 @@
 
 Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit, step?, kind?} · `flow` {event,
 place_id, node, outcome, took?} (see run_flow) · `gate` {place, node, …} (it waits for a word) · `manager` {place, node,
-cycle, steer, steered} (it looked at its child) · `signal` {id, type,
-node, …, effect?, flow?, heard?, budget?, question?, answer?, stuck?, hold?, unhold?} (applied: effect and id are one
-record, so that a crash between them is impossible) · `cancel` {node} · `death` {full, …} · `lift` {lives, unparked?} ·
-`spawn`, `park`, `heal` {full, …} (see supervise.circuit) · `note` (told, not folded) · `snapshot`.
+cycle, steer, steered} (it looked at its child) · `signal` {id, type, node, …, effect?, flow?, heard?, budget?,
+question?, answer?, stuck?, hold?, unhold?} (applied: effect and id are one record, so that a crash between them is
+impossible) · `cancel` {node} · `death` {full, …} · `lift` {lives, unparked?} · `spawn`, `park`, `heal` {full, …} (see
+supervise.circuit) · `note` (told, not folded) · `snapshot`.
 
 Who folds with the run's program (its guardian does) has the flow's state; who reads without it (status, answer) has
 the nodes, the gates and the latest outcomes, which need no graph.

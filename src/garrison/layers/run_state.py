@@ -103,11 +103,9 @@ class RunState:
 
     @property
     def over(self) -> bool:
-        """Whether the run is at its end; one that failed because its nodes are parked, or whose flow has been taken up
-        since, is not."""
+        """Whether the run cannot be resumed; one that failed because its nodes are parked can."""
         unfinished = any(node.status in ("active", "impl_complete") for node in self.nodes.values())
-        goes_on = unfinished or (self.flow is not None and not self.flow.over)
-        return self.status == "done" or (self.status == "failed" and not goes_on)
+        return self.status == "done" or (self.status == "failed" and not unfinished)
 
     def circuit(self, full: str) -> Circuit:
         """The circuit of a name."""
@@ -202,6 +200,8 @@ class RunState:
         """What a signal says to the flow."""
         if data.get("flow"):
             self._on_flow(data["flow"], at)
+            if data["flow"]["event"] == "resumed":  # in this record: who dies after it leaves a run that goes on
+                self.status, self.reason = "running", ""
         if data.get("heard"):
             name = data["heard"]["name"]
             self.heard[name] = [*self.heard.get(name, []), data["heard"].get("value", True)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from claude_scripts import TOOL, report, steps, work
 from garrison.testing.turn import say, use
 from support import load
@@ -36,3 +38,25 @@ def test_a_word_of_an_agent_chooses_the_way_and_its_session_goes_on_there(scene)
     assert build["id"] != plan["id"] == build["past"]
     usd = {row["of"]: row["usd"] for row in json.loads(place.command("cost", "--json").stdout)}
     assert usd["r1/build"] == usd["r1/plan"], "what the past has cost is not paid again"
+
+
+@pytest.mark.slow
+def test_a_session_goes_on_in_a_run_without_a_garrison_too(scene):
+    """In one tree, node after node, found again by its id; the last one begins one, and is told what happened."""
+    place = scene.place
+    path = place.root / "talk.dot"
+    path.write_text("""digraph talk { start [shape=Mdiamond]; exit [shape=Msquare]; node [agent=claude]
+        one [prompt="Begin.", thread_id=talk]; two [prompt="Go on.", thread_id=talk, fidelity=full]
+        three [prompt="End.", fidelity="summary:high"]; start -> one -> two -> three -> exit }""")
+    heard = [say(use(f"{TOOL}report_result", status="success", summary="heard")), "Done."]
+    scene.players |= {"one": steps(*heard), "two": steps("?", "?", *heard), "three": steps(*heard)}
+    run = place.command("pipeline", "run", path, "--run-dir", place.root / "run", "--tree", place.repo, "--json",
+                        ANTHROPIC_API_KEY=place.env["ANTHROPIC_API_KEY"])
+    assert run.returncode == 0, run.stdout + run.stderr
+    two, three = (scene.calls(name)[0].asked for name in ("two", "three"))
+    assert [len(asked.prompts) for asked in (two, three)] == [2, 1]
+    assert two.prompt.strip() == "Go on."
+    assert three.prompt.startswith("Done so far:\n- one: success (heard)\n- two: success (heard)")
+    context = json.loads(run.stdout)["context"]
+    sessions = {name: context[f"internal.session.{name}"] for name in ("one", "two", "three", "talk")}
+    assert sessions["talk"] == sessions["two"] and len(set(sessions.values())) == 3

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from support import Place, git, load, wait_for
 
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
@@ -125,3 +127,46 @@ def test_a_retry_is_told_why_and_a_goal_gate_sends_the_run_back(place):
     assert "goal gate check ended as fail" in git(place.repo, "show", "main:goal.txt")
     task = load(place.home / "runs/r1/nodes/a/2/task.json")
     assert task["rework_reason"] and "internal.retry_count.a" in task["context"]
+
+
+@pytest.mark.slow
+def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched(place):
+    """What landed stays; the failed node begins anew and is told why; a changed file or a changed copy is told of."""
+    graph = dot(place, node("first", "echo one > one.txt"),
+                node("second", f"test -e {place.root / 'mended'} && cp $GARRISON_PROMPT_FILE two.txt || "
+                     "{ echo it is broken; exit 1; }"), "start -> first -> second -> exit;")
+    assert place.finish(place.launch(graph, "r1")) == 1
+    assert "--again" in place.command("launch", "--resume", "r1").stderr
+    (place.root / "mended").touch()
+    text = (place.root / "crew.dot").read_text()
+    (place.root / "crew.dot").write_text(text.replace("one.txt", "uno.txt"))
+    assert "say --as-begun" in place.command("launch", "--resume", "r1", "--again").stderr
+    kept = place.home / "runs/r1/graph.dot"
+    kept.write_text(text + "// by hand")
+    assert "put it back" in place.command("launch", "--resume", "r1", "--again", "--as-begun").stderr
+    kept.write_text(text)
+    assert place.finish(place.begin("launch", "--resume", "r1", "--again", "--as-begun")) == 0, place.told()
+    nodes = place.nodes()
+    assert [(nodes[name]["status"], nodes[name]["attempt"]) for name in ("first", "second")] == [
+        ("validated", 1), ("validated", 2)]
+    assert "it is broken" in git(place.repo, "show", "main:two.txt")
+    assert "is done, and --again is for one that failed" in place.command(
+        "launch", "--resume", "r1", "--again", "--as-begun").stderr
+    place.check_left()
+
+
+def test_a_manager_watches_its_pipeline_and_steers_it(place):
+    """Its word is in the prompt of the child's next agent; it ends its child when its condition holds."""
+    (place.root / "inner.dot").write_text("\n".join([
+        "digraph inner {", ENDS, node("one", "cp $GARRISON_PROMPT_FILE told.txt"), node("two", place.hold("two")),
+        "start -> one -> two -> exit }"]))
+    graph = dot(place, 'boss [shape=house, prompt="Hurry up", stack.child_dotfile="inner.dot", '
+                'manager.poll_interval=1s, manager.actions="observe,steer,wait", manager.steer_cooldown=1h, '
+                'manager.stop_condition="context.stack.child.current_node=two"];',
+                node("after", 'cp "$GARRISON_CONTEXT_FILE" context.json'), "start -> boss -> after -> exit;")
+    assert place.finish(place.launch(graph, "r1")) == 0, place.told()
+    assert "Hurry up" in git(place.repo, "show", "main:told.txt")
+    context = json.loads(git(place.repo, "show", "main:context.json"))
+    assert (context["stack.child.current_node"], context["stack.child.completed"]) == ("two", 2)
+    assert place.nodes()["boss__two"]["status"] == "failed"
+    place.check_left()

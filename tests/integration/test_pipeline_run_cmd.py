@@ -273,6 +273,20 @@ def test_from_outside_nothing_but_one_object_is_on_stdout(gate: Path, tmp_path: 
     assert broken.stderr.count("\n") == 1
 
 
+def test_what_a_command_agent_says_routes_and_the_next_one_is_told(call: Call, tmp_path: Path) -> None:
+    """Its result file as in a launch: label, status, context; the next one has the context, and what happened."""
+    said = json.dumps({"preferred_label": "Go", "status": "partial", "context_updates": {"port": 80}, "notes": "n"})
+    (tmp_path / "said.json").write_text(said)
+    (tmp_path / "r.dot").write_text(f"""digraph {{ {ENDS} a [command="cp said.json $GARRISON_RESULT_FILE"]
+        b [command="cp $GARRISON_CONTEXT_FILE context.json; cp $GARRISON_PROMPT_FILE told.md"]; c [command=false]
+        start -> a; a -> b [label=go]; a -> c [label=halt]; b -> x; c -> x }}""")
+    body = json.loads(call("run", "r.dot", "--json").stdout)
+    assert body["node_outcomes"] == {"start": "success", "a": "partial_success", "b": "success", "x": "success"}
+    context = json.loads((tmp_path / "context.json").read_text())
+    assert (context["port"], context["preferred_label"], context["last_response"]) == (80, "Go", "n")
+    assert "- a: partial_success (n)" in (tmp_path / "told.md").read_text()
+
+
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_signal_ends_what_is_at_work_and_says_how_to_go_on(ignored: bool, tmp_path: Path) -> None:
     """TERM, as from a foreground job and from a shell's background job, where Ctrl-C is ignored."""

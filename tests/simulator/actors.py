@@ -159,7 +159,7 @@ class Watch:
         stopped = int(busy and agent is not None and agent.state == "T" and agent.stopped_until > self.w.t)
         if agent is not None:
             signs.note("work", agent.quiet_since or (self.w.t, agent.alive), at)
-            signs.hold("unstopped", not stopped, at, signs.began)
+            signs.last("unstopped", not stopped, at)
         seen = evidence.Evidence(identity.incarnation, signs.ages(at), state, int(busy), stopped,
                                  int(state == "D"), watched=at - signs.began)
         hang = evidence.hung(seen, TIMING.beat_timeout) if looks[0] > 1 else None
@@ -831,6 +831,7 @@ class Runner(Layer):
             w.branches[key] = []
         w.branches.setdefault(key, [])
         w.trees.add(key)
+        w.made_for[key] = self.task.attempt
         yield None
         if self.task.attempt > 1 and not self.facts.tree:
             yield from self._fact("tree", "made")

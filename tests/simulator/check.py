@@ -252,6 +252,8 @@ class Check:
     def left_over(self, proc: Process, key: tuple[str, str]) -> None:
         """An attempt finds the tree of an earlier one: only somebody who was given up, or cancelled, leaves one."""
         attempt = proc.attempt - 1
+        if self.world.made_for.get(key) == proc.attempt:
+            return  # an earlier life made it
         node = self.shadows[key[0]].nodes[key[1]]
         if (key[1], attempt) in self.reported.get(key[0], ()) and node.status != "failed" and not any(
                 self.died.get(Key(role, key[1], key[0]), 0) >= LIVES for role in ("runner", "orchestrator")):

@@ -22,6 +22,8 @@ WILD = 4000
 """Steps for the disturbances at most."""
 CALM = 12000
 """Steps within which a run must end once nothing disturbs it, if its agents are brisk."""
+ROUNDS = 4
+"""So many times that for a graph with loops, whose nodes have that many more attempts."""
 SLOW = 100.0
 """Seconds a unit of work that bring an agent's run as many steps more: its layers look about all the while."""
 
@@ -122,8 +124,9 @@ def _calm(world: World) -> int:
             proc.ready_at = min(proc.ready_at, proc.stopped_until) if proc.quiet_since is not None else proc.ready_at
     world.note("=== calm")
     look_at = world.t
-    patience = int(CALM * (1 + sum(fate.pace // SLOW for run in world.runs.values() for fate in run.fates.values())))
-    for steps in range(patience):
+    slow = sum(fate.pace // SLOW for run in world.runs.values() for fate in run.fates.values())
+    limit = int(CALM * (1 + slow) * (ROUNDS if world.walks else 1))
+    for steps in range(limit):
         if not world.busy() or world.t >= look_at:  # cron comes once a minute
             look_at = world.t + 60.0
             if not _keep(world) and not world.busy():
@@ -131,7 +134,7 @@ def _calm(world: World) -> int:
         world.tick()
     left = ", ".join(proc.name for proc in world.procs.values())
     told = "; ".join(f"{run} is {world.ended(run)} {world.check.shadows[run].statuses}" for run in world.runs)
-    raise Violation(f"stuck after {patience} calm steps: {told}; left are {left}")
+    raise Violation(f"stuck after {limit} calm steps: {told}; left are {left}")
 
 
 def _keep(world: World) -> bool:

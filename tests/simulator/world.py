@@ -162,6 +162,8 @@ class World:
         self.results: dict[tuple[str, str, int], Result] = {}
         self.branches: dict[tuple[str, str], list[str]] = {}
         self.trees: set[tuple[str, str]] = set()
+        self.made_for: dict[tuple[str, str], int] = {}
+        """The attempt for which a tree was made last, whether or not its runner lived to say so."""
         self.rescued: dict[tuple[str, str], set[str]] = {}
         self.archived: dict[tuple[str, str], list[str]] = {}
         self.history: list[str] = ["base"]

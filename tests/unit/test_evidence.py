@@ -155,6 +155,18 @@ def test_signs_date_from_what_changed() -> None:
     assert signs.ages(20.0)["running"] == 2.0
 
 
+def test_a_sign_that_went_between_two_looks_counts_until_the_look_that_missed_it() -> None:
+    """An agent that was stopped a moment after it began was called hung before it had been stopped for the timeout."""
+    signs = Signs(5.0)
+    signs.last("unstopped", False, 9.0)
+    assert signs.ages(10.0) == {"unstopped": 1.0}
+    signs.last("unstopped", False, 11.0)
+    assert signs.ages(12.0) == {"unstopped": 3.0}
+    for at, good in ((13.0, True), (15.0, False), (16.0, False)):
+        signs.last("unstopped", good, at)
+    assert signs.ages(17.0) == {"unstopped": 2.0}
+
+
 def test_the_freshest_sign() -> None:
     assert freshest({}) is None
     assert freshest({"beat": 9.0, "output": 3.0}) == ("output", 3.0)

@@ -8,7 +8,7 @@ import pytest
 
 from flows import OK, Ride, no, program_of, reloaded, ride
 from garrison.errors import Refused
-from garrison.pipeline.flow import Finished, advance
+from garrison.pipeline.flow import Finished, Resumed, advance
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
 
 THREE = "p [shape=component%s] f [shape=tripleoctagon] start -> p -> {a b c} -> f -> exit "
@@ -367,3 +367,33 @@ def test_finished_branches_are_kept() -> None:
         advance(run.program, state, Finished(place.id, OK))
     assert state.status == "done"
     assert state.context()["parallel.results"][0]["context"] == {"from": "a"}
+
+
+def test_a_parallel_that_failed_is_opened_again_as_often_as_it_says_itself() -> None:
+    """Its own retries; the graph's default is for the nodes in it."""
+    body = THREE % ", join_policy=all_success, max_retries=1" + "default_max_retries=0"
+    run = ride(body, {"b": [no("red"), OK]})
+    assert run.ran == "a b c a b c"
+    assert run.result == "done"
+    assert run.state.visits["p"] == 2
+    assert run.state.context()["internal.retry_count.p"] == 0
+    assert run.changes[3].started[0].reason == "2 of 3 branches succeeded (b: red)"
+    again = ride(body, {"b": no("red")})
+    assert again.ran == "a b c a b c"
+    assert again.state.outcomes["p"].status == FAIL
+    others = THREE % ", join_policy=all_success" + "default_max_retries=3"
+    assert ride(others, {"b": no("x", "deterministic")}).ran == "a b c"
+
+
+@pytest.mark.parametrize(("body", "ran"), [
+    (THREE % ", join_policy=all_success", "a b c a b c"),
+    ("c [shape=diamond] start -> a -> b -> c; c -> exit [condition=\"outcome=success\"]", "a b b"),
+    ("flow=dag c [shape=diamond] start -> a -> b -> c; c -> exit [condition=\"outcome=success\"]", "a b b"),
+])
+def test_who_passed_a_failure_on_is_not_what_is_tried_again(body: str, ran: str) -> None:
+    """A fan-in that was visited again alone once took the branch that had succeeded for a success of all."""
+    run = ride(body, {"b": [no("red", "deterministic"), OK]})
+    assert run.state.status == "failed"
+    run.fold(Resumed(again=True))
+    assert run.go().ran == ran
+    assert run.result == "done"

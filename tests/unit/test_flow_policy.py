@@ -260,6 +260,13 @@ def test_what_is_no_answer_is_refused_with_the_options() -> None:
     assert "waits for the signal" in objection({**asked().state.gates["ask#1"], "kind": "signal", "signal": "x"}, "y")
 
 
+def test_a_gate_that_nobody_can_answer_fails_at_once() -> None:
+    plan = plan_run(parse(f"digraph {{ flow=walk {ENDS} a [shape=hexagon, retry_target=b] b start -> a; b -> exit }}"))
+    story = Story(plan).settle()
+    assert story.state.outcomes["a"]["reason"] == "gate a has no edges to choose from; give it some"
+    assert story.begin() == ["b"]
+
+
 def test_time_and_the_launch_answer_for_a_person() -> None:
     story = asked()
     assert flow_policy.wake_at(ASK, story.state, story.view()) == 5000 + 3600
@@ -299,6 +306,24 @@ def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None
     story.tell("signal", {"id": "r", "type": "GUIDANCE", "node": None, "flow": effect["flow"]})
     story.tell("run", {"status": "running"})
     assert story.begin() == ["b"]
+
+
+def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_for() -> None:
+    story = Story(plan_run(parse(f"digraph {{ {ENDS} start -> a -> b -> exit }}")))
+    story.begin()
+    story.fail("a", "red").tell("run", {"status": "failed"})
+    assert story.state.over
+    assert "flow" not in parking.guidance(story.state, story.view(), {"action": "resume"})
+    effect = parking.guidance(story.state, story.view(), {"action": "resume", "again": True})
+    assert effect["flow"] == {"event": "resumed", "again": True}
+    story.tell("signal", {"id": "r", "type": "GUIDANCE", "node": None, "flow": effect["flow"]})
+    assert story.state.status == "running", "a guardian that dies now has no run that is over"
+    story.settle()
+    node = story.state.nodes["a"]
+    assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#2:1", "red")
+    assert story.begin() == ["a"]
+    assert story.land("a").begin() == ["b"]
+    assert parking.guidance(story.state, story.view(), {"action": "resume", "again": True}).get("flow") is None
 
 
 def test_a_run_that_lasts_too_long_stops() -> None:

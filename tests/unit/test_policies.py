@@ -503,6 +503,24 @@ def test_a_stopped_run_waits_for_the_word() -> None:
 # ---- the state of a run
 
 
+def test_a_death_counts_in_its_own_attempt_only() -> None:
+    """The life of an attempt before is buried already when the next attempt begins, and when the run stops then."""
+    known = [node("a", "active"), RUNNING, death("runner-a@r1", 1), node("a", "active", attempt=2)]
+    state, seen = journal(*known), {"a": life("runner", "a", "crashed")}
+    (act,) = guardian_policy.decide(TWO, state, GuardianView(RUN, NOW, BOOT, runners=seen), 2, POLICY).acts
+    assert (act.kind, act.why) == ("start", "attempt 2")
+    stopping = GuardianView(RUN, NOW, BOOT, runners=seen, stopping=True)
+    assert [act.kind for act in guardian_policy.decide(TWO, state, stopping, 2, POLICY).acts] == ["run"]
+    again = from_snapshot(to_snapshot(state))
+    assert guardian_policy.decide(TWO, again, stopping, 2, POLICY).acts[0].kind == "run"
+
+
+def test_a_snapshot_is_not_changed_by_what_comes_after_it() -> None:
+    told = to_snapshot(journal(RUNNING, ("signal", {"id": "1", "heard": {"name": "x", "value": 1}})))
+    journal(("snapshot", told), ("signal", {"id": "2", "heard": {"name": "x", "value": 2}}))
+    assert told["heard"] == {"x": [1]}
+
+
 def test_the_same_death_counts_once_and_a_signal_and_its_effect_are_one_record() -> None:
     effect = {"node": "a", "status": "impl_complete", "attempt": 1}
     state = journal(node("a", "pending"), node("a", "active"), death("runner-a@r1", 1), death("runner-a@r1", 1),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 from garrison.light import dataclass, field
+from garrison.records import atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,6 +36,10 @@ class Assignment:
     def context_file(self) -> Path:
         """The pipeline's context as a JSON object, where the run has one."""
         return self.folder / "context.json"
+
+    def tell_context(self, context: Mapping[str, Any]) -> None:
+        """Write the pipeline's context into that file."""
+        atomic.write(self.context_file, (json.dumps(context, indent=2) + "\n").encode())
 
     @property
     def prompt_file(self) -> Path:

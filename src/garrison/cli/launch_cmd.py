@@ -36,7 +36,7 @@ HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison 
 
 GROUPS = {
     "What runs, and where": ("target_dir", "base", "run", "pipeline_id", "new"),
-    "Going on with a run": ("resume", "onto"),
+    "Going on with a run": ("resume", "again", "as_begun", "onto"),
     "Trees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "allow_foreign_imports"),
     "The way through the graph": ("auto_approve", "max_steps"),
     "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
@@ -71,6 +71,8 @@ GROUPS = {
 @HOME
 @click.option("--detach", is_flag=True, help="Return once the launcher lives; `garrison status` shows how it goes.")
 @click.option("--dry-run", is_flag=True, help="Check graph, repository and gate, say what would run, start nothing.")
+@click.option("--again", is_flag=True, help="With --resume, of a run that failed: try the failed nodes once more.")
+@click.option("--as-begun", is_flag=True, help="With --resume: go on with the graph as launched, not its file now.")
 @click.option("--onto", is_flag=True, help="With --resume: go on although the target branch was rewritten.")
 @click.option("--new", is_flag=True, help="A new run although one of this pipeline and repository is unfinished.")
 @click.option("--auto-approve", is_flag=True, help="Gates for people take their default, else their first option.")
@@ -80,7 +82,7 @@ GROUPS = {
 @click.option("--serve", "serve", is_flag=True, help="Serve the run's web page too, as long as its launcher lives.")
 @click.option("--json", "as_json", is_flag=True, help="Progress as one JSON object a line.")
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, detach: bool,
-           dry_run: bool, onto: bool, serve: bool, as_json: bool, env: tuple[str, ...],
+           dry_run: bool, onto: bool, serve: bool, again: bool, as_begun: bool, as_json: bool, env: tuple[str, ...],
            setup_key: tuple[str, ...], **options: Any) -> None:
     """Run PIPELINE (a DOT graph) on the repository --target-dir, or go on with --resume RUN.
 
@@ -93,12 +95,16 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     if resume is not None:
         if pipeline or target_dir:
             raise UsageError("--resume RUN stands alone: the run keeps its pipeline and target")
-        resumed = preparing.check_resume(world, resume, onto=onto)
+        resumed = preparing.check_resume(world, resume, onto=onto, again=again)
+        if not as_begun:
+            preparing.refuse_changed(world, resumed)
         if options["max_steps"]:
             launching.allow_steps(world, resumed, options["max_steps"])
         _note_queue(world, resumed)
-        _go(world, resumed, [*flags, "--resume"], detach=detach, serve=serve)
+        _go(world, resumed, [*flags, "--resume", *(["--again"] if again else [])], detach=detach, serve=serve)
         return
+    if again or as_begun:
+        raise UsageError(f"{'--again' if again else '--as-begun'} goes with --resume RUN")
     if pipeline is None or target_dir is None:
         raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
     request = Request(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)

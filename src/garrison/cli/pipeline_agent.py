@@ -77,6 +77,7 @@ class HomeAgent:
                     ways=list(ways_on(call.graph)[call.node.id]))
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
         assignment = Assignment(task, call.run.tree, folder, environ, attempts=call.run.directory)
+        assignment.tell_context(dict(call.context))
         try:
             work = registry.agent(name, self.home, attributes=task.attributes).start(assignment, time.monotonic())
         except GarrisonError as error:

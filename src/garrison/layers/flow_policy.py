@@ -120,7 +120,11 @@ def outcome_of(kind: str, node: NodeState, result: Result | None) -> Outcome:
     if node.kind == GIVEN_UP:
         told = {**told, "failure_class": DETERMINISTIC}
     return said.outcome(told, good=node.status == "validated", reason=node.reason or "it failed without a reason",
-                        kind=node.kind, updates=_updates(kind, result) if result is not None else {})
+                        kind=node.kind or _CLASSES[kind], updates=_updates(kind, result) if result is not None else {})
+
+
+_CLASSES = {"tool": "exit", "codergen": "agent"}
+"""Handler → the class of a failure of which nobody says more, as in a run without a garrison."""
 
 
 def _updates(kind: str, result: Result) -> dict[str, Any]:
@@ -192,9 +196,11 @@ def waits(plan: RunPlan, state: RunState, view: GuardianView | None) -> bool:
 
 
 def _of_gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Act | None:
-    gate = state.gates.get(place.id)
+    gate, asked = state.gates.get(place.id), plan.gates[place.node]
+    if gate is None and asked.kind == gates.HUMAN and not asked.question.options:
+        return _event(place, gates.unanswerable(place.node))
     if gate is None:
-        return Act("gate", place.node, data=plan.gates[place.node].opened(place.id, view.wall))
+        return Act("gate", place.node, data=asked.opened(place.id, view.wall))
     if gate["kind"] == gates.SIGNAL and state.heard.get(gate["signal"]):
         return _event(place, gates.signalled(gate, state.heard[gate["signal"]][0]), took=gate["signal"])
     if gate["kind"] == gates.HUMAN and view.auto_approve:
@@ -233,12 +239,13 @@ def told(state: RunState, said: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def resumed(state: RunState) -> dict[str, Any]:
-    """The event that takes up a flow whose budget was used up; {} where there is none to take up."""
+def resumed(state: RunState, *, again: bool = False) -> dict[str, Any]:
+    """The event that takes up a flow whose budget was used up, or (`again`) that failed at a node, which is visited
+    once more; {} where there is none to take up."""
     flow = state.flow
-    if flow is None or not flow.over or flow.state.resumable != "budget":
+    if flow is None or not flow.over or flow.state.resumable not in (("budget", "again") if again else ("budget",)):
         return {}
-    return {"flow": event_to_data(Resumed(max_steps=state.budget))}
+    return {"flow": event_to_data(Resumed(max_steps=state.budget, again=again))}
 
 
 # ---- managers --------------------------------------------------------------------------------------------------------

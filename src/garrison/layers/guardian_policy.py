@@ -211,7 +211,7 @@ def _send_home(state: RunState, view: GuardianView) -> list[Act]:
     """Bury the dead; ask the living to end, runners first; who does not in time is replaced, and strays go last."""
     lives = {**view.runners, "processor": view.processor}
     buried = [Act(step.kind, name, why=step.why, basis=step.basis) for name, life in lives.items() if life.identity
-              and (step := burial(life, state.deaths.get(life.identity.key.full, [])))]
+              and (step := _burial(state, life))]
     if buried:
         return buried
     how, why = ("replace", "did not stop in time") if view.overdue else ("term", "")
@@ -263,14 +263,24 @@ def _hold(state: RunState, view: GuardianView) -> list[Act]:
     acts = []
     for name in state.held:
         life = view.processor if name == "processor" else view.runners.get(name, LifeView())
-        full = life.identity.key.full if life.identity else ""
-        if step := burial(life, state.deaths.get(full, [])):
+        if step := _burial(state, life):
             acts.append(Act(step.kind, name, why=step.why))
         elif life.living:
             acts.append(Act("term", name, why=BY_HAND))
         elif name in view.strays:
             acts.append(Act("stray", name, why=BY_HAND))
     return acts
+
+
+def _burial(state: RunState, life: LifeView) -> Step | None:
+    """What is due to a life that died though nobody needs a successor; its death is counted once, in its attempt."""
+    if life.identity is None or (life.identity.status == "crashed" and _buried(state, life.identity)):
+        return None
+    return burial(life, state.deaths.get(life.identity.key.full, []))
+
+
+def _buried(state: RunState, identity: Identity) -> bool:
+    return state.buried.get(identity.key.full, 0) >= identity.incarnation
 
 
 def needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
@@ -291,7 +301,7 @@ def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy
     limits = policy if name in state.nodes else replace(policy, total=None)  # the processor serves the whole run
     old = name in state.nodes and life.precedes(state.nodes[name].attempt)
     step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
-    if old and step.kind in ("ended", "park") and life.identity and life.identity.status in ("terminated", "parked"):
+    if old and life.identity and _is_over(state, life.identity, step):
         return Step("start", f"attempt {state.nodes[name].attempt}")
     if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
         return replace(step, kind="start", why=f"{step.why}, lifted")
@@ -299,6 +309,13 @@ def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy
         return replace(step, kind=_CLEANING[step.kind], at=0.0,
                        why=f"{step.why}; its branch has landed, so all it has to do is to clean up")
     return step
+
+
+def _is_over(state: RunState, identity: Identity, step: Step) -> bool:
+    """Whether the life of an attempt before is no matter any more, so that the next attempt's may begin."""
+    if step.kind == "record":
+        return _buried(state, identity)
+    return step.kind in ("ended", "park") and identity.status in ("terminated", "parked")
 
 
 _CLEANING = {"ended": "start", "parked": "probe"}

@@ -50,7 +50,8 @@ class Launcher:
 
     naps = False
 
-    def __init__(self, world: World, life: Life, launch: Launch, progress: Progress, *, resume: bool) -> None:
+    def __init__(self, world: World, life: Life, launch: Launch, progress: Progress, *, resume: bool,
+                 again: bool = False) -> None:
         self.world, self.life, self.launch, self.progress = world, life, launch, progress
         self.run = life.key.run
         self.files = world.files(self.run)
@@ -73,7 +74,7 @@ class Launcher:
                                      self.files.layer_log("notify"))
         self.stopping = False
         self.exit_code: int | None = None
-        self._to_resume = resume
+        self._to_resume, self._again = resume, again
         self._told_to_stop = False
         self._stopping_since: float | None = None
         self._view: LauncherView | None = None
@@ -126,7 +127,8 @@ class Launcher:
         return LauncherView(
             now, self.world.observer.where.boot_id, self.state.status, guardian, self.deaths,
             signals.pending(self.world.home, self.life.key), frozenset(self.applied), self.stopping, overdue,
-            self.stopping and self._others_living(), self._to_resume and not self.state.over, self._told_to_stop)
+            self.stopping and self._others_living(), self._to_resume and (self._again or not self.state.over),
+            self._told_to_stop)
 
     def _look_for_room(self) -> None:
         """Who meets a full disk cannot write so into a log on it; a person at the terminal is told here."""
@@ -239,7 +241,8 @@ class Launcher:
             self._log("lift", {"full": self.guardian.full, "why": "resumed"})
             self.crew.lift(self.guardian)
         said = f"{self.run}-resume-{self.life.incarnation}"
-        self.crew.tell(self.guardian, "GUIDANCE", {"action": "resume"}, id_=said)
+        again = {"again": True} if self._again else {}
+        self.crew.tell(self.guardian, "GUIDANCE", {"action": "resume", **again}, id_=said)
         if self.state.status in ("stopped", "failed"):
             self.state.status = "running"  # the guardian will write so; until then nobody may take it for over
         self._to_resume = False

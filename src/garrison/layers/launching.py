@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.layers.loop import HELD
 from garrison.layers.one_look import judge_once
+from garrison.layers.plans import hash_of
 from garrison.layers.preparing import LOCALE, taken
 from garrison.layers.world import World, layer_argv
 from garrison.light import replace
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 def create(world: World, prepared: Prepared) -> Launch:
     """Claim a run id and make launch.json and graph.dot durable; returns the launch with its id."""
     run, root = _claim(world, prepared.launch)
-    launch = replace(prepared.launch, run_id=run)
+    launch = replace(prepared.launch, run_id=run, graph_hash=hash_of(prepared.text, prepared.plan))
     files = world.files(run)
     for name, text in prepared.plan.texts.items():
         atomic.write(atomic.make_directory(files.graphs) / f"{name}.dot", text.encode())

@@ -41,6 +41,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--incarnation", type=int, required=True)
     parser.add_argument("--attempt", type=int, default=1)
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--stop", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quiet", action="store_true")
@@ -69,7 +70,8 @@ def _launcher(world: World, options: argparse.Namespace) -> Callable[[Life], Lay
     from garrison.layers.progress import Progress
 
     return lambda life: Launcher(world, life, world.launch(options.run),
-                                 Progress(as_json=options.json, quiet=options.quiet), resume=options.resume)
+                                 Progress(as_json=options.json, quiet=options.quiet), resume=options.resume,
+                                 again=options.again)
 
 
 def _guardian(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:

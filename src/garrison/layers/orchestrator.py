@@ -7,7 +7,6 @@ output.log is the truth. Its result is stamped with run, node, attempt and incar
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -146,7 +145,7 @@ class Orchestrator:
         wisdom = build_wisdom_prompt_block(self.hook) if again else ""
         self.assignment = replace(self.assignment, wisdom=wisdom)
         text = prompt.build(self.task, self.life.identity.branch or "", wisdom, self._conflicts())
-        atomic.write(self.assignment.context_file, (json.dumps(self.task.context, indent=2) + "\n").encode())
+        self.assignment.tell_context(self.task.context)
         atomic.write(self.assignment.prompt_file, text.encode())
         failpoint.here(":prompted")
         self._move("executing")

@@ -33,7 +33,7 @@ def guidance(state: RunState, view: GuardianView, said: Mapping[str, Any]) -> di
         lift = state.status in ("stopped", "failed")
         unparked = sorted({name for name in (*state.nodes, "processor") if lift and parked(state, name)})
         lives = stopped_lives(view, set(state.nodes) - set(state.held))
-        went_on = flow_policy.resumed(state)
+        went_on = flow_policy.resumed(state, again=bool(said.get("again")))
         return {"resume": lives, **({"unparked": unparked} if unparked else {}), **went_on}
     known = state.nodes.get(who)
     if action == "park" and (who == "processor" or (known and known.status in HOLDABLE)):

@@ -16,6 +16,7 @@ from garrison.errors import RecordError, Refused, UsageError
 from garrison.layers import notices
 from garrison.layers.loop import say
 from garrison.layers.lost_journal import refuse_lost
+from garrison.layers.plans import plan_of
 from garrison.layers.run_state import RunState, fold
 from garrison.layers.validator import NAME as VALIDATOR
 from garrison.layers.validator import wanted
@@ -25,6 +26,8 @@ from garrison.merge import decide as merge_decide
 from garrison.merge.config import Config
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
+from garrison.pipeline.beginning import digest_of
+from garrison.pipeline.graph import DialectError
 from garrison.pipeline.launch import RunPlan, plan_run, rewriting
 from garrison.pipeline.nesting import beside
 from garrison.pipeline.parser import parse
@@ -230,20 +233,24 @@ def _with_gate(world: World, launch: Launch, git: Git, request: Request, plan: R
     return launch
 
 
-def check_resume(world: World, run: str, *, onto: bool = False) -> Launch:
+def check_resume(world: World, run: str, *, onto: bool = False, again: bool = False) -> Launch:
     """The launch of a run that may be resumed. Refused if it is over, or if its base was rewritten (unless `onto`).
 
-    A run that is over, but whose launcher died before it had said so, is resumed: the new one says it and goes.
+    A run that is over, but whose launcher died before it had said so, is resumed: the new one says it and goes. One
+    that failed is resumed, too, where a person wants the failed nodes tried `again`.
     """
     launch = world.launch(check_run(run))
     state = state_of(world, run)
     refuse_lost(world.store, launch, state, world.files(run).journal)
     last = world.store.read(Identity, launcher(run))
-    if state.over:
+    if again:
+        _refuse_again(world, launch, state)
+    elif state.over:
         if last is not None and last.status in ALIVE:
             return launch
-        raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
-                      + "; start another with --new")
+        raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "") + "; "
+                      + ("to try the failed nodes once more say --again; " if state.status == "failed" else "")
+                      + "start another with --new")
     if not Path(launch.repo).is_dir():
         raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then --resume {run}")
     git = Git(validate_repository(Path(launch.repo)))
@@ -258,6 +265,33 @@ def check_resume(world: World, run: str, *, onto: bool = False) -> Launch:
         say(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents and gate go "
             "on without them unless you stop, export them and resume again")
     return launch
+
+
+def _refuse_again(world: World, launch: Launch, state: RunState) -> None:
+    """Refuse to try the failed nodes of a run once more that has none, or that did not fail at one."""
+    run, files = launch.run_id, world.files(launch.run_id)
+    if state.status != "failed":
+        raise Refused(f"run {run} is {state.status}, and --again is for one that failed; leave it out")
+    plan = plan_of(files, launch)
+    flow = fold(read_all(files.journal), plan.program, run, plan.children).flow
+    if flow is not None and flow.over and flow.state.resumable != "again":
+        raise Refused(f"run {run} cannot be tried again: {flow.why or 'it did not fail at a node'}; start another with "
+                      "--new")
+
+
+def refuse_changed(world: World, launch: Launch) -> None:
+    """Refuse to go on with a run whose graph's file says something else now than when it was launched."""
+    path, files = Path(launch.graph_source), world.files(launch.run_id)
+    if not launch.graph_source or not path.is_file() or not files.graph.is_file():
+        return
+    kept = digest_of(parse(_read(files.graph), str(files.graph)))
+    try:
+        same = digest_of(rewritten(parse(_read(path), str(path)), "")[0]) == kept
+    except DialectError:
+        same = False
+    if not same:
+        raise Refused(f"{path} was changed since run {launch.run_id} began; say --as-begun to go on with the graph as "
+                      "it was launched, or start another run with --new")
 
 
 def _keep_gate(world: World, launch: Launch, git: Git) -> None:

@@ -2,10 +2,10 @@
 
 Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit, step?, kind?} · `flow` {event,
 place_id, node, outcome, took?} (see run_flow) · `gate` {place, node, …} (it waits for a word) · `manager` {place, node,
-cycle, steer, steered} (it looked at its child) · `signal` {id, type,
-node, …, effect?, flow?, heard?, budget?, question?, answer?, stuck?, hold?, unhold?} (applied: effect and id are one
-record, so that a crash between them is impossible) · `cancel` {node} · `death` {full, …} · `lift` {lives, unparked?} ·
-`spawn`, `park`, `heal` {full, …} (see supervise.circuit) · `note` (told, not folded) · `snapshot`.
+cycle, steer, steered} (it looked at its child) · `signal` {id, type, node, …, effect?, flow?, heard?, budget?,
+question?, answer?, stuck?, hold?, unhold?} (applied: effect and id are one record, so that a crash between them is
+impossible) · `cancel` {node} · `death` {full, …} · `lift` {lives, unparked?} · `spawn`, `park`, `heal` {full, …} (see
+supervise.circuit) · `note` (told, not folded) · `snapshot`.
 
 Who folds with the run's program (its guardian does) has the flow's state; who reads without it (status, answer) has
 the nodes, the gates and the latest outcomes, which need no graph.
@@ -73,6 +73,8 @@ class RunState:
     nodes: dict[str, NodeState] = field(default_factory=dict)
     applied: set[str] = field(default_factory=set)
     deaths: dict[str, list[Death]] = field(default_factory=dict)
+    buried: dict[str, int] = field(default_factory=dict)
+    """Full name → its latest life whose death was journaled, in whatever attempt."""
     incarnations: dict[str, int] = field(default_factory=dict)
     lifted: dict[str, int] = field(default_factory=dict)
     questions: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -166,8 +168,8 @@ class RunState:
             self.cancelled.discard(data["node"])
         if data["status"] not in HOLDABLE:
             self.held.pop(data["node"], None)
-        if data.get("steered_by") in self.managers:
-            self.managers[data["steered_by"]]["steer"] = ""
+        if (steering := self.managers.get(data.get("steered_by", ""))) is not None:
+            self.managers[data["steered_by"]] = {**steering, "steer": ""}
         asked, before = data.get("step"), old or NodeState()
         new = asked is not None and asked != before.step
         self.nodes[data["node"]] = NodeState(
@@ -198,8 +200,11 @@ class RunState:
         """What a signal says to the flow."""
         if data.get("flow"):
             self._on_flow(data["flow"], at)
+            if data["flow"]["event"] == "resumed":  # in this record: who dies after it leaves a run that goes on
+                self.status, self.reason = "running", ""
         if data.get("heard"):
-            self.heard.setdefault(data["heard"]["name"], []).append(data["heard"].get("value", True))
+            name = data["heard"]["name"]
+            self.heard[name] = [*self.heard.get(name, []), data["heard"].get("value", True)]
         if data.get("budget"):
             self.budget = int(data["budget"])
 
@@ -235,6 +240,7 @@ class RunState:
     def add_death(self, data: dict[str, Any]) -> None:
         """Remember a death, once a life."""
         known = self.deaths.setdefault(data["full"], [])
+        self.buried[data["full"]] = max(self.buried.get(data["full"], 0), data["incarnation"])
         if all(death.incarnation != data["incarnation"] for death in known):
             known.append(Death.of(data))
 
@@ -254,8 +260,9 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
     return {"status": state.status, "reason": state.reason, "applied": sorted(state.applied),
             "nodes": {name: asdict(node) for name, node in state.nodes.items()},
             "deaths": {full: [asdict(death) for death in deaths] for full, deaths in state.deaths.items()},
-            "incarnations": state.incarnations, "lifted": state.lifted, "questions": state.questions,
-            "circuits": {full: asdict(one) for full, one in state.circuits.items()}, "stuck": state.stuck,
+            "buried": state.buried, "incarnations": state.incarnations, "lifted": state.lifted,
+            "questions": state.questions, "stuck": state.stuck,
+            "circuits": {full: asdict(one) for full, one in state.circuits.items()},
             "held": state.held, "began": state.began, "gates": state.gates, "outcomes": state.outcomes,
             "managers": state.managers, "heard": state.heard, "cancelled": sorted(state.cancelled),
             "budget": state.budget, "flow": state.flow.to_data() if state.flow is not None else {}}
@@ -266,7 +273,8 @@ def from_snapshot(data: dict[str, Any]) -> RunState:
     return RunState(data["status"], data["reason"],
                     {name: NodeState(**node) for name, node in data["nodes"].items()}, set(data["applied"]),
                     {full: [Death(**death) for death in deaths] for full, deaths in data["deaths"].items()},
-                    dict(data["incarnations"]), dict(data["lifted"]), dict(data.get("questions", {})),
+                    dict(data.get("buried", {})), dict(data["incarnations"]), dict(data["lifted"]),
+                    dict(data.get("questions", {})),
                     {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
                     dict(data.get("stuck", {})), dict(data.get("held", {})), data.get("began", ""),
                     dict(data.get("gates", {})), dict(data.get("heard", {})), set(data.get("cancelled", ())),

@@ -14,6 +14,7 @@ from garrison.agents import prompt, registry
 from garrison.agents.seam import Assignment, Question
 from garrison.layers.orchestrator_start import tree_environment
 from garrison.layers.rescue import keep_tree, unkept
+from garrison.light import replace
 from garrison.records import atomic
 from garrison.system.jobs import JobResult
 
@@ -64,7 +65,8 @@ class ValidatorJob:
         changes = git.run("diff", "--stat=120", f"refs/heads/{launch.base}...{head}").out
         atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode())
         environment = tree_environment(world, launch, task, self._tree, life.marker)
-        assignment = Assignment(task, self._tree, folder, environment, life.incarnation,
+        judged = replace(task, preamble="", continues="", ways=[])  # what its worker was told is not for it
+        assignment = Assignment(judged, self._tree, folder, environment, life.incarnation,
                                 controllers=((life.key.full, "judges by your verdict"),))
         self._work = registry.agent(wanted(task.attributes), world.home, NAME).start(assignment, now)
 

@@ -86,6 +86,11 @@ def misfit(asked: Question, answer: str) -> str:
     return f"{answer.strip()!r:.60} is none of the options of {asked.node}; answer {listed(asked.options)}"
 
 
+def unanswerable(node: str) -> Outcome:
+    """What a gate without options comes to."""
+    return _hopeless(f"gate {node} has no edges to choose from; give it some")
+
+
 def chosen(asked: Question, answer: str) -> Outcome:
     """What an answer that fits comes to."""
     found = match(asked, answer)

@@ -65,6 +65,8 @@ class Fanning:
     max_parallel: int = MAX_PARALLEL
     k: int | None = None
     quorum: float | None = None
+    retries: int = 0
+    """How often all its branches run again after a failure."""
 
     def need(self, branches: int) -> int | None:
         """How many of `branches` must succeed; None when the policy does not count."""
@@ -237,7 +239,8 @@ def _fanning(node: Node, join: Join | None, branches: int) -> Fanning:
     if quorum is not None and not 0 < quorum <= 1:
         raise Refused(f"quorum={quorum} is no fraction of the branches; write 0.5 or 1")
     limit = _whole(attrs, "max_parallel", MAX_PARALLEL) or MAX_PARALLEL
-    return Fanning(join.node, join.region, policy, on_failure, max(limit, 1), k, quorum)
+    return Fanning(join.node, join.region, policy, on_failure, max(limit, 1), k, quorum,
+                   _whole(attrs, "max_retries", 0) or 0)
 
 
 def _targets(graph: Graph, attrs: Mapping[str, str]) -> tuple[str, ...]:

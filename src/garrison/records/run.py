@@ -47,6 +47,8 @@ class Launch:
     path: str = ""
     locale: dict[str, str] = field(default_factory=dict)
     graph_source: str = ""
+    graph_hash: str = ""
+    """Of the graph's text as the run keeps it, and of those of the pipelines within it; empty in older runs."""
     prd_ref: str = ""
     adhoc: bool = False
     auto_approve: bool = False

@@ -170,6 +170,7 @@ class Signs:
         self.began = began
         self.times: dict[str, float] = {}
         self._stamps: dict[str, Hashable] = {}
+        self._missed: set[str] = set()
 
     def note(self, kind: str, stamp: Hashable, at: float) -> None:
         """`stamp` changes whenever there is a sign; the first one tells of none, so it dates from the beginning."""
@@ -184,6 +185,12 @@ class Signs:
         self.times.setdefault(kind, since)
         if good() if callable(good) else good:
             self.times[kind] = at
+
+    def last(self, kind: str, good: bool, at: float) -> None:
+        """A sign that lasts until a look misses it: when it went before that, nobody knows, so it counts until then."""
+        if good or kind not in self._missed:
+            self.times[kind] = at
+        (self._missed.discard if good else self._missed.add)(kind)
 
     def ages(self, now: float) -> dict[str, float]:
         """Kind → seconds since, at the watched time `now`."""

@@ -139,7 +139,7 @@ class Watcher:
         tool, waiting = None, ""
         if agent is not None:
             signs.note("work", (used, pids), at)
-            signs.hold("unstopped", not stopped, at, signs.began)
+            signs.last("unstopped", not stopped, at)
             limit = agent.silence or (self.timeout if stopped else math.inf)
             for kind, stamp in agent.stamps(deep=_deep(watched, limit, at)).items():
                 signs.note(kind, stamp, at)

@@ -63,9 +63,24 @@ def finish(turn: Turn) -> None:
 
 def again(turn: Turn, last: str) -> None:
     """Take up the nodes that failed, `last` (which ended the run) too; what waits for them is still waiting."""
-    for node in dict.fromkeys((*turn.state.failures, last)):
-        turn.enqueue(ROOT, node, None, turn.state.outcomes[node].failure_reason)
+    failed = dict.fromkeys((*turn.state.failures, last))
     turn.state.failures.clear()
+    for node in failed:
+        why, first = turn.state.outcomes[node].failure_reason, _whose(turn, node)
+        if first == node:
+            turn.enqueue(ROOT, node, None, why)
+        else:
+            _run_again(turn, _reach(turn.program, first) & _reach(turn.program, node, backwards=True), first, why)
+
+
+def _whose(turn: Turn, node: str) -> str:
+    """Whose failure it was that `node` ended with: a conditional passes one on."""
+    while turn.program.units[node].handler == CONDITIONAL:
+        before = [one for one in turn.state.arrived.get(node, ()) if turn.state.outcomes[one].status == FAIL]
+        if not before:
+            return node
+        node = before[0]
+    return node
 
 
 _NEVER = Outcome(SKIPPED)

@@ -14,6 +14,9 @@ A branch ends when it arrives at the join, at an exit, or where its failure lead
     quorum         all end; at least the fraction `quorum` must have succeeded (more than half without one)
 
 `error_policy`: `continue` as above; `fail_fast` the first failure decides and cancels; `ignore` failures do not count.
+
+`max_retries` of the parallel itself opens all its branches again after a failure, as a visit of its own and at once:
+the nodes in it have their own retries and delays.
 """
 
 from __future__ import annotations
@@ -157,6 +160,19 @@ def closed(turn: Turn, fan_id: str) -> tuple[Place, Outcome]:
     updates = {RESULTS: counted, "parallel.success_count": good, "parallel.failure_count": len(done) - good}
     place = Place(fan_id, found.node, found.visit, 1, found.branch)
     return place, replace(judge(policy, done, len(found.keys)), context_updates=updates)
+
+
+def opened_again(turn: Turn, place: Place, outcome: Outcome) -> bool:
+    """Whether a parallel that failed as `outcome` is entered once more, because its own max_retries says so."""
+    context, key = turn.state.contexts[place.branch], f"internal.retry_count.{place.node}"
+    count = int(context.get(key, 0))
+    if outcome.status == FAIL and count < fanning(turn, place.node).retries:
+        context[key] = count + 1
+        turn.enqueue(place.branch, place.node, None, outcome.failure_reason)
+        return True
+    if count:
+        context[key] = 0
+    return False
 
 
 def judge(policy: Fanning, done: Sequence[dict[str, Any]], branches: int) -> Outcome:

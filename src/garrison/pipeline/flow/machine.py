@@ -16,7 +16,7 @@ from garrison.pipeline.flow.events import Aborted, Event, Finished, Restarted, R
 from garrison.pipeline.flow.state import FAILED, ROOT, RUNNING, WAITING, Change, FlowState, Move, copy_json
 from garrison.pipeline.flow.turn import Turn, final
 from garrison.pipeline.outcome import SUCCESS, Outcome
-from garrison.pipeline.program import Program
+from garrison.pipeline.program import CONDITIONAL, FAN_IN, Program
 from garrison.pipeline.status import FAILED as NODE_FAILED
 from garrison.pipeline.status import IMPL_COMPLETE, VALIDATED
 
@@ -126,13 +126,17 @@ def _resumed(turn: Turn, event: Resumed) -> None:
 
 
 def _again(turn: Turn, node: str) -> None:
-    """Visit the node that failed the run once more; within a parallel, the outermost parallel."""
+    """Visit the node that failed the run once more: within a parallel the outermost parallel, and where a conditional
+    or a fan-in only passed a failure on, the node whose failure it was."""
     state = turn.state
     state.repeated.clear()
     state.redirects = 0
     if turn.program.flow == "dag":
         dag.again(turn, node)
         return
+    if turn.program.units[node].handler in (CONDITIONAL, FAN_IN):
+        node = next((one for one in reversed(state.completed)
+                     if turn.program.units[one].handler not in (CONDITIONAL, FAN_IN)), node)
     node = next((fan.node for fan in state.fans.values() if fan.branch == ROOT), node)
     for path in [one for one in state.branches if one != ROOT]:
         del state.branches[path], state.contexts[path]

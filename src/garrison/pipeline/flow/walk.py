@@ -199,6 +199,8 @@ def _ended(turn: Turn, branch: str, outcome: Outcome, node: str) -> None:
 def _joined(turn: Turn, fan_id: str) -> None:
     """A parallel is decided: record its outcome and go on at the join, or wherever its failure leads."""
     place, outcome = fan.closed(turn, fan_id)
+    if fan.opened_again(turn, place, outcome):
+        return
     unit = turn.program.units[place.node]
     failure_edge = fan.failure_edge(turn, place, unit, outcome)
     turn.record(place, outcome, automatic=True)

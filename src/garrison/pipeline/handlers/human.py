@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from garrison.pipeline.gates import chosen, gate_of, misfit, unanswered, unheard
+from garrison.pipeline.gates import chosen, gate_of, misfit, unanswerable, unanswered, unheard
 from garrison.pipeline.graph import flag, seconds, text
 from garrison.pipeline.handlers.call import Call, Waiting, failed
 from garrison.pipeline.outcome import SKIPPED as SKIPPED_STATUS
@@ -65,7 +65,7 @@ async def wait_human(call: Call) -> Outcome | Waiting:
     """Ask, until an answer is one of the options."""
     question = question_of(call)
     if not question.options:
-        return failed(f"gate {call.node.id} has no edges to choose from; give it some")
+        return unanswerable(call.node.id)
     asked_at = _asked_at(call, question)
     call.emit("HumanWaiting", question=question.to_data())
     deadline = None if question.timeout_s is None else asked_at + question.timeout_s

@@ -5,7 +5,6 @@ The rule of this room: a tool is a command in a process of its own; what it says
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from garrison.delegation.history import Conversation
 from garrison.delegation.orchestrator import AgentOrchestrator
 from garrison.delegation.tools import Desk
 from garrison.errors import Refused, UsageError
+from garrison.system.command import said_by
 
 COMMAND_SECONDS = 120.0
 """Seconds that a tool's command may take."""
@@ -66,19 +66,10 @@ def _runner(home: Path, repo_root: Path | None) -> Any:
         else:
             words = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *argv]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTHROPIC_")}
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env=environment)
-        try:
-            async with asyncio.timeout(COMMAND_SECONDS):
-                out, err = await process.communicate()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            raise Refused(f"`{argv[0]}` took longer than {COMMAND_SECONDS:.0f} s") from None
-        if process.returncode and not (argv[0] == "git" and process.returncode == 1):
-            raise Refused(err.decode(errors="replace").strip() or f"`{argv[0]}` ended with {process.returncode}")
-        return (out.decode(errors="replace") + err.decode(errors="replace")).strip() or "(nothing)"
+        code, out, err = await said_by(words, COMMAND_SECONDS, environment)
+        if code and not (argv[0] == "git" and code == 1):
+            raise Refused(err.strip() or f"`{argv[0]}` ended with {code}")
+        return (out + err).strip() or "(nothing)"
     return run
 
 

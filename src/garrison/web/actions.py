@@ -6,7 +6,6 @@ in a process of its own, so that nothing is possible here that is not possible t
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
+from garrison.system.command import said_by
 from garrison.system.screen import clean
 
 SECONDS = 120.0
@@ -93,25 +93,15 @@ def text_of(body: Mapping[str, object], key: str, *, must: bool) -> str:
 
 async def run_command(home: Path, words: Sequence[str]) -> str:
     """Run one of our commands; its last line. Refused, with that line, where it did not end well."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "GARRISON_HOME": str(home)}, cwd=str(home), start_new_session=True)
-    try:
-        async with asyncio.timeout(SECONDS):
-            out, err = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise Refused(f"`garrison {words[0]}` took longer than {SECONDS:.0f} s; `garrison status` shows what came of it"
-                      ) from None
+    argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words]
+    code, out, err = await said_by(argv, SECONDS, {**os.environ, "GARRISON_HOME": str(home)}, cwd=str(home))
     said = last_line(err) or last_line(out) or "done"
-    if process.returncode:
+    if code:
         raise Refused(said)
     return said
 
 
-def last_line(raw: bytes) -> str:
+def last_line(text: str) -> str:
     """The last line that says something, fit to be shown."""
-    lines = [line for line in raw.decode(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip()]
     return clean(lines[-1])[:500] if lines else ""

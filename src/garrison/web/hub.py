@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from garrison.errors import GarrisonError, Refused
+from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.status.spending import pause_after
 from garrison.system.watch import Changes
 from garrison.web.client import Client, encoded
@@ -27,6 +28,8 @@ BEAT = 5.0
 """Seconds between two looks at the machine."""
 UNTOLD = 1.0
 """The same where the kernel tells nothing (no inotify instance is left): a beat finds what was written."""
+LONGEST = 30.0
+"""Seconds between two looks at most, however dear they are."""
 SOON = 0.5
 """Seconds after a change in which it is looked at again."""
 STREAMS = 200
@@ -120,6 +123,8 @@ class Hub:
         else:
             feed.read()
             first = [self._first(feed, seen, {"write": write, **({"missed": True} if after else {})})]
+        if self._feeds.get(run) is not feed:
+            raise Refused("too many runs are opened at once; connect again")
         if not feed.clients:
             for folder in feed.folders():
                 self._changes.watch(folder)
@@ -205,12 +210,12 @@ class Hub:
             feeds = self._looked_at()
             if not feeds:
                 continue
-            cost = BEAT
+            cost = 0.0
             try:
                 cost = await self._beat(feeds)
             except Exception:  # the next look may be better; nobody would see the end of this task
                 traceback.print_exc(file=sys.stderr)
-            await asyncio.sleep(pause_after(SOON, min(cost, BEAT)))
+            await asyncio.sleep(min(pause_after(SOON, cost), LONGEST))
 
     async def _pause(self) -> None:
         """Until something changed or a beat is due; where nobody looks, until somebody does."""
@@ -222,9 +227,12 @@ class Hub:
         self._stale.clear()
 
     async def _beat(self, feeds: list[Feed]) -> float:
-        """Look, and tell who looks what changed; seconds of work that it cost."""
-        begun = asyncio.get_running_loop().time()
-        seen = await self._thread(lambda: self.observer.look([feed.run for feed in feeds]))
+        """Look, and tell who looks what changed; seconds of processor time that the look cost."""
+        def look() -> tuple[dict[str, dict[str, Any]], float]:
+            begun = time.thread_time()
+            return self.observer.look([feed.run for feed in feeds]), time.thread_time() - begun
+
+        seen, cost = await self._thread(look)
         for feed in feeds:
             self._read(feed, None)
             now, before = seen.get(feed.run), self._seen.get(feed.run)
@@ -236,7 +244,7 @@ class Hub:
                 data = encoded("beat", told)
                 for client in list(feed.clients):
                     client.put(data)
-        return asyncio.get_running_loop().time() - begun
+        return cost
 
     # ---- small things
 
@@ -245,8 +253,11 @@ class Hub:
         async with self._looking:  # many who come at once share one look
             now = asyncio.get_running_loop().time()
             known = self._seen.get(run)
-            if known is None or not (self._feeds[run].clients or now - self._looked.get(run, 0.0) < SOON):
+            told = run in self._feeds and self._feeds[run].clients
+            if known is None or not (told or now - self._looked.get(run, 0.0) < SOON):
                 found = await self._thread(lambda: self.observer.look([run]))
+                if run not in found:
+                    raise NotFound(f"run {run} was removed; `garrison status` lists the runs")
                 self._seen[run], self._looked[run] = found[run], now
             return self._seen[run]
 

@@ -16,11 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from garrison.layers.chronicle import GUARDIAN, QUEUE, Record
-from garrison.records.names import ROLES
 
 LAUNCHER, RUNNER = "launch", "runner-"
 _ID = re.compile(r"([0-9a-f]{8})-g(\d{1,12})\.l(\d{1,12})\.m(\d{1,12})-((?:\d{1,12}(?:\.\d{1,12})*)?)\Z", re.ASCII)
-assert LAUNCHER in ROLES
 
 
 def stamp(run: str, created_at: str) -> str:
@@ -41,9 +39,7 @@ class Position:
 
     def of(self, record: Record) -> int:
         """How far the journal of a record was seen."""
-        return self._found(record.journal)
-
-    def _found(self, journal: str) -> int:
+        journal = record.journal
         if journal.startswith(RUNNER):
             return self.runners.get(journal.removeprefix(RUNNER), 0)
         return {GUARDIAN: self.guardian, LAUNCHER: self.launch, QUEUE: self.queue}.get(journal, 0)

@@ -22,6 +22,7 @@ from garrison.records.names import Key
 from garrison.status.gather import gates_told
 from garrison.status.look import event_of
 from garrison.status.nodes import place_of
+from garrison.web.position import RUNNER
 
 TIMELINE, SIGNALS = 300, 200
 """The latest entries of either list that a snapshot holds."""
@@ -195,7 +196,7 @@ class Projection:
         key = Key.parse(data["full"]) if "full" in data else None
         if key is not None:
             return key.name if key.role in _OF_A_NODE else ""
-        return record.journal.removeprefix("runner-") if record.journal.startswith("runner-") else ""
+        return record.journal.removeprefix(RUNNER) if record.journal.startswith(RUNNER) else ""
 
     # ---- parts
 

@@ -44,7 +44,7 @@ digraph cents {
 """
 SAY = ("echo 'reading src/shop/money.py'; echo 'Money(amount: float) -> Money(cents: int)'; "
        "echo '38 of 40 tests pass'; echo 'changing the callers'")
-SHOTS = {"web-1440": (1440, 830), "web-900": (900, 1180), "web-360": (360, 760)}
+SHOTS = {"web-1440": (1440, 720), "web-900": (900, 1160), "web-360": (360, 760)}
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_pictures(shop: Served, opened: Any, tmp_path: Path) -> None:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             taken.append(folder / f"{name}-{scheme}.png")
             page.screenshot(path=taken[-1])
-    page = opened(shop.url, "/?run=cents-1&node=money", width=1280, height=720, reduced_motion="reduce")
+    page = opened(shop.url, "/?run=cents-1&node=money", width=1280, height=680, reduced_motion="reduce")
     expect(page.locator("#detail .attempts")).to_contain_text("life 2")
     expect(page.locator("svg .node.chosen")).to_be_visible()
     taken.append(folder / "web-node.png")

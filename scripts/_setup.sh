@@ -2,7 +2,8 @@
 # Set-up shared by scripts/demo, scripts/test and scripts/lock. POSIX sh, sourced with $root set to the checkout.
 # It only defines functions; `set_up` does the work: a finished .venv in the checkout, made from requirements.lock.
 #
-# Rules: nothing is downloaded but what the lock names, and its hashes are checked; no registry is named here (pip and
+# Rules: nothing is downloaded but what the lock names (it is whole, so nothing is resolved again: a third of the time),
+# and its hashes are checked; no registry is named here (pip and
 # uv read their own configuration); .venv counts as finished only when its stamp, written last, says so; a second run
 # costs one Python start; system packages are touched only where `may_install_system` says yes.
 
@@ -136,13 +137,13 @@ make_with_uv() {
     export UV_SYSTEM_CERTS
     uv venv --quiet --no-python-downloads --python "$1" "$root/.venv" &&
         uv pip install --quiet --python "$root/.venv/bin/python" --compile-bytecode \
-            --require-hashes -r "$root/requirements.lock" &&
+            --no-deps --require-hashes -r "$root/requirements.lock" &&
         uv pip install --quiet --python "$root/.venv/bin/python" --no-deps --no-build-isolation -e "$root"
 }
 
 make_with_pip() {
     "$1" -m venv "$root/.venv" &&
-        venv_pip --no-compile --require-hashes -r "$root/requirements.lock" &&
+        venv_pip --no-compile --no-deps --require-hashes -r "$root/requirements.lock" &&
         venv_pip --no-compile --no-deps --no-build-isolation -e "$root" &&
         compile_all
 }

@@ -30,6 +30,26 @@ settings.register_profile("garrison", deadline=None)  # a busy machine is no cou
 settings.load_profile("garrison")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Coverage would measure xdist's processes from their start, by what lies in the environment for others of ours."""
+    for name in _coverage_settings():
+        del os.environ[name]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """In a process of xdist's, pytest-cov first measures as in the one that shares out the tests, then on top as it
+    should: a pause would end only the latter, and leave the tests that must not be measured ten times slower."""
+    measured = session.config.pluginmanager.getplugin("_cov")
+    if hasattr(session.config, "workerinput") and measured is not None and measured.cov_controller is not None:
+        measured.cov_controller.cov.stop()
+
+
+def _coverage_settings() -> list[str]:
+    return [name for name in os.environ if name.startswith("COVERAGE_")]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Coverage pauses where its tracer would take the time and learn nothing: in `untraced` tests, and in those of
@@ -58,7 +78,7 @@ def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """The coverage of a test's processes is measured where it is `traced`: a third of a second for each of them, and
     what most of them do, others have done."""
     if request.node.get_closest_marker("traced") is None:
-        for name in [name for name in os.environ if name.startswith("COVERAGE_")]:
+        for name in _coverage_settings():
             monkeypatch.delenv(name)
 
 

@@ -58,9 +58,9 @@ class Watch:
         assert not bad, bad
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """One browser for all pages of this process."""
+    """One browser for a file's pages; kept longer, its event loop would run under tests that want their own."""
     expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))

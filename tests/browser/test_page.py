@@ -66,6 +66,26 @@ def test_at_a_glance_who_works_what_waits_what_failed(crew: Served, opened: Any)
     assert any("failed" in name and "exit code 3" in name for name in names)
 
 
+def test_what_nobody_works_on_is_passed_once_something_behind_it_has_begun(crew: Served, opened: Any) -> None:
+    """Forks and joins have no status of their own; a way back into a loop proves nothing."""
+    page = opened(crew.url)
+    ways = {"start": ["fan"], "fan": ["a", "b"], "a": ["join"], "b": ["join"], "join": ["both"], "both": ["fan", "c"],
+            "c": ["end"]}
+    nodes = {"start": {"shape": "Mdiamond"}, "fan": {}, "a": {"place": "working"}, "b": {"place": "waiting"},
+             "join": {}, "both": {}, "c": {"place": "waiting"}, "end": {"shape": "Msquare"}}
+    state = {"status": "running", "gates": [], "next": ways,
+             "nodes": {name: {"node": name, "shape": "", **node} for name, node in nodes.items()}}
+    look = """async state => {
+        const { shown } = await import("/static/state.js");
+        return ["fan", "join", "both"].map(name => shown(state, state.nodes[name]));
+    }"""
+    assert page.evaluate(look, state) == ["merged", "waiting", "waiting"]
+    state["nodes"]["c"]["place"] = "working"
+    assert page.evaluate(look, state) == ["merged", "merged", "merged"]
+    state["nodes"]["c"]["place"] = state["nodes"]["a"]["place"] = "waiting"
+    assert page.evaluate(look, state) == ["waiting", "waiting", "waiting"]
+
+
 def test_a_node_in_detail_with_its_log_that_follows(crew: Served, opened: Any) -> None:
     page = opened(crew.url, "/?run=r1&node=bad")
     detail = page.locator("#detail")

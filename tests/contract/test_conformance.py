@@ -283,7 +283,7 @@ def test_an_answer_is_a_label_a_key_or_a_node(answer: str, target: str) -> None:
 def test_an_answer_that_fits_nothing_is_named_and_never_the_first_option() -> None:
     result, _ = gone(GATE.format(""), answerer=Prepared({"h": "maybe"}, AutoApprove()))
     assert (result.status, result.completed_nodes) == ("waiting", ["start"])
-    assert "'maybe' is none of the options; answer [Y] Yes, ship, [N] No" in result.reason
+    assert "'maybe' is none of the options of h; answer [Y] Yes, ship, [N] No" in result.reason
 
 
 def test_time_decides_by_the_default_or_asks_for_another_attempt() -> None:

@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.errors import GarrisonError
 from garrison.layers import runner_policy as policy
 from garrison.layers import validator
+from garrison.layers.above import Above
 from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
@@ -19,6 +19,7 @@ from garrison.layers.guardian_policy import Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.node_signs import NodeSigns
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator
+from garrison.layers.own_branch import archive
 from garrison.layers.rescue import Keeper, keep_tree, unkept
 from garrison.layers.runner_jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
@@ -31,14 +32,14 @@ from garrison.records import signals
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
-from garrison.records.names import Key, branch_of, launcher
+from garrison.records.names import Key, branch_of
 from garrison.records.run import Result, Task
 from garrison.supervise import circuit
 from garrison.supervise.restart import CRASH, Policy
 from garrison.system import disk, failpoint
 from garrison.system.clock import iso
 from garrison.system.git import Git
-from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
+from garrison.system.git.rescues import LIVE, rescue_stem
 from garrison.system.leftovers import hide_untracked
 from garrison.system.terminal import abandon, choose_terminal
 
@@ -78,6 +79,7 @@ class Runner:
         for entry in journal.entries:
             self.facts.apply(entry, task.attempt)
         self.crew = Crew(world, life, journal)
+        self.above = Above(life, self.crew, task)
         self.policy = Policy.of(world.timing, launch.max_respawn)
         self.phase = world.store.get(Hook, life.key).phase
         self.terminal, note = choose_terminal(launch.terminal, world.home)
@@ -89,7 +91,6 @@ class Runner:
         self._asked = ""
         self.stopping = False
         self.exit_code: int | None = None
-        self._orphaned_since: float | None = None
         self._stopping_since: float | None = None
         self._landed_since: float | None = None
         self._tree_ready = False
@@ -98,7 +99,7 @@ class Runner:
         self._view: RunnerView | None = None
         self._beats = str(world.store.life_path(self.orchestrator))
         self._seen = [str(path) for path in (
-            world.store.path(Identity, self.orchestrator), *self._above(), signals.inbox(world.home, life.key),
+            world.store.path(Identity, self.orchestrator), *self.above.records, signals.inbox(world.home, life.key),
             self.folder, self.tree, launch.repo)]
         self._decision = Decision([])
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "phase": self.phase})
@@ -116,8 +117,8 @@ class Runner:
             orchestrator=self.crew.guard(self.orchestrator, self.signs), result=self._result(), merge=merge,
             merge_told=self._merge_told(merge, now), tree_ready=self._tree_ready,
             job=self.jobs.name, validator=bool(self.jobs.command(VALIDATOR)),
-            stopping=self.stopping, overdue=self._overdue(now),
-            adhoc=self.launch.adhoc, orphaned_for=self._alone(now), orphan_grace=self.world.timing.orphan_grace)
+            stopping=self.stopping, overdue=self._overdue(now), adhoc=self.launch.adhoc,
+            orphaned_for=self.above.alone_for(now), orphan_grace=self.world.timing.orphan_grace)
 
     def _overdue(self, now: float) -> bool:
         if self.stopping and self._stopping_since is None:
@@ -150,26 +151,6 @@ class Runner:
             self._landed_since = now
         return now - self._landed_since > SIGNAL_GRACE
 
-    def _above(self) -> list[Path]:
-        """The parent's record, if somebody started us."""
-        parent = self.life.identity.parent
-        return [self.world.store.path(Identity, Key(parent["role"], parent["name"], self.launch.run_id))] \
-            if parent else []
-
-    def _alone(self, now: float) -> float | None:
-        """Seconds since nobody above is alive; by name, never by incarnation."""
-        parent = self.life.identity.parent
-        if parent is None:
-            return None
-        above = [Key(parent["role"], parent["name"], self.launch.run_id), launcher(self.launch.run_id)]
-        if any(self.crew.lives(key) for key in above):
-            self._orphaned_since = None
-            return None
-        if self._orphaned_since is None:
-            self._orphaned_since = now
-            say("neither guardian nor launcher is alive: finishing the attempt, starting nothing new after the grace")
-        return now - self._orphaned_since
-
     # the loop's Layer
 
     def turn(self) -> bool:
@@ -190,7 +171,7 @@ class Runner:
         """
         self.crew.awake()
         view = self._view
-        if self.stopping or view is None or not view.orchestrator.living or self._orphaned_since is not None:
+        if self.stopping or view is None or not view.orchestrator.living or self.above.alone:
             return None
         if self.task.silence_s is not None or (view.orchestrator.evidence or {}).get("stopped"):
             return None
@@ -253,11 +234,10 @@ class Runner:
         asked = str(said.get("question_id", ""))
         if where == "down" and self.jobs.answer(asked.removeprefix(_OURS), str(said.get("text", ""))):
             return
-        parent = self.life.identity.parent
-        above = Key(parent["role"], parent["name"], self.launch.run_id) if parent else None
-        recipient = {"up": above, "down": self.orchestrator}.get(where)
-        if recipient is not None:
-            self.crew.pass_on(recipient, signal)
+        if where == "up":
+            self.above.pass_on(signal)
+        elif where == "down":
+            self.crew.pass_on(self.orchestrator, signal)
 
     def _do_refuse(self, act: Act, view: RunnerView) -> None:
         assert act.posted is not None
@@ -295,14 +275,12 @@ class Runner:
             if fact == (SETUP, "ok"):
                 self._was_set_up()
             self._fact(fact.name, fact.value)
-        question, parent = self.jobs.question, self.life.identity.parent
-        if question is None or parent is None or question.id == self._asked:
+        question = self.jobs.question
+        if question is None or question.id == self._asked:
             return
         self._asked = question.id
-        self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), "NEEDS_INPUT",
-                       {"question": question.text, "question_id": f"{_OURS}{question.id}"}, node=self.task.node,
-                       attempt=self.task.attempt,
-                       id_=f"{self.launch.run_id}-{self.task.node}-{self.task.attempt}-{_OURS}{question.id}")
+        self.above.tell("NEEDS_INPUT", {"question": question.text, "question_id": f"{_OURS}{question.id}"},
+                        f"{self.launch.run_id}-{self.task.node}-{self.task.attempt}-{_OURS}{question.id}")
 
     def _was_set_up(self) -> None:
         self._fact("setup_key", key_of_setup(self.launch, self.task, self.tree))
@@ -352,22 +330,17 @@ class Runner:
                            "attempt": self.task.attempt})
 
     def _do_replace(self, act: Act, view: RunnerView) -> None:
-        identity, parent = view.orchestrator.identity, self.life.identity.parent
-        if view.orchestrator.hung and identity is not None and parent:
+        identity = view.orchestrator.identity
+        if view.orchestrator.hung and identity is not None:
             said = {"incarnation": identity.incarnation, "why": act.why, "evidence": view.orchestrator.evidence}
-            self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), "ORCHESTRATOR_STUCK", said,
-                           node=self.task.node, attempt=self.task.attempt,
-                           id_=f"{self.orchestrator.full}-{identity.incarnation}-stuck")
+            self.above.tell("ORCHESTRATOR_STUCK", said, f"{self.orchestrator.full}-{identity.incarnation}-stuck")
         self.crew.replace(view.orchestrator, act.why, act.data.get("class", CRASH))
 
     def _do_record(self, act: Act, view: RunnerView) -> None:
         data = self.crew.death(view.orchestrator, self.task.attempt)
         self.facts.add_death(data)
-        parent = self.life.identity.parent
-        if parent:
-            self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), "ORCHESTRATOR_CRASHED",
-                           {"incarnation": data["incarnation"], "why": data["why"]}, node=self.task.node,
-                           attempt=self.task.attempt, id_=f"{self.orchestrator.full}-{data['incarnation']}-crashed")
+        self.above.tell("ORCHESTRATOR_CRASHED", {"incarnation": data["incarnation"], "why": data["why"]},
+                        f"{self.orchestrator.full}-{data['incarnation']}-crashed")
 
     def _do_park(self, act: Act, view: RunnerView) -> None:
         data = self.crew.park(view.orchestrator, act.why, self._cool_down(), self.task.attempt)
@@ -389,17 +362,13 @@ class Runner:
                            recipient=self.life.key.full)
 
     def _do_say(self, act: Act, view: RunnerView) -> None:
-        parent = self.life.identity.parent
-        if parent is None:
-            return
         data = {"node_id": self.task.node, "branch": self.branch, **act.data}
         stem = f"{self.launch.run_id}-{self.task.node}-{self.task.attempt}-{act.who}"
         if again := data.pop("again", ""):
             stem += f"-{again}"
         if act.data.get("parked"):
             data["probe_at"] = iso(self.world.clock.time() + self._cool_down())
-        self.crew.tell(Key(parent["role"], parent["name"], self.launch.run_id), act.who, data, node=self.task.node,
-                       attempt=self.task.attempt, id_=stem)
+        self.above.tell(act.who, data, stem)
 
     def _do_give_up(self, act: Act, view: RunnerView) -> None:
         """Keep all the work under a rescue ref, then tell the guardian why the node failed."""
@@ -421,15 +390,8 @@ class Runner:
         self._leave_tree(view.orchestrator)
         self.git.forget_rescues([one.ref for attempt in range(1, self.task.attempt + 1) for one in
                                  self.git.lives(rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE))])
-        archive = f"{ARCHIVE}/{self.launch.run_id}/{self.task.node}"
         if not self.launch.adhoc and tip:
-            before = self.git.rev(archive)
-            if before not in (None, tip) and not self.git.containing(before, but=archive):
-                self.git.keep_commit(before, rescue_stem(self.launch.run_id, self.task.node, self.task.attempt - 1,
-                                                         "archive"))
-            if not self.git.update_ref(archive, tip):
-                raise GarrisonError(f"could not archive {self.branch} as {archive}")
-            self.git.delete_refs([f"refs/heads/{self.branch}"])
+            archive(self.git, self.task, self.branch, tip)
 
     def _keep(self, view: RunnerView) -> None:
         """What the agent has so far, at intervals."""

@@ -111,7 +111,8 @@ class Feed:
         title, goal = (text(graph.attrs, name, "") if graph else "" for name in ("label", "goal"))
         return {"run": self.run, "title": title or self.launch.pipeline_id, "goal": goal,
                 "pipeline": self.launch.pipeline_id, "target": self.launch.base, "created": self.launch.created_at,
-                "dot": to_drawing(graph, titled=False, font="Helvetica") if graph else ""}
+                "dot": to_drawing(graph, titled=False, font="Helvetica") if graph else "",
+                "next": graph.successors() if graph else {}}
 
     def folders(self) -> list[Path]:
         """Where its journals lie, and where new ones appear."""

@@ -48,7 +48,30 @@ export function shown(state, node) {
   if (node.shape === "Mdiamond") return state.status === "new" ? "waiting" : "merged";
   if (node.shape === "Msquare") return state.status === "done" ? "merged" : "waiting";
   if (node.asks || asking(state).some(gate => gate.node === node.node)) return "asking";
+  if (!node.place && !node.status) return passed(state, node.node) ? "merged" : "waiting";
   return stateOf(node.place || node.status);
+}
+
+/** Whether a node that nobody works on (a fork, a join, a choice) was passed: something further on has begun. */
+function passed(state, name) {
+  const steps = stepsFromStart(state);
+  return (state.next[name] ?? []).filter(to => steps.get(to) > steps.get(name)).some(to => {
+    const node = state.nodes[to];
+    if (!node || node.shape === "Msquare") return state.status === "done";
+    return node.place || node.status ? !["waiting", "skipped"].includes(shown(state, node)) : passed(state, to);
+  });
+}
+
+const measured = new WeakMap();
+
+/** Node → edges from the start at least; an edge to a smaller number leads back into a loop. */
+function stepsFromStart({ next, nodes }) {
+  if (measured.has(next)) return measured.get(next);
+  const steps = new Map(Object.values(nodes).filter(node => node.shape === "Mdiamond").map(node => [node.node, 0]));
+  for (const [name, count] of steps) // what is added meanwhile is visited, too
+    for (const to of next[name] ?? []) if (!steps.has(to)) steps.set(to, count + 1);
+  measured.set(next, steps);
+  return steps;
 }
 
 const asking = state => state.gates.filter(gate => gate.kind !== "signal");

@@ -155,6 +155,7 @@ def _keep(world: World) -> bool:
         if status in ("done", "failed") and not world.busy():
             continue
         if _given_up(world, run):
+            _end_hung(world, run)
             continue
         going = True
         flows.answer(world, run.id)
@@ -172,6 +173,13 @@ def _person(world: World) -> object:
     from types import SimpleNamespace
 
     return SimpleNamespace(key=launcher(next(iter(world.runs))), incarnation=0, name="a person")
+
+
+def _end_hung(world: World, run: Run) -> None:
+    """What a person does with a layer that hangs in a run that was given up: nobody above it is left who would."""
+    for proc in list(world.procs.values()):
+        if proc.kind == "layer" and proc.key.run == run.id and proc.stopped_until > 1e11:
+            world.kill(proc, "by a person: it hangs, and its run was given up")
 
 
 def _given_up(world: World, run: Run) -> bool:

@@ -55,9 +55,11 @@ def test_what_once_failed_in_a_flow_does_not_again() -> None:
     simulate(160, flows=True)
 
 
-@pytest.mark.parametrize("seed", [172, 687])
+@pytest.mark.parametrize("seed", [172, 687, 10090])
 def test_what_once_failed_does_not_again(seed: int) -> None:
     """172: who was stopped, and had slept before, took the sleep of those below for a hang.
+
+    10090: a runner hung for ever in a run whose guardian was given up, and the person of the simulation did not look.
 
     687: a runner said its node complete, and was given up before it had enqueued the branch: the run hung."""
     simulate(seed)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -233,7 +232,7 @@ def main() -> None:
         reading(table, given.nodes)
     if "decide" in rows:
         deciding(table, given.steps, given.rounds)
-    with tempfile.TemporaryDirectory(prefix="garrison-engine-", ignore_cleanup_errors=True) as folder:
+    with table.machine(), tempfile.TemporaryDirectory(prefix="garrison-engine-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         pythons = {"garrison": sys.executable}
         if not given.no_peers and {"durable", "resume"} & {*rows}:
@@ -243,9 +242,6 @@ def main() -> None:
             durable(table, pythons, given.steps, given.rounds, root)
         if "resume" in rows:
             resuming(table, pythons, given.steps, root)
-    if given.as_json:
-        machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "load": os.getloadavg()}
-        print(json.dumps({"machine": machine, "rows": table.rows}, indent=2))
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ What is compared is done alternately, so that other work on the machine falls on
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
-import platform
 import random
 import statistics
 import subprocess
@@ -501,10 +499,8 @@ def main() -> None:
     chosen = options()
     os.environ.update(WHO)
     rows, quick, table = chosen.rows.split(","), chosen.quick, Table(chosen.json, (10, 58))
-    began = time.monotonic()
-    table.add("machine", platform.platform(), f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
-              load=os.getloadavg()[0], cores=os.cpu_count())
-    with tempfile.TemporaryDirectory(prefix="garrison-bench-", ignore_cleanup_errors=True) as folder:
+    with table.machine(), tempfile.TemporaryDirectory(
+            prefix="garrison-bench-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         if "candidate" in rows:
             candidate(root / "c", 20 if quick else 100, (5000,) if quick else (5000, 50_000), table)
@@ -520,10 +516,6 @@ def main() -> None:
             enqueue(root / "e", 10 if quick else 50, table)
         if "takeover" in rows:
             takeover(root / "t", 3 if quick else 20, table)
-    table.add("machine", "at the end", f"load {os.getloadavg()[0]:.1f}, {time.monotonic() - began:.0f} s in all",
-              load=os.getloadavg()[0], seconds=time.monotonic() - began)
-    if chosen.json:
-        print(json.dumps({"rows": table.rows}, ensure_ascii=False, indent=1))
 
 
 if __name__ == "__main__":

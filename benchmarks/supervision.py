@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import select
 import signal
 import statistics
@@ -431,11 +430,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever stops us: everything is taken down
     rows, quick = chosen.rows.split(","), chosen.quick
     table = Table(chosen.json, (10, 52))
-    began = time.monotonic()
-    table.add("machine", platform.platform(), f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
-              load=os.getloadavg()[0], cores=os.cpu_count())
     names = ["garrison", "polling 50 ms"] if chosen.no_peers else list(STARTS)
-    with tempfile.TemporaryDirectory(prefix="garrison-bench-", ignore_cleanup_errors=True) as folder:
+    with table.machine(), tempfile.TemporaryDirectory(
+            prefix="garrison-bench-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         tools = Tools(chosen.tools or root / "tools", not chosen.no_fetch, chosen.install_system)
         rounds = chosen.rounds or (5 if quick else 20)
@@ -451,10 +448,6 @@ def main() -> None:
             many(root / "c", agents, 15.0 if quick else 60.0, 3 if quick else 10, table)
         if "stale" in rows:
             stale(root / "i", 7 if quick else 21, table)
-    table.add("machine", "at the end", f"load {os.getloadavg()[0]:.1f}, {time.monotonic() - began:.0f} s in all",
-              load=os.getloadavg()[0], seconds=time.monotonic() - began)
-    if chosen.json:
-        print(json.dumps({"rows": table.rows}, ensure_ascii=False, indent=1))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import subprocess
@@ -126,7 +125,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", dest="as_json")
     options = parser.parse_args()
     table = Table(options.as_json, (8, 44))
-    with tempfile.TemporaryDirectory() as folder, town(Path(folder)) as made:
+    with table.machine(), tempfile.TemporaryDirectory() as folder, town(Path(folder)) as made:
         told = built(made, options.nodes)
         process, here = started(made.home)
         try:
@@ -134,9 +133,6 @@ def main() -> int:
         finally:
             process.terminate()
             process.wait()
-    table.add("machine", f"{os.cpu_count()} cores", f"load {os.getloadavg()[0]:.1f}")
-    if options.as_json:
-        print(json.dumps(table.rows, indent=2))
     return 0
 
 

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -86,7 +84,8 @@ def main() -> None:
     options.add_argument("--peers", metavar="PYTHON", help="an environment that has langgraph already")
     given = options.parse_args()
     table = Table(given.as_json, (8, 44))
-    with tempfile.TemporaryDirectory(prefix="garrison-workflows-", ignore_cleanup_errors=True) as folder:
+    with table.machine(), tempfile.TemporaryDirectory(
+            prefix="garrison-workflows-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         pythons = {"garrison": sys.executable}
         if given.peers:
@@ -97,9 +96,6 @@ def main() -> None:
         measured(table, "step", pythons, given.steps, given.rounds, root)
         measured(table, "turn", pythons, given.turns, given.rounds, root)
         resuming(table, pythons, given.steps, root)
-    if given.as_json:
-        machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "load": os.getloadavg()}
-        print(json.dumps({"machine": machine, "rows": table.rows}, indent=2))
 
 
 if __name__ == "__main__":

@@ -437,10 +437,10 @@ def test_a_snapshot_that_is_dear_is_written_less_often_and_is_whole_at_the_end(
     written: list[int] = []
     write = bench.manager.write
 
-    def slow(state: WorkflowState) -> None:
+    def slow(state: WorkflowState, **how: bool) -> None:
         written.append(len(state.completed_steps))
         time.sleep(0.03)  # what is measured is that this is not paid for each step
-        write(state)
+        write(state, **how)
     monkeypatch.setattr(bench.manager, "write", slow)
     bench.agent.keep = True
     bench.run(*[step(f"s{number}") for number in range(40)], session="s1")

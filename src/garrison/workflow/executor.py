@@ -42,7 +42,7 @@ from garrison.workflow.state import StateManager
 Tool = Callable[..., Any]
 _HOPELESS = (TypeError, AttributeError, NameError, LookupError, ValueError, MissingReference, ToolNotFoundError)
 """Failures that another try would meet again."""
-SPARED, CHEAP = 10, 0.01
+SPARED, CHEAP = 10, 0.002
 """A snapshot that takes longer than so many seconds is written only when ten times as long has passed: it is for people
 and programs that look, the journal is the truth, and a workflow of a thousand steps must not spend its time on it."""
 _OVER = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED})
@@ -96,6 +96,8 @@ class _Session:
         self.failed: dict[str, str] = {}
         self._first = 0
         """Index of the first step that is not over."""
+        self._over = 0
+        """How many are, counted as they end: a workflow of a thousand steps asks a thousand times."""
         self._next_save, self._taken = 0.0, False
 
     async def run(self, *, resume: bool) -> WorkflowResult:
@@ -226,6 +228,10 @@ class _Session:
     def _take(self, context: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
         """Take results in that another process had, so that the snapshot is whole."""
         self._taken = True
+        self._take_in(context, outcomes)
+        self._over = sum(one in _OVER for one in self.state.step_status.values())
+
+    def _take_in(self, context: Mapping[str, Any], outcomes: Mapping[str, Any]) -> None:
         for node, step in self.steps.items():
             if f"step.{step.name}" in context:
                 self.state.step_results[step.name] = context[f"step.{step.name}"]
@@ -237,8 +243,9 @@ class _Session:
                 self.state.step_status[step.name] = StepStatus.SKIPPED if skipped else StepStatus.FAILED
 
     def _tell(self, step: WorkflowStep, status: StepStatus, elapsed: float, error: str = "") -> None:
+        self._over += (status in _OVER) - (self.state.step_status.get(step.name) in _OVER)
         self.state.step_status[step.name] = status
-        done = sum(one in _OVER for one in self.state.step_status.values())
+        done = self._over
         steps, at = self.workflow.steps, self._first
         while at < len(steps) and not self._is_next(steps[at]):
             at += 1
@@ -260,7 +267,7 @@ class _Session:
         began = time.monotonic()
         if self.executor.state_manager is None or (soon and began < self._next_save):
             return
-        self.executor.state_manager.write(self.state)
+        self.executor.state_manager.write(self.state, named=not soon)
         self._next_save = time.monotonic() + SPARED * (time.monotonic() - began - CHEAP)
 
 

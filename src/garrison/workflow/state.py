@@ -50,8 +50,8 @@ class StateManager:
         """Write the snapshot, whole or not at all."""
         self.write(state)
 
-    def write(self, state: WorkflowState) -> None:
-        """The same, from code that does not wait."""
+    def write(self, state: WorkflowState, *, named: bool = True) -> None:
+        """The same, from code that does not wait; `named` as `atomic.write` has it."""
         if state.workflow is None:
             raise AgentError(f"the state of session {state.session_id} has no workflow; it could not be resumed")
         body = {"schema": SCHEMA, "session_id": state.session_id, "workflow_name": state.workflow.name,
@@ -64,7 +64,7 @@ class StateManager:
         lines.append(f'"workflow": {self._workflow(state)}')
         path = self.path(state.session_id)
         atomic.make_directory(path.parent)
-        atomic.write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "backslashreplace"))
+        atomic.write(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode("utf-8", "backslashreplace"), named=named)
 
     def _workflow(self, state: WorkflowState) -> str:
         """The workflow as JSON, made once for the many snapshots of one execution."""

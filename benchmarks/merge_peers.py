@@ -49,11 +49,11 @@ def repository(path: Path, files: int) -> Path:
 
 
 def branches(repo: Path, names: Sequence[str], bad: Sequence[str] = ()) -> None:
-    """A branch of one commit for each name, on main: it changes a file and adds one, `bad-NAME` if it is bad."""
+    """A branch of one commit for each name, on main: changes a file of its own, adds one, `bad-NAME` if it is bad."""
     tip, stream = git(repo, "rev-parse", "main"), []
     for number, name in enumerate(names):
         stream += [f"commit refs/heads/{name}", "committer A <a@x> 1700000000 +0000", f"data {len(name)}", name,
-                   f"from {tip}", f"M 100644 inline d0/f{number % 100}", f"data {len(name)}", name,
+                   f"from {tip}", f"M 100644 inline d{number // 100}/f{number}", f"data {len(name)}", name,
                    f"M 100644 inline {'bad' if name in bad else 'new'}-{name}", "data 2", "x", ""]
     git(repo, "fast-import", "--quiet", "--force", text="\n".join(stream) + "\n")
 

@@ -1,6 +1,7 @@
-"""The page's server: from journal to client, memory with a hundred clients, what an open page costs meanwhile.
+"""The page and its server: from journal to client, memory with a hundred clients, what an open page costs meanwhile,
+and how soon a browser that was never here shows a run.
 
-    .venv/bin/python benchmarks/web.py [--nodes 200] [--clients 100] [--events 500] [--idle 30] [--json]
+    .venv/bin/python benchmarks/web.py [--nodes 200] [--clients 100] [--events 500] [--idle 30] [--paints 5] [--json]
 
 A home of real records and lives (`sleep` processes), the server a process of its own, clients that read raw sockets and
 parse nothing but the moment at which an event arrived.
@@ -23,6 +24,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from table import Table  # noqa: E402
 
+from chromium_support import CHROMIUM, FLAGS  # noqa: E402
 from garrison.records.journal import Writer  # noqa: E402
 from garrison.records.run import RunFiles  # noqa: E402
 from top_support import Town, town  # noqa: E402
@@ -93,6 +95,25 @@ async def idle_cpu(pid: int, seconds: float) -> float:
     return 100 * (cpu_seconds(pid) - before) / seconds
 
 
+async def painted(here: Site, rounds: int) -> list[tuple[float, float]]:
+    """Milliseconds from opening the printed address, with nothing cached: to the first paint, to the graph drawn."""
+    from playwright.async_api import async_playwright
+
+    took = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        for _ in range(rounds):
+            page = await browser.new_page()  # in a profile of its own
+            await page.goto(f"http://127.0.0.1:{here.port}/?token={here.tokens['write']}&run=r1")
+            await page.locator("svg .node").first.wait_for()
+            drawn = await page.evaluate("performance.now()")
+            first = await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+            took.append((first, drawn))
+            await page.close()
+        await browser.close()
+    return took
+
+
 async def measure(made: Town, told: Writer, here: Site, pid: int, options: argparse.Namespace, table: Table) -> None:
     shown = f"{options.nodes} nodes, {LIVING} at work"
     await asyncio.sleep(2)  # it is still beginning
@@ -114,6 +135,12 @@ async def measure(made: Town, told: Writer, here: Site, pid: int, options: argpa
     readers = asyncio.create_task(streams[0].rest())
     table.add("idle", f"one page open, {shown}", f"{await idle_cpu(pid, options.idle):.2f} % of a core")
     readers.cancel()
+    if CHROMIUM is None:
+        table.add("paint", "a browser that was never here", "not measured: no chromium is installed")
+        return
+    first, drawn = (statistics.median(times) for times in zip(*await painted(here, options.paints), strict=True))
+    table.add("paint", f"first paint; graph of {options.nodes} nodes drawn", f"{first:.0f} ms; {drawn:.0f} ms",
+              first_ms=first, drawn_ms=drawn)
 
 
 def main() -> int:
@@ -122,6 +149,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--events", type=int, default=500)
     parser.add_argument("--idle", type=float, default=30.0)
+    parser.add_argument("--paints", type=int, default=5)
     parser.add_argument("--json", action="store_true", dest="as_json")
     options = parser.parse_args()
     table = Table(options.as_json, (8, 44))

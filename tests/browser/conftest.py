@@ -7,7 +7,6 @@ dialog, or a request to anywhere but its own server fails the test, whatever els
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,9 +17,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-lcd-text")
+from chromium_support import CHROMIUM, FLAGS
+
 PATIENCE = 30_000
 """Milliseconds until something that should be on a page is missing."""
 

@@ -201,9 +201,10 @@ def test_what_happened_while_the_server_was_dead_is_not_missed(crew: Served, ope
     page.on("request", lambda request: "/api/events" in request.url and asked.append(request.all_headers()))
     drawn(page)
     expect(page.locator("#link")).to_have_text("Live")
-    before = told(page)
+    before, place = told(page), page.locator("#link").bounding_box()
     crew.kill()
     expect(page.locator("#link")).to_have_text("Reconnecting…")
+    assert page.locator("#link").bounding_box() == place, "nothing moves for it"
     life = crew.place.identity("orchestrator-slow")["incarnation"]
     crew.place.kill("orchestrator-slow", life=life)
     crew.place.arrived("slow")

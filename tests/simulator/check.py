@@ -58,6 +58,8 @@ class Check:
         """Every unit of work that was ever committed."""
         self.began: dict[Key, int] = {}
         """The attempt in which a hook was last moved back."""
+        self.left: set[tuple[Key, int]] = set()
+        """Lives that ended in order."""
         self.hangs = self.probes = self.reworks = self.snapshots = 0
 
     def refold(self) -> None:
@@ -86,6 +88,8 @@ class Check:
             raise Violation(f"{proc.name} wrote over its successor")
         if new.status == "active" and old is not None and old.status == "starting":
             self._registered(proc, new)
+        if new.status == "terminated":
+            self.left.add((new.key, new.incarnation))
         gone = new.status == "crashed" or (new.status == "terminated" and new.reason in ("stopped", "orphaned"))
         if gone and old is not None and old.status in ALIVE:
             self.died[new.key] = self.died.get(new.key, 0) + 1
@@ -101,12 +105,11 @@ class Check:
             raise Violation(f"life {new.incarnation} of {key.full} was leased over one that was not fenced")
         if old is not None and old.status == "crashed" and key.role in SUPERVISOR:
             self._counted(key, old.incarnation)
-        ended = old is not None and old.status == "terminated"
         for proc in self.world.procs.values():
             if proc.key != key or proc.kind in ("gate", "door") or proc.incarnation >= new.incarnation \
                     or proc.doomed or proc.revenant:
                 continue
-            if proc.kind == "layer" and (not proc.registered or ended):
+            if proc.kind == "layer" and (not proc.registered or (proc.key, proc.incarnation) in self.left):
                 continue  # it will find that it was not meant, or is just leaving
             raise Violation(f"{proc.name} was still there when life {new.incarnation} was leased")
         if key.role == "runner":
@@ -267,14 +270,20 @@ class Check:
     # new states
 
     def hung(self, watcher: Process, proc: Process) -> None:
-        """A life is about to be called hung: it did nothing for the timeout, while its watcher was not held up."""
+        """A life is about to be called hung: it did nothing for the timeout, while its watcher was not held up.
+
+        A watcher cannot tell a short hold of its own from a sleep: each counts a quarter of the timeout at most. Who
+        looks but once (a door) gives a life that was thawed a moment ago the time between two looks to beat.
+        """
         self.hangs += 1
         now = self.world.t
         if not proc.alive:
             return
         since = now if proc.quiet_since is None else proc.quiet_since
-        watched = now - since - sum(max(0.0, min(to, now) - max(begin, since)) for begin, to in watcher.holds)
-        if watched < BEAT_TIMEOUT * 0.74 or (now - since < BEAT_TIMEOUT):
+        cap, need = (0.0, 0.9) if watcher.kind == "door" else (BEAT_TIMEOUT / 4, BEAT_TIMEOUT * 0.99)
+        held = [max(0.0, min(to, now) - max(begin, since)) for begin, to in watcher.holds]
+        watched = now - since - sum(max(0.0, hold - cap) for hold in held)
+        if watched < need or now - since < BEAT_TIMEOUT:
             raise Violation(f"{proc.name} was called hung after {now - since:.1f} s, {watched:.1f} s of them watched")
         if proc.state == "D" and proc.stopped_until > now:
             raise Violation(f"{proc.name} was called hung while the kernel held it")

@@ -159,6 +159,18 @@ def test_a_probe_that_dies_parks_again_for_twice_as_long_up_to_a_cap() -> None:
     assert [POLICY.cool_down(parks) for parks in (1, 2, 3, 4, 5, 100)] == [600, 1200, 2400, 4800, 7200, 7200]
 
 
+def test_a_probe_whose_beginning_the_journal_lost_is_recorded_and_has_failed() -> None:
+    """Its supervisor, or the machine, died between the lease and the record of it."""
+    parked, dead = park(), Death(7, NOW + 630, BOOT, "again")
+    for boot in (BOOT, "b2"):
+        assert kind(seen("crashed", 7), SIX, NOW + 630, parked, boot)[0] == "record"
+        step = next_step(seen("crashed", 7), [*SIX, dead], NOW + 630, boot, POLICY, parked)
+        assert (step.kind, step.why) == ("park", "its probe (life 7) failed, parked again; the last: again")
+    assert kind(seen("parked", 7), [*SIX, dead], NOW + 630, parked)[0] == "park"
+    ordered = Death(7, NOW + 630, BOOT, "", "order")
+    assert kind(seen("crashed", 7), [*SIX, ordered], NOW + 630, parked) == ("probe", NOW + 600)
+
+
 def test_a_probe_that_stays_healthy_closes_the_circuit_and_empties_the_window() -> None:
     probing = probe(park(), NOW + 600)
     assert kind(seen("active", 7, "alive"), SIX, NOW + 659, probing) == ("none", NOW + 660)

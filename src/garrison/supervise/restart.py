@@ -143,7 +143,7 @@ def decide(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy, ci
         return _uncounted(last, now, boot_id, policy)
     if circuit.state == "probing" and last.incarnation >= circuit.probe:
         if last.boot_id != circuit.boot_id or last.monotonic - circuit.since < policy.healthy:
-            return Decision(None, f"its probe (life {circuit.probe}) failed, parked again{_last(deaths)}", "park")
+            return Decision(None, failed_probe(circuit.probe, deaths), "park")
         circuit = replace(circuit, forgiven=max(circuit.forgiven, circuit.probe - 1))  # it was healthy for long enough
     served = _served(deaths, boot_id, policy, circuit, name)
     recent = [at for _, _, at in served if now - at < policy.window]
@@ -200,6 +200,11 @@ def delay(running: int, policy: Policy, name: str, incarnation: int) -> float:
         return 0.0
     spread = zlib.crc32(f"{name}#{incarnation}".encode()) / 2**32
     return float(min(policy.cap, policy.base * 2.0 ** min(running - 2, 64) * (1 + policy.jitter * spread)))
+
+
+def failed_probe(life: int, deaths: Sequence[Death]) -> str:
+    """Why a name is parked again."""
+    return f"its probe (life {life}) failed, parked again{_last(deaths)}"
 
 
 def _last(deaths: Sequence[Death]) -> str:

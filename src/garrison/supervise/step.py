@@ -92,18 +92,41 @@ def _next(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, pol
     if verdict.to_replace:
         return Step("replace", verdict.why)
     if circuit.parked and identity.status in ("crashed", "parked"):
-        at = circuit.due(boot_id, policy)
-        why = f"half-open probe after {policy.cool_down(circuit.parks):g} s; it was parked: {circuit.why}"
-        return Step("probe", why, at) if at <= now else Step("parked", circuit.why, at)
+        return _forgotten_probe(identity, deaths, circuit) or _parked(now, boot_id, policy, circuit)
     if identity.status == "parked":  # its park was not journaled before its supervisor died; or it was lifted since
         if circuit.forgiven >= identity.incarnation:
             return Step("start", "no longer parked")
         return Step("park", identity.reason)
     if identity.status != "crashed":
         return Step("ended", identity.reason or identity.status)
-    if all(death.incarnation != identity.incarnation for death in deaths):
+    if _death_of(identity, deaths) is None:
         return Step("record", identity.reason)
     return _after_death(restart.decide(deaths, now, boot_id, policy, circuit, identity.key.full), now)
+
+
+def _death_of(identity: Identity, deaths: Sequence[Death]) -> Death | None:
+    """The journaled death of its last life."""
+    return next((death for death in deaths if death.incarnation == identity.incarnation), None)
+
+
+def _forgotten_probe(identity: Identity, deaths: Sequence[Death], circuit: Circuit) -> Step | None:
+    """A probe that died, and whose beginning the journal lost with its supervisor: it failed all the same."""
+    if not 0 < circuit.life < identity.incarnation:
+        return None
+    if identity.status == "parked":
+        return Step("park", identity.reason)
+    death = _death_of(identity, deaths)
+    if death is None:
+        return Step("record", identity.reason)
+    if not death.counts:
+        return None
+    return Step("park", restart.failed_probe(death.incarnation, deaths))
+
+
+def _parked(now: float, boot_id: str, policy: Policy, circuit: Circuit) -> Step:
+    at = circuit.due(boot_id, policy)
+    why = f"half-open probe after {policy.cool_down(circuit.parks):g} s; it was parked: {circuit.why}"
+    return Step("probe", why, at) if at <= now else Step("parked", circuit.why, at)
 
 
 def _alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, policy: Policy, circuit: Circuit) -> Step:
@@ -130,6 +153,6 @@ def burial(view: LifeView, deaths: Sequence[Death]) -> Step | None:
         return None
     if verdict.to_replace:
         return Step("replace", verdict.why, basis=basis)
-    if identity.status == "crashed" and all(death.incarnation != identity.incarnation for death in deaths):
+    if identity.status == "crashed" and _death_of(identity, deaths) is None:
         return Step("record", identity.reason, basis=basis)
     return None

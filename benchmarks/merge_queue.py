@@ -389,21 +389,32 @@ def _until(condition: Callable[[], object], what: str) -> None:
 
 
 def _at_once(ours: Ours, names: list[str]) -> list[float]:
-    barrier, said = FORK.Barrier(len(names)), FORK.SimpleQueue()
+    """All begin when a pipe is closed, and none ends before all are through: what is timed is to enqueue."""
+    ready, said, through = FORK.Semaphore(0), FORK.SimpleQueue(), FORK.Event()
+    starting, start = os.pipe()
 
     def one(name: str) -> None:
         queue = MergeQueue(ours.home, ours.repo, token=name)
         assert queue.git.key
         assert queue.state.config
-        barrier.wait()
-        said.put(timed(lambda: queue.enqueue("r", name, 1, name)))
+        os.close(start)
+        ready.release()
+        os.read(starting, 1)
+        took = timed(lambda: queue.enqueue("r", name, 1, name))
+        said.put(took)
+        through.wait(PATIENCE)
 
     workers = [FORK.Process(target=one, args=(name,)) for name in names]
     for worker in workers:
         worker.start()
+    for _ in names:
+        ready.acquire()
+    os.close(start)
     times = [said.get() for _ in names]
+    through.set()
     for worker in workers:
         worker.join()
+    os.close(starting)
     return times
 
 

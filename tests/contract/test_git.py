@@ -206,6 +206,26 @@ def test_refs_of_our_own_are_dropped_packed_or_not(repo, ours):
     assert not (repo / ".git/refs/garrison/mq/c").exists()
 
 
+HEADS = {
+    "detached": "git checkout -q --detach",
+    "on another branch": "git checkout -q -b other",
+    "on it": "true",
+    "by another name": "git symbolic-ref refs/heads/alias refs/heads/main; git symbolic-ref HEAD refs/heads/alias",
+    "by a link": "git checkout -q --detach; rm .git/HEAD; ln -s refs/heads/main .git/HEAD",
+    "in a worktree": "git checkout -q --detach; git worktree add -q ../w main",
+    "rebasing": "git checkout -q --detach; mkdir .git/rebase-merge; echo refs/heads/main > .git/rebase-merge/head-name",
+    "being made": "git checkout -q --detach; mkdir -p .git/worktrees/half",
+}
+
+
+@pytest.mark.parametrize("deed", HEADS.values(), ids=HEADS)
+def test_nobody_stands_on_a_branch_only_if_git_says_so_too(repo, ours, deed):
+    subprocess.run(["sh", "-c", deed], cwd=repo, check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"})
+    sure = ours.stands_nowhere("main")
+    assert sure == (deed in (HEADS["detached"], HEADS["on another branch"]))
+    assert not sure or all(tree.branch != "main" for tree in ours.worktrees())
+
+
 def test_worktrees_are_added_kept_found_again_and_removed(repo, ours, tmp_path):
     path = tmp_path / "trees" / "t"
     ours.add_worktree(path, "garrison/r/n", "main")

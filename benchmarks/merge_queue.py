@@ -240,14 +240,14 @@ def drain(root: Path, entries: int, seconds: float, rates: tuple[float, ...], ro
         table.add("drain", f"{entries} entries, gate {seconds:g} s, {rate:.0%} bad ({bad_ones} of {entries * rounds})",
                   f"{mine / rounds:8.1f} s, the loop {theirs / rounds:.1f} s: {ratio:.2f} x (goal {goals[rate]} x)",
                   rate=rate, bad=bad_ones, seconds=mine / rounds, loop_seconds=theirs / rounds, ratio=ratio)
-        for cores, width in (("", 1), (" with `--gate-cores 1` on 2 cores", 2)):
-            average = merge_odds.ratio(entries, rate, width, DRAWS, seconds)
-            table.add("drain", f"{rate:.0%} bad on the average of {DRAWS} draws{cores}",
-                      f"{average:8.2f} x (goal {goals[rate]} x)", rate=rate, width=width, ratio=average)
         if beside:
             table.add("drain", f"the same with `--gate-cores 1` on {os.cpu_count()} cores",
                       f"{beside / rounds:8.1f} s: {theirs / beside:.2f} x", rate=rate, seconds=beside / rounds,
                       ratio=theirs / beside)
+        for cores, width in (("", 1), (" with `--gate-cores 1` on 2 cores", 2)):
+            average = merge_odds.ratio(entries, rate, width, DRAWS, seconds)
+            table.add("drain", f"{rate:.0%} bad on the average of {DRAWS} draws{cores}",
+                      f"{average:8.2f} x (goal {goals[rate]} x)", rate=rate, width=width, ratio=average)
 
 
 def _gate(seconds: float) -> str:

@@ -82,7 +82,7 @@ def test_names_ancestors_and_log(repo, ours):
     git(repo, "tag", "topic")
     assert ours.rev("main") == second
     assert ours.rev("nothing") is None
-    assert ours.branch_tip("topic") is None
+    assert [ours.branch_tip(name) for name in ("topic", "main~1", "main^", "main@{0}", "main ", "")] == [None] * 6
     assert ours.is_ancestor(first, second)
     assert not ours.is_ancestor(second, first)
     assert ours.branch_exists("main")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from contextlib import suppress
 from functools import cached_property
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 ABSENT = ""
 """What `update_ref` takes for "does not exist", whatever the length of the repository's object names."""
+_NO_NAME = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|@\{|\.\.")
+"""What no branch's name has in it, so that it names something else."""
 _LINE = 256
 """More bytes than an object's name has."""
 
@@ -40,7 +43,9 @@ class History(Objects):
         return self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False).out.strip() or None
 
     def branch_tip(self, branch: str) -> str | None:
-        """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
+        """Commit at the tip of the local `branch`, or None (a tag, a file or `main~1` is no branch)."""
+        if _NO_NAME.search(branch):
+            return None
         return self._loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
 
     def _loose(self, ref: str) -> str | None:

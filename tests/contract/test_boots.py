@@ -51,7 +51,7 @@ def test_a_gates_wrapper_names_its_boot(tmp_path: Path, rebooted: pytest.MonkeyP
     rebooted.setenv("GARRISON_BOOT_ID", given)
     with subprocess.Popen(["/bin/sh", "-c", WRAPPER, "garrison-gate", str(tmp_path), "60", "sleep 1000"],
                           start_new_session=True) as gate:
-        wait_for("it said who it is", (tmp_path / "pid").exists)
+        wait_for("it said who it is", lambda: read_pid(tmp_path))
         found = processes.probe(gate.pid)
         assert found is not None
         assert read_pid(tmp_path) == (found.pid, found.ticks)

@@ -12,6 +12,7 @@ import pytest
 from garrison.errors import Refused
 from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
 from garrison.system.git.objects import Ident
+from garrison.system.git.packs import packed
 
 
 def git(path, *arguments):
@@ -81,7 +82,7 @@ def test_names_ancestors_and_log(repo, ours):
     git(repo, "tag", "topic")
     assert ours.rev("main") == second
     assert ours.rev("nothing") is None
-    assert ours.branch_tip("topic") is None
+    assert [ours.branch_tip(name) for name in ("topic", "main~1", "main^", "main@{0}", "main ", "")] == [None] * 6
     assert ours.is_ancestor(first, second)
     assert not ours.is_ancestor(second, first)
     assert ours.branch_exists("main")
@@ -172,6 +173,28 @@ def test_a_commit_for_which_there_is_no_room_is_told_in_gits_words(repo, ours):
             ours.commit_tree(tree, [], f"{number}\n", date=1)
 
 
+@pytest.mark.parametrize("names", ["sha1", "sha256"])
+def test_what_a_pack_holds_is_known_without_git(tmp_path, names):
+    git(tmp_path, "init", "-q", "-b", "main", f"--object-format={names}")
+    there = [commit(tmp_path, f"f{number}", f"{number}\n") for number in range(8)]
+    tree = git(tmp_path, "rev-parse", "HEAD^{tree}")
+    git(tmp_path, "gc", "-q")
+    there += [tree, *(line.split()[2] for line in git(tmp_path, "ls-tree", "HEAD").splitlines())]
+    common = tmp_path / ".git"
+    assert all(packed(common, oid) for oid in there)
+    absent = ["0" * len(tree), "f" * len(tree), *(oid[:-1] + ("1" if oid[-1] == "0" else "0") for oid in there)]
+    assert not any(packed(common, oid) for oid in absent)
+    index = next((common / "objects/pack").glob("*.idx"))
+    index.with_suffix(".pack").rename(index.with_suffix(".away"))
+    assert not packed(common, tree)
+    index.with_suffix(".away").rename(index.with_suffix(".pack"))
+    index.chmod(0o644)
+    index.write_bytes(index.read_bytes().replace(b"\xfftOc\0\0\0\2", b"\xfftOc\0\0\0\3"))
+    assert not packed(common, tree)
+    index.write_bytes(b"")
+    assert not packed(common, tree)
+
+
 def test_refs_of_our_own_are_dropped_packed_or_not(repo, ours):
     tip = ours.branch_tip("main")
     for name in ("a/head", "a/candidate", "b/head"):
@@ -181,6 +204,26 @@ def test_refs_of_our_own_are_dropped_packed_or_not(repo, ours):
     ours.drop_refs(["refs/garrison/mq/a/head", "refs/garrison/mq/c/head", "refs/garrison/mq/none/head"])
     assert list(ours.refs("refs/garrison/mq/")) == ["refs/garrison/mq/a/candidate", "refs/garrison/mq/b/head"]
     assert not (repo / ".git/refs/garrison/mq/c").exists()
+
+
+HEADS = {
+    "detached": "git checkout -q --detach",
+    "on another branch": "git checkout -q -b other",
+    "on it": "true",
+    "by another name": "git symbolic-ref refs/heads/alias refs/heads/main; git symbolic-ref HEAD refs/heads/alias",
+    "by a link": "git checkout -q --detach; rm .git/HEAD; ln -s refs/heads/main .git/HEAD",
+    "in a worktree": "git checkout -q --detach; git worktree add -q ../w main",
+    "rebasing": "git checkout -q --detach; mkdir .git/rebase-merge; echo refs/heads/main > .git/rebase-merge/head-name",
+    "being made": "git checkout -q --detach; mkdir -p .git/worktrees/half",
+}
+
+
+@pytest.mark.parametrize("deed", HEADS.values(), ids=HEADS)
+def test_nobody_stands_on_a_branch_only_if_git_says_so_too(repo, ours, deed):
+    subprocess.run(["sh", "-c", deed], cwd=repo, check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"})
+    sure = ours.stands_nowhere("main")
+    assert sure == (deed in (HEADS["detached"], HEADS["on another branch"]))
+    assert not sure or all(tree.branch != "main" for tree in ours.worktrees())
 
 
 def test_worktrees_are_added_kept_found_again_and_removed(repo, ours, tmp_path):

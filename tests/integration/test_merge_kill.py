@@ -9,8 +9,9 @@ import signal
 import pytest
 from merge_support import World, check, drive, git
 
-from garrison.merge import failpoint, sizing
+from garrison.merge import asked, failpoint, mending, sizing
 from garrison.merge import processor as merge_processor
+from garrison.merge import queue as queue_module
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.records import journal
@@ -156,6 +157,72 @@ def test_forty_enqueuers_at_once_are_forty_entries(tmp_path):
     assert sorted(entry.node for entry in world.queue.entries()) == sorted(f"n{number}" for number in range(40))
     assert len(git(world.repo, "for-each-ref", "refs/garrison/mq").splitlines()) == 40
     check(world)
+
+
+def _dies_enqueueing(world: World, point: str) -> None:
+    os.environ["GARRISON_FAILPOINT"] = point
+    world.enqueue("one")
+
+
+@pytest.mark.parametrize("point", failpoint.ENQUEUE)
+def test_whoever_dies_enqueueing_may_say_it_again(tmp_path, point, monkeypatch):
+    world, synced = World(tmp_path), []
+    world.branch("one", {"one.txt": "1\n"})
+    for again in (False, True):
+        process = FORK.Process(target=_dies_enqueueing, args=(world, point))
+        process.start()
+        process.join(60)
+        assert process.exitcode == (0 if again and point == "enq_written" else -signal.SIGKILL)
+    monkeypatch.setattr(queue_module.journal, "sync", lambda path: synced.append(path.stat().st_size))
+    entry = world.enqueue("one")
+    assert synced == [world.queue.path.stat().st_size]  # also what somebody else wrote is promised by who answers
+    assert [one.id for one in world.queue.entries()] == [entry.id]
+    world.drain()
+    assert world.entry("one").status == "landed"
+    check(world)
+
+
+def _other(world: World, what: str) -> None:
+    """What somebody else does between two looks of an enqueuer at the journal."""
+    queue = MergeQueue(world.home, world.repo, token="other")
+    if what == "configured":
+        asked.reconfigure(queue, strategy="squash")
+    elif what == "compacted":
+        processor = world.processor()
+        processor.pen.compact()
+        processor.close()
+    elif what == "crowd":
+        for number in range(12):
+            world.branch(f"node{number}", {f"{number}": "x\n"})
+            queue.enqueue("r", f"node{number}", 1, f"node{number}")
+    else:
+        old = queue.enqueue("r", "node", 1, "node" if what == "same" else "before")
+        if what == "held":
+            asked.hold(queue, old.id)
+
+
+@pytest.mark.parametrize("what", ["configured", "compacted", "crowd", "same", "held", "superseded", "rebuilt"])
+def test_an_enqueuer_knows_what_others_wrote_meanwhile(tmp_path, what):
+    world = World(tmp_path)
+    world.branch("before", {"one.txt": "0\n"})
+    world.branch("node", {"one.txt": "1\n"})
+    assert world.queue.state.config  # it has read all there was
+    if what == "rebuilt":
+        (world.home / "runs" / "r").mkdir(parents=True)
+        _other(world, "held")
+        world.queue.path.unlink()
+        mending.mend(MergeQueue(world.home, world.repo), world.trees)
+    else:
+        _other(world, what)
+    entry = world.enqueue("node")
+    assert entry == MergeQueue(world.home, world.repo).entry(entry.id)
+    assert entry.status == ("held" if what == "held" else "queued")
+    assert entry.strategy == ("squash" if what == "configured" else "merge")
+    assert [one.status for one in world.queue.state.of_key("r", "node")[:-1]] == \
+        ["superseded"] * (what in ("held", "superseded", "rebuilt"))
+    records = journal.read_all(world.queue.path)
+    assert what == "rebuilt" or sum(one.data.get("entry") == entry.id for one in records) == 1
+    assert len(world.queue.entries()) == {"crowd": 13, "held": 2, "superseded": 2, "rebuilt": 2}.get(what, 1)
 
 
 def _dies_over_merges(world: World) -> None:

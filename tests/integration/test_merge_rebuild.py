@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
+import signal
 
 import pytest
 from merge_support import World, git
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.merge import asked, mending, tell
+from garrison.merge import asked, failpoint, mending, tell
 from garrison.merge.queue import MergeQueue
 from garrison.records import signals
+
+FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -142,3 +147,31 @@ def test_a_queue_that_never_was_is_not_made(tmp_path):
     world.enqueue("one")  # its pin is of the other home's queue
     assert mending.mend(other, world.trees) == []
     assert not other.path.exists()
+
+
+def _dies_mending(world, point):
+    os.environ["GARRISON_FAILPOINT"] = point
+    mending.mend(MergeQueue(world.home, world.repo), world.trees)
+
+
+@pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "rebuilt" else pytest.mark.slow)
+                                   for point in failpoint.REBUILD])
+def test_a_doctor_killed_over_it_is_called_again(world, point):
+    """The journal is damaged, a landing's record and its signal are lost, and what it brought was taken back since."""
+    lines = world.queue.path.read_bytes().splitlines(keepends=True)
+    lost = next(at for at, line in enumerate(lines) if b'"kind":"landed","data":{"entry":"one' in line)
+    lines[lost] = b"#" + lines[lost][1:]
+    world.queue.path.write_bytes(b"".join(lines))
+    shutil.rmtree(world.home / "signals")
+    commit = git(world.repo, "log", "--format=%H", "--grep=^Merge one", "main")
+    git(world.repo, "revert", "--no-edit", "-m1", commit)
+    for _ in range(2):
+        process = FORK.Process(target=_dies_mending, args=(world, point))
+        process.start()
+        process.join(60)
+        assert process.exitcode in (-signal.SIGKILL, 0)
+    assert point == "rebuilt" or process.exitcode
+    known, _ = doctored(world)
+    assert known == BEFORE
+    assert world.entry("one").commit == commit
+    assert len(list(world.queue.folder.glob("damaged-*.jsonl"))) == 1

@@ -6,7 +6,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from garrison.merge.slot import acquire, clear
+import pytest
+from merge_support import World, git
+
+from garrison.merge.slot import acquire, clear, read_pid
 from garrison.system.git import Git
 
 
@@ -45,3 +48,49 @@ def test_slots_are_cleared_but_not_under_somebody(tmp_path: Path) -> None:
     clear(git, folder)
     assert not folder.exists()
     assert [tree.path for tree in git.worktrees()] == [tmp_path / "repo"]
+
+
+DEEDS = {
+    "edited": "echo more >> lines.txt",
+    "same size and time": "touch -r lines.txt ../mark; printf 'X' | dd of=lines.txt conv=notrunc status=none; "
+                          "touch -r ../mark lines.txt; rm ../mark",
+    "mode": "chmod +x lines.txt",
+    "staged": "echo new > new; rm lines.txt; git add -A",
+    "a directory in its place": "rm lines.txt; mkdir lines.txt; echo x > lines.txt/x",
+    "committed": "git -c user.name=A -c user.email=a@x commit -q --allow-empty -m theirs",
+    "on a branch": "git checkout -q -B theirs",
+    "on the target": "git symbolic-ref HEAD refs/heads/main",
+    "amid a merge": "git merge -q --no-commit --no-ff other || true",
+    "its index torn": "printf torn > $(git rev-parse --git-dir)/index",
+    "its HEAD torn": "printf torn > $(git rev-parse --git-dir)/HEAD",
+}
+
+
+@pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
+def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(tmp_path: Path, deed: str) -> None:
+    world = World(tmp_path)
+    world.branch("other", {"lines.txt": "other\n"})
+    commit = world.branch("next", {"lines.txt": "next\n", "dir/file": "x\n"})
+    slot = acquire(world.queue.git, world.trees)
+    for shown in (commit, world.start, commit, commit):
+        slot.prepare(shown)
+        assert git(slot.path, "rev-parse", "HEAD") == shown
+        assert git(slot.path, "symbolic-ref", "-q", "HEAD", check=False) == ""
+        assert git(slot.path, "status", "--porcelain", "--ignored") == ""
+        assert git(slot.path, "write-tree") == git(slot.path, "rev-parse", f"{shown}^{{tree}}")
+        if shown == commit:
+            assert (slot.path / "lines.txt").read_text() == "next\n"
+            assert not (slot.path / "lines.txt").stat().st_mode & 0o100
+        assert not (slot.git.git_dir(slot.path) / "logs/HEAD").exists()
+        subprocess.run(["sh", "-c", deed], cwd=slot.path, check=True)
+    assert world.tip() == world.start
+    slot.remove()
+    slot.release()
+
+
+def test_what_a_wrapper_wrote_counts_once_it_is_whole(tmp_path: Path) -> None:
+    for torn in ("", "123", "123 45"):
+        (tmp_path / "pid").write_text(torn)
+        assert read_pid(tmp_path) is None
+    (tmp_path / "pid").write_text("123 45\n")
+    assert read_pid(tmp_path) == (123, 45)

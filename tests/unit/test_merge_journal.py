@@ -51,3 +51,23 @@ def test_a_damaged_last_record_is_named_not_overwritten(tmp_path):
     path.write_bytes(path.read_bytes().replace(b'"n":1', b'"n":7'))
     with pytest.raises(RecordCorrupt):
         append_shared(path, "a", "enq", {"n": 2}, AT)
+
+
+def test_a_reader_in_a_hurry_learns_whether_it_must_read(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    reader = Reader(path)
+    assert reader.mentions(b"anything")  # it has read nothing yet
+    append_shared(path, "a", "enq", {"n": 1}, AT)
+    reader.read()
+    assert not reader.mentions(b'"n":2')
+    append_shared(path, "a", "enq", {"n": 2}, AT)
+    assert reader.mentions(b'"n":2', b"else")
+    assert not reader.mentions(b'"n":1')
+    append_shared(path, "a", "enq", {"long": ["y" * 100] * 1000}, AT)
+    assert reader.mentions(b'"n":1')
+    assert [entry.seq for entry in reader.read()] == [2, 3]
+    assert not reader.mentions(b'"n":2')
+    path.write_bytes(path.read_bytes().partition(b"\n")[0] + b"\n")
+    assert reader.mentions(b"nothing of the kind")
+    path.unlink()
+    assert reader.mentions(b"nothing of the kind")

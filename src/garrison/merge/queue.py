@@ -6,6 +6,7 @@ homes exclude each other. Every append holds `queue.lock` for milliseconds and k
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from garrison.errors import RecordError, Refused
 from garrison.merge import asked, decide, failpoint, snapshot
 from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, Entry, entry_id
-from garrison.merge.state import QueueState
+from garrison.merge.state import QueueState, enqueued
 from garrison.merge.target import Target, check_name, open_target
 from garrison.records import atomic, journal, names
 from garrison.records.life import is_held
@@ -25,6 +26,7 @@ from garrison.system.git import Git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 PINS = "refs/garrison/mq"
 """Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
@@ -60,6 +62,11 @@ class Follower:
         for record in self._reader.read():
             self.state.apply(record)
         return self.state
+
+    def concerns(self, node: str) -> bool:
+        """Whether what was appended since the last fold may be about an entry of that node, or what all hang on."""
+        told = json.dumps(node).encode()
+        return self._reader.mentions(b'"node":' + told, b'"kind":"config"')  # a snapshot is a file of its own
 
     def find(self, run: str, node: str, attempt: int) -> Entry | None:
         """The latest entry of that attempt, as of the last poll."""
@@ -127,21 +134,28 @@ class MergeQueue:
         if not self.processor_alive() and not self.state.unfinished():
             slot.clear(self.git, trees / self.git.key)
 
+    def _lock(self) -> AbstractContextManager[None]:
+        atomic.make_directory(self.locks)
+        return atomic.locked(self.locks / "queue.lock")
+
     @contextmanager
     def locked(self) -> Iterator[QueueState]:
         """Hold `queue.lock`; gives the state as it is under the lock."""
-        atomic.make_directory(self.locks)
-        with atomic.locked(self.locks / "queue.lock"):
+        with self._lock():
             yield self._follower.refresh()
 
     def append(self, kind: str, data: dict[str, Any], *, epoch: int | None = None, take: bool = False,
                sync: bool = False) -> journal.Entry:
         """Check and append one record; the caller holds `queue.lock`. Fenced if the journal is past `epoch`."""
         self.state.check(kind, data)
-        record = journal.append_shared(self.path, self.token, kind, data, self.clock.utc(), epoch=epoch, take=take,
-                                       sync=sync)
+        record = self._write(kind, data, epoch=epoch, take=take, sync=sync)
         self._follower.refresh()
         return record
+
+    def _write(self, kind: str, data: dict[str, Any], *, epoch: int | None = None, take: bool = False,
+               sync: bool = False) -> journal.Entry:
+        return journal.append_shared(self.path, self.token, kind, data, self.clock.utc(), epoch=epoch, take=take,
+                                     sync=sync)
 
     def compact(self) -> None:
         """Replace the journal by a snapshot; what it was stays beside it. The caller holds `queue.lock`."""
@@ -167,29 +181,47 @@ class MergeQueue:
         if tip is None:
             raise Refused(f"{self.repo} has no branch {branch}; commit the work on it first")
         name = entry_id(str(self.folder), run, node, attempt, tip)
-        known = self.state.entries.get(name)
+        known = self._relevant(run, node, wishes).entries.get(name)
         if known is None and not self.git.make_ref(pin(name, "head"), tip):
             raise Refused(f"could not pin {tip} under {pin(name, 'head')} in {self.repo}; try again")
+        failpoint.here("enq_pinned")
         if known is None or wishes != asked.NOTHING:
             data = {"entry": name, "run": run, "node": node, "attempt": attempt, "branch": branch, "oid": tip,
                     "target": self.target, "repo": str(self.repo), "recipient": recipient}
             known = self._enqueue(data, wishes)
+        # After the lock: many at once wait for the disk together, not one after the other. Who was first with the same
+        # may have died, or not have come so far.
+        journal.sync(self.path)
+        failpoint.here("enq")
         return known
 
+    def _relevant(self, run: str, node: str, wishes: asked.Wishes) -> QueueState:
+        """The state as it is now in all that a node's next entry hangs on.
+
+        Many enqueue at once: each would fold what all the others wrote, one after the other under the lock. What says
+        nothing of a node that was never here need not be folded for it.
+        """
+        follower = self._follower
+        if wishes.depends_on or follower.state.of_key(run, node) or follower.concerns(node):
+            follower.refresh()
+        return follower.state
+
     def _enqueue(self, data: dict[str, Any], wishes: asked.Wishes) -> Entry:
-        with self.locked() as state:
+        """Record it, if it is not there; not on the disk yet when this returns."""
+        key = (data["run"], data["node"])
+        with self._lock():
+            state = self._relevant(*key, wishes)
             known = state.entries.get(data["entry"])
             if known:
                 return known if known.final else asked.amend(self, known, wishes)
-            key = (data["run"], data["node"])
             waiting = [entry for entry in state.of_key(*key) if not entry.final and entry.status != "landing"]
             default = state.config.strategy if state.config else STRATEGIES[0]
             treatment = asked.treatment_of(state, wishes, *key, default)
             status = "held" if any(entry.status == "held" for entry in waiting) else "queued"
-            self.append("enq", {**data, **treatment.record(), "status": status,
-                                "supersedes": [entry.id for entry in waiting]})
-        journal.sync(self.path)  # after the lock: many at once wait for the disk together, not one after the other
-        return self.state.entries[data["entry"]]
+            record = self._write("enq", {**data, **treatment.record(), "status": status,
+                                         "supersedes": [entry.id for entry in waiting]})
+        failpoint.here("enq_written")
+        return enqueued(record)
 
     def enqueue_by_hand(self, node: str, branch: str, *, run: str = "", wishes: asked.Wishes = asked.NOTHING) -> Entry:
         """As `enqueue`, in the attempt after the last failed one of the node, so that a failed branch may try again."""

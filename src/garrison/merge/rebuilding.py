@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordCorrupt, RecordError, Refused
 from garrison.light import replace
+from garrison.merge import failpoint
 from garrison.merge.entry import FINAL, Entry
 from garrison.merge.queue import PINS
 from garrison.merge.salvage import Salvaged, Trace, Traces, recognized, salvage
@@ -58,11 +59,9 @@ def rebuild(queue: MergeQueue) -> list[str]:
             records, wrong = journal_past.salvage(queue.path)
             traces = _traces(queue)
             found = salvage(records, traces)
+            failpoint.here("rebuild")
             _write(queue, found, records, traces)
-        for name, commit in found.landed.items():
-            with queue.locked():
-                queue.append("landed", {"entry": name, "commit": commit, "old": "", "reason": "found in the history"},
-                             sync=True)
+            failpoint.here("rebuilt")
     finally:
         life.release()
     told = [f"could not be read: {', '.join(wrong[:10])}" + (f" and {len(wrong) - 10} more" if len(wrong) > 10 else "")]
@@ -70,15 +69,19 @@ def rebuild(queue: MergeQueue) -> list[str]:
 
 
 def _write(queue: MergeQueue, found: Salvaged, records: list[journal.Entry], traces: Traces) -> None:
-    path = queue.path
+    """All of it in one file that gets its name at once: who dies over this has rebuilt everything, or nothing."""
+    path, at = queue.path, queue.clock.utc()
     seq = max([0, *(record.seq for record in records), *(entry.seq for entry in traces.told)]) + _BEYOND
     epoch = max((record.epoch for record in records), default=0) + 1
-    if path.exists():
-        stamp = queue.clock.utc().replace(":", "").replace(".", "")
-        path.with_name(f"damaged-{stamp}.jsonl").hardlink_to(path)
+    if path.exists() and not any(old.samefile(path) for old in path.parent.glob("damaged-*.jsonl")):
+        path.with_name(f"damaged-{at.replace(':', '').replace('.', '')}.jsonl").hardlink_to(path)
+    failpoint.here("rebuild_kept")
     atomic.make_directory(path.parent)
-    journal.replace_shared(path, journal.Entry(seq, epoch, queue.token, queue.clock.utc(), "snapshot",
-                                               saved(found.state)))
+    told = [("snapshot", saved(found.state))]
+    told += [("landed", {"entry": name, "commit": commit, "old": "", "reason": "found in the history"})
+             for name, commit in found.landed.items()]
+    journal.replace_shared(path, *(journal.Entry(number, epoch, queue.token, at, kind, data)
+                                   for number, (kind, data) in enumerate(told, seq)))
 
 
 def _traces(queue: MergeQueue) -> Traces:

@@ -91,8 +91,7 @@ class Slot:
             keep = [part for name in self.memory.kept for part in ("-e", "/" + _literal(name))]
             keep += [part for pattern in patterns for part in ("-e", pattern)]
             self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
-        self.git.run("read-tree", "--reset", "-u", commit, cwd=self.path)
-        self.git.detach(self.path, commit)
+        self.git.show(self.path, commit)
         self.notes = furnish(self.git, self.path, force=True)
         tree = self.git.tree_of(commit)
         if before != tree:
@@ -174,10 +173,19 @@ def read_pid(job: Path) -> tuple[int, int] | None:
     """(pid, start ticks) that a job's wrapper wrote into its folder; None before it did, zeros if it was of
     another boot."""
     try:
-        pid, ticks, *boot = (job / "pid").read_text().split()
+        pid, ticks, *boot = read_line(job / "pid").split()
         return (int(pid), int(ticks)) if same_boot("".join(boot)) else (0, 0)
-    except (FileNotFoundError, ValueError):
+    except ValueError:
         return None
+
+
+def read_line(path: Path) -> str:
+    """The line that a job's wrapper wrote; empty before it is whole."""
+    try:
+        told = path.read_text()
+    except FileNotFoundError:
+        return ""
+    return told if told.endswith("\n") else ""
 
 
 def _read_memory(path: Path) -> Memory:

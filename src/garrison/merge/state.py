@@ -213,12 +213,18 @@ def _on_enq(state: QueueState, record: Record) -> None:
         state._put(replace(entry, status="superseded", reason=f"replaced by {data['entry']}", updated_at=record.at))
     state.places[data["entry"]] = state.count
     state.count += 1
-    state.entries[data["entry"]] = Entry(
+    state.entries[data["entry"]] = enqueued(record)
+
+
+def enqueued(record: Record) -> Entry:
+    """The entry that an `enq` record begins."""
+    data = record.data
+    held = data.get("status") == "held"
+    return Entry(
         data["entry"], data["run"], data["node"], data["attempt"], data["branch"], data["oid"], data["target"],
-        data["repo"], data["recipient"], data.get("status", "queued"),
-        "held by a person" if data.get("status") == "held" else "", enqueued_at=record.at, updated_at=record.at,
-        seq=record.seq, priority=data.get("priority", 0), depends_on=tuple(data.get("depends_on", ())),
-        strategy=data.get("strategy", STRATEGIES[0]))
+        data["repo"], data["recipient"], data.get("status", "queued"), "held by a person" if held else "",
+        enqueued_at=record.at, updated_at=record.at, seq=record.seq, priority=data.get("priority", 0),
+        depends_on=tuple(data.get("depends_on", ())), strategy=data.get("strategy", STRATEGIES[0]))
 
 
 def _on_amend(state: QueueState, record: Record) -> None:

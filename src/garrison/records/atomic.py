@@ -78,6 +78,8 @@ def stay_within(home: Path) -> None:
 def make_directory(path: Path) -> Path:
     """Create `path` and its parents with mode 0700, if absent; return it. LockLost as `stay_within` says."""
     try:
+        if os.path.isdir(path):  # noqa: PTH112  # light
+            return path
         if _within and str(path).startswith(_within[0]):
             _make_within(_within[0], str(path))
         else:
@@ -91,8 +93,6 @@ def make_directory(path: Path) -> Path:
 
 def _make_within(home: str, path: str) -> None:
     """Make one directory after the other, `home` itself never."""
-    if os.path.isdir(path):  # noqa: PTH112  # light
-        return
     at = home.rstrip("/")
     for part in path[len(home):].split("/"):
         at = f"{at}/{part}"

@@ -33,6 +33,8 @@ SNAPSHOT_EVERY = 10_000
 """Records between two snapshots, about."""
 BLOB_BYTES = 8192
 """String values longer than this, in bytes, are stored as blobs."""
+_LONG = 1 << 16
+"""So many bytes are rather read once than looked through again and again."""
 _START = b'{"seq":'
 """How every record begins, and so every torn one; a file system may give zeros for what a power cut lost."""
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -85,28 +87,46 @@ class Reader:
     """Follows one journal: each `read()` gives the records appended since the last. Never writes, never repairs."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._name = path, str(path)
         self._inode = 0
         self._offset = 0
         self._seq = 0
 
     def read(self) -> list[Entry]:
         """New whole records in order ([] if the file is absent); RecordCorrupt for damage before the tail."""
-        try:
-            file = self.path.open("rb", buffering=0)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise atomic.misplaced(self.path, error) from error
-        with file:
-            stat = os.fstat(file.fileno())
-            if stat.st_ino != self._inode or stat.st_size < self._offset:  # compacted, or another file
-                self._inode, self._offset = stat.st_ino, 0
-            file.seek(self._offset)
-            data = file.read()
+        data = self._unread()
         end = data.rfind(b"\n") + 1
         check_tail(data[end:end + len(_START)], self.path, self._offset + end)
         return self._decode(data[:end])
+
+    def mentions(self, *words: bytes) -> bool:
+        """Whether what was appended since the last `read` holds one of these bytes, is long, or is not what it was.
+
+        Nothing is decoded, and a later `read` gives it all: so whoever is in a hurry need not fold what others wrote.
+        """
+        before = (self._inode, self._offset)
+        data = self._unread()
+        return not before[1] or before != (self._inode, self._offset) or len(data) > _LONG or \
+            any(word in data for word in words)
+
+    def _unread(self) -> bytes:
+        """What the file has beyond what was read: all of it, if it was compacted or is another file."""
+        try:
+            descriptor = os.open(self._name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._inode, self._offset = 0, 0
+            return b""
+        except OSError as error:
+            raise atomic.misplaced(self.path, error) from error
+        try:
+            stat = os.fstat(descriptor)
+            if stat.st_ino != self._inode or stat.st_size < self._offset:
+                self._inode, self._offset = stat.st_ino, 0
+            return os.pread(descriptor, stat.st_size - self._offset, self._offset)
+        except OSError as error:
+            raise atomic.misplaced(self.path, error) from error
+        finally:
+            os.close(descriptor)
 
     def _decode(self, data: bytes) -> list[Entry]:
         entries = []
@@ -236,13 +256,13 @@ def put_aside(path: Path, seq: int) -> None:
         os.link(path, kept)
 
 
-def replace_shared(path: Path, snapshot: Entry) -> None:
-    """Replace a shared journal, which was put aside, by its `snapshot`; on the disk when this returns.
-
-    The caller holds the journal's lock.
+def replace_shared(path: Path, snapshot: Entry, *following: Entry) -> None:
+    """Replace a shared journal, which was put aside, by its `snapshot`, and what follows it; on the disk when this
+    returns. The caller holds the journal's lock.
     """
-    stored = store_blobs(path.parent, snapshot.data)
-    atomic.write(path, _line(snapshot.seq, snapshot.epoch, snapshot.token, snapshot.at, snapshot.kind, stored))
+    lines = (_line(one.seq, one.epoch, one.token, one.at, one.kind, store_blobs(path.parent, one.data))
+             for one in (snapshot, *following))
+    atomic.write(path, b"".join(lines))
 
 
 def sync(path: Path) -> None:
@@ -299,6 +319,8 @@ def check_tail(head: bytes, path: Path, at: int) -> None:
 def cut_torn_tail(descriptor: int, path: Path) -> None:
     """Truncate an open journal to its last newline; RecordCorrupt, and nothing cut, if what follows is foreign."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
+    if not size or os.pread(descriptor, 1, size - 1) == b"\n":
+        return
     end = size
     while end > 0:
         start = max(0, end - 65536)

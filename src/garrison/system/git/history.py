@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from contextlib import suppress
 from functools import cached_property
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 ABSENT = ""
 """What `update_ref` takes for "does not exist", whatever the length of the repository's object names."""
+_NO_NAME = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|@\{|\.\.")
+"""What no branch's name has in it, so that it names something else."""
+_LINE = 256
+"""More bytes than an object's name has."""
 
 
 class Commit(NamedTuple):
@@ -38,7 +43,9 @@ class History(Objects):
         return self.run("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", check=False).out.strip() or None
 
     def branch_tip(self, branch: str) -> str | None:
-        """Commit at the tip of the local `branch`, or None (a tag or file of that name does not count)."""
+        """Commit at the tip of the local `branch`, or None (a tag, a file or `main~1` is no branch)."""
+        if _NO_NAME.search(branch):
+            return None
         return self._loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
 
     def _loose(self, ref: str) -> str | None:
@@ -46,9 +53,15 @@ class History(Objects):
         if ".." in ref or "//" in ref or ref.endswith("/") or not self._has_files:
             return None
         try:
-            told = (self.common / ref).read_text().strip()
-        except (OSError, UnicodeError):
+            descriptor = os.open(f"{self.common}/{ref}", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
             return None
+        try:
+            told = os.read(descriptor, _LINE).decode(errors="replace").strip()
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
         return told if OID.fullmatch(told) and self.has(told) else None
 
     @cached_property
@@ -61,21 +74,32 @@ class History(Objects):
 
         A file, renamed into place. Not git's `<ref>.lock`: a death over it would keep the ref locked for ever.
         """
-        path, fresh = self.common / ref, self.scratch / f"ref-{os.getpid()}-{threading.get_ident()}"
         if not self._has_files:
             return self.update_ref(ref, oid)
+        path, fresh = f"{self.common}/{ref}", f"{self.scratch}/ref-{os.getpid()}-{threading.get_ident()}"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fresh.parent.mkdir(exist_ok=True)
-            with fresh.open("wb") as file:
-                file.write(f"{oid}\n".encode())
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.rename(path)
+            os.makedirs(path.rpartition("/")[0], exist_ok=True)  # noqa: PTH103  # light, as all here
+            descriptor = self._fresh(fresh)
+            try:
+                os.write(descriptor, f"{oid}\n".encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(fresh, path)  # noqa: PTH104
         except OSError:  # a folder is just being removed, or there is no room; git waits, or says what is wrong
-            fresh.unlink(missing_ok=True)
+            with suppress(OSError):
+                os.unlink(fresh)  # noqa: PTH108
             return self.update_ref(ref, oid)
         return True
+
+    def _fresh(self, path: str) -> int:
+        """A new file in `scratch`, open for writing; what a killed process of that number left is begun anew."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            self.scratch.mkdir(exist_ok=True)
+            return os.open(path, flags, 0o666)
 
     def drop_refs(self, refs: Sequence[str]) -> None:
         """Delete refs that nobody else writes (see `make_ref`), as `delete_refs`; most are files, and need no git.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system import processes
 from garrison.system.git.call import EMAIL, NAME, Call, GitError, split
+from garrison.system.git.packs import packed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,9 +99,9 @@ class Objects(Call):
                 left.unlink(missing_ok=True)
 
     def has(self, oid: str) -> bool:
-        """Whether the repository holds that object; without asking git if it is a file of its own."""
-        return (self.common / "objects" / oid[:2] / oid[2:]).exists() or \
-            self.run("cat-file", "-e", oid, check=False).code == 0
+        """Whether the repository holds that object; without asking git if it is a file of its own, or in a pack."""
+        return os.path.exists(f"{self.common}/objects/{oid[:2]}/{oid[2:]}") or packed(self.common, oid) or \
+            self.run("cat-file", "-e", oid, check=False).code == 0  # noqa: PTH110  # light
 
     def tree_of(self, commit: str) -> str:
         """Tree of a commit."""

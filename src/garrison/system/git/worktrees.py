@@ -11,6 +11,8 @@ from garrison.system.git.call import CONTENTION, GitError, attempts, pair
 from garrison.system.git.history import History
 from garrison.system.git.objects import OID
 
+_UNLOGGED = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.logAllRefUpdates", "GIT_CONFIG_VALUE_0": "false"}
+
 
 class Worktree(NamedTuple):
     """One line of `git worktree list`: `branch` is the short name, None when detached."""
@@ -32,6 +34,28 @@ class Worktrees(History):
                 branch = lines.get("branch", "").removeprefix("refs/heads/") or None
                 found.append(Worktree(Path(lines["worktree"]), branch, lines.get("HEAD")))
         return found
+
+    def stands_nowhere(self, branch: str) -> bool:
+        """Whether for certain no worktree is on `branch` or rebases any; False means that git is to be asked.
+
+        By the files in which each keeps its HEAD: a landing asks this, and mostly nobody has the target open.
+        """
+        try:
+            owns = [self.common, *(self.common / "worktrees").glob("*")]
+            return self._has_files and not any(self._may_be_on(own, f"refs/heads/{branch}") for own in owns)
+        except (OSError, UnicodeError):
+            return False
+
+    def _may_be_on(self, own: Path, ref: str) -> bool:
+        head = own / "HEAD"
+        if head.is_symlink() or (own / "rebase-merge").exists() or (own / "rebase-apply").exists():
+            return True
+        told = head.read_text().strip()
+        if OID.fullmatch(told):
+            return False
+        named = told.removeprefix("ref: ")
+        there = self.common / named
+        return named in (told, ref) or (there.exists() and there.read_text().startswith("ref:"))
 
     def _list_worktrees(self) -> str:
         """The list trips over a worktree that somebody is just making or removing; then it is asked for again."""
@@ -115,6 +139,8 @@ class Worktrees(History):
             answer = self.run("worktree", "remove", "--force", "--force", str(real), check=False)
             if answer.code == 0:
                 return
+            if "validation failed" in answer.err:  # its HEAD is torn: git removes only the registration then
+                shutil.rmtree(real, ignore_errors=True)
             if last:
                 raise GitError(("worktree", "remove"), answer.code, answer.err)
 
@@ -129,15 +155,14 @@ class Worktrees(History):
             return link.resolve()
         return Path(self.run("rev-parse", "--absolute-git-dir", cwd=path).out.strip()).resolve()
 
-    def detach(self, path: Path, commit: str) -> None:
-        """Have the HEAD of a worktree that is ours alone name `commit`; neither index nor files are touched."""
-        if not (self._has_files and OID.fullmatch(commit)):
-            self.run("update-ref", "--no-deref", "HEAD", commit, cwd=path)
-            return
-        own = self.git_dir(path)
-        fresh = own / "HEAD.garrison"
-        fresh.write_text(f"{commit}\n")
-        fresh.replace(own / "HEAD")
+    def show(self, path: Path, commit: str) -> None:
+        """Have a worktree that is ours alone show `commit`, detached, whatever was changed in it or done to its HEAD.
+
+        As `read-tree --reset -u` and then HEAD, but git looks at the files by several threads. Nothing is written into
+        HEAD's log, which would keep from gc whatever was shown.
+        """
+        (self.git_dir(path) / "logs/HEAD").unlink(missing_ok=True)
+        self.run("checkout", "-q", "-f", "--detach", commit, "--", cwd=path, extra=_UNLOGGED)
 
     def clear_locks(self, path: Path, branch: str = "") -> list[str]:
         """Remove `index.lock` and `HEAD.lock` of a worktree whose life is over; never those of the main worktree.

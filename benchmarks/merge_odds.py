@@ -1,0 +1,70 @@
+"""What a drain takes on average: many draws of bad entries, worked by the functions that decide, in imagined time.
+
+The rule of this room: no git and no clock. A gate run takes `run` seconds whatever else runs, a landing `land`; which
+prefixes are tested, what lands and who is rejected is decided by the queue's own pure functions. One draw of a few bad
+entries says little about their rate: with 1 % of 40, two thirds of the draws have none and the others 2.5 % or more.
+"""
+
+from __future__ import annotations
+
+import random
+
+from garrison.merge import batch, sizing
+from garrison.merge.seen import Seen
+
+
+def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: float = 0.06) -> float:
+    """Seconds until the last entry is judged, `width` gates at a time; exactly the bad ones are rejected."""
+    seen, now, seq = Seen(), 0.0, 0
+    waiting, rejected = list(range(entries)), set[int]()
+    line: list[int] = []
+    landed: tuple[int, ...] = ()
+    running: dict[str, tuple[float, list[int]]] = {}
+    seen.green[_tree(landed), "k"] = None
+    while waiting or line:
+        if not line:
+            count = sizing.size(seen.judged, len(waiting), [run] if seq else [], width=width)
+            line, waiting = waiting[:count], waiting[count:]
+            seen.fresh()
+        trees = [_tree((*landed, *line[:place])) for place in range(len(line) + 1)]
+        names = [str(number) for number in line]
+        known = seen.known("k", set(running))
+        red = batch.shortest_red(trees, known)
+        if 0 < red < len(line):
+            waiting[:0], line = line[red:], line[:red]
+            continue
+        step, seq = batch.next_step(names, trees, known, width=width), seq + 1
+        if isinstance(step, batch.Test):
+            wanted = {trees[count] for count in step.wanted}
+            running = {tree: one for tree, one in running.items() if tree in wanted}
+            running |= {trees[count]: (now + run, line[:count]) for count in step.start}
+            tree, (now, tested) = min(running.items(), key=lambda one: one[1])
+            del running[tree]
+            seen.verdict(tree, "k", "red" if bad.intersection(tested) else "green", tuple(map(str, tested)), seq)
+            continue
+        assert not isinstance(step, batch.Pause), "a base that passes is no reason to pause"
+        count = step.count if isinstance(step, batch.Land) else 1
+        if isinstance(step, batch.Land):
+            landed, now = (*landed, *line[:count]), now + land
+        else:
+            rejected.add(line[0])
+        line = line[count:]
+        for _ in range(count):
+            seen.judge(rejected=isinstance(step, batch.Reject))
+        seen.fresh()
+    assert rejected == bad, "judged wrongly"
+    return now
+
+
+def ratio(entries: int, rate: float, width: int, draws: int, run: float = 1.0, merge: float = 0.03) -> float:
+    """How many times as long the one-by-one loop takes for the same draws; `merge`: seconds of its own an entry."""
+    ours = 0.0
+    for draw in range(draws):
+        dice = random.Random(f"{rate} {draw}")
+        ours += drained(entries, {number for number in range(entries) if dice.random() < rate}, width, run)
+    return draws * entries * (run + merge) / ours
+
+
+def _tree(landed: tuple[int, ...]) -> str:
+    """A name for the tree that holds these."""
+    return ",".join(map(str, landed))

@@ -8,6 +8,7 @@ Unknown fields of the same schema are dropped on reading; a newer schema is refu
 from __future__ import annotations
 
 import json
+from json.encoder import encode_basestring
 
 from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.light import MISSING, fields
@@ -44,16 +45,24 @@ def _plain(value: Any) -> Any:
 
 def encode(record: Any) -> bytes:
     """A record as indented JSON, ending with a newline; undecodable bytes that came in with a text are escaped."""
-    lines = [f"  {_json(name)}: {_value(value)}" for name, value in to_dict(record).items()]
+    lines = [f'  "{name}": {_value(value)}' for name, value in to_dict(record).items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode(errors="backslashreplace")
 
 
 _json = json.JSONEncoder(ensure_ascii=False).encode
 """One line. With an indent Python's own encoder is used instead of the one in C: a third of all that a write costs."""
+_PLAIN = {None: "null", True: "true", False: "false"}
 
 
 def _value(value: Any) -> str:
     """A field's value as `json.dumps` with an indent of two would show it there."""
+    kind = type(value)
+    if kind is str:  # nearly all are one of these, and cost a tenth of an encoder's pains
+        return encode_basestring(value)
+    if kind is int:
+        return str(value)
+    if value is None or kind is bool:
+        return _PLAIN[value]
     if value and isinstance(value, (dict, list)):
         return json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\n  ")  # within a text it is escaped
     return _json(value)

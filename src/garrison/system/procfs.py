@@ -134,9 +134,15 @@ def living(pid: int, ticks: int) -> bool:
     if pid <= 0:
         return False
     try:
-        raw = _read(f"/proc/{pid}/stat")
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
+    try:  # a thousand records are looked at in one scan, and such a line is never that long
+        raw = os.read(descriptor, _CHUNK)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
     fields = raw[raw.rindex(b")") + 2:].split(None, 20)
     return int(fields[19]) == ticks and not is_dead(fields)
 

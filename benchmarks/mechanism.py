@@ -99,7 +99,8 @@ def main() -> None:
                 pass
             world.processes.reap()
             supervisor.crew.watch(waker, [supervisor.crew.view(CHILD)])
-            waker.wait(1.0)
+            if not waker.wait(1.0):
+                world.processes.remember()  # as `layers.loop` does
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ def drive(layer: Any, rescan: float, **patience: float) -> int:
     seconds = itertools.count()
     timing = SimpleNamespace(
         rescan=rescan, **{"beat_timeout": 300.0, "git_patience": 100.0, "damage_patience": 100.0, **patience})
-    world: Any = SimpleNamespace(timing=timing, processes=SimpleNamespace(reap=lambda: None), home=Path("/proc"),
-                                 environ={},
+    processes = SimpleNamespace(reap=lambda: None, remember=lambda: layer.remembered.append(layer.turns))
+    world: Any = SimpleNamespace(timing=timing, processes=processes, home=Path("/proc"), environ={},
                                  clock=SimpleNamespace(monotonic=lambda: float(next(seconds))))
     life: Any = SimpleNamespace(beat=lambda: None)
     return run(layer, life, world)
@@ -96,6 +96,7 @@ class Quiet:
 
     def __init__(self, until: int, *, blind: bool = False) -> None:
         self.until, self.blind, self.glances, self.turns = until, blind, 0, 0
+        self.remembered: list[int] = []
 
     def turn(self) -> bool:
         self.turns += 1
@@ -117,6 +118,7 @@ def test_a_turn_is_spared_while_a_glance_finds_nothing_new() -> None:
     layer = Quiet(8)
     assert drive(layer, 0.001) == 0
     assert layer.turns == 2, "the first, and the one that the change asked for"
+    assert layer.remembered, "a quiet moment is the one to get to know who runs"
 
 
 def test_glances_are_not_trusted_for_ever() -> None:

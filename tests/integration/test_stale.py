@@ -126,7 +126,21 @@ def test_the_quick_eye_says_what_the_whole_way_says(tmp_path: Path, gone: tuple[
     assert len(listed) >= 10 and len(named) >= 15
     sight = Sight(observer, TIMEOUT)
     well = ("runner-well@r1", "runner-beats@r1", "launch@r1", "runner-hand", "runner-status_parked@r1")
-    assert all(sight.passes(f"{name}.json") for name in well), "the quick eye passes nobody"
+    assert sight.doubted([f"{name}.json" for name in well]) == [], "the quick eye passes nobody"
+
+
+@pytest.mark.parametrize("files", [
+    [b'{"a": 1}', b' [2] \n', b"3"], [b'{"a":', b"1}"], [b'[{"a": 1', b"2}]"], [b"1], [2", b"3"], [b"1, 2", b"3"],
+    [b"1,", b"2"], [b"", b"2"], [b"1", b""], [b"\xff", b"2"], [b"\xef\xbb\xbf1", b"2"], [b"[" * 9000, b"2"], [b"1"],
+    [b""], [], [b"[1", b"2]", b"3, 4, 5"], [b'"word"', b'{"a": ["word"]}'], [b"1], [2, 3", b"4", b"5], [6"]])
+def test_what_is_decoded_at_once_is_what_is_decoded_one_by_one(files: list[bytes]) -> None:
+    def alone(data: bytes) -> object:
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+
+    assert stale.decoded(files) == list(map(alone, files))
 
 
 def test_a_home_without_identities_or_with_a_file_in_their_place(tmp_path: Path) -> None:

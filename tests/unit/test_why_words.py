@@ -10,12 +10,14 @@ from garrison.cli.agents_cmd import _who
 from garrison.cli.why_cmd import _meant, standing
 from garrison.errors import NotFound, UsageError
 from garrison.layers.chronicle import Event
+from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
-from garrison.status.story import _counted, tell
+from garrison.status.story import _counted, observation, tell
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import Basis, LifeView
+from garrison.supervise.verdict import Seen, judge
 
 AT = "2026-01-31T12:00:00.000000Z"
 
@@ -72,3 +74,12 @@ def test_what_a_person_ordered_is_part_of_the_story(effect: dict[str, object], t
     told = tell(event)
     assert told is not None
     assert (told.text, told.about) == (text, "a")
+
+
+def test_the_process_of_a_life_that_never_began_is_said_to_be_its_starter_s() -> None:
+    lease = Identity("i", "runner", "a", "r1", AT, pid=70, start_ticks=7, status="starting", host="h", boot_id="b",
+                     pid_ns="n")
+    seen = Seen("h", "b", "n", pid_ticks=7, spawn_due=True)
+    said = observation(Basis("next_step", LifeView(lease, judge(lease, seen), seen)))
+    assert said == ("life 1 is recorded starting; of who started it: process 70 is there; "
+                    "verdict lapsed: it ended before it was active: no process of it is there")

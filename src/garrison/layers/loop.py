@@ -131,6 +131,8 @@ def _rest(layer: Layer, life: Life, world: World, waker: Waker, seen: Glance | N
         if wake or seen is None or now >= end or layer.glance() != seen:
             return wake.signals
         life.beat()
+        if not layer.naps:  # of these a run has one each; a hundred runners would pay for what they seldom need
+            world.processes.remember()
         if waker.sees_files and layer.naps:
             pause = min(nap(world.timing), end - now)
 

@@ -106,7 +106,9 @@ def observation(basis: Basis) -> str:
     parts = [f"life {identity.incarnation} is recorded {identity.status}" + (
         f" ({first_line(identity.reason)})" if identity.reason else "")]
     if seen is not None and identity.pid is not None and identity.status in ("starting", "active", "held"):
-        parts.append(_process(identity.pid, identity.start_ticks, seen.pid_ticks))
+        said = _process(identity.pid, identity.start_ticks, seen.pid_ticks)
+        # Until a life is active its record names who started it.
+        parts.append(f"of who started it: {said}" if identity.status == "starting" else said)
     if seen is not None and seen.beat_age is not None:
         parts.append(f"last beat {age(seen.beat_age) if seen.beat_age >= 10 else f'{seen.beat_age:.1f}s'} ago")
     if verdict is not None:

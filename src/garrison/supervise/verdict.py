@@ -102,7 +102,7 @@ def _starting(identity: Identity, seen: Seen) -> Verdict:
     spawner = seen.pid_ticks is not None and seen.pid_ticks == identity.start_ticks
     if seen.marker_borne or (spawner and not seen.spawn_due):
         return Verdict("starting", "within its start deadline")
-    return Verdict("lapsed", "nothing bears its marker")
+    return Verdict("lapsed", "it ended before it was active: no process of it is there")
 
 
 def _process(identity: Identity, seen: Seen) -> Verdict:

@@ -9,13 +9,22 @@ import time
 from collections import deque
 
 from garrison.errors import GarrisonError
-from garrison.system.processes import ProcessId, adopted, is_dead, listed_to_the_last, marker, open_verified
+from garrison.system.processes import (
+    ProcessId,
+    adopted,
+    forks,
+    is_dead,
+    listed_to_the_last,
+    marker,
+    open_verified,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import TypeAlias
 
+    from garrison.system.census import Census
     from garrison.system.processes import Row
 
     Someone: TypeAlias = "Row | Glimpse"
@@ -24,6 +33,9 @@ _ROUND = 0.25
 """Seconds between two scans while a sweep waits for processes to end."""
 _OLDER = 120 * os.sysconf("SC_CLK_TCK")
 """Clock ticks by which a bearer of a life's marker may be older than its own process (who keeps it starts first)."""
+
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD among the flags of a stat line."""
 
 
 class Glimpse:
@@ -53,17 +65,22 @@ class Glimpse:
         return self._marker
 
     @property
+    def kernel(self) -> bool:
+        """Whether it is a thread of the kernel's own, which has no environment."""
+        return bool(int(self._raw[self._raw.rindex(b")") + 2:].split(None, 7)[6]) & _KERNEL_THREAD)
+
+    @property
     def id(self) -> ProcessId:
         """(pid, ticks)."""
         return ProcessId(self.pid, self.ticks)
 
 
-def glimpses(seen: set[int] | None = None) -> list[Glimpse]:
-    """Everybody who lives, as cheap as it gets; `seen` as for `listed_to_the_last`."""
-    return [one for pid in listed_to_the_last(seen) if (one := _glimpse(pid)) is not None and not one.dead]
+def glimpses(seen: set[int] | None = None, others: Mapping[int, int] | None = None) -> list[Glimpse]:
+    """Everybody who lives, as cheap as it gets; `seen` and `others` as for `listed_to_the_last`."""
+    return [one for pid in listed_to_the_last(seen, others) if (one := glimpse(pid)) is not None and not one.dead]
 
 
-def _glimpse(pid: int) -> Glimpse | None:
+def glimpse(pid: int) -> Glimpse | None:
     """One process; None if it has gone."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
@@ -73,20 +90,6 @@ def _glimpse(pid: int) -> Glimpse | None:
         return Glimpse(pid, os.read(descriptor, 1024))
     except OSError:
         return None
-    finally:
-        os.close(descriptor)
-
-
-def forks() -> int:
-    """What differs when a process or thread was made in between; -1 where nothing tells."""
-    try:
-        descriptor = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
-    try:
-        return int(os.read(descriptor, 128).split()[4])  # the last pid that was given
-    except (OSError, ValueError, IndexError):
-        return -1
     finally:
         os.close(descriptor)
 
@@ -150,16 +153,17 @@ def is_tmux(comm: str | bytes) -> bool:
 
 
 def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float = 10.0,
-          only_below: bool = False) -> list[ProcessId]:
+          only_below: bool = False, census: Census | None = None) -> list[ProcessId]:
     """End a life by force: TERM, `grace` seconds, KILL, rescanning until nobody is left. Returns whom it signalled.
 
+    Whom a `census` knows to be others is not looked at; without one everybody is.
     Stopped processes are continued to hear the TERM. Those still there `limit` seconds after the grace (D state,
     another user's) raise GarrisonError with their pids. Zombies count as dead; they are their parents' to reap.
     """
     kill_from = time.monotonic() + grace
     give_up = kill_from + limit
     asked: set[ProcessId] = set()
-    while left := _left_for_sure(root, life, asked, only_below=only_below):
+    while left := _left_for_sure(root, life, asked, only_below=only_below, census=census):
         now = time.monotonic()
         if now >= give_up:
             pids = ", ".join(str(one.pid) for one in left)
@@ -174,7 +178,7 @@ def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float
 
 
 def _left_for_sure(root: ProcessId | None, life: str, known: Iterable[ProcessId], *,
-                   only_below: bool) -> list[ProcessId]:
+                   only_below: bool, census: Census | None) -> list[ProcessId]:
     """`left_of`, looked for again if it finds nobody and anybody was forked meanwhile: who forks and goes all the time
     may pass by one scan of /proc.
 
@@ -182,17 +186,19 @@ def _left_for_sure(root: ProcessId | None, life: str, known: Iterable[ProcessId]
     these milliseconds, all the others must have been.
     """
     before, seen = forks(), set[int]()
-    left = left_of(root, life, known, only_below=only_below, seen=seen)
+    leaders = {one.pid for one in (*known, *([root] if root else ()))}
+    others = census.others(life, leaders) if census is not None and life else None
+    left = left_of(root, life, known, only_below=only_below, seen=seen, others=others)
     if left or -1 != before == forks():
         return left
-    return left_of(root, life, known, only_below=only_below, seen=seen)
+    return left_of(root, life, known, only_below=only_below, seen=seen, others=others)
 
 
 def left_of(root: ProcessId | None, life: str, known: Iterable[ProcessId], *, only_below: bool = False,
-            seen: set[int] | None = None) -> list[ProcessId]:
+            seen: set[int] | None = None, others: Mapping[int, int] | None = None) -> list[ProcessId]:
     """`doomed`, now, with those that escaped by leaving parent, session and marker and became our own children; `seen`
-    are pids to leave out."""
-    rows = glimpses(seen)
+    and `others` are pids to leave out, as `listed_to_the_last` does."""
+    rows = glimpses(seen, others)
     return doomed(root, life, rows, caller=os.getpid(), known={*known, *adopted(rows)}, only_below=only_below)
 
 

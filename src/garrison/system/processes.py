@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal as signals
+import time
 
 from garrison.errors import GarrisonError
 from garrison.system.children import Child, adopted, become_subreaper, exit_code, reap, spawn
@@ -22,6 +23,7 @@ from garrison.system.procfs import (
     bearers,
     boot_id,
     descendants,
+    forks,
     host,
     is_dead,
     listed_to_the_last,
@@ -41,12 +43,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
     from typing import Protocol
+
+    from garrison.system.census import Census
 else:
     Protocol = object
 
 __all__ = [
     "MARKER", "Child", "Probe", "ProcessId", "Processes", "RealProcesses", "Row", "Where", "adopted", "ancestors",
-    "bearers", "become_subreaper", "boot_id", "descendants", "ended", "exit_code", "host", "is_dead",
+    "bearers", "become_subreaper", "boot_id", "descendants", "ended", "exit_code", "forks", "host", "is_dead",
     "listed_to_the_last", "living", "marker", "open_verified", "parse_stat", "pid_namespace", "probe", "probes", "reap",
     "same_boot", "send", "spawn", "stats", "table",
 ]
@@ -81,6 +85,11 @@ class Processes(Protocol):
 
     def sweep(self, root: ProcessId | None, life: str, *, grace: float = 5.0) -> list[ProcessId]:
         """End a life by force; returns whom it ended. GarrisonError if somebody would not die."""
+        ...
+
+    def remember(self) -> None:
+        """Get to know, in a quiet moment, who need not be looked at by a later `sweep`; asked too often, it is no
+        matter."""
         ...
 
     def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
@@ -133,6 +142,9 @@ def send(pid: int, ticks: int, signal: int) -> bool:
 class RealProcesses:
     """The machine's processes, behind the seam."""
 
+    def __init__(self) -> None:
+        self._census: Census | None = None
+
     def here(self) -> Where:
         """Where this process runs."""
         return Where(host(), boot_id(), pid_namespace())
@@ -163,7 +175,15 @@ class RealProcesses:
         """See `ending.sweep`."""
         from garrison.system.ending import sweep  # it builds on this file, and cron's doors never end anybody
 
-        return sweep(root, life, grace=grace)
+        return sweep(root, life, grace=grace, census=self._census)
+
+    def remember(self) -> None:
+        """See `census`."""
+        from garrison.system.census import Census  # it builds on this file
+
+        if self._census is None:
+            self._census = Census()
+        self._census.take(time.monotonic())
 
     def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
         """See `spawn`."""

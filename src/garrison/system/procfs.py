@@ -14,7 +14,7 @@ from garrison.light import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 MARKER = "GARRISON_LIFE"
 """The environment variable that says whose life a process belongs to."""
@@ -134,23 +134,37 @@ def living(pid: int, ticks: int) -> bool:
     if pid <= 0:
         return False
     try:
-        raw = _read(f"/proc/{pid}/stat")
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
+    try:  # a thousand records are looked at in one scan, and such a line is never that long
+        raw = os.read(descriptor, _CHUNK)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
     fields = raw[raw.rindex(b")") + 2:].split(None, 20)
     return int(fields[19]) == ticks and not is_dead(fields)
 
 
 def marker(pid: int) -> str | None:
     """The life marker in a process's environment; None if it bears none, is gone or is not ours to read."""
-    try:
-        raw = _read(f"/proc/{pid}/environ")
-    except OSError:
+    raw = environment(pid)
+    if raw is None:
         return None
     at = 0 if raw.startswith(_BORNE) else raw.find(b"\0" + _BORNE) + 1  # a scan asks hundreds, and most bear none
     if at == 0 and not raw.startswith(_BORNE):
         return None
     return os.fsdecode(raw[at + len(_BORNE):].partition(b"\0")[0]) or None
+
+
+def environment(pid: int) -> bytes | None:
+    """What a process was started with, as /proc has it; None if it is gone or not ours to read. Empty, too, for an
+    instant of any exec."""
+    try:
+        return _read(f"/proc/{pid}/environ")
+    except OSError:
+        return None
 
 
 def stats() -> Iterator[bytes]:
@@ -173,20 +187,43 @@ LISTINGS = 50
 """How often /proc is listed at most: a machine that forks faster than we read is no reason to read for ever."""
 
 
-def listed_to_the_last(seen: set[int] | None = None) -> Iterator[int]:
+def listed_to_the_last(seen: set[int] | None = None, others: Mapping[int, int] | None = None) -> Iterator[int]:
     """Every pid, each listing's read by the caller before the next: /proc is listed again until it names nobody new.
-    Those in `seen` are left out; it then holds all that were given.
+    Those in `seen` are left out; it then holds all that were given. So are `others`, by pid, while the number of their
+    directory is that (`numbers`).
 
     Who forks and goes while the others are read, as in one listing they might all have done, is there when a later one
-    is read, which is short.
+    is read, which is short. If nobody was forked meanwhile, there is nobody new.
     """
     seen = set() if seen is None else seen
     for _ in range(LISTINGS):
-        new = [pid for pid in _listed() if pid not in seen]
-        if not new:
-            return
+        before = forks()
+        listed = (pid for pid, number in numbers().items() if others.get(pid) != number) if others else _listed()
+        new = [pid for pid in listed if pid not in seen]
         seen.update(new)
         yield from new
+        if not new or -1 != before == forks():
+            return
+
+
+def numbers() -> dict[int, int]:
+    """Everybody in /proc with the number of their directory: it is made anew with each process, for whatever pid."""
+    with os.scandir("/proc") as listing:
+        return {int(entry.name): entry.inode() for entry in listing if entry.name.isdigit()}
+
+
+def forks() -> int:
+    """What differs when a process or thread was made in between; -1 where nothing tells."""
+    try:
+        descriptor = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        return int(os.read(descriptor, 128).split()[4])  # the last pid that was given
+    except (OSError, ValueError, IndexError):
+        return -1
+    finally:
+        os.close(descriptor)
 
 
 def table() -> list[Row]:

@@ -1,0 +1,149 @@
+"""Whom a sweep need not read, because a census knows them; and nobody else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from garrison.system import census, ending, processes, procfs
+from garrison.system.census import Census, Settled, settle
+from garrison.system.procfs import listed_to_the_last, numbers
+
+OURS, OLD = 50, 100
+LIFE = "/home:r1:runner-a#1"
+
+
+@dataclass
+class Seen:
+    """One process as a census sees it."""
+
+    pid: int
+    ppid: int = 1
+    marker: str | None = None
+    ticks: int = OLD
+    session: int = 0
+    kernel: bool = False
+    dead: bool = False
+
+
+def settled(*rows: Seen, known: dict[int, Settled] | None = None) -> set[int]:
+    everybody = [Seen(1, 0), Seen(OURS), *rows]
+    there = {one.pid: one.pid + 7000 for one in everybody}
+    found = settle(everybody, known or {}, there, OLD + 1, OURS)  # type: ignore[arg-type]
+    return set(found) - {1, OURS}
+
+
+def test_strangers_and_bearers_settle() -> None:
+    assert settled(Seen(10), Seen(11, 10), Seen(12, 1, LIFE), Seen(13, 12, "another")) == {10, 11, 12, 13}
+
+
+@pytest.mark.parametrize("row", [
+    pytest.param(Seen(10, ticks=OLD + 1), id="young"),
+    pytest.param(Seen(10, 12), id="below a bearer"),
+    pytest.param(Seen(10, OURS), id="below us"),
+    pytest.param(Seen(10, 77), id="below nobody knows whom"),
+    pytest.param(Seen(10, 20), id="below one of a life that is known"),
+    pytest.param(Seen(10, 10), id="below itself"),
+])
+def test_who_may_be_ours_one_day_does_not(row: Seen) -> None:
+    assert row.pid not in settled(row, Seen(12, 1, LIFE), known={20: Settled(7, LIFE, 20)})
+
+
+def test_who_is_below_one_that_did_not_settle_does_not_either() -> None:
+    assert settled(Seen(10, 77), Seen(11, 10), Seen(12, 20), known={20: Settled(7, None, 20)}) == {12}
+
+
+def taken(monkeypatch: pytest.MonkeyPatch, *rows: Seen, environment: bytes = b"A=1\0") -> Census:
+    seen = {one.pid: one for one in (Seen(1, 0), *rows)}
+    monkeypatch.setattr(census, "numbers", lambda: {pid: pid + 7000 for pid in seen})
+    monkeypatch.setattr(census, "glimpse", seen.get)
+    monkeypatch.setattr(census, "environment", lambda pid: environment)
+    monkeypatch.setattr(census, "ancestors", lambda pid: {12})
+    made = Census()
+    made.take(1000.0)
+    return made
+
+
+def test_a_life_s_own_its_sessions_and_who_is_above_us_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = taken(monkeypatch, Seen(10), Seen(11, session=40), Seen(12), Seen(13, marker=LIFE),
+                 Seen(14, marker="another", session=40), Seen(40), Seen(15, dead=True))
+    assert made.others(LIFE, ()) == {pid: pid + 7000 for pid in (1, 10, 11, 14, 40)}
+    assert made.others(LIFE, [40]) == {pid: pid + 7000 for pid in (1, 10, 14)}
+    assert 13 in made.others("another", ())
+    assert 14 not in made.others("another", ())
+
+
+def test_who_shows_no_environment_may_be_in_the_midst_of_an_exec(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = taken(monkeypatch, Seen(10), Seen(11, 0, kernel=True), Seen(13, marker="another"), environment=b"")
+    assert set(made.others(LIFE, ())) == {11, 13}
+
+
+def test_a_census_is_not_taken_all_the_time_and_forgets_who_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = taken(monkeypatch, Seen(10), Seen(11))
+    monkeypatch.setattr(census, "numbers", lambda: {1: 7001, 10: 8888})
+    made.take(1000.0 + census.EVERY - 1)
+    assert 11 in made.others(LIFE, ())
+    monkeypatch.setattr(census, "glimpse", lambda pid: None)
+    made.take(1000.0 + census.EVERY)
+    assert set(made.others(LIFE, ())) == {1}, "pid 10 is another's now"
+
+
+def test_a_pid_that_is_another_s_now_is_listed() -> None:
+    mine, there = os.getpid(), numbers()
+    assert mine not in set(listed_to_the_last(None, there))
+    assert mine in set(listed_to_the_last(None, {**there, mine: there[mine] + 1}))
+
+
+@pytest.mark.parametrize(("told", "given"), [([7, 8, 8, 8], [1, 2]), ([7, 7], [1]), ([-1, -1, -1, -1, -1, -1], [1, 2])])
+def test_proc_is_listed_again_if_anybody_was_forked(monkeypatch: pytest.MonkeyPatch, told: list[int],
+                                                    given: list[int]) -> None:
+    listings = [[1], [1, 2], [1, 2]]
+    monkeypatch.setattr(procfs, "forks", lambda: told.pop(0))
+    monkeypatch.setattr(procfs, "_listed", lambda: listings.pop(0))
+    assert list(listed_to_the_last()) == given
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[str]:
+    value = f"{tmp_path}:r1:runner-a#1"
+    yield value
+    for each in (value, value + "0"):
+        for one in processes.bearers(each):
+            processes.send(one.pid, one.ticks, signal.SIGKILL)
+    processes.reap()
+
+
+def test_a_sweep_with_a_census_ends_who_came_before_it_and_after(tmp_path: Path, life: str,
+                                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "SETTLED", -60.0)  # everybody is old enough
+    said = tmp_path / "said"
+    os.mkfifo(said)
+    script = f"echo $$ > {said}; read more < {said}.go; setsid sleep 987 & echo $! > {said}; exec sleep 987"
+    os.mkfifo(f"{said}.go")
+    child = processes.spawn(["/bin/sh", "-c", script], cwd=tmp_path, log=tmp_path / "log",
+                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
+    child.close()
+    other = subprocess.Popen(["sleep", "987"], env={**os.environ, "GARRISON_LIFE": life + "0"})
+    try:
+        assert int(said.read_text()) == child.pid
+        made = Census()
+        made.take(time.monotonic())
+        others = made.others(life, [child.pid])
+        assert other.pid in others
+        assert child.pid not in others
+        Path(f"{said}.go").write_text("on\n")
+        late = int(said.read_text())
+        assert {one.pid for one in ending.sweep(child.id, life, grace=0.0, census=made)} == {child.pid, late}
+        assert other.poll() is None
+        assert set(made.others(life + "0", ())) >= {child.pid} - {late}
+        assert {one.pid for one in ending.sweep(None, life + "0", grace=0.0, census=made)} == {other.pid}
+    finally:
+        other.kill()
+        other.wait()

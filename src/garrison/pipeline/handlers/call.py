@@ -164,7 +164,7 @@ def as_outcome(value: Any, who: str) -> Outcome:
             status = fold_status(value)
             if status is not None:
                 return Outcome(status)
-        case Mapping():
+        case dict() | Mapping():
             return from_status(value, who)
     return failed(f"{who} returned {value!r:.60}; return an Outcome, a mapping with status, a status word or None")
 

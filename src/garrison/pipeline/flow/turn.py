@@ -153,15 +153,19 @@ class Turn:
         branch.last, branch.last_node = outcome, place.node
         if place.failed and outcome.status != FAIL:
             context[f"internal.retry_count.{place.node}"] = 0
-        context["outcome"] = outcome.status
-        context["preferred_label"] = outcome.preferred_label
-        context["failure_reason"] = outcome.failure_reason
-        context["failure_class"] = outcome.failure_class
+        _tell(context, outcome)
         if not automatic:
             context["last_stage"] = place.node
             if outcome.status == FAIL:
                 context["last_failure"], context["last_failed_node"] = outcome.failure_reason, place.node
         self.change.finished.append(Step(place.id, place.node, place.branch, outcome, automatic))
+
+    def fail_in(self, path: str, node: str, outcome: Outcome) -> None:
+        """Let the branch `path` know of the failure of a node that was within one of its parallels."""
+        branch, context = self.state.branches[path], self.state.contexts[path]
+        branch.last, branch.last_node = outcome, node
+        _tell(context, outcome)
+        context["last_failure"], context["last_failed_node"] = outcome.failure_reason, node
 
     def is_stuck(self, node: str, outcome: Outcome) -> bool:
         """Whether `node` has now failed in the same way three visits in a row; the run has failed then."""
@@ -178,6 +182,13 @@ class Turn:
         self.end(FAILED, "stuck_cycle", f"{node} failed {count} times in a row in the same way: "
                                         f"{outcome.failure_reason or 'no reason given'}", node, "again")
         return True
+
+
+def _tell(context: dict[str, Any], outcome: Outcome) -> None:
+    context["outcome"] = outcome.status
+    context["preferred_label"] = outcome.preferred_label
+    context["failure_reason"] = outcome.failure_reason
+    context["failure_class"] = outcome.failure_class
 
 
 def final(outcome: Outcome | None, unit: Unit) -> Outcome:

@@ -74,7 +74,7 @@ class Caller:
         folder = None if self.folder is None else lambda: self._folder(place, keep=keep)
         call = Call(node, place, context, self.scope, edge=edge, carried=told, folder=folder, emit=self.stream.emit,
                     resumed=inherited)
-        call.idle = idle
+        call.idle, call.ended = idle, lambda: self.state.completed.count(place.node)
         return call
 
     def _is_lost(self, told: Carried) -> bool:

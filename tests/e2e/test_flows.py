@@ -122,6 +122,10 @@ def test_a_retry_is_told_why_and_a_goal_gate_sends_the_run_back(place):
     assert place.finish(child) == 0, place.told()
     assert {name: (one["status"], one["attempt"]) for name, one in place.nodes().items()} == {
         "a": ("validated", 3), "check": ("validated", 2), "more__in": ("validated", 2)}
+    rows = json.loads(place.command("pipeline", "status", "r1", "--json").stdout)
+    assert rows["more"] == {"status": "done", "outcome": "success", "label": "", "reason": "", "visits": 2}
+    told = json.loads(place.command("why", "more", "--json").stdout)
+    assert {line["node"] for line in told} == {"more__in"} and "more__in" in place.command("why", "more").stdout
     assert "calc.py" in git(place.repo, "show", "main:inner.txt")
     assert "no network" in git(place.repo, "show", "main:why.txt")
     assert "goal gate check ended as fail" in git(place.repo, "show", "main:goal.txt")

@@ -72,13 +72,13 @@ class Life:
 def _rig(at: int, how: str) -> None:
     real, count = journal.write_line, 0
 
-    def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
+    def write_line(descriptor: int, line: bytes, *, sync: bool, end: int) -> None:
         nonlocal count
         count += 1
         if count == at and how == "torn":
-            os.write(descriptor, line[:len(line) // 2])
+            os.pwrite(descriptor, line[:len(line) // 2], end)
         if count != at or how == "after":
-            real(descriptor, line, sync=sync)
+            real(descriptor, line, sync=sync, end=end)
         if count == at:
             os.kill(os.getpid(), signal.SIGKILL)
 

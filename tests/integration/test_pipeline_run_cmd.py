@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -305,6 +307,32 @@ def test_a_signal_ends_what_is_at_work_and_says_how_to_go_on(ignored: bool, tmp_
     assert f"garrison pipeline resume {tmp_path / 'r'}" in said
     assert stat(tool) is None
     assert json.loads((tmp_path / "r/checkpoint.json").read_text())["next_nodes"] == ["s"]
+
+
+def test_a_signal_that_comes_while_a_command_is_being_started_ends_it_too(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from garrison.pipeline.handlers import tool
+
+    begun: list[int] = []
+
+    class Struck(tool.Job):
+        @classmethod
+        def start(cls, *given: Any, **named: Any) -> tool.Job:
+            job = super().start(*given, **named)
+            begun.append(job.pid)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return job
+
+    monkeypatch.setattr(tool, "Job", Struck)
+    path = tmp_path / "s.dot"
+    path.write_text(f'digraph {{ {ENDS} s [shape=parallelogram, tool_command="exec sleep 76"]; start -> s -> x }}')
+    ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
+    try:
+        assert run_command(garrison, ["pipeline", "run", str(path), "--run-dir", str(tmp_path / "r")]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, ours)
+    assert stat(*begun) is None
 
 
 def test_an_error_of_a_person_has_its_exit_code(loop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,20 @@ def test_the_same_failure_three_times_in_a_row_is_a_stuck_cycle() -> None:
     assert ride(text, {"a": [no("1"), no("1"), OK]}).result == "done"
 
 
+@pytest.mark.parametrize(("graph", "node", "result", "times"), [
+    ("", "max_same_failures=2", "failed: stuck_cycle", 2),
+    ("max_same_failures=4;", "", "failed: stuck_cycle", 4),
+    ("max_same_failures=4;", "max_same_failures=1", "failed: stuck_cycle", 1),
+    ("max_same_failures=0;", "", "done", 7),
+    ("", "max_same_failures=0", "done", 7),
+])
+def test_how_often_the_same_failure_may_be_the_graph_and_the_node_say(
+        graph: str, node: str, result: str, times: int) -> None:
+    run = ride(f"""{graph} a [{node}] start -> a -> exit; a -> fix [condition="fail"]; fix -> a""",
+               {"a": [no("same")] * 6 + [OK]})
+    assert (run.result, run.trace.count("a")) == (result, times)
+
+
 def test_a_success_between_breaks_the_row() -> None:
     run = ride("""start -> a -> b; a -> a [condition="fail"]; b -> a [condition="context.n<3"]; b -> exit""",
                lambda place: no("same") if place.node == "a" and place.visit % 3 else Outcome(

@@ -333,11 +333,45 @@ def test_a_branch_that_goes_to_the_join_of_an_outer_parallel_has_left_its_own() 
         ("a", FAIL, "branch_left_parallel"), ("b", SUCCESS, "")]
 
 
-def test_a_retry_target_outside_is_not_gone_to_from_a_branch() -> None:
-    text = """p [shape=component] f [shape=tripleoctagon] a [retry_target=%s] start -> s -> p -> {a0 b}; a0 -> a -> f
-              b -> f -> exit"""
-    assert ride(text % "s", {"a": [no("x"), OK]}).ran == "s a0 a b"
-    assert ride(text % "a0", {"a": [no("x"), OK]}).trace.count("a0") == 2
+AWAY = """p [shape=component, %s] f [shape=tripleoctagon] a [retry_target=%s] start -> s -> p -> {a0 b}; a0 -> a -> f
+          b -> f -> exit"""
+
+
+@pytest.mark.parametrize("target", ["s", "p"])
+def test_a_retry_target_outside_gives_the_parallel_up(target: str) -> None:
+    run = ride(AWAY % ("", target), {"a": [no("x"), OK]})
+    assert (run.result, run.trace.count("s"), run.trace.count("a0")) == ("done", 1 + (target == "s"), 2)
+    assert run.state.completed.count("p") == 1
+    assert run.state.context()["last_failed_node"] == "a" and run.state.branches.keys() == {""}
+
+
+def test_what_is_at_work_in_a_parallel_that_is_given_up_is_cancelled() -> None:
+    run = Ride(AWAY % ("", "s"), {"a": [no("x"), OK]})
+    run.finish(run.state.in_flight["s#1"])
+    run.finish(run.state.in_flight["p#1/a0/a0#1"])
+    change = run.finish(run.state.in_flight["p#1/a0/a#1"])
+    assert [place.id for place in change.cancelled] == ["p#1/b/b#1"] and not run.state.fans
+    assert [(place.id, place.reason) for place in run.state.in_flight.values()] == [("s#2", "a failed: x")]
+
+
+@pytest.mark.parametrize("policy", ["join_policy=first_success", "join_policy=quorum", "join_policy=k_of_n, join_k=1",
+                                    "error_policy=ignore"])
+def test_where_branches_may_fail_a_retry_target_outside_is_not_gone_to(policy: str) -> None:
+    assert ride(AWAY % (policy, "s"), {"a": [no("x"), OK]}).trace.count("s") == 1
+
+
+def test_a_retry_target_within_the_parallel_keeps_it() -> None:
+    run = ride(AWAY % ("", "a0"), {"a": [no("x"), OK]})
+    assert (run.trace.count("a0"), run.trace.count("b")) == (2, 1)
+
+
+def test_a_retry_target_may_lead_out_of_several_parallels_but_not_further_than_it_must() -> None:
+    text = """p [shape=component] f [shape=tripleoctagon] q [shape=component] g [shape=tripleoctagon]
+              a [retry_target=%s] start -> s -> p -> {t b}; t -> q -> {a c} -> g -> f; b -> f -> exit"""
+    inner = ride(text % "t", {"a": [no("x"), OK]})
+    assert [inner.trace.count(node) for node in "stab"] == [1, 2, 2, 1]
+    outer = ride(text % "s", {"a": [no("x"), OK]})
+    assert [outer.trace.count(node) for node in "sta"] == [2, 2, 2]
 
 
 def test_a_gate_within_a_branch_counts_at_the_exit() -> None:

@@ -18,17 +18,17 @@ import click
 from garrison.cli import pipeline_more, pipeline_render, pipeline_run
 from garrison.cli.home_cmd import home_option
 from garrison.cli.pipeline_places import is_place
-from garrison.errors import NotFound, Refused
+from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.layers.run_state import RunState, fold
 from garrison.pipeline.gates import asked_in_words
 from garrison.pipeline.graph import DialectError, Graph
 from garrison.pipeline.launch import plan_run, rewriting
 from garrison.pipeline.lint import ERROR, Finding, errors, lint
-from garrison.pipeline.nesting import beside
+from garrison.pipeline.nesting import beside, kept
 from garrison.pipeline.parser import parse_file
 from garrison.pipeline.transforms import rewritten
 from garrison.pipeline.write import to_dot
-from garrison.records.journal import read_all
+from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
 from garrison.records.run import RunFiles
 from garrison.settings import find_home
@@ -91,8 +91,9 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     files = RunFiles(find_home(home), check_run(run))
     if not files.graph.is_file():
         raise NotFound(f"no run {run} with a graph in {find_home(home)}; `garrison status` lists the runs")
-    graph, state = parse_file(files.graph), fold(read_all(files.journal))
-    bodies = status_of_nodes(state)
+    graph, entries = parse_file(files.graph), read_all(files.journal)
+    state = fold(entries)
+    bodies = {**status_of_nodes(state), **_nests(files, graph, entries)}
     if dot:
         click.echo(to_dot(graph, {name: {key: str(body[key]) for key in ("status", "attempt", "outcome", "visits")
                                          if body.get(key) and (key != "status" or name in state.nodes)}
@@ -119,6 +120,19 @@ def status_of_nodes(state: RunState) -> dict[str, dict[str, Any]]:
         body |= {"outcome": told.get("status", ""), "label": told.get("label", ""), "visits": told.get("ends", 0)}
     return found
 
+
+def _nests(files: RunFiles, graph: Graph, entries: list[Entry]) -> dict[str, dict[str, Any]]:
+    """The nodes that run a pipeline and how they stand, which no record says: the flow is followed once more."""
+    try:
+        plan = plan_run(graph, max_steps=_ENDLESS, load=kept(files.graphs))
+        flow = fold(entries, plan.program, files.root.name, plan.children).flow if plan.children else None
+    except GarrisonError:  # the graph was changed by hand; the others' rows stand in the journal
+        return {}
+    return {} if flow is None else flow.nests()
+
+
+_ENDLESS = 1 << 40
+"""Steps: where a budget stopped the run, the journal says."""
 
 for _command in (pipeline_more.parse, pipeline_run.run, pipeline_run.resume, pipeline_run.fork, pipeline_more.handlers,
                  pipeline_more.answer, pipeline_more.signal, pipeline_render.render):

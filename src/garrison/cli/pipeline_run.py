@@ -6,11 +6,9 @@ succeeded; 1: it failed, or was refused; 2: the call is wrong; 3: it waits for a
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +72,7 @@ def run(file: Path, run_dir: Path | None, tree: Path | None, values: tuple[str, 
         seed: str | None, answers: tuple[str, ...], max_steps: int | None, agent: str | None, home: str | None, *,
         simulate: bool, auto_approve: bool, stay: bool, as_json: bool, quiet: bool) -> None:
     """Run the graph in FILE here and now."""
-    from garrison.pipeline.engine import run as run_graph
+    from garrison.pipeline.engine import run_async
     from garrison.pipeline.parser import parse_file
     from garrison.pipeline.simulate import parse_outcomes
 
@@ -86,10 +84,10 @@ def run(file: Path, run_dir: Path | None, tree: Path | None, values: tuple[str, 
     directory = run_dir or new_place(place, graph.id, file)
     simulated = {"outcomes": {node: list(one) for node, one in told.items()}, "labels": given} if simulate else {}
     how = _means(graph, place, agent or "command", simulated, given, auto_approve=auto_approve, as_json=as_json)
-    with _interruptible(directory):
-        result = run_graph(file, initial=context_values(values), run_dir=directory, max_steps=max_steps, seed=seed,
-                           on_event=None if quiet or as_json else _progress, stay=stay, tree=tree, **how,
-                           notes={"agent": agent or "command", "simulated": simulated})
+    result = _interruptible(directory, run_async(
+        file, initial=context_values(values), run_dir=directory, max_steps=max_steps, seed=seed, own_loop=True,
+        on_event=None if quiet or as_json else _progress, stay=stay, tree=tree, **how,
+        notes={"agent": agent or "command", "simulated": simulated}))
     _show(result, directory, as_json=as_json)
 
 
@@ -106,7 +104,7 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
            changed_graph: bool, as_begun: bool, again: bool, auto_approve: bool, stay: bool, as_json: bool,
            quiet: bool) -> None:
     """Go on with RUN (an id, or its directory) where it was interrupted, suspended, or out of steps."""
-    from garrison.pipeline.engine import run as run_graph
+    from garrison.pipeline.engine import run_async
     from garrison.pipeline.parser import parse
     from garrison.pipeline.run_files import read_run
 
@@ -118,10 +116,9 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
     _check_gates(graph, given)
     how = _means(graph, find_home(home), agent or begun.agent or "command", begun.simulated,
                  {**begun.simulated.get("labels", {}), **given}, auto_approve=auto_approve, as_json=as_json)
-    with _interruptible(folder.root):
-        result = run_graph(text, run_dir=folder.root, max_steps=max_steps, resume=True, again=again,
-                           changed_graph=changed_graph, on_event=None if quiet or as_json else _progress, stay=stay,
-                           **how)
+    result = _interruptible(folder.root, run_async(
+        text, run_dir=folder.root, max_steps=max_steps, resume=True, again=again, changed_graph=changed_graph,
+        on_event=None if quiet or as_json else _progress, stay=stay, own_loop=True, **how))
     _show(result, folder.root, as_json=as_json)
 
 
@@ -152,28 +149,45 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
         say(f"begins at visit {visited} of {node}; run it with: garrison pipeline resume {target}")
 
 
-@contextlib.contextmanager
-def _interruptible(directory: Path) -> Iterator[None]:
-    """Ctrl-C, TERM and a closed terminal end what is at work in order, and say how to go on."""
+def _interruptible(directory: Path, work: Coroutine[Any, Any, RunResult]) -> RunResult:
+    """Do it. Ctrl-C, TERM and a closed terminal end what is at work in order, and say how to go on."""
+    import asyncio
+
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    for number in before:
-        signal.signal(number, _interrupt)
     try:
-        yield
-    except KeyboardInterrupt:
+        return asyncio.run(_ended_in_order(work))
+    except (KeyboardInterrupt, asyncio.CancelledError):
         if RunFolder(directory).exists():
             say(f"interrupted; go on with: garrison pipeline resume {directory}")
-        raise
+        raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _interrupt(*_: object) -> None:
-    """As Ctrl-C, even where that is ignored (a shell's background job)."""
-    if not callable(signal.getsignal(signal.SIGINT)):
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.kill(os.getpid(), signal.SIGINT)
+async def _ended_in_order(work: Coroutine[Any, Any, RunResult]) -> RunResult:
+    """Let TERM and HUP cancel `work`, once; the second of them ends it at once, as a second Ctrl-C does.
+
+    They raise nothing: that could come between a command's start and whoever is to end it. Where Ctrl-C is ignored (a
+    shell's background job) it stays so.
+    """
+    import asyncio
+
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    before = False
+
+    def asked(*_: object) -> None:
+        nonlocal before
+        if before:
+            raise KeyboardInterrupt
+        before = True
+        task.cancel()
+        loop.call_soon_threadsafe(bool)  # it may be asleep
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, asked)
+    return await work
 
 
 def _means(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answers: dict[str, str], *,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from garrison.cli import resolve
 from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.records import atomic
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key, check_node, check_run
@@ -35,7 +36,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nodes_of(home: Path, run: str) -> list[str]:
-    """The nodes of a run: those its guardian's journal names, and those that were given a folder."""
+    """The nodes of a run: those its guardian's journal names, those that run a pipeline, and those with a folder."""
     files = RunFiles(home, run)
     names: dict[str, None] = {}
     try:
@@ -45,8 +46,8 @@ def nodes_of(home: Path, run: str) -> list[str]:
             names |= dict.fromkeys(named)
     except (GarrisonError, KeyError):
         pass  # an unreadable journal is told by `status`; the folders are names enough here
-    folder = files.root / "nodes"
-    names |= dict.fromkeys(sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else [])
+    names |= dict.fromkeys(name.removesuffix(".dot") for name in sorted(atomic.names(files.graphs)))
+    names |= dict.fromkeys(sorted(atomic.names(files.root / "nodes")))
     return list(names)
 
 

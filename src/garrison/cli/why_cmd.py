@@ -20,6 +20,7 @@ from garrison.cli.stage import show, stage
 from garrison.cli.which import known_run, nearest, nodes_of, run_of_node
 from garrison.errors import NotFound, Refused
 from garrison.layers.chronicle import Chronicle
+from garrison.pipeline.nesting import JOINT
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher
@@ -29,6 +30,7 @@ from garrison.status.gather import Gatherer
 from garrison.status.story import Told, story
 
 _INDENT = " " * 10
+_OF_A_NODE = ("runner", "orchestrator")
 
 
 @click.command(cls=Explained, examples=(
@@ -50,9 +52,9 @@ def why(who: str | None, run: str | None, last: int | None, as_json: bool, home:
     everybody in the run.
     """
     store = Store(find_home(home))
-    chosen, names, node = _meant(store, who, run)
+    chosen, nodes, names = _meant(store, who, run)
     chronicle = Chronicle(store.home, chosen)
-    lines = story(chronicle.read(), names, node)
+    lines = story(chronicle.read(), names, nodes)
     for problem in sorted(chronicle.problems):
         say(problem)
     if last is not None:
@@ -66,14 +68,14 @@ def why(who: str | None, run: str | None, last: int | None, as_json: bool, home:
         say(f"nothing was decided about {who or 'anybody'} in run {chosen} yet")
     if replayed := _replayed(lines):
         say(replayed)
-    _now(store.home, chosen, node)
+    _now(store.home, chosen, nodes[0] if nodes else "")
     return 0
 
 
-def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, frozenset[str], str]:
-    """The run, the full names that are asked about (none: all), and the node."""
+def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, list[str], frozenset[str]]:
+    """The run, the node with those of the pipeline that it runs, and the full names asked about (none: all)."""
     if who is None or (run is None and _names_a_run(store, who)):
-        return _only_run(store, run or who), frozenset(), ""
+        return _only_run(store, run or who), [], frozenset()
     if "@" in who:
         who, _, run = who.partition("@")
         check_run(run)
@@ -81,7 +83,8 @@ def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, frozens
     role, _, name = who.partition("-")
     if having or role not in ROLES:
         chosen = run_of_node(store, who, run)
-        return chosen, frozenset(Key(each, who, chosen).full for each in ("runner", "orchestrator")), who
+        nodes = [who, *(one for one in nodes_of(store.home, chosen) if one.startswith(f"{who}{JOINT}"))]
+        return chosen, nodes, frozenset(Key(each, node, chosen).full for node in nodes for each in _OF_A_NODE)
     chosen = _only_run(store, run)
     keys = [key for key in store.keys(Identity) if key.run == chosen and key.role == role and name in ("", key.name)]
     if not keys:
@@ -89,7 +92,7 @@ def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, frozens
         raise NotFound(f"run {chosen} has no {who}; {nearest(who, known)}`garrison agents list` shows who exists")
     if len(keys) > 1:
         raise Refused(f"say which {role}: {', '.join(sorted(f'{key.role}-{key.name}' for key in keys))}")
-    return chosen, frozenset({keys[0].full}), ""
+    return chosen, [], frozenset({keys[0].full})
 
 
 def _names_a_run(store: Store, who: str) -> bool:

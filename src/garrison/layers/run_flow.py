@@ -123,6 +123,20 @@ class RunFlow:
         """Why it failed, on one line."""
         return "; ".join(word for word in (self.state.reason, self.state.detail) if word).partition("\n")[0]
 
+    def nests(self) -> dict[str, dict[str, Any]]:
+        """Node that runs a pipeline → how it stands: status (pending, active, done, failed), outcome, reason, visits.
+        Those of a pipeline within only while that is under way."""
+        active = {} if self.state.ended else {place.node: place for place in self.state.in_flight.values()}
+        found: dict[str, dict[str, Any]] = {}
+        for name in self.nested:
+            last = self.state.outcomes.get(name)
+            word = "active" if name in active else "pending" if last is None else "failed" if last.failed else "done"
+            found[name] = {"status": word, "outcome": last.status if last else "", "label": "",
+                           "reason": last.failure_reason if last else "", "visits": self.state.completed.count(name)}
+            child = self.children.get(step_of(active[name])) if name in active else None
+            found |= {inner(name, one): body for one, body in (child.nests() if child else {}).items()}
+        return found
+
     def steps(self) -> set[str]:
         """The steps that the flow waits for."""
         return {step_of(place) for place in self.places.values()}

@@ -59,22 +59,22 @@ class Caller:
 
     def call(self, place: Place, idle: Callable[[], bool]) -> Call:
         """What the handler of a place is called with; `idle` says whether nothing else is at work."""
-        node = self.program.graph.nodes[place.node]
+        node, kind = self.program.graph.nodes[place.node], self.program.units[place.node].handler
         edge, context = edge_of(self.program, place), self.state.context(place.branch)
         told = None
         inherited = place.id in self.inherited
         self.inherited.discard(place.id)
-        if node.handler == "codergen":
+        if kind == "codergen":
             goal = str(self.program.graph.attrs.get("goal", ""))
             told = carried(self.program, self.state, place, self.scope.run, goal)
             if told.fidelity == FULL and self._is_lost(told):
                 told = replace(told, preamble=told.history)
             told = self._steered(told)
-        keep = inherited and node.handler in ADOPTING
+        keep = inherited and kind in ADOPTING
         folder = None if self.folder is None else lambda: self._folder(place, keep=keep)
         call = Call(node, place, context, self.scope, edge=edge, carried=told, folder=folder, emit=self.stream.emit,
                     resumed=inherited)
-        call.idle = idle
+        call.idle, call.ended = idle, lambda: self.state.completed.count(place.node)
         return call
 
     def _is_lost(self, told: Carried) -> bool:
@@ -118,17 +118,17 @@ class Caller:
             await asyncio.sleep(place.delay_s)
         if self.stream.on:
             self.stream.emit("NodeStarted", place.node, place=place.id, visit=place.visit, attempt=place.attempt)
-        kind = call.node.handler
+        kind = self.program.units[place.node].handler
         limit = None if kind in OWN_TIMEOUT and self.registry.is_built_in(kind) else seconds(call.attrs, "timeout")
         try:
             if place.reason == INTERRUPTED and (said := await ask_again(call)) is not None:
                 value = said
             elif limit is None:
-                value = await self._invoke(call, alone=alone)
+                value = await self._invoke(call, kind, alone=alone)
             else:
                 async with asyncio.timeout(limit) as scope:
                     try:
-                        value = await self._invoke(call, alone=False)
+                        value = await self._invoke(call, kind, alone=False)
                     except TimeoutError as error:
                         value = from_error(error)
         except asyncio.CancelledError:
@@ -145,8 +145,7 @@ class Caller:
             return from_error(error)
         return value if isinstance(value, (Outcome, Waiting)) else as_outcome(value, f"the handler of {place.node}")
 
-    async def _invoke(self, call: Call, *, alone: bool) -> Any:
-        kind = call.node.handler
+    async def _invoke(self, call: Call, kind: str, *, alone: bool) -> Any:
         handler = self.registry.get(kind)
         assert handler is not None  # checked before the run began
         if kind not in self._awaited:
@@ -170,7 +169,7 @@ def checked(outcome: Outcome) -> Outcome:
         check_json(outcome.context_updates, "context_updates")
     except GarrisonError as error:
         return failed(str(error))
-    if all(not isinstance(value, (dict, list)) for value in outcome.context_updates.values()):
+    if not any(isinstance(value, (dict, list)) for value in outcome.context_updates.values()):
         return outcome
     updates = {key: json.loads(json.dumps(value)) if isinstance(value, (dict, list)) else value
                for key, value in outcome.context_updates.items()}

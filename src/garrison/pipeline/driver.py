@@ -217,14 +217,18 @@ class Driver:
             tell(self.stream, change)
         for step in change.finished:
             self._dirty[step.node] = None
-        for place in change.cancelled:
-            self._resting.pop(place.id, None)
-            work = self._working.pop(place.id, None)
+        if change.cancelled:
+            self._drop([place.id for place in change.cancelled])
+        self._ready += change.started
+
+    def _drop(self, gone: list[str]) -> None:
+        """End the places of these ids, wherever they stand."""
+        for place_id in gone:
+            self._resting.pop(place_id, None)
+            work = self._working.pop(place_id, None)
             if work is not None and work.task is not None:
                 self._leaving(work)
-        gone = {place.id for place in change.cancelled}
         self._ready = [place for place in self._ready if place.id not in gone]
-        self._ready += change.started
 
     def _leaving(self, work: _Work) -> None:
         """End work that nobody waits for; it is waited for at the run's end at the latest."""
@@ -289,9 +293,9 @@ def tell(stream: Stream, change: Change) -> None:
     """A change as events."""
     for step in change.finished:
         outcome = step.outcome
-        said = outcome.failure_reason or outcome.notes
-        stream.emit("NodeFinished", step.node, place=step.place_id, status=outcome.status, **({"reason": said} if
-                    outcome.failure_reason else {}), automatic=step.automatic)
+        why = {"reason": outcome.failure_reason} if outcome.failure_reason else {}
+        stream.emit("NodeFinished", step.node, place=step.place_id, status=outcome.status, **why,
+                    automatic=step.automatic)
     for _, route in change.followed:
         stream.emit("EdgeFollowed", route.source, target=route.target, label=str(route.attrs.get("label", "")))
     for place in change.retried:

@@ -69,7 +69,7 @@ def _state_at(program: Program, found: Recorded, node: str, visit: int | None) -
         nonlocal kept
         for place in change.started:
             if place.node == node and place.attempt == 1:
-                number = state.visits[node]
+                number = max(state.visits[node], seen[-1] + 1 if seen else 0)  # a loop_restart counts visits anew
                 seen.append(number)
                 if visit in (None, number):
                     kept = state.to_data(), number

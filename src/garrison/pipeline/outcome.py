@@ -111,9 +111,9 @@ def from_status_file(data: Mapping[str, Any]) -> Outcome:
     status = fold_status(word)
     ids = data.get("suggested_next_ids") or ()
     updates = data.get("context_updates") or {}
-    if not isinstance(ids, (list, tuple)) or not all(isinstance(one, str) for one in ids):
+    if ids and (not isinstance(ids, (list, tuple)) or not all(isinstance(one, str) for one in ids)):
         raise UsageError("suggested_next_ids must be a list of node ids")
-    if not isinstance(updates, Mapping):
+    if not isinstance(updates, (dict, Mapping)):
         raise UsageError("context_updates must be an object of keys and values")
     return Outcome(status or SUCCESS, label or ("" if status else word.strip()), tuple(ids),
                    {str(key): value for key, value in updates.items()}, _text(data, "notes"),

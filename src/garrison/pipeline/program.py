@@ -27,6 +27,7 @@ AUTOMATIC = frozenset({START, EXIT, CONDITIONAL, PARALLEL, FAN_IN})
 
 MAX_STEPS = 500
 MAX_PARALLEL = 4
+MAX_SAME_FAILURES = 3
 JOIN_POLICIES = ("wait_all", "all_success", "first_success", "k_of_n", "quorum")
 ERROR_POLICIES = ("continue", "fail_fast", "ignore")
 
@@ -92,6 +93,8 @@ class Unit:
     auto_status: bool = False
     allow_partial: bool = False
     max_visits: int | None = None
+    max_same_failures: int = MAX_SAME_FAILURES
+    """How often in a row it may fail in the same way; at that the run is stuck (0: never)."""
     fanning: Fanning | None = None
     asks_outcome: bool = False
     """Whether it is a conditional whose conditions ask how the node before it ended: its plain edge is their else."""
@@ -173,10 +176,11 @@ def _units(graph: Graph, edges: tuple[Route, ...], handlers: Mapping[str, str], 
         outgoing[route.source].append(route)
     successors = {name: [route.target for route in routes] for name, routes in outgoing.items()}
     common = _whole(graph.attrs, "max_node_visits", None)
+    alike = _whole(graph.attrs, "max_same_failures", MAX_SAME_FAILURES)
     units = {}
     for node in graph.nodes.values():
         try:
-            units[node.id] = _unit(graph, node, outgoing[node.id], common)
+            units[node.id] = _unit(graph, node, outgoing[node.id], common, alike)
             if handlers[node.id] == PARALLEL and flow == "walk":
                 branches = [route.target for route in outgoing[node.id] if route.branch]
                 found = find_join(node.id, branches, successors, handlers)
@@ -188,7 +192,7 @@ def _units(graph: Graph, edges: tuple[Route, ...], handlers: Mapping[str, str], 
     return units
 
 
-def _unit(graph: Graph, node: Node, routes: list[Route], max_visits: int | None) -> Unit:
+def _unit(graph: Graph, node: Node, routes: list[Route], max_visits: int | None, max_same: int | None) -> Unit:
     attrs = node.attrs
     tried = sorted(routes, key=lambda route: (-route.weight, route.target, route.index))
     return Unit(
@@ -202,6 +206,7 @@ def _unit(graph: Graph, node: Node, routes: list[Route], max_visits: int | None)
         auto_status=flag(attrs, "auto_status"),
         allow_partial=flag(attrs, "allow_partial"),
         max_visits=_whole(attrs, "max_node_visits", _whole(attrs, "max_visits", max_visits)),
+        max_same_failures=_whole(attrs, "max_same_failures", max_same) or 0,
         asks_outcome=node.handler == CONDITIONAL and any("outcome" in keys_of(route.condition) for route in tried
                                                          if route.condition is not None),
     )

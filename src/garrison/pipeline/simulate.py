@@ -2,7 +2,8 @@
 
 What a simulation is told: `outcomes` maps a node to `(status, times)`, the outcome of its first `times` attempts (None:
 of all); `answers` maps a gate to the label that is chosen there (other gates take their first option), and any other
-node to its preferred label. Counting is kept in the context, so that a resumed simulation goes on alike.
+node to its preferred label. Attempts are counted by the run's own history: neither a resume, nor a fresh beginning, nor
+a branch with a context of its own makes a simulation begin to count again.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from garrison.pipeline.handlers.call import Call, Handler
 from garrison.pipeline.handlers.registry import BUILT_IN, OWN, offered
 from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome, fold_status
 from garrison.pipeline.questions import AutoApprove, Prepared
+from garrison.pipeline.retry import policy_of
 
 Told = Mapping[str, tuple[str, int | None]]
-_COUNT = "internal.simulated."
 
 
 def handlers_for(graph: Graph, outcomes: Told, labels: Mapping[str, str]) -> dict[str, Handler]:
@@ -48,14 +49,17 @@ def played(call: Call, outcomes: Told, labels: Mapping[str, str]) -> Outcome:
     node = call.node.id
     status, times = outcomes.get(node, (SUCCESS, None))
     updates: dict[str, Any] = {"last_stage": node}
-    if times is not None:
-        played_before = int(call.context.get(_COUNT + node, 0))
-        updates[_COUNT + node] = played_before + 1
-        if played_before >= times:
-            status = SUCCESS
+    if times is not None and _before(call, status) >= times:
+        status = SUCCESS
     bad = status in (FAIL, RETRY)
     return Outcome(status, preferred_label=labels.get(node, ""), context_updates=updates, notes="simulated",
                    failure_reason=f"simulated {status}" if bad else "")
+
+
+def _before(call: Call, status: str) -> int:
+    """How many attempts of the node came to `status` already, if none came to anything else."""
+    a_visit = policy_of(call.attrs, call.graph.attrs).attempts if status in (FAIL, RETRY) else 1
+    return call.ended() * a_visit + call.place.failed
 
 
 def answerer_for(answers: Mapping[str, str]) -> Prepared:

@@ -5,7 +5,8 @@ One `write()` a record; each line carries sequence number, epoch, the writer's f
     {"seq":7,"epoch":2,"token":"guardian-demo@r1#3","at":"2026-…Z","kind":"node","data":{…},"crc":"89abcdef"}
 
 A torn tail (the beginning of a record, without its newline) is cut by the next writer and ignored by readers; damage
-anywhere else, and a tail that is no record's, refuses to load and says where. `epoch` grows with each opening by a
+anywhere else, and a tail that is no record's, refuses to load and says where. A file may go on in zeros (see
+`journal_room`); then the tail is the one line before them that has zeros in it. `epoch` grows with each opening by a
 writer. Values over 8 kB lie beside the journal as `blobs/<sha256>`. About every 10,000 records the owner compacts: the
 file is replaced by one whose first record is of kind `snapshot` with the folded state, and the old file is kept as
 `<stem>-<seq>.jsonl`.
@@ -95,7 +96,7 @@ class Reader:
     def read(self) -> list[Entry]:
         """New whole records in order ([] if the file is absent); RecordCorrupt for damage before the tail."""
         data = self._unread()
-        end = data.rfind(b"\n") + 1
+        end = whole_end(data)
         check_tail(data[end:end + len(_START)], self.path, self._offset + end)
         return self._decode(data[:end])
 
@@ -174,7 +175,8 @@ class Writer:
         self._descriptor = atomic.open_made(path, os.O_APPEND)
         try:
             cut_torn_tail(self._descriptor, path)
-            self._end = os.fstat(self._descriptor).st_size
+            self._file = os.fstat(self._descriptor)
+            self._end = self._size = self._file.st_size
             if not self._end:  # new, or its maker died or failed before its name was durable
                 atomic.sync_directory(path.parent)
             os.fdatasync(self._descriptor)  # what a killed predecessor had not synced will be acted on from here
@@ -188,17 +190,31 @@ class Writer:
 
     def append(self, kind: str, data: dict[str, Any], at: str, *, sync: bool = False) -> Entry:
         """Append one record; with `sync` it is on the disk when this returns. Fenced if the file was replaced."""
-        now = atomic.same_file(self._descriptor, self._name)
-        if now is None:
-            raise Fenced(f"journal {self.path} was removed or replaced; stopping without writing")
-        if now.st_size != self._end:
-            raise Fenced(f"journal {self.path} was written by another; stopping without writing")
-        entry = Entry(self.seq + 1, self.epoch, self.token, at, kind, data)
-        line = _line(entry.seq, entry.epoch, entry.token, at, kind, store_blobs(self._folder, data))
-        write_line(self._descriptor, line, sync=sync)
+        self.put(kind, data, at, sync=sync)
+        return Entry(self.seq, self.epoch, self.token, at, kind, data)
+
+    def put(self, kind: str, data: dict[str, Any], at: str, *, sync: bool = False) -> None:
+        """As `append`, for who does not look at the entry."""
+        self._check()
+        line = _line(self.seq + 1, self.epoch, self.token, at, kind, store_blobs(self._folder, data))
+        self._write(line, sync=sync)
         self.seq += 1
+
+    def _write(self, line: bytes, *, sync: bool) -> None:
+        write_line(self._descriptor, line, sync=sync, end=self._end)
         self._end += len(line)
-        return entry
+        self._size = self._end
+
+    def _check(self) -> None:
+        """Fenced unless the open file is still the one of that name, and as long as we left it."""
+        try:
+            now = os.stat(self._name)  # noqa: PTH116  # light
+        except FileNotFoundError:
+            now = None
+        if now is None or now.st_ino != self._file.st_ino or now.st_dev != self._file.st_dev:
+            raise Fenced(f"journal {self.path} was removed or replaced; stopping without writing")
+        if now.st_size != self._size:
+            raise Fenced(f"journal {self.path} was written by another; stopping without writing")
 
     def compact(self, state: dict[str, Any], at: str) -> None:
         """Replace the file by a snapshot of the folded `state`; the old file stays beside it under its last number."""
@@ -209,7 +225,8 @@ class Writer:
             atomic.write_all(descriptor, line)
             os.fsync(descriptor)
         # Held from before it got its name: there is no moment after which a full disk would leave us without a file.
-        old, self._descriptor, self._end = self._descriptor, descriptor, len(line)
+        old, self._descriptor, self._end, self._size = self._descriptor, descriptor, len(line), len(line)
+        self._file = os.fstat(descriptor)
         try:
             atomic.sync_directory(self.path.parent)
         finally:
@@ -297,11 +314,15 @@ def _last(descriptor: int, path: Path) -> tuple[int, int]:
     return entry.seq, entry.epoch
 
 
-def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
-    """Append `line` in one write; a short write (disk full) is undone, so that the journal stays whole."""
-    end = os.lseek(descriptor, 0, os.SEEK_END)
+def write_line(descriptor: int, line: bytes, *, sync: bool, end: int = -1) -> None:
+    """Append `line` in one write; a short write (disk full) is undone, so that the journal stays whole.
+
+    `end` is where it goes, if the caller knows; into a file that is open for appending it goes to the end anyway.
+    """
+    if end < 0:
+        end = os.lseek(descriptor, 0, os.SEEK_END)
     try:
-        if os.write(descriptor, line) != len(line):
+        if os.pwrite(descriptor, line, end) != len(line):
             raise OSError(28, "No space left on device")
         if sync:
             os.fdatasync(descriptor)
@@ -310,9 +331,23 @@ def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
         raise
 
 
+def whole_end(data: bytes) -> int:
+    """Where the whole records in `data` end: after its last newline, or before the last line if that was torn.
+
+    A last line with zeros in it, and zeros after it, was on its way into a file with room when the power went: of its
+    sectors some arrived. No record has a zero byte.
+    """
+    end, hole = data.rfind(b"\n") + 1, data.find(b"\0")
+    if not 0 <= hole < end:
+        return end
+    start = data.rfind(b"\n", 0, hole) + 1
+    last = data.find(b"\n", start) + 1 == end
+    return start if last and len(data) > end and not data[end:].strip(b"\0") else end
+
+
 def check_tail(head: bytes, path: Path, at: int) -> None:
-    """RecordCorrupt unless `head`, the first bytes after the last newline, may be of a record that was torn."""
-    if not _START.startswith(head) and head.strip(b"\0"):
+    """RecordCorrupt unless `head`, the first bytes after the whole records, may be of a record that was torn."""
+    if any(byte not in (0, wanted) for byte, wanted in zip(head, _START, strict=False)):
         raise RecordCorrupt(path, f"what stands at byte {at} is no record")
 
 

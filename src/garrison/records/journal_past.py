@@ -5,7 +5,7 @@ from __future__ import annotations
 from garrison.errors import RecordCorrupt
 from garrison.light import replace
 from garrison.records import atomic
-from garrison.records.journal import Entry, decode_line, load_blobs, parts, read_all
+from garrison.records.journal import Entry, decode_line, load_blobs, parts, read_all, whole_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,13 +44,14 @@ def _whole(path: Path) -> tuple[list[Entry], list[str]]:
     found: list[Entry] = []
     wrong: list[str] = []
     data, at = atomic.read(path) or b"", 0
+    end = whole_end(data)
     for line in data.splitlines(keepends=True):
         try:
             entry = decode_line(line, path)
             entry = replace(entry, data=load_blobs(path.parent, entry.data))
             found += [entry] if not found or entry.seq > found[-1].seq else []
         except (ValueError, RecordCorrupt):
-            if line.endswith(b"\n") or not line.startswith(b'{"'):
+            if at < end or not (line.startswith(b'{"') or b"\0" in line):
                 wrong.append(f"byte {at} of {path.name}")
         at += len(line)
     return found, wrong

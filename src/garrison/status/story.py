@@ -6,7 +6,7 @@ of today would decide otherwise, the line says so. What changes nothing for who 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -41,14 +41,14 @@ class Told:
         return {name: value for name, value in asdict(self).items() if name != "data"} | {"basis": self.data}
 
 
-def story(events: Sequence[Event], names: frozenset[str], node: str = "") -> list[Told]:
-    """The lines about the agents `names` (all of them where it is empty) and about `node`, in order.
+def story(events: Sequence[Event], names: frozenset[str], nodes: Collection[str] = ()) -> list[Told]:
+    """The lines about the agents `names` (all of them where it is empty) and about `nodes`, in order.
 
     A decision and what came of it are one line; one that nothing came of (the supervisor died in between, another was
     faster) has a line of its own.
     """
     return [line for line in _joined(events) if line.about and (
-        not names or line.about in names or (node and line.node == node))]
+        not names or line.about in names or line.node in nodes)]
 
 
 def _joined(events: Sequence[Event]) -> list[Told]:

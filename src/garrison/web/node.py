@@ -41,7 +41,7 @@ def detail(home: Path, run: str, node: str) -> dict[str, Any]:
     if not mine and not last:
         raise NotFound(f"run {run} has no node {node} that was ever begun or journaled")
     task = _read(Task, files.attempt(node, last or 1) / "task.json")
-    lines = story(events, frozenset(names), node)
+    lines = story(events, frozenset(names), [node])
     return {"node": node, "label": task.label if task else "", "prompt": task.prompt if task else "",
             "command": (task.command or "") if task else "", "acceptance": (task.acceptance or "") if task else "",
             "agent": task.agent if task else "", "attempts": attempts_told(files, node, mine, last),

@@ -82,6 +82,9 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def event_to_data(event: Event) -> dict[str, Any]:
     """An event as JSON values."""
+    if type(event) is Finished and event.outcome is not None and event.attempt:  # of every step one
+        return {"event": "finished", "place_id": event.place_id, "outcome": event.outcome.to_data(),
+                "attempt": event.attempt}
     found: dict[str, Any] = {"event": _NAMES[type(event)]}
     for key in event.__slots__:
         value = getattr(event, key)

@@ -99,8 +99,26 @@ def borders(turn: Turn, branch: str) -> tuple[str, set[str]]:
     return join, outside - {join}
 
 
-def may_jump(turn: Turn, branch: str, target: str) -> bool:
-    """Whether a retry target may be gone to from a branch: only within its own parallel."""
+def left_for(turn: Turn, branch: str, target: str, unit: Unit, outcome: Outcome) -> str | None:
+    """The branch in which the retry target of `unit`, which failed in `branch`, is gone to; None if it is not.
+
+    Outside of its parallel, the parallel is given up with all its branches: what they did, they do again when the run
+    comes back to it. Not so where its policy counts on branches that fail.
+    """
+    there, fan_id = branch, ""
+    while not _inside(turn, there, target):
+        fan_id = _fan_of(there)
+        policy = fanning(turn, turn.state.fans[fan_id].node)
+        if policy.policy not in ("wait_all", "all_success") or policy.on_failure == "ignore":
+            return None
+        there = turn.state.fans[fan_id].branch
+    if fan_id:
+        _stop(turn, fan_id)
+        turn.fail_in(there, unit.id, bare(outcome))
+    return there
+
+
+def _inside(turn: Turn, branch: str, target: str) -> bool:
     if branch == ROOT:
         return True
     found = fanning(turn, turn.state.fans[_fan_of(branch)].node)
@@ -139,12 +157,7 @@ def _result(found: Fan, key: str, outcome: Outcome, node: str, written: dict[str
 
 def closed(turn: Turn, fan_id: str) -> tuple[Place, Outcome]:
     """Close a parallel: cancel what still runs, judge it; its place and its outcome, with the results as updates."""
-    state = turn.state
-    found = state.fans.pop(fan_id)
-    for key in found.running:
-        path = f"{fan_id}/{key}"
-        turn.close_branch(path)
-        turn.change.branches.append(("cancelled", path))
+    found = _stop(turn, fan_id)
     results = []
     for key in found.keys:
         result = found.results.get(key)
@@ -160,6 +173,16 @@ def closed(turn: Turn, fan_id: str) -> tuple[Place, Outcome]:
     updates = {RESULTS: counted, "parallel.success_count": good, "parallel.failure_count": len(done) - good}
     place = Place(fan_id, found.node, found.visit, 1, found.branch)
     return place, replace(judge(policy, done, len(found.keys)), context_updates=updates)
+
+
+def _stop(turn: Turn, fan_id: str) -> Fan:
+    """Take a parallel out of the state, and cancel what still runs in it."""
+    found = turn.state.fans.pop(fan_id)
+    for key in found.running:
+        path = f"{fan_id}/{key}"
+        turn.close_branch(path)
+        turn.change.branches.append(("cancelled", path))
+    return found
 
 
 def opened_again(turn: Turn, place: Place, outcome: Outcome) -> bool:

@@ -26,8 +26,6 @@ from garrison.pipeline.flow.state import (
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCESS, Outcome
 from garrison.pipeline.program import Program, Route, Unit
 
-MAX_SAME_FAILURE = 3
-
 
 @dataclass(slots=True)
 class Turn:
@@ -151,20 +149,26 @@ class Turn:
             if place.branch != ROOT:
                 branch.written.update(outcome.context_updates)
         branch.last, branch.last_node = outcome, place.node
-        if place.failed and outcome.status != FAIL:
-            context[f"internal.retry_count.{place.node}"] = 0
-        context["outcome"] = outcome.status
-        context["preferred_label"] = outcome.preferred_label
-        context["failure_reason"] = outcome.failure_reason
-        context["failure_class"] = outcome.failure_class
+        if outcome.status != FAIL and self.program.units[place.node].retry.attempts > 1:
+            key = f"internal.retry_count.{place.node}"
+            if key in context:
+                context[key] = 0
+        _tell(context, outcome)
         if not automatic:
             context["last_stage"] = place.node
             if outcome.status == FAIL:
                 context["last_failure"], context["last_failed_node"] = outcome.failure_reason, place.node
         self.change.finished.append(Step(place.id, place.node, place.branch, outcome, automatic))
 
+    def fail_in(self, path: str, node: str, outcome: Outcome) -> None:
+        """Let the branch `path` know of the failure of a node that was within one of its parallels."""
+        branch, context = self.state.branches[path], self.state.contexts[path]
+        branch.last, branch.last_node = outcome, node
+        _tell(context, outcome)
+        context["last_failure"], context["last_failed_node"] = outcome.failure_reason, node
+
     def is_stuck(self, node: str, outcome: Outcome) -> bool:
-        """Whether `node` has now failed in the same way three visits in a row; the run has failed then."""
+        """Whether `node` has now failed alike in as many visits in a row as it may; the run has failed then."""
         repeated = self.state.repeated
         if outcome.status != FAIL:
             repeated.pop(node, None)
@@ -173,11 +177,18 @@ class Turn:
         before, count = repeated.get(node, ("", 0))
         count = count + 1 if before == sign else 1
         repeated[node] = (sign, count)
-        if count < MAX_SAME_FAILURE:
+        if not 0 < self.program.units[node].max_same_failures <= count:
             return False
         self.end(FAILED, "stuck_cycle", f"{node} failed {count} times in a row in the same way: "
                                         f"{outcome.failure_reason or 'no reason given'}", node, "again")
         return True
+
+
+def _tell(context: dict[str, Any], outcome: Outcome) -> None:
+    context["outcome"] = outcome.status
+    context["preferred_label"] = outcome.preferred_label
+    context["failure_reason"] = outcome.failure_reason
+    context["failure_class"] = outcome.failure_class
 
 
 def final(outcome: Outcome | None, unit: Unit) -> Outcome:

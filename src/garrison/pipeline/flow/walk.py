@@ -66,9 +66,10 @@ def give_up(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
         fail_branch(turn, branch, unit.id, "no_matching_edge", detail)
         return
     for target in unit.retry_targets:
-        if fan.may_jump(turn, branch, target):
+        there = fan.left_for(turn, branch, target, unit, outcome)
+        if there is not None:
             turn.change.notes.append(f"{unit.id} failed; back to {target}")
-            turn.enqueue(branch, target, None, f"{unit.id} failed: {outcome.failure_reason or 'no reason given'}")
+            turn.enqueue(there, target, None, f"{unit.id} failed: {outcome.failure_reason or 'no reason given'}")
             return
     fail_branch(turn, branch, unit.id, outcome.failure_reason or f"{unit.id} failed", f"{unit.id} failed and nothing "
                 "leads on from its failure", outcome.failure_class)

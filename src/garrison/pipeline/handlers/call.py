@@ -68,8 +68,8 @@ class Scope:
 class Call:
     """One call of a handler: a node's attempt, with what it may see and use."""
 
-    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "carried", "context", "edge", "graph", "idle",
-                 "node", "place", "resumed", "run", "session")
+    __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "carried", "context", "edge", "ended", "graph",
+                 "idle", "node", "place", "resumed", "run", "session")
 
     def __init__(self, node: Node, place: Place, context: Mapping[str, Any], run: Scope, *,
                  edge: Edge | None = None, carried: Carried | None = None, folder: Callable[[], Path] | None = None,
@@ -90,6 +90,8 @@ class Call:
         """Whether an earlier process had already begun this place."""
         self.idle: Callable[[], bool] = bool
         """Whether nothing else of the run is at work, so that one who waits may suspend it."""
+        self.ended: Callable[[], int] = int
+        """How many visits of the node have come to an end in the whole run, whatever was begun afresh since."""
         self._make_folder = folder
         self._folder: Path | None = None
         self._emit = emit
@@ -164,7 +166,7 @@ def as_outcome(value: Any, who: str) -> Outcome:
             status = fold_status(value)
             if status is not None:
                 return Outcome(status)
-        case Mapping():
+        case dict() | Mapping():
             return from_status(value, who)
     return failed(f"{who} returned {value!r:.60}; return an Outcome, a mapping with status, a status word or None")
 

@@ -58,14 +58,15 @@ def _share(attrs: Mapping[str, str], key: str) -> float | None:
 
 
 GRAPH_TYPES: Mapping[str, Reader] = {
-    "flow": _word(*FLOWS), "max_steps": count, "max_node_visits": count, "default_max_retries": count,
-    "default_max_retry": count, "max_pipeline_duration": seconds, "retry_policy": _word(*PRESETS),
-    "retry_jitter": flag,
+    "flow": _word(*FLOWS), "max_steps": count, "max_node_visits": count, "max_same_failures": count,
+    "default_max_retries": count, "default_max_retry": count, "max_pipeline_duration": seconds,
+    "retry_policy": _word(*PRESETS), "retry_jitter": flag,
 }
 NODE_TYPES: Mapping[str, Reader] = {
     "timeout": seconds, "silence": seconds, "human.timeout": seconds, "human.timeout_seconds": seconds,
     "human_timeout_seconds": seconds, "manager.poll_interval": seconds, "manager.steer_cooldown": seconds,
-    "max_retries": count, "max_node_visits": count, "max_visits": count, "manager.max_cycles": count,
+    "max_retries": count, "max_node_visits": count, "max_visits": count, "max_same_failures": count,
+    "manager.max_cycles": count,
     "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag, "retry_jitter": flag,
     "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
 }

@@ -1,0 +1,72 @@
+"""A simulation plays `NODE=STATUS:TIMES` in as many attempts of the whole run, wherever these are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.pipeline import run
+from garrison.pipeline.fork import fork_run
+from garrison.pipeline.parser import parse
+from garrison.pipeline.run_files import RunFolder
+from garrison.pipeline.simulate import handlers_for, parse_outcomes
+
+ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
+LOOP = """a; f; start -> a; a -> exit [condition="outcome=success"]; a -> f [condition="outcome!=success"]; f -> a"""
+RETRIED = "a [max_retries=1]; " + LOOP.removeprefix("a; ")
+AFRESH = """a; b; start -> a -> b; b -> exit [condition="outcome=success"]
+            b -> a [condition="outcome=fail", loop_restart=true]"""
+BRANCH = """p [shape=component]; x; y; j [shape=tripleoctagon]; start -> p -> {x y} -> j
+            j -> exit [condition="context.parallel.failure_count=0"]
+            j -> p [condition="context.parallel.failure_count>0"]"""
+
+
+def graph(body: str) -> str:
+    return f"digraph {{ {ENDS} {body} }}"
+
+
+def play(body: str, *outcomes: str, **options: Any) -> Any:
+    text = graph(body)
+    handlers = handlers_for(parse(text), parse_outcomes(outcomes), {})
+    return run(None if options.get("resume") else text, handlers=handlers, **options)
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)
+
+
+@pytest.mark.parametrize(("body", "outcome", "ran"), [
+    (LOOP, "a=fail:2", "a f a f a"),
+    (LOOP, "a=partial_success:1", "a f a"),
+    (RETRIED, "a=fail:1", "a"),
+    (RETRIED, "a=fail:2", "a f a"),
+    (RETRIED, "a=retry:3", "a f a"),
+    (RETRIED, "a=retry:4", "a f a f a"),
+    (AFRESH, "b=fail:2", "a b a b a b"),  # a run begun afresh has the context of the beginning
+    (BRANCH, "x=fail:1", "x y x y"),  # a branch has a context of its own
+    (BRANCH, "x=fail:2", "x y x y x y"),
+])
+def test_times_are_those_of_the_whole_run(body: str, outcome: str, ran: str) -> None:
+    found = play(body, outcome)
+    assert (found.status, " ".join(node for node in found.completed_nodes if len(node) == 1 and node not in "pj")) == (
+        "success", ran)
+    assert not any(found.context.get(f"internal.retry_count.{node}") for node in "abx")
+
+
+def test_a_resumed_and_a_forked_simulation_go_on_counting(tmp_path: Path) -> None:
+    first = play(LOOP, "a=fail:2", run_dir=tmp_path / "r", max_steps=4)
+    assert first.reason == "max_steps_exceeded"
+    assert fork_run(RunFolder(tmp_path / "r"), tmp_path / "fork", "f", None, {}) == 1
+    for place in ("r", "fork"):
+        found = play(LOOP, "a=fail:2", run_dir=tmp_path / place, resume=True, max_steps=20)
+        assert found.completed_nodes == ["start", "a", "f", "a", "f", "a", "exit"]
+
+
+def test_a_visit_to_fork_at_is_named_by_its_number_in_the_whole_run(tmp_path: Path) -> None:
+    play(AFRESH, "b=fail:2", run_dir=tmp_path / "r")
+    assert fork_run(RunFolder(tmp_path / "r"), tmp_path / "last", "b", None, {}) == 3
+    assert fork_run(RunFolder(tmp_path / "r"), tmp_path / "first", "b", 1, {}) == 1
+    assert play(AFRESH, run_dir=tmp_path / "first", resume=True).completed_nodes == ["start", "a", "b", "exit"]

@@ -9,8 +9,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,9 @@ def run(file: Path, values: tuple[str, ...], session: str | None, tree: Path, ke
             agent = await _agent(stack, find_home(home), tree, servers, flow, keep=keep, as_json=as_json)
             return await agent.execute_workflow(flow, session)
 
-    _show(asyncio.run(begun()), as_json=as_json)
+    with stdout_for_results():
+        result = asyncio.run(begun())
+    _show(result, as_json=as_json)
 
 
 @workflow.command(cls=Explained, examples=(
@@ -100,7 +102,9 @@ def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
                                  as_json=as_json)
             return await agent.resume_workflow(session)
 
-    _show(asyncio.run(gone_on()), as_json=as_json)
+    with stdout_for_results():
+        result = asyncio.run(gone_on())
+    _show(result, as_json=as_json)
 
 
 workflow.add_command(plan)
@@ -161,7 +165,8 @@ def validate(file: Path, tree: Path, home: str | None) -> None:
         async with AsyncExitStack() as stack:
             return rules.validate(flow, await tools_of(stack, tree, servers, None, flow), os.environ)
 
-    waits = asyncio.run(checked())
+    with stdout_for_results():
+        waits = asyncio.run(checked())
     show_table(("STEP", "TOOL", "AFTER"), [(step.name, step.tool, ", ".join(waits[step.name])) for step in flow.steps])
 
 
@@ -182,11 +187,27 @@ def tools(file: Path | None, tree: Path, as_json: bool, home: str | None) -> Non
             return [{"tool": name, "about": next(iter((tool.__doc__ or "").strip().splitlines()), "")}
                     for name, tool in found.items()]
 
-    rows = asyncio.run(asked())
+    with stdout_for_results():
+        rows = asyncio.run(asked())
     if as_json:
         show_json(rows)
     else:
         show_table(("TOOL", "ABOUT"), [(row["tool"], row["about"]) for row in rows])
+
+
+@contextmanager
+def stdout_for_results() -> Iterator[None]:
+    """Send what tools, and the programs they start, write on stdout to stderr: stdout is for the results."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 async def tools_of(stack: AsyncExitStack, tree: Path, servers: Mapping[str, ServerSpec], logs: Path | None,

@@ -83,7 +83,7 @@ def _fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...]
         raise WorkflowValidationError(f"{what} should be a table of fields, not {type(data).__name__}")
     what = f"step {data['name']!r}" if what.startswith("step") and isinstance(data.get("name"), str) else what
     for key in needed:
-        if key not in data:
+        if data.get(key) is None:
             raise WorkflowValidationError(f"{what} has no {key}")
     for key, value in data.items():
         if key not in kinds:
@@ -91,6 +91,8 @@ def _fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...]
         wrong = not isinstance(value, kinds[key]) or (isinstance(value, bool) and kinds[key] is not bool)
         if wrong and value is not None:
             raise WorkflowValidationError(f"{what}: {key} should be {_word(kinds[key])}, not {value!r:.60}")
+        if key == "depends_on" and value is not None and not all(isinstance(one, str) for one in value):
+            raise WorkflowValidationError(f"{what}: depends_on should be a list of steps' names, not {value!r:.60}")
     return {key: value for key, value in data.items() if value is not None}
 
 

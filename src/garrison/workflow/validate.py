@@ -49,6 +49,7 @@ def validate(workflow: Workflow, tools: Mapping[str, Any] | None = None,
     if len(workflow.steps) > MAX_STEPS:
         raise WorkflowValidationError(f"{len(workflow.steps)} steps are too many; {MAX_STEPS} is the limit")
     check_json(workflow.inputs, "inputs")
+    check_json(workflow.metadata, "metadata")
     seen: set[str] = set()
     for step in workflow.steps:
         _step(step, seen)
@@ -89,10 +90,10 @@ def _step(step: WorkflowStep, seen: set[str]) -> None:
         raise WorkflowValidationError(f"step {step.name!r}: timeout is in seconds and above 0")
     if not 0 <= step.retry_count <= 100:
         raise WorkflowValidationError(f"step {step.name!r}: retry_count goes from 0 to 100")
+    check_json(step.arguments, f"the arguments of step {step.name!r}")
     if open_ := unclosed(step.arguments):
         raise WorkflowValidationError(f"step {step.name!r}: {open_!r} is a reference that is never closed; close it, "
                                       "or write $${ for ${ itself")
-    check_json(step.arguments, f"the arguments of step {step.name!r}")
 
 
 def _roots(workflow: Workflow, environment: Container[str] | None) -> None:

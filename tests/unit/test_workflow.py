@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import sys
 import time
@@ -156,6 +157,23 @@ def test_ac_003_a_failed_session_is_resumed_where_it_was(bench: Bench) -> None:
     assert again.results == {name: {"said": name} for name in "abc"}
     assert again.errors == []
     assert asyncio.run(bench.agent.list_sessions()) == []
+
+
+def test_ac_003_a_session_is_not_mixed_with_another_workflow(bench: Bench) -> None:
+    """What is left to do may be corrected; what is done, or waits for other steps, is another workflow's."""
+    first, last = step("a"), step("b", "fails", arguments={"value": "${a.said}"})
+    assert bench.run(first, last, session="s1").success is False
+    assert bench.run(first, last, session="s1").errors == ["Step 'b' failed: ConnectionError: no route"]
+    for others, what in ([[step("a", arguments={"value": "x"}), last], "step 'a'"], [[first], "its steps"],
+                         [[first, step("b", "echo", depends_on=["a"], critical=False)], "step 'b'"],
+                         [[first, step("b")], "its steps"]):
+        with pytest.raises(WorkflowValidationError, match=rf"began with another workflow \({what} differed\)"):
+            bench.run(*others, session="s1")  # type: ignore[misc]
+    with pytest.raises(WorkflowValidationError, match="its inputs differed"):
+        bench.run(first, last, session="s1", inputs={"q": 1})
+    assert bench.run(first, step("b", "echo", arguments={"value": "${a.said}!"}), session="s1").results["b"] == {
+        "said": "a!"}
+    assert bench.calls == ["a", "fails", "fails", "a!"]
 
 
 def test_ac_003_what_was_under_way_beside_a_critical_failure_ends_and_nothing_new_begins(bench: Bench) -> None:
@@ -318,6 +336,31 @@ def test_a_missing_key_fails_the_step_without_a_call(bench: Bench) -> None:
 
 
 # ---- what cannot be meant
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"arguments": None}, "step 'a' has no arguments"), ({"depends_on": "b"}, "depends_on should be a list, not 'b'"),
+    ({"timeout": "5"}, "timeout should be a number"), ({"retry_count": None}, "has no retry_count"),
+    ({"name": 7}, "name should be a text")])
+def test_a_step_that_was_made_of_wrong_types_is_refused(bench: Bench, change: dict[str, Any], why: str) -> None:
+    with pytest.raises(WorkflowValidationError, match=why):
+        bench.run(dataclasses.replace(step("a"), **change))
+
+
+def test_what_is_no_workflow_no_tool_and_no_level_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch,
+                                                           tmp_path: Path) -> None:
+    with pytest.raises(WorkflowValidationError, match="not NoneType"):
+        asyncio.run(bench.agent.execute_workflow(None))  # type: ignore[arg-type]
+    with pytest.raises(WorkflowValidationError, match="step 1 should be a WorkflowStep, not dict"):
+        bench.run({"name": "a"})  # type: ignore[arg-type]
+    bench.agent.tools = {"echo": 5}  # type: ignore[dict-item]
+    with pytest.raises(ToolNotFoundError, match="the tool 'echo' is int, which cannot be called"):
+        bench.run(step("a"))
+    bench.agent.config.log_level = "LOUD"
+    with pytest.raises(WorkflowValidationError, match="log_level='LOUD' is none"):
+        bench.run(step("a"))
+    monkeypatch.setenv("GARRISON_HOME", str(tmp_path))
+    assert StateManager().state_dir == tmp_path / "workflows"
 
 ROUND: list[Any] = []
 ROUND.append(ROUND)

@@ -197,6 +197,7 @@ class _Session:
             self.executor.logger.warning("step %s, try %d: %s", step.name, attempt, said)
             self._tell(step, StepStatus.RUNNING, elapsed, said)
             return Outcome(FAIL, failure_reason=said, failure_class="error")
+        self._forget_errors(step)
         self.state.errors.append(f"Step '{step.name}' failed: {said}")
         self.state.suggestions.append(f"{step.name}: {suggestion(error)}")
         self.failed[step.name] = said
@@ -212,11 +213,15 @@ class _Session:
 
     def _done(self, step: WorkflowStep, result: Any, elapsed: float) -> None:
         self.state.step_results[step.name] = result
-        self.state.errors = [one for one in self.state.errors if not one.startswith(f"Step '{step.name}' failed: ")]
-        self.state.suggestions = [one for one in self.state.suggestions if not one.startswith(f"{step.name}: ")]
+        self._forget_errors(step)
         if step.name not in self.state.completed_steps:
             self.state.completed_steps.append(step.name)
         self._tell(step, StepStatus.COMPLETED, elapsed)
+
+    def _forget_errors(self, step: WorkflowStep) -> None:
+        """What an earlier execution of the session said of the step."""
+        self.state.errors = [one for one in self.state.errors if not one.startswith(f"Step '{step.name}' failed: ")]
+        self.state.suggestions = [one for one in self.state.suggestions if not one.startswith(f"{step.name}: ")]
 
     # ---- what is told
 

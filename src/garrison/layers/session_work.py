@@ -216,7 +216,8 @@ class Work:
                 answer = await ask(*arguments)
             except AgentFailure as error:
                 kind = why.classify(error.status, str(error), error.error)
-                if kind not in decide.FOR_A_PERSON and kind not in decide.TROUBLES:
+                hopeless = error.__cause__ is not None and not recovery.is_transient(error.__cause__)
+                if hopeless or (kind not in decide.FOR_A_PERSON and kind not in decide.TROUBLES):
                     raise
                 await self._suspend(kind, recovery.words(error))
             self._spoke = True

@@ -20,12 +20,12 @@ from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
 from garrison.cli.workflow_plan import plan
+from garrison.cli.workflow_progress import Telling
 from garrison.errors import UsageError
 from garrison.settings import find_home
 
 if TYPE_CHECKING:
     from garrison.workflow.agent import WorkflowAgent
-    from garrison.workflow.executor import Progress
     from garrison.workflow.mcp_tools import ServerSpec
     from garrison.workflow.models import Workflow, WorkflowResult
 
@@ -237,16 +237,8 @@ async def _agent(stack: AsyncExitStack, home: Path, tree: Path, servers: Mapping
     logs = atomic.make_directory(home / "workflows" / "logs")
     found = await tools_of(stack, tree, servers, logs, flow)
     config = AgentConfig(timeout_seconds=FOREVER, state_dir=str(home / "workflows"))
-    return WorkflowAgent(found, config, on_progress=lambda one: _progress(one, as_json=as_json), keep=keep)
-
-
-def _progress(one: Progress, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(one.to_data(), ensure_ascii=False), file=sys.stderr, flush=True)
-    elif one.status.value != "running" or one.error:
-        rest = f": {one.error}" if one.error else ""
-        how = "is tried again after" if one.status.value == "running" else f"{one.status.value} in"
-        say(f"[{one.done}/{one.total}] {one.step} {how} {one.elapsed:.1f} s{rest}")
+    return WorkflowAgent(found, config, on_progress=stack.enter_context(Telling(as_json=as_json)),
+                         keep=keep)
 
 
 def _show(result: WorkflowResult, *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ import resource
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +132,24 @@ ENGINES: dict[str, Engine] = {"garrison": garrison, "langgraph": langgraph, "dbo
 
 
 def main() -> None:
+    measured(ENGINES, ("chain", "cycle"), lambda given, steps: ENGINES[given.engine](
+        steps, given.what, given.count, given.folder, given.resume))
+
+
+def measured(engines: Iterable[str], whats: Iterable[str],
+             run: Callable[[argparse.Namespace, Steps], tuple[int, float]]) -> None:
+    """Read the options of a step's process (ENGINE WHAT COUNT FOLDER [--kill-at N] [--resume]), let `run` do it, and
+    print what it gave and what that cost."""
     options = argparse.ArgumentParser()
-    options.add_argument("engine", choices=ENGINES)
-    options.add_argument("shape", choices=("chain", "cycle"))
-    options.add_argument("steps", type=int)
+    options.add_argument("engine", choices=list(engines))
+    options.add_argument("what", choices=list(whats))
+    options.add_argument("count", type=int)
     options.add_argument("folder", type=Path)
     options.add_argument("--kill-at", type=int, default=0)
     options.add_argument("--resume", action="store_true")
     given = options.parse_args()
     steps = Steps(given.kill_at)
-    number, seconds = ENGINES[given.engine](steps, given.shape, given.steps, given.folder, given.resume)
+    number, seconds = run(given, steps)
     files = [file for file in given.folder.rglob("*") if file.is_file()]
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(json.dumps({"number": number, "run": steps.run, "seconds": seconds, "first_s": steps.first,

@@ -9,17 +9,14 @@ One JSON object on stdout; nothing of this repository is imported but what the e
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import resource
 import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from engine_step import Steps, peak_kib
+from engine_step import Steps, measured
 
 Measured = tuple[int, float]
 """(the number at the end, seconds without building anything)."""
@@ -141,21 +138,8 @@ WHAT: dict[tuple[str, str], Callable[[Steps, int, Path, bool], Measured]] = {
 
 
 def main() -> None:
-    options = argparse.ArgumentParser()
-    options.add_argument("engine", choices=("garrison", "langgraph"))
-    options.add_argument("what", choices=("step", "turn"))
-    options.add_argument("count", type=int)
-    options.add_argument("folder", type=Path)
-    options.add_argument("--kill-at", type=int, default=0)
-    options.add_argument("--resume", action="store_true")
-    given = options.parse_args()
-    steps = Steps(given.kill_at)
-    number, seconds = WHAT[given.engine, given.what](steps, given.count, given.folder, given.resume)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    files = [file for file in given.folder.rglob("*") if file.is_file()]
-    print(json.dumps({"number": number, "run": steps.run, "seconds": seconds, "first_s": steps.first,
-                      "cpu_s": used.ru_utime + used.ru_stime, "rss_mib": peak_kib() / 1024,
-                      "disk_kib": sum(file.stat().st_size for file in files) / 1024}))
+    measured(("garrison", "langgraph"), ("step", "turn"), lambda given, steps: WHAT[given.engine, given.what](
+        steps, given.count, given.folder, given.resume))
 
 
 if __name__ == "__main__":

@@ -89,3 +89,30 @@ def test_an_orchestrator_that_is_a_session_goes_on_where_it_was_killed(scene: An
     rows = json.loads(place.command("cost", "--json").stdout)
     assert rows[0]["usd"] > 0
     place.check_left()
+
+
+@pytest.mark.slow
+def test_an_orchestrator_that_is_a_session_waits_for_an_answer_and_within_its_budget(scene: Any) -> None:
+    """The question is one call's whole life, over a limit that is reached in between and a killed orchestrator."""
+    place = scene.place
+    scene.configure("budget = 0.0001")
+
+    def play(asked: Asked) -> Any:
+        told = asked.prompt
+        if "The answer: blue" in told or asked.step > 0:
+            return (say(use(f"{DESK}write", path="a.txt", text="blue")), REPORT, say("Done."))[min(asked.step, 2)]
+        return say("I ask.", use(f"{DESK}ask_guardian", question="Which colour?"))
+
+    scene.players["a"] = play
+    child = scene.launch(scene.graph(a="session=true"))
+    wait_for("the question is told", lambda: "asks: Which colour?" in place.told())
+    wait_for("no CLI is left", lambda: scene.cli("a") is None)
+    assert place.command("answer", "a", "blue").returncode == 0
+    wait_for("the limit is told", lambda: "budget is used up" in place.told())
+    assert len(scene.calls("a")) == 1
+    scene.configure("budget = 5")
+    place.kill("orchestrator-a")
+    assert place.finish(child) == 0, place.told()
+    assert git(place.repo, "show", "main:a.txt") == "blue"
+    assert place.command("logs", "a").stdout.count("→ ask_guardian") <= 1
+    place.check_left()

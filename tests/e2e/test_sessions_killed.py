@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support import git
+from support import git, wait_for
 
 GRAPH = """digraph crew { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]
     a [shape=box, agent=scripted, session=true, script="a.yaml", prompt="Do a."%s]
@@ -50,3 +50,24 @@ def test_so_does_one_whose_orchestrator_is_killed_and_one_with_graphs_of_its_own
         (place.repo / f"{name}.dot").write_text((shipped / f"{name}.dot").read_text())
         git(place.repo, "add", f"{name}.dot")
     ran(place, "orchestrator", ', tier=trusted, turn_graph="turn.dot", heartbeat_graph="heartbeat.dot", initiative=3')
+
+
+def test_a_session_that_asks_waits_where_it_stands_and_goes_on_with_the_answer(place: Any) -> None:
+    """While it waits nothing of it runs; its orchestrator is killed; nothing that was done is done again."""
+    (place.repo / "a.yaml").write_text('- run: "echo before >> $LEDGER"\n- ask_guardian: "Which colour?"\n'
+                                       '- edit: {path: a.txt, text: "two\\n"}\n- run: "echo after >> $LEDGER"\n')
+    git(place.repo, "add", "a.yaml")
+    git(place.repo, "commit", "-qm", "Add the script")
+    graph = place.root / "crew.dot"
+    graph.write_text(GRAPH % "")
+    child = place.launch(graph)
+    wait_for("the question is told", lambda: "asks: Which colour?" in place.told())
+    wait_for("it waits", lambda: any(place.home.glob("runs/*/nodes/a/**/claude/waiting")))
+    place.kill("orchestrator-a")
+    answered = place.command("answer", "a", "blue")
+    assert answered.returncode == 0, answered.stderr
+    assert place.finish(child) == 0, place.told()
+    assert git(place.repo, "show", "main:a.txt") == "two"
+    assert place.ledger.read_text() == "before\nafter\n"
+    assert place.command("answer", "a", "blue").returncode == 1, "nothing is asked any more"
+    place.check_left()

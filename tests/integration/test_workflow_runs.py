@@ -130,14 +130,15 @@ def test_ac_002_a_server_that_crashes_or_hangs_in_mid_call_is_an_error_and_is_st
 
 
 @pytest.mark.parametrize("body", ["print('this is no protocol', flush=True); import time; time.sleep(0.2)",
-                                  "raise SystemExit(4)"])
+                                  "raise SystemExit('no notes here')"])
 def test_a_server_that_speaks_garbage_or_goes_is_refused_in_a_line(tmp_path: Path, body: str) -> None:
     spec = ServerSpec("odd", (sys.executable, "-c", body))
 
     async def scene() -> None:
         async with McpTools({"odd": spec}):
             pass
-    with pytest.raises(McpError, match=r"server odd \(.*\) did not start") as caught:
+    said = "; it said: no notes here" if "no notes" in body else ""
+    with pytest.raises(McpError, match=rf"server odd \(.*\) did not start: .*{said}$") as caught:
         asyncio.run(scene())
     assert "\n" not in str(caught.value)
 
@@ -170,6 +171,16 @@ def test_the_command_runs_fails_resumes_and_lists(tmp_path: Path, capsys: pytest
     assert (told["success"], told["results"]["last"]) == (True, "k+out/a.txt")
     assert main(["workflow", "list"]) == 0
     assert "no session" in capsys.readouterr().err
+
+
+def test_what_a_tool_prints_is_no_part_of_the_results(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loud.py").write_text("import os\nprint('loaded')\ndef f():\n    print('said')\n"
+                                      "    os.system('echo echoed')\n    return 1\n")
+    file = write(tmp_path / "w.yaml", name="w", steps=[{"name": "a", "tool": "loud.py:f"}])
+    assert main(["workflow", "run", str(file), "--json", "--home", str(tmp_path / "home")]) == 0
+    told = capfd.readouterr()
+    assert json.loads(told.out)["results"] == {"a": 1}
+    assert all(word in told.err.splitlines() for word in ("loaded", "said", "echoed"))
 
 
 @pytest.mark.parametrize(("text", "why"), [

@@ -288,6 +288,35 @@ def test_after_four_tries_the_agent_is_in_error_and_a_restart_brings_it_back() -
     play(scene)
 
 
+def test_whatever_a_client_raises_for_good_is_an_agents_failure_with_its_cause() -> None:
+    async def scene(graph: AgentGraph, stage: Stage) -> None:
+        stage.on_connect["analyst"] = [OSError("no route")] * 4
+        with pytest.raises(AgentFailure, match="agent 'analyst' failed: OSError: no route") as caught:
+            await graph.send_message("lead", "analyst", "hello")
+        assert isinstance(caught.value.__cause__, OSError)
+        node = graph.get_node("analyst")
+        await graph.restart_agent("analyst")
+        assert node.effective_system_prompt.startswith(node.original_system_prompt)
+    play(scene)
+
+
+def test_nobody_is_begun_in_a_graph_that_is_left() -> None:
+    """A start that races with the end of the graph would outlive it."""
+    stage = Stage()
+
+    async def scene() -> None:
+        async with AgentGraph("org", connect=stage.connect) as graph:
+            await graph.add_node("late", "p")
+            starting = asyncio.create_task(graph.start_agent("late"))
+        with pytest.raises(AgentGraphError, match="the graph has ended"):
+            await starting
+        assert all(one.closed for one in stage.sessions if one.connected)
+        async with graph:
+            await graph.start_agent("late")
+        assert stage.sessions[-1].closed
+    asyncio.run(scene())
+
+
 def test_a_permanent_failure_is_not_tried_again() -> None:
     async def scene(graph: AgentGraph, stage: Stage) -> None:
         stage.on_connect["analyst"] = [AgentFailure("invalid x-api-key", 401)]
@@ -324,7 +353,7 @@ def test_one_failing_agent_does_not_hold_up_the_others() -> None:
         stage.on_connect["analyst"] = [OSError("down")] * 4
         failed, reply = await asyncio.gather(graph.send_message("lead", "analyst", "a"),
                                              graph.send_message("analyst", "lead", "b"), return_exceptions=True)
-        assert isinstance(failed, OSError)
+        assert isinstance(failed, AgentFailure)
         assert str(reply) == "lead heard b"
         assert graph.get_agent_status("lead")["status"] == "active"
     play(scene)

@@ -137,10 +137,11 @@ def test_1c_the_mode_routes(state: dict[str, Any], mode: str, calls: int) -> Non
     assert ("heartbeat_complete", told) in world.events
 
 
-def test_1c_a_heartbeat_changes_goals_and_memory_and_hands_actions_over() -> None:
+@pytest.mark.parametrize("form", ["{}", "Here it is:\n```json\n{}\n```\nThat is all."])
+def test_1c_a_heartbeat_changes_goals_and_memory_and_hands_actions_over(form: str) -> None:
     said = {"actions": [{"do": "x"}], "goal_updates": [{"id": 1, "progress": 0.5}], "new_goals": [{"id": 2}],
             "memory_notes": ["n"]}
-    world = World({"content": json.dumps(said)})
+    world = World({"content": form.replace("{}", json.dumps(said))})
     session = world.session(SessionState("s1", "agent", goals=[{"id": 1}]), initiative=Initiative(interval=0))
     [result] = beat(session)
     assert result.actions == ({"do": "x"},)
@@ -232,6 +233,22 @@ def test_a_blocked_input_gets_an_answer_and_no_model() -> None:
     results = play(world.session(SessionState("s1", "a", "untrusted")), "/rm", " ")
     assert [one.response for one in results] == ["I cannot take this up: it is blocked at trust tier untrusted."] * 2
     assert world.count("llm_call") == 0
+
+
+def test_a_blocked_input_has_its_answer_also_where_the_graph_leads_it_to_its_end() -> None:
+    graph = """digraph t { start [shape=Mdiamond]; done [shape=Msquare]; c [type="session.classify"]
+        gate [shape=diamond]; ask [type="session.llm_call"]; say [type="session.format"]; start -> c -> gate
+        gate -> done [condition="context.session.input_type=blocked"]
+        gate -> ask [condition="context.session.input_type!=blocked"]; ask -> say -> done }"""
+    world = World()
+    refused, answered = play(world.session(SessionState("s1", "a", "untrusted"), turn_graph=graph), "/rm", "hi")
+    assert refused.response == "I cannot take this up: it is blocked at trust tier untrusted."
+    assert answered.response == "hello"
+
+
+def test_a_graph_of_no_text_is_not_the_shipped_one() -> None:
+    with pytest.raises(GarrisonError):
+        World().session(turn_graph="")
 
 
 def test_a_tool_that_the_tier_does_not_allow_is_refused_and_the_model_told() -> None:

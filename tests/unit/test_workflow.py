@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import sys
 import time
@@ -158,6 +159,23 @@ def test_ac_003_a_failed_session_is_resumed_where_it_was(bench: Bench) -> None:
     assert asyncio.run(bench.agent.list_sessions()) == []
 
 
+def test_ac_003_a_session_is_not_mixed_with_another_workflow(bench: Bench) -> None:
+    """What is left to do may be corrected; what is done, or waits for other steps, is another workflow's."""
+    first, last = step("a"), step("b", "fails", arguments={"value": "${a.said}"})
+    assert bench.run(first, last, session="s1").success is False
+    assert bench.run(first, last, session="s1").errors == ["Step 'b' failed: ConnectionError: no route"]
+    for others, what in ([[step("a", arguments={"value": "x"}), last], "step 'a'"], [[first], "its steps"],
+                         [[first, step("b", "echo", depends_on=["a"], critical=False)], "step 'b'"],
+                         [[first, step("b")], "its steps"]):
+        with pytest.raises(WorkflowValidationError, match=rf"began with another workflow \({what} differed\)"):
+            bench.run(*others, session="s1")  # type: ignore[misc]
+    with pytest.raises(WorkflowValidationError, match="its inputs differed"):
+        bench.run(first, last, session="s1", inputs={"q": 1})
+    assert bench.run(first, step("b", "echo", arguments={"value": "${a.said}!"}), session="s1").results["b"] == {
+        "said": "a!"}
+    assert bench.calls == ["a", "fails", "fails", "a!"]
+
+
 def test_ac_003_what_was_under_way_beside_a_critical_failure_ends_and_nothing_new_begins(bench: Bench) -> None:
     bench.broken["bad"] = ConnectionError("x")
     result = bench.run(step("long", "slow"), step("bad"), step("after", depends_on=["long"]), session="s1")
@@ -288,9 +306,11 @@ def test_a_result_that_cannot_be_kept_says_what_to_return(bench: Bench) -> None:
 @pytest.mark.parametrize(("value", "means"), [
     ("${a}", {"x": [{"n": 1}]}), ("${a.x}", [{"n": 1}]), ("${a.x[0].n}", 1), ("${a.x.0.n}", 1), ("${a.x[-1].n}", 1),
     ("n=${a.x[0].n}!", "n=1!"), ("$${a}", "${a}"), ({"k": ["${a.x[0]}", 2]}, {"k": [{"n": 1}, 2]}),
-    ("${ my step.v }", "w"), ("${inputs.q}", None), (7, 7)])
+    ("${ my step.v }", "w"), ("${inputs.q}", None), (7, 7),
+    ('${k["a.b"]}', 1), ("${k['c[0]'].d[1]}", 2), ('${k["c[0]"]["d"][0]} ${k.e-f}', "1 3")])
 def test_references(value: Any, means: Any) -> None:
-    results = {"a": {"x": [{"n": 1}]}, "my step": {"v": "w"}, "inputs": {"q": None}}
+    results = {"a": {"x": [{"n": 1}]}, "my step": {"v": "w"}, "inputs": {"q": None},
+               "k": {"a.b": 1, "c[0]": {"d": [1, 2]}, "e-f": 3}}
     assert resolve(value, results, {}) == means
 
 
@@ -318,6 +338,34 @@ def test_a_missing_key_fails_the_step_without_a_call(bench: Bench) -> None:
 # ---- what cannot be meant
 
 
+@pytest.mark.parametrize(("change", "why"), [
+    ({"arguments": None}, "step 'a' has no arguments"), ({"depends_on": "b"}, "depends_on should be a list, not 'b'"),
+    ({"timeout": "5"}, "timeout should be a number"), ({"retry_count": None}, "has no retry_count"),
+    ({"name": 7}, "name should be a text")])
+def test_a_step_that_was_made_of_wrong_types_is_refused(bench: Bench, change: dict[str, Any], why: str) -> None:
+    with pytest.raises(WorkflowValidationError, match=why):
+        bench.run(dataclasses.replace(step("a"), **change))
+
+
+def test_what_is_no_workflow_no_tool_and_no_level_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch,
+                                                           tmp_path: Path) -> None:
+    with pytest.raises(WorkflowValidationError, match="not NoneType"):
+        asyncio.run(bench.agent.execute_workflow(None))  # type: ignore[arg-type]
+    with pytest.raises(WorkflowValidationError, match="step 1 should be a WorkflowStep, not dict"):
+        bench.run({"name": "a"})  # type: ignore[arg-type]
+    bench.agent.tools = {"echo": 5}  # type: ignore[dict-item]
+    with pytest.raises(ToolNotFoundError, match="the tool 'echo' is int, which cannot be called"):
+        bench.run(step("a"))
+    bench.agent.config.log_level = "LOUD"
+    with pytest.raises(WorkflowValidationError, match="log_level='LOUD' is none"):
+        bench.run(step("a"))
+    monkeypatch.setenv("GARRISON_HOME", str(tmp_path))
+    assert StateManager().state_dir == tmp_path / "workflows"
+
+ROUND: list[Any] = []
+ROUND.append(ROUND)
+
+
 @pytest.mark.parametrize(("steps", "why"), [
     ([], "at least one step"), ([step("a"), step("a")], "two steps are called"),
     ([step("inputs")], "cannot name a step"),
@@ -325,7 +373,7 @@ def test_a_missing_key_fails_the_step_without_a_call(bench: Bench) -> None:
     ([step("a", depends_on=["b"]), step("b", depends_on=["a"])], "wait for each other"),
     ([step("a", timeout=0)], "above 0"), ([step("a", retry_count=-1)], "from 0 to 100"),
     ([step("a", arguments={"v": "${inputs.q}"})], "--set q=VALUE"),
-    ([step("a", arguments={"v": {1, 2}})], "arguments")])
+    ([step("a", arguments={"v": {1, 2}})], "arguments"), ([step("a", arguments={"v": ROUND})], "arguments")])
 def test_what_cannot_be_meant_is_refused_before_anything_runs(bench: Bench, steps: list[Any], why: str) -> None:
     with pytest.raises(Exception, match=why) as caught:
         bench.run(*steps)
@@ -343,7 +391,9 @@ def test_a_tool_that_is_not_there_is_refused(bench: Bench) -> None:
     ({"name": "w", "steps": [{"name": "a", "tool": "t", "colour": 1}]}, "step 'a' has the unknown field colour"),
     ({"name": "w", "steps": [{"name": "a", "tool": "t", "timeout": "5"}]}, "timeout should be a number, not '5'"),
     ({"name": "w", "steps": [{"name": "a", "tool": "t", "retry_count": True}]},
-     "retry_count should be a whole number, not True")])
+     "retry_count should be a whole number, not True"),
+    ({"name": "w", "steps": [{"name": "a", "tool": None}]}, "step 'a' has no tool"),
+    ({"name": "w", "steps": [{"name": "a", "tool": "t", "depends_on": [["b"]]}]}, "a list of steps' names")])
 def test_a_body_that_is_no_workflow_is_refused(body: Any, why: str) -> None:
     with pytest.raises(WorkflowValidationError, match=why):
         Workflow.from_data(body)
@@ -370,6 +420,8 @@ class Box:
 
 def odd():
     return object()
+
+from os.path import basename as not_a_tool_of_this_file
 '''
 
 
@@ -387,10 +439,12 @@ def test_ac_002_a_python_function_is_a_tool_by_where_it_stands(tmp_path: Path) -
     ("wf_other.py:slug", "there is no file"), ("wf_tools_there:slgu", "has no function 'slgu'; did you mean slug?"),
     ("wf_tools_there:fly", "has no function 'fly'; it has slug, Box, odd"),
     ("wf_broken:slug", r"wf_broken fails while it is loaded \(ZeroDivisionError: "),
+    ("wf_ends:slug", r"wf_ends fails while it is loaded \(SystemExit: 3\)"),
     ("wf_needs:slug", r"wf_needs fails while it is loaded \(ModuleNotFoundError: No module named 'wf_nothing'"),
     (":slug", "is no module")])
 def test_a_python_tool_that_cannot_be_had_is_one_line(tmp_path: Path, tool: str, why: str) -> None:
     (tmp_path / "wf_tools_there.py").write_text(TOOLS)
+    (tmp_path / "wf_ends.py").write_text("from os import getcwd\nraise SystemExit(3)\n")
     (tmp_path / "wf_broken.py").write_text("1 / 0\n")
     (tmp_path / "wf_needs.py").write_text("import wf_nothing\n")
     with pytest.raises(ToolNotFoundError, match=why) as caught:

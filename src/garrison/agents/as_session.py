@@ -14,6 +14,7 @@ the session (`layers.session_work`) is told everything in one file.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,9 @@ from garrison.agents.claude import prompts
 from garrison.agents.claude import settings as settings_
 from garrison.agents.claude.files import write_json
 from garrison.agents.claude.settings import ClaudeSettings, for_node
-from garrison.agents.command import CommandAgent, CommandWork
+from garrison.agents.command import CommandAgent
 from garrison.agents.seam import Profile
+from garrison.agents.session_stretches import SessionWork
 from garrison.errors import UsageError
 from garrison.light import dataclass, replace
 
@@ -80,8 +82,8 @@ class SessionAgent(CommandAgent):
         super().__init__(Profile(name, PROGRAM, success="result_file"))
         self.settings, self.begin = settings, begin
 
-    def start(self, assignment: Assignment, now: float) -> CommandWork:
-        """Write the order and start the program; UsageError if a graph is not there."""
+    def start(self, assignment: Assignment, now: float) -> SessionWork:  # type: ignore[override]
+        """Write the order and start the program, unless it waits for somebody; UsageError if a graph is not there."""
         task = assignment.task
         found = wish(f"node {task.node}", task.attributes, self.begin)
         settings = for_node(self.settings, task.node, task.attributes) if self.settings is not None else None
@@ -93,7 +95,7 @@ class SessionAgent(CommandAgent):
             "heartbeat_graph": _text(assignment.tree, found.heartbeat_graph),
             "settings": settings_.to_json(settings) if settings is not None else None,
             "system": prompts.system(assignment, settings, "session") if settings is not None else ""})
-        return super().start(assignment, now)
+        return SessionWork(assignment, partial(super().start, assignment), now)
 
 
 def _text(tree: Path, name: str | None) -> str | None:

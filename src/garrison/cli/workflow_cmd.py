@@ -9,8 +9,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +20,12 @@ from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
 from garrison.cli.workflow_plan import plan
+from garrison.cli.workflow_progress import Telling
 from garrison.errors import UsageError
 from garrison.settings import find_home
 
 if TYPE_CHECKING:
     from garrison.workflow.agent import WorkflowAgent
-    from garrison.workflow.executor import Progress
     from garrison.workflow.mcp_tools import ServerSpec
     from garrison.workflow.models import Workflow, WorkflowResult
 
@@ -70,7 +70,9 @@ def run(file: Path, values: tuple[str, ...], session: str | None, tree: Path, ke
             agent = await _agent(stack, find_home(home), tree, servers, flow, keep=keep, as_json=as_json)
             return await agent.execute_workflow(flow, session)
 
-    _show(asyncio.run(begun()), as_json=as_json)
+    with stdout_for_results():
+        result = asyncio.run(begun())
+    _show(result, as_json=as_json)
 
 
 @workflow.command(cls=Explained, examples=(
@@ -100,7 +102,9 @@ def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
                                  as_json=as_json)
             return await agent.resume_workflow(session)
 
-    _show(asyncio.run(gone_on()), as_json=as_json)
+    with stdout_for_results():
+        result = asyncio.run(gone_on())
+    _show(result, as_json=as_json)
 
 
 workflow.add_command(plan)
@@ -161,7 +165,8 @@ def validate(file: Path, tree: Path, home: str | None) -> None:
         async with AsyncExitStack() as stack:
             return rules.validate(flow, await tools_of(stack, tree, servers, None, flow), os.environ)
 
-    waits = asyncio.run(checked())
+    with stdout_for_results():
+        waits = asyncio.run(checked())
     show_table(("STEP", "TOOL", "AFTER"), [(step.name, step.tool, ", ".join(waits[step.name])) for step in flow.steps])
 
 
@@ -182,11 +187,27 @@ def tools(file: Path | None, tree: Path, as_json: bool, home: str | None) -> Non
             return [{"tool": name, "about": next(iter((tool.__doc__ or "").strip().splitlines()), "")}
                     for name, tool in found.items()]
 
-    rows = asyncio.run(asked())
+    with stdout_for_results():
+        rows = asyncio.run(asked())
     if as_json:
         show_json(rows)
     else:
         show_table(("TOOL", "ABOUT"), [(row["tool"], row["about"]) for row in rows])
+
+
+@contextmanager
+def stdout_for_results() -> Iterator[None]:
+    """Send what tools, and the programs they start, write on stdout to stderr: stdout is for the results."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 async def tools_of(stack: AsyncExitStack, tree: Path, servers: Mapping[str, ServerSpec], logs: Path | None,
@@ -216,16 +237,8 @@ async def _agent(stack: AsyncExitStack, home: Path, tree: Path, servers: Mapping
     logs = atomic.make_directory(home / "workflows" / "logs")
     found = await tools_of(stack, tree, servers, logs, flow)
     config = AgentConfig(timeout_seconds=FOREVER, state_dir=str(home / "workflows"))
-    return WorkflowAgent(found, config, on_progress=lambda one: _progress(one, as_json=as_json), keep=keep)
-
-
-def _progress(one: Progress, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(one.to_data(), ensure_ascii=False), file=sys.stderr, flush=True)
-    elif one.status.value != "running" or one.error:
-        rest = f": {one.error}" if one.error else ""
-        how = "is tried again after" if one.status.value == "running" else f"{one.status.value} in"
-        say(f"[{one.done}/{one.total}] {one.step} {how} {one.elapsed:.1f} s{rest}")
+    return WorkflowAgent(found, config, on_progress=stack.enter_context(Telling(as_json=as_json)),
+                         keep=keep)
 
 
 def _show(result: WorkflowResult, *, as_json: bool) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
-from garrison.delegation import classify, context, states
+from garrison.delegation import classify, context, local, states
 from garrison.delegation.crew import Crew, Specialist
 from garrison.delegation.events import Event
 from garrison.delegation.events import Sequence as Numbers
@@ -56,7 +56,7 @@ class AgentOrchestrator:
                  tools: Tools = lambda _: (), preferences: Callable[[], Sequence[Preference]] = tuple,
                  known: Callable[[], Iterable[str]] = tuple, metadata: dict[str, Any] | None = None,
                  model: str | None = None,
-                 clock: Callable[[], datetime] = lambda: datetime.now(UTC).astimezone(),
+                 clock: Callable[[], datetime] = local.now,
                  sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.crew = crew
         self.conversation = conversation if conversation is not None else Conversation()

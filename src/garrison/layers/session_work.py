@@ -8,6 +8,8 @@ session has heartbeats only where the node gave it an initiative.
     no turn yet                       the task is said
     a turn without a report           it is asked for one, once
     a report, or a second turn        the result file is written, and the program ends
+    a question, a limit reached,      an ending is written, and the program ends in the middle of the turn, which its
+    an API that refuses               successor takes up at the node that was under way
 """
 
 from __future__ import annotations
@@ -17,23 +19,27 @@ import json
 import logging
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from garrison.agents import scripted
 from garrison.agents.as_session import ORDER
-from garrison.agents.claude import budget, program, settings
+from garrison.agents.claude import asked, budget, decide, program, settings
+from garrison.agents.claude import failures as why
 from garrison.agents.claude.events import shown
-from garrison.agents.claude.files import ClaudeFiles, read_json, write_json
-from garrison.agents.claude.tools_words import REPORT_RESULT, SAVE_NOTES, report_of, told_of
+from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
+from garrison.agents.claude.tools_words import ASK_GUARDIAN, REPORT_RESULT, SAVE_NOTES, report_of, told_of
+from garrison.agents.graph import recovery
+from garrison.agents.graph.model import AgentFailure
 from garrison.agents.graph.session import Function
 from garrison.agents.said import LANDS
-from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.errors import GarrisonError, UsageError
 from garrison.layers.session_tools import tools_of
 from garrison.records import atomic
 from garrison.session import Initiative, Session, SessionState
@@ -49,8 +55,12 @@ MAX_STEPS = 3_000
 """Visits of nodes in one turn: a task may need some hundred calls of tools, each of three visits."""
 TURNS = 2
 """Turns a task may take: the task itself, and being asked for the report."""
+_ASK_TOOL = 1
 ASK = "You ended your turn without a report. Call `report_result` now: with what you did and what proves it, or with " \
       "status `failure` and the reason."
+
+
+_ASK = "ask_guardian"
 
 
 def next_words(turns: int, report: Mapping[str, Any] | None, prompt: str) -> str | None:
@@ -73,8 +83,9 @@ def claim_of(report: Mapping[str, Any] | None) -> dict[str, Any]:
 class Work:
     """One life of the session of one attempt."""
 
-    def __init__(self, prompt: Path) -> None:
-        self.prompt, self.folder = prompt, prompt.parent
+    def __init__(self, prompt: Path, leave: Callable[[], None] = lambda: None) -> None:
+        """`leave` may end the program at once when the session is to wait."""
+        self.prompt, self.folder, self._leave = prompt, prompt.parent, leave
         self.order: dict[str, Any] = read_json(self.folder / ORDER)
         self.files = ClaudeFiles(self.folder)
         self.files.make()
@@ -83,6 +94,8 @@ class Work:
         self.settings = settings.from_json(self.order["settings"]) if self.order["settings"] else None
         self._began = _now()
         self._model_session = uuid.uuid4().hex
+        self._suspended: asyncio.Future[decide.Ending]
+        self._spoke = False
 
     def _own(self) -> dict[str, Function]:
         """The tools that every session of a task has, whatever its tier."""
@@ -98,7 +111,56 @@ class Work:
             return "Kept."
 
         return {"report_result": Function("report_result", *REPORT_RESULT, report_result),
-                "save_notes": Function("save_notes", *SAVE_NOTES, save_notes)}
+                "save_notes": Function("save_notes", *SAVE_NOTES, save_notes),
+                _ASK: Function(_ASK, *ASK_GUARDIAN, str)}
+
+    def _asking(self, dispatch: Dispatch) -> Callable[..., Any]:
+        """The dispatch, with the questions of a batch before its other calls: those are then done once."""
+        async def dispatched(calls: list[dict[str, Any]], agent: str) -> list[str]:
+            said = {number: await self._asked(one) for number, one in enumerate(calls) if one.get("name") == _ASK}
+            others = iter(await dispatch([one for one in calls if one.get("name") != _ASK], agent))
+            return [said[number] if number in said else next(others) for number in range(len(calls))]
+        return dispatched
+
+    async def _asked(self, wanted: Mapping[str, Any]) -> str:
+        """The answer to a call of `ask_guardian`: a call that has one has it for good, however often it is done."""
+        given = wanted.get("arguments") or {}
+        question = str(given.get("question") or given.get("value") or "").strip()
+        if not question:
+            return "error: there is no question"
+        call = str(wanted.get("id") or question)
+        told = read_json(self._answers) or {}
+        answer = told.get(call) or asked.answer_of(self.files, call)
+        if answer is None:
+            asked.ask(self.files, question, call)
+            await self._suspend(decide.QUESTION, question)
+        write_json(self._answers, {**told, call: answer})
+        return f"The answer: {answer}"
+
+    @property
+    def _answers(self) -> Path:
+        return self.files.folder / "answers.json"
+
+    async def _suspend(self, kind: str, reason: str) -> NoReturn:
+        """End the program here: the node under way has no outcome, and is done again by the successor."""
+        if not self._suspended.done():
+            self._suspended.set_result(decide.Ending(kind, time.time(), reason, progress=self._spoke))
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets that")
+
+    async def run(self) -> dict[str, Any] | None:
+        """What the result file says; None if the session waits for what its last ending says."""
+        self._suspended = asyncio.get_running_loop().create_future()
+        work = asyncio.create_task(self.done())
+        either: set[asyncio.Future[Any]] = {work, self._suspended}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._suspended.done():
+            return work.result()
+        append_line(self.files.endings, vars(self._suspended.result()))
+        self._leave()
+        work.cancel()
+        await asyncio.wait({work})
+        return None
 
     async def done(self) -> dict[str, Any]:
         """Go on until there is a report, or none to be had; what the result file says."""
@@ -128,7 +190,7 @@ class Work:
         if self.settings is None:
             steps = scripted.script_for(self.order["node"], dict(os.environ))
             played = Script(self.order["node"], steps, self.order["life"])
-            dispatch = Dispatch({**played.tools(), **self._own()}, fatal=True, on_call=_told_call)
+            dispatch = self._asking(Dispatch({**played.tools(), **self._own()}, fatal=True, on_call=_told_call))
             return {**remembering(), "llm_call": played.llm_call, "tool_dispatch": dispatch}
         tools = {**tools_of(Path(self.order["tree"]), self.tier), **self._own()}
         home = Path(self.order["home"])
@@ -138,10 +200,10 @@ class Work:
         adapters = await stack.enter_async_context(claude_adapters(
             self.settings.model, metadata, tools, system=self.order["system"], hear=self._heard))
         return {**adapters, "llm_call": self._within_limits(adapters["llm_call"]),
-                "tool_dispatch": Dispatch(tools, on_call=_told_call, on_result=_told_result)}
+                "tool_dispatch": self._asking(Dispatch(tools, on_call=_told_call, on_result=_told_result))}
 
     def _within_limits(self, ask: Callable[..., Any]) -> Callable[..., Any]:
-        """The model, asked only while no limit on what it may cost is reached."""
+        """The model, asked while no limit on what it may cost is reached and nothing refuses it that may be mended."""
         assert self.settings is not None
         limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
         meter = budget.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
@@ -149,8 +211,17 @@ class Work:
         async def asked(*arguments: Any) -> Any:
             over = meter.over(_now()[:10])
             if over:
-                raise Refused(f"the budget is used up: {over}; raise it, then resume")
-            return await ask(*arguments)
+                await self._suspend(why.BUDGET, over)
+            try:
+                answer = await ask(*arguments)
+            except AgentFailure as error:
+                kind = why.classify(error.status, str(error), error.error)
+                hopeless = error.__cause__ is not None and not recovery.is_transient(error.__cause__)
+                if hopeless or (kind not in decide.FOR_A_PERSON and kind not in decide.TROUBLES):
+                    raise
+                await self._suspend(kind, recovery.words(error))
+            self._spoke = True
+            return answer
         return asked
 
     def _heard(self, event: Mapping[str, Any]) -> None:
@@ -179,6 +250,13 @@ def _show(event: Mapping[str, Any]) -> None:
         print("\n".join(clean_lines(text)), flush=True)
 
 
+def _gone() -> None:
+    """End at once, as by a kill. A client that is closed in order would first tell the model that its call failed, and
+    the model's next answer would be paid for and heard by nobody; so it dies with us."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
@@ -188,10 +266,11 @@ def main(argv: list[str] | None = None) -> int:
     die_with_parent()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     try:
-        claim = asyncio.run(Work(Path((sys.argv[1:] if argv is None else argv)[0])).done())
+        claim = asyncio.run(Work(Path((sys.argv[1:] if argv is None else argv)[0]), _gone).run())
     except GarrisonError as error:
         claim = {"status": "fail", "failure_reason": " ".join(str(error).split())}
-    atomic.write(Path(os.environ["GARRISON_RESULT_FILE"]), json.dumps(claim).encode())
+    if claim is not None:
+        atomic.write(Path(os.environ["GARRISON_RESULT_FILE"]), json.dumps(claim).encode())
     return 0
 
 

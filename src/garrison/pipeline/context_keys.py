@@ -21,7 +21,7 @@ WRITTEN: Mapping[str, tuple[str, ...]] = {
     "parallel": ("parallel.results", "parallel.success_count", "parallel.failure_count"),
     "parallel.fan_in": ("parallel.fan_in.best_id", "parallel.fan_in.best_outcome"),
     "stack.manager_loop": ("stack.child.",),
-    "session.classify": ("session.input_type", "session.refusal"),
+    "session.classify": ("session.input_type", "session.refusal", "session.response"),
     "session.authorize": ("session.authorized", "session.refusal", "session.trust_tier"),
     "session.mode_select": ("session.cognitive_mode",),
     "session.memory_recall": ("session.recalled_memories",),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -65,7 +66,8 @@ class _Voice:
         """Calls of tools that Claude waits for, by id."""
         self._said: list[str] = []
         self._thought: list[str] = []
-        self._count = 0
+        self._count, self._mark = 0, uuid.uuid4().hex[:8]
+        """With which the ids of its calls differ from those of every other process of the session."""
         self._words: Callable[[], str] = str
 
     async def llm_call(self, messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +126,7 @@ class _Voice:
     async def want(self, name: str, /, **arguments: Any) -> str:
         """What Claude's client calls: the graph is asked, and its answer waited for."""
         self._count += 1
-        call = {"id": f"call-{self._count}-{id(self):x}", "name": name, "arguments": arguments}
+        call = {"id": f"call-{self._count}-{self._mark}", "name": name, "arguments": arguments}
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._open[str(call["id"])] = future
         self._wanted.put_nowait(call)

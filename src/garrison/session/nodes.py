@@ -8,6 +8,7 @@ failure is an event all the same).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,17 @@ IDEMPOTENCY: Mapping[str, str] = {
 _LISTS = ("actions", "goal_updates", "new_goals", "memory_notes", "decompositions", "proposal_decisions", "concerns",
           "curiosity", "identity_insights")
 MAX_NOTES = 100
+_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
+
+
+def _object_of(said: str) -> dict[str, Any]:
+    """The JSON object in a model's words (models fence it, and say a sentence before it); {} if there is none."""
+    found = _OBJECT.search(said)
+    try:
+        body = json.loads(found[0]) if found else {}
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def ok(**updates: Any) -> Outcome:
@@ -73,7 +85,8 @@ class SessionNodes:
     # ---- pure nodes
 
     async def classify(self, call: Call) -> Outcome:
-        """`session.input_type`: command, tool_result, blocked or query."""
+        """`session.input_type`: command, tool_result, blocked or query. What is blocked has its answer from here on,
+        for a graph that leads it to its end."""
         said = call.context.get("session.input", "")
         if isinstance(said, Mapping) and "tool_result" in said:
             kind = "tool_result"
@@ -83,7 +96,8 @@ class SessionNodes:
             kind = "command" if self.tier.commands else "blocked"
         else:
             kind = "query"
-        return ok(session_input_type=kind, session_refusal=self._refusal() if kind == "blocked" else "")
+        refused = {"session_refusal": self._refusal(), "session_response": f"I cannot take this up: {self._refusal()}."}
+        return ok(session_input_type=kind, **(refused if kind == "blocked" else {"session_refusal": ""}))
 
     def _refusal(self) -> str:
         return f"it is blocked at trust tier {self.tier.name}"
@@ -111,12 +125,9 @@ class SessionNodes:
         return ok(session_response=str(call.context.get("llm.content") or ""))
 
     async def process_results(self, call: Call) -> Outcome:
-        """Actions, goal updates, new goals and memory notes of the model's JSON; none of what is no JSON."""
-        try:
-            body = json.loads(str(call.context.get("llm.content") or ""))
-        except ValueError:
-            body = {}
-        given = body if isinstance(body, dict) else {}
+        """Actions, goal updates, new goals and memory notes of the model's JSON, also within other words; none of what
+        is no JSON."""
+        given = _object_of(str(call.context.get("llm.content") or ""))
         found: dict[str, Any] = {f"session.{name}": given[name] if isinstance(given.get(name), list) else []
                                  for name in _LISTS}
         notes = found["session.memory_notes"]

@@ -2,6 +2,7 @@
 
 Where it is stands in the conversation alone (the ids of the calls that have a result), so a session that died goes on
 with the step that has none. A step with `life: N` is played in that life alone, also where its call was under way.
+`- ask_guardian: text` asks the person in charge.
 """
 
 from __future__ import annotations

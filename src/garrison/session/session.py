@@ -92,7 +92,7 @@ def shipped(name: str) -> str:
 
 def _read(name: str, text: str | None) -> Graph:
     """A graph as a session runs it, the shipped one without a text; what was put right in it is logged."""
-    graph, said = read_session_graph(text or shipped(name), f"<{name} graph>")
+    graph, said = read_session_graph(shipped(name) if text is None else text, f"<{name} graph>")
     for line in said:
         logger.warning("%s", line)
     return graph
@@ -181,7 +181,8 @@ class Session:
         from garrison.pipeline.beginning import prepared
         from garrison.pipeline.handlers.registry import Registry
 
-        read = {name: _read(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat)) if text}
+        read = {name: _read(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat))
+                if text is not None}
         for graph in read.values():
             prepared(graph, Registry(self.nodes.handlers()), self._max_steps, None)
         self._graphs.pending.update(read)

@@ -16,11 +16,11 @@ from typing import Any
 
 from garrison.errors import AlreadyAlive, GarrisonError
 from garrison.records import atomic
-from garrison.settings import find_home
-from garrison.workflow.errors import StateLoadError, WorkflowExecutionError
+from garrison.workflow.errors import StateLoadError, WorkflowExecutionError, WorkflowValidationError
 from garrison.workflow.executor import Progress, Tool, WorkflowExecutor
-from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState
+from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState, check_types
 from garrison.workflow.state import StateManager
+from garrison.workflow.validate import check_same
 
 
 @dataclass
@@ -43,7 +43,7 @@ class WorkflowAgent:
                  on_progress: Callable[[Progress], None] | None = None, keep: bool = False) -> None:
         self.tools = tools
         self.config = config or AgentConfig()
-        self.state_manager = state_manager or StateManager(self.config.state_dir or find_home(None) / "workflows")
+        self.state_manager = state_manager or StateManager(self.config.state_dir)
         self.logger = logger
         self.keep = keep
         self._on_progress = on_progress
@@ -54,10 +54,13 @@ class WorkflowAgent:
         A critical failure is a result with `success=False`. WorkflowValidationError and ToolNotFoundError come before
         anything ran, WorkflowExecutionError if it could not be run at all. A session that ended well is cleaned up.
         """
+        check_types(workflow)
         session_id = session_id or self._generate_session_id()
         state = await self.state_manager.load_state(session_id)
         resume = state is not None
-        if state is None:
+        if state is not None:
+            check_same(workflow, state)
+        else:
             state = WorkflowState(session_id, workflow)
         with self._held(session_id), self._logger(session_id) as logger:
             return await self._executed(workflow, state, logger, resume=resume)
@@ -77,9 +80,7 @@ class WorkflowAgent:
                         resume: bool) -> WorkflowResult:
         logger.info("%s workflow %s (session %s)", "resuming" if resume else "starting", workflow.name,
                     state.session_id)
-        kept = self.state_manager if self.config.enable_checkpoints else None
-        executor = WorkflowExecutor(self.tools, kept, logger, max_retries=self.config.max_retries,
-                                    on_progress=self._on_progress)
+        executor = self._executor(logger)
         try:
             async with asyncio.timeout(self.config.timeout_seconds) as limit:
                 result = await executor.execute(workflow, state, resume=resume)
@@ -97,6 +98,16 @@ class WorkflowAgent:
         if result.success and not self.keep:
             await self.state_manager.cleanup_state(state.session_id)
         return result
+
+    @property
+    def executor(self) -> WorkflowExecutor:
+        """What executes this agent's workflows, for whoever has a state of their own."""
+        return self._executor(self.logger)
+
+    def _executor(self, logger: logging.Logger | None) -> WorkflowExecutor:
+        kept = self.state_manager if self.config.enable_checkpoints else None
+        return WorkflowExecutor(self.tools, kept, logger, max_retries=max(0, self.config.max_retries),
+                                on_progress=self._on_progress)
 
     def _generate_session_id(self) -> str:
         return f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(4)}"
@@ -124,7 +135,12 @@ class WorkflowAgent:
     def _logger(self, session_id: str) -> Iterator[logging.Logger]:
         """The caller's logger, and the session's file with every call."""
         logger = logging.getLogger(f"garrison.workflow.{session_id}")
-        logger.setLevel(self.config.log_level.upper())
+        level = self.config.log_level
+        try:
+            logger.setLevel(level.upper() if isinstance(level, str) else level)
+        except (ValueError, TypeError) as error:
+            raise WorkflowValidationError(f"log_level={level!r:.40} is none; use DEBUG, INFO, WARNING or "
+                                          "ERROR") from error
         handler = _Lines(self.state_manager.log(session_id), self.logger)
         logger.addHandler(handler)
         logger.propagate = False

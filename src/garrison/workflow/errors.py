@@ -52,6 +52,7 @@ SUGGESTIONS: dict[str, str] = {
     "UnkeptResult": "let the tool return text, numbers, lists and tables",
     "UsageError": "correct the step's arguments in the workflow",
     "CommandFailed": "run the command by hand to see why it fails",
+    "ToolEnded": "let the tool return or raise an error instead of ending the program",
     "McpError": "look at the server's own log",
     "OSError": "see whether disk and network are as they should be",
 }

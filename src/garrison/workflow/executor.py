@@ -13,25 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import inspect
 import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome, check_json
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.workflow import validate
+from garrison.workflow.calling import Caller, plain
 from garrison.workflow.compile import compile_workflow, node_id
 from garrison.workflow.errors import (
     ANEW,
     LostReference,
     MissingReference,
     ToolNotFoundError,
-    UnkeptResult,
     WorkflowExecutionError,
     suggestion,
 )
@@ -92,6 +91,7 @@ class _Session:
                  waits: dict[str, list[str]]) -> None:
         self.executor, self.workflow, self.state, self.waits = executor, workflow, state, waits
         self.steps = {node_id(index): step for index, step in enumerate(workflow.steps)}
+        self.caller = Caller()
         self.halted, self.anew = "", False
         self.failed: dict[str, str] = {}
         self._first = 0
@@ -186,12 +186,7 @@ class _Session:
         tool = self.executor.tools[step.tool]
         shown = resolve(step.arguments, {**known, ENVIRONMENT: _Unsaid()}, lost)
         self.executor.logger.info("call %s: %s(%s)", step.name, step.tool, _short(shown))
-        try:
-            async with asyncio.timeout(step.timeout):
-                result = await _invoke(tool, arguments)
-        except TimeoutError as error:
-            raise TimeoutError(str(error) or f"no answer within {step.timeout:g} s") from error
-        return plain(result, step)
+        return plain(await self.caller.call(tool, arguments, step.timeout), step.tool)
 
     def _failed(self, step: WorkflowStep, attempt: int, error: Exception, elapsed: float) -> Any:
         from garrison.pipeline.handlers.call import Waiting
@@ -202,6 +197,7 @@ class _Session:
             self.executor.logger.warning("step %s, try %d: %s", step.name, attempt, said)
             self._tell(step, StepStatus.RUNNING, elapsed, said)
             return Outcome(FAIL, failure_reason=said, failure_class="error")
+        self._forget_errors(step)
         self.state.errors.append(f"Step '{step.name}' failed: {said}")
         self.state.suggestions.append(f"{step.name}: {suggestion(error)}")
         self.failed[step.name] = said
@@ -217,11 +213,15 @@ class _Session:
 
     def _done(self, step: WorkflowStep, result: Any, elapsed: float) -> None:
         self.state.step_results[step.name] = result
-        self.state.errors = [one for one in self.state.errors if not one.startswith(f"Step '{step.name}' failed: ")]
-        self.state.suggestions = [one for one in self.state.suggestions if not one.startswith(f"{step.name}: ")]
+        self._forget_errors(step)
         if step.name not in self.state.completed_steps:
             self.state.completed_steps.append(step.name)
         self._tell(step, StepStatus.COMPLETED, elapsed)
+
+    def _forget_errors(self, step: WorkflowStep) -> None:
+        """What an earlier execution of the session said of the step."""
+        self.state.errors = [one for one in self.state.errors if not one.startswith(f"Step '{step.name}' failed: ")]
+        self.state.suggestions = [one for one in self.state.suggestions if not one.startswith(f"{step.name}: ")]
 
     # ---- what is told
 
@@ -279,29 +279,6 @@ class _Unsaid(dict[str, str]):
 
     def __getitem__(self, name: str) -> str:
         return f"${{env.{name}}}"
-
-
-async def _invoke(tool: Tool, arguments: dict[str, Any]) -> Any:
-    """Call a tool; one that blocks runs in a thread, so that other steps go on."""
-    def blocking() -> Any:
-        return tool(**arguments)
-    is_async = inspect.iscoroutinefunction(tool) or inspect.iscoroutinefunction(getattr(tool, "__call__", None))  # noqa: B004
-    result: Any = tool(**arguments) if is_async else await asyncio.to_thread(blocking)
-    return await result if isinstance(result, Awaitable) else result
-
-
-def plain(result: Any, step: WorkflowStep) -> Any:
-    """A tool's result as JSON's shapes; UnkeptResult that says what to return if it cannot be kept."""
-    if hasattr(result, "model_dump"):
-        result = result.model_dump(mode="json")
-    elif dataclasses.is_dataclass(result) and not isinstance(result, type):
-        result = dataclasses.asdict(result)
-    try:
-        check_json({"result": result}, "result")
-        return json.loads(json.dumps(result))
-    except (TypeError, ValueError, GarrisonError) as error:
-        raise UnkeptResult(f"the tool {step.tool} returned something of type {type(result).__name__}, which cannot be "
-                           "kept; return text, numbers, lists and tables") from error
 
 
 def _short(value: Any) -> str:

@@ -50,7 +50,7 @@ def _body(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+        body = yaml.load(path.read_text(encoding="utf-8"), _loader())
     except FileNotFoundError as error:
         raise NotFound(f"no workflow at {path}") from error
     except yaml.MarkedYAMLError as error:
@@ -61,6 +61,25 @@ def _body(path: Path) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise WorkflowValidationError(f"{path}: a workflow is a table with name and steps")
     return body
+
+
+def _loader() -> Any:
+    """YAML's safe loader, which lets the last of two equal keys win without a word; this one refuses them."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def table(loader: yaml.SafeLoader, node: yaml.MappingNode) -> Any:
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"):
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r:.60} is said twice", key.start_mark)
+            seen.add(key.value)
+        return loader.construct_yaml_map(node)
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, table)
+    return Loader
 
 
 def _place(error: Any) -> str:

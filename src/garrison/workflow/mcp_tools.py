@@ -13,6 +13,7 @@ import io
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,9 +134,14 @@ class McpServer:
 
     async def _live(self, ready: asyncio.Future[list[Any]], questions: asyncio.Queue[_Question | None]) -> None:
         """The server's whole life in one task; calls run side by side within it."""
+        with self._errors() as errors:
+            await self._lived(ready, questions, errors)
+
+    async def _lived(self, ready: asyncio.Future[list[Any]], questions: asyncio.Queue[_Question | None],
+                     errors: io.TextIOBase) -> None:
+        began = errors.seek(0, io.SEEK_END)
         try:
             async with contextlib.AsyncExitStack() as stack:
-                errors = stack.enter_context(self._errors())
                 async with asyncio.timeout(START_SECONDS):
                     client = await stack.enter_async_context(_client(self.spec, errors))
                     listed = await client.list_tools()
@@ -146,7 +152,7 @@ class McpServer:
         except BaseException as error:
             if not ready.done():
                 ready.set_exception(McpError(f"server {self.spec.name} ({self.spec.shown}) did not start: "
-                                             f"{_said(error)}"))
+                                             f"{_said(error)}{_last_words(errors, began)}"))
             if isinstance(error, asyncio.CancelledError):
                 raise
 
@@ -170,12 +176,12 @@ class McpServer:
 
     @contextlib.contextmanager
     def _errors(self) -> Any:
-        """Where the server's stderr goes."""
+        """Where the server's stderr goes: a file from which its last words can be read."""
         if self._log is None:
-            with Path(os.devnull).open("w") as file:
+            with tempfile.TemporaryFile("a+", encoding="utf-8", errors="replace") as file:
                 yield file
         else:
-            with self._log.open("a", encoding="utf-8") as file:
+            with self._log.open("a+", encoding="utf-8", errors="replace") as file:
                 yield file
 
 
@@ -206,6 +212,14 @@ def _value(result: Any) -> Any:
 
 def _is_gone(error: BaseException) -> bool:
     return "closed" in str(error).lower() or type(error).__name__ in ("ClosedResourceError", "BrokenResourceError")
+
+
+def _last_words(errors: io.TextIOBase, began: int) -> str:
+    """The last line that a server which did not start wrote on stderr, which mostly tells why; '' for none."""
+    errors.seek(max(began, errors.seek(0, io.SEEK_END) - 4000))
+    lines = [" ".join(line.split()) for line in errors.read().splitlines()]
+    last = next((line for line in reversed(lines) if line), "")
+    return f"; it said: {last:.300}" if last else ""
 
 
 def _said(error: BaseException) -> str:

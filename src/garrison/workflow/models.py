@@ -58,15 +58,27 @@ class Workflow:
     @classmethod
     def from_data(cls, data: Any) -> Workflow:
         """The inverse of `to_data`; WorkflowValidationError that names the field for anything else."""
-        body = _fields(data, "the workflow", {"name": str, "description": str, "steps": list, "metadata": dict,
-                                              "inputs": dict}, ("name", "steps"))
+        body = _fields(data, "the workflow", _WORKFLOW, ("name", "steps"))
         steps = [WorkflowStep(**_fields(one, f"step {number}", _STEP, ("name", "tool")))
                  for number, one in enumerate(body.pop("steps"), 1)]
         return cls(**body, steps=steps)
 
 
+_WORKFLOW: dict[str, Any] = {"name": str, "description": str, "steps": list, "metadata": dict, "inputs": dict}
 _STEP: dict[str, Any] = {"name": str, "tool": str, "arguments": dict, "critical": bool, "timeout": (int, float),
                          "retry_count": int, "depends_on": list, "description": str}
+
+
+def check_types(workflow: Any) -> None:
+    """WorkflowValidationError, naming the field, for a workflow that was made in Python of the wrong types."""
+    if not isinstance(workflow, Workflow):
+        raise WorkflowValidationError(f"a workflow is a Workflow, not {type(workflow).__name__}")
+    _fields({key: getattr(workflow, key) for key in _WORKFLOW}, "the workflow", _WORKFLOW, tuple(_WORKFLOW))
+    for number, step in enumerate(workflow.steps, 1):
+        if not isinstance(step, WorkflowStep):
+            raise WorkflowValidationError(f"step {number} should be a WorkflowStep, not {type(step).__name__}")
+        _fields({key: getattr(step, key) for key in _STEP}, f"step {number}", _STEP,
+                tuple(key for key in _STEP if key != "description"))
 
 
 WORDS: dict[type, str] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number",
@@ -83,7 +95,7 @@ def _fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...]
         raise WorkflowValidationError(f"{what} should be a table of fields, not {type(data).__name__}")
     what = f"step {data['name']!r}" if what.startswith("step") and isinstance(data.get("name"), str) else what
     for key in needed:
-        if key not in data:
+        if data.get(key) is None:
             raise WorkflowValidationError(f"{what} has no {key}")
     for key, value in data.items():
         if key not in kinds:
@@ -91,6 +103,8 @@ def _fields(data: Any, what: str, kinds: dict[str, Any], needed: tuple[str, ...]
         wrong = not isinstance(value, kinds[key]) or (isinstance(value, bool) and kinds[key] is not bool)
         if wrong and value is not None:
             raise WorkflowValidationError(f"{what}: {key} should be {_word(kinds[key])}, not {value!r:.60}")
+        if key == "depends_on" and value is not None and not all(isinstance(one, str) for one in value):
+            raise WorkflowValidationError(f"{what}: depends_on should be a list of steps' names, not {value!r:.60}")
     return {key: value for key, value in data.items() if value is not None}
 
 

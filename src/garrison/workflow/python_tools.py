@@ -35,7 +35,7 @@ def load(name: str, base: Path) -> Callable[..., Any]:
         module = _from_file(base / where) if where.endswith(".py") else _imported(where, base)
     except ToolNotFoundError as error:
         raise ToolNotFoundError(f"the tool {name!r:.120}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())[:300]
         raise ToolNotFoundError(f"the tool {name!r:.120}: {where} fails while it is loaded ({type(error).__name__}: "
                                 f"{said})") from error
@@ -43,7 +43,8 @@ def load(name: str, base: Path) -> Callable[..., Any]:
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        have = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        have = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
+                and getattr(value, "__module__", None) == module.__name__]
         near = get_close_matches(attribute, have, 1, 0.6)
         there = f"did you mean {near[0]}?" if near else f"it has {', '.join(have[:8]) or 'none'}"
         raise ToolNotFoundError(f"the tool {name!r:.120}: {where} has no function {attribute!r:.60}; {there}")

@@ -1,8 +1,9 @@
 """References from a step's arguments to earlier results: `${step}`, `${step.key}`, `${step.items[0].name}`. Pure.
 
 A value that is a reference and nothing else keeps the type of what it names; within other text it becomes text (JSON,
-for what is no text). `$${` is `${` itself. `${inputs.NAME}` names an input of the workflow, `${env.NAME}` a variable of
-the environment of whoever runs it (unless a step is called env).
+for what is no text). A key with a dot or a bracket of its own stands in quotes: `${step["a.b"]}`. `$${` is `${` itself.
+`${inputs.NAME}` names an input of the workflow, `${env.NAME}` a variable of the environment of whoever runs it (unless
+a step is called env).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from garrison.workflow.errors import LostReference, MissingReference, WorkflowVa
 
 INPUTS, ENVIRONMENT = "inputs", "env"
 _REFERENCE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
-_PART = re.compile(r"\[(-?\d+)\]|\.?([^.\[\]]+)")
+_PART = re.compile(r"""\[(-?\d+)\]|\[(?:"([^"]*)"|'([^']*)')\]|\.?([^.\[\]]+)""")
 
 
 def references(value: Any) -> Iterator[str]:
@@ -72,7 +73,7 @@ def _path(rest: str, reference: str) -> list[str | int]:
         if match is None or match.end() == place:
             raise WorkflowValidationError(f"${{{reference:.80}}} cannot be read; write ${{STEP.KEY}} or "
                                           "${STEP[0].KEY}")
-        found.append(int(match.group(1)) if match.group(1) is not None else match.group(2))
+        found.append(int(match[1]) if match[1] is not None else match[match.lastindex or 0])
         place = match.end()
     return found
 

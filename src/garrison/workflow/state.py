@@ -18,6 +18,7 @@ from typing import Any
 
 from garrison.errors import NewerSchema
 from garrison.records import atomic
+from garrison.settings import find_home
 from garrison.workflow.errors import AgentError, StateLoadError
 from garrison.workflow.models import StepStatus, Workflow, WorkflowState
 
@@ -28,8 +29,9 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 class StateManager:
     """The sessions of one directory."""
 
-    def __init__(self, state_dir: Path | str) -> None:
-        self.state_dir = Path(state_dir)
+    def __init__(self, state_dir: Path | str | None = None) -> None:
+        """By default in `workflows` of the garrison's home."""
+        self.state_dir = Path(state_dir) if state_dir is not None else find_home(None) / "workflows"
         self._written: dict[str, tuple[Workflow, str]] = {}
 
     def path(self, session_id: str) -> Path:

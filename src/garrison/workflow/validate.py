@@ -10,7 +10,7 @@ from typing import Any
 from garrison.pipeline.outcome import check_json
 from garrison.workflow.errors import ToolNotFoundError, WorkflowValidationError
 from garrison.workflow.fitting import misfit
-from garrison.workflow.models import Workflow, WorkflowStep
+from garrison.workflow.models import Workflow, WorkflowState, WorkflowStep, check_types
 from garrison.workflow.references import ENVIRONMENT, INPUTS, references, split, unclosed
 
 MAX_STEPS = 5_000
@@ -44,11 +44,13 @@ def validate(workflow: Workflow, tools: Mapping[str, Any] | None = None,
 
     With `tools` each step's tool is there and takes its arguments; with `environment` the variables are set.
     """
+    check_types(workflow)
     if not workflow.name.strip() or not workflow.steps:
         raise WorkflowValidationError("a workflow needs a name and at least one step")
     if len(workflow.steps) > MAX_STEPS:
         raise WorkflowValidationError(f"{len(workflow.steps)} steps are too many; {MAX_STEPS} is the limit")
     check_json(workflow.inputs, "inputs")
+    check_json(workflow.metadata, "metadata")
     seen: set[str] = set()
     for step in workflow.steps:
         _step(step, seen)
@@ -66,11 +68,34 @@ def validate(workflow: Workflow, tools: Mapping[str, Any] | None = None,
     return found
 
 
+def check_same(workflow: Workflow, state: WorkflowState) -> None:
+    """WorkflowValidationError unless a session can go on with `workflow`: what is left to do may be corrected, in its
+    tools, arguments and timeouts; what is done, and who waits for whom, is as it was."""
+    past = state.workflow
+    if past is None or past == workflow:
+        return
+    changed = [new.name for new, old in zip(workflow.steps, past.steps, strict=False)
+               if new != old and (new.name in state.completed_steps or _shape(new) != _shape(old))]
+    what = ("its steps" if len(workflow.steps) != len(past.steps) or dependencies(workflow) != dependencies(past)
+            else f"step {changed[0]!r:.60}" if changed
+            else "its inputs" if workflow.inputs != past.inputs and state.completed_steps else "")
+    if what:
+        raise WorkflowValidationError(f"session {state.session_id} began with another workflow ({what} differed); take "
+                                      "another session id, or go on with resume")
+
+
+def _shape(step: WorkflowStep) -> tuple[object, ...]:
+    return step.name, step.critical, step.retry_count
+
+
 def _tool(step: WorkflowStep, tools: Mapping[str, Any]) -> None:
     if step.tool not in tools:
         near = get_close_matches(step.tool, list(tools), 1, 0.6)
         raise ToolNotFoundError(f"step {step.name!r} wants the tool {step.tool!r:.80}, which is not there; " + (
             f"did you mean {near[0]}?" if near else "`garrison workflow tools` lists them"))
+    if not callable(tools[step.tool]):
+        raise ToolNotFoundError(f"step {step.name!r}: the tool {step.tool!r:.80} is {type(tools[step.tool]).__name__}, "
+                                "which cannot be called")
 
 
 def _arguments(step: WorkflowStep, tool: Any) -> None:
@@ -89,10 +114,10 @@ def _step(step: WorkflowStep, seen: set[str]) -> None:
         raise WorkflowValidationError(f"step {step.name!r}: timeout is in seconds and above 0")
     if not 0 <= step.retry_count <= 100:
         raise WorkflowValidationError(f"step {step.name!r}: retry_count goes from 0 to 100")
+    check_json(step.arguments, f"the arguments of step {step.name!r}")
     if open_ := unclosed(step.arguments):
         raise WorkflowValidationError(f"step {step.name!r}: {open_!r} is a reference that is never closed; close it, "
                                       "or write $${ for ${ itself")
-    check_json(step.arguments, f"the arguments of step {step.name!r}")
 
 
 def _roots(workflow: Workflow, environment: Container[str] | None) -> None:

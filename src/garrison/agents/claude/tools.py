@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import Any
 
 from claude_agent_sdk import SdkMcpTool, create_sdk_mcp_server, tool
 
-from garrison.agents.claude.files import ClaudeFiles, read_json, write_json
-from garrison.agents.claude.tools_words import REPORT_RESULT, SAVE_NOTES, report_of, unsound
+from garrison.agents.claude import asked
+from garrison.agents.claude.files import ClaudeFiles, write_json
+from garrison.agents.claude.tools_words import ASK_GUARDIAN, REPORT_RESULT, SAVE_NOTES, report_of, unsound
 from garrison.records import atomic
 
 SERVER = "garrison"
@@ -99,17 +99,13 @@ def _notes(path: Path) -> SdkMcpTool[Any]:
 
 
 def _ask(files: ClaudeFiles) -> SdkMcpTool[Any]:
-    @tool("ask_guardian", "Ask the person in charge one question that you cannot settle yourself. End your turn after "
-          "it; the answer comes as your next message, however long it takes.",
-          {"type": "object", "required": ["question"], "properties": {"question": {"type": "string"}}})
+    @tool("ask_guardian", f"{ASK_GUARDIAN[0]} End your turn after it; the answer comes as your next message, however "
+          "long it takes.", ASK_GUARDIAN[1])
     async def ask_guardian(given: dict[str, Any]) -> Answer:
         text = str(given.get("question") or "").strip()
         if not text:
             return _told("there is no question", error=True)
-        asked, answer = read_json(files.question), read_json(files.answer)
-        if asked and (not answer or answer["id"] != asked["id"]):  # two questions in one turn: neither is lost
-            text = asked["text"] if text in asked["text"] else f"{asked['text']}\n{text}"
-        write_json(files.question, {"id": uuid.uuid4().hex[:12], "text": text})
+        asked.ask(files, text)
         return _told("Your question is passed on. End your turn now; the answer will be your next message.")
 
     return ask_guardian

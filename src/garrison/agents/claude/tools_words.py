@@ -27,6 +27,8 @@ REPORT_RESULT = ("Say how the task ended. Without this call the task has failed.
                             "such as {\"tests.failed\": 3}."}}})
 SAVE_NOTES = ("Keep notes for whoever goes on if this session dies; they replace the notes before.",
               {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}})
+ASK_GUARDIAN = ("Ask the person in charge one question that you cannot settle yourself.",
+                {"type": "object", "required": ["question"], "properties": {"question": {"type": "string"}}})
 """Tool → what it is for, and the JSON schema of its arguments."""
 
 

@@ -6,7 +6,6 @@ process of the session exists; the CLI's transcript is resumed by id.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 import uuid
@@ -15,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude import decide, leftover, person, program, prompts
+from garrison.agents.claude import asked, decide, leftover, person, program, prompts
 from garrison.agents.claude import failures as why
 from garrison.agents.claude.decide import Ending, Move
 from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
@@ -27,8 +26,6 @@ from garrison.records import atomic
 from garrison.system.jobs import Job, JobResult, tail
 
 STRETCH = (sys.executable, "-P", "-m", "garrison.agents.claude.stretch")
-_TROUBLE = "trouble-"
-"""How the id of a question begins that garrison itself asks: an agent's has no dash."""
 
 
 class ClaudeAgent:
@@ -115,16 +112,15 @@ class ClaudeWork(Work):
     def question(self) -> Question | None:
         """What a person is asked, while it is open: the agent's question, or a trouble only a person can mend."""
         if self.move.kind == "park" and self.outcome is None:
-            return Question(self._trouble, self.move.reason)
+            return Question(asked.trouble(self.endings), self.move.reason)
         if self.move.kind != "ask":
             return None
         body = read_json(self.files.question)
         return Question(body["id"], body["text"]) if body else None
 
     def answer(self, question: str, text: str) -> None:
-        """What a person answered. Of a trouble that is over nothing is kept: an answer to the agent outlives it."""
-        path = self.files.lifted if question.startswith(_TROUBLE) else self.files.answer
-        write_json(path, {"id": question, "text": text})
+        """What a person answered."""
+        asked.keep(self.files, question, text)
 
     # steps
 
@@ -135,11 +131,7 @@ class ClaudeWork(Work):
         last = self.endings[-1]
         if began and last.kind in decide.FOR_A_PERSON:
             return decide.after_wait()  # whoever began this life has seen to it, or it is refused once more
-        return decide.decide(self.endings, self._answered())
-
-    def _answered(self) -> bool:
-        asked, answer = read_json(self.files.question), read_json(self.files.answer)
-        return bool(asked and answer and asked["id"] == answer["id"])
+        return decide.decide(self.endings, asked.answered(self.files))
 
     def _step(self, now: float) -> None:
         """Act on the move, or wait for what it waits for."""
@@ -160,21 +152,13 @@ class ClaudeWork(Work):
         elif move.kind == "wait" and self._wall() < move.until:
             until = datetime.fromtimestamp(move.until, UTC).strftime("%H:%M:%S UTC")
             self._say_waiting(f"until {until}: {move.reason}")
-        elif move.kind == "ask" and not self._answered():
+        elif move.kind == "ask" and not asked.answered(self.files):
             self._say_waiting(f"for an answer: {move.reason}")
-        elif move.kind == "park" and not self._lifted():
+        elif move.kind == "park" and not asked.lifted(self.files, self.endings):
             self._say_waiting(f"for a person: {move.reason}")
         else:
             self._start(self._next() if move.kind == "ask" else decide.after_wait() if move.kind != "start" else move,
                         now)
-
-    @property
-    def _trouble(self) -> str:
-        return f"{_TROUBLE}{len(self.endings)}"
-
-    def _lifted(self) -> bool:
-        answer = read_json(self.files.lifted)
-        return bool(answer and answer["id"] == self._trouble)
 
     def _start(self, move: Move, now: float) -> None:
         self.move = move
@@ -224,16 +208,7 @@ class ClaudeWork(Work):
         return told_of(read_json(self.files.report)) if reported and self.part == "worker" else {}
 
     def _say_waiting(self, what: str) -> None:
-        """Say once what is waited for: in a file for `status`, and where the session is watched."""
-        known = self.files.waiting.read_text() if self.files.waiting.exists() else ""
-        if what == known:
-            return
-        if not what:
-            self.files.waiting.unlink(missing_ok=True)
-            return
-        atomic.write(self.files.waiting, what.encode(), durable=False)
-        with contextlib.suppress(OSError), self.assignment.output.open("a") as log:
-            log.write(f"── waits {what}\n")
+        asked.say_waiting(self.files, self.assignment.output, what)
 
 
 def _why(result: JobResult, output: Path) -> str:

@@ -53,10 +53,12 @@ class AgentGraph:
         self.sessions = AgentSessionManager(connect, self._prompt_of, sleep=sleep, start_timeout=start_timeout)
 
     async def __aenter__(self) -> Self:
+        self.sessions.ended = False
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
+        self.sessions.ended = True
         await self.stop_all()
 
     # ---- nodes and edges
@@ -111,8 +113,8 @@ class AgentGraph:
                            **metadata: Any) -> Message:
         """Say something to an agent, which is activated if need be; its whole reply (`str(reply)` is the text).
 
-        Message and reply are kept in `messages`. `on_event` gets the pieces as they come. Raises what the session
-        raised once all tries are used up; the message is kept all the same.
+        Message and reply are kept in `messages`. `on_event` gets the pieces as they come. AgentFailure once all
+        tries are used up; the message is kept all the same.
         """
         self.get_node(from_node)
         recipient = self.get_node(to_node)

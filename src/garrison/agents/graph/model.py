@@ -35,7 +35,7 @@ class NodeNotFoundError(AgentGraphError, NotFound):
 
 
 class AgentFailure(AgentGraphError):
-    """A session said that it failed: `status` is the API's HTTP status where it is known."""
+    """A session failed: `status` is the API's HTTP status where it is known, the cause what its client raised."""
 
     def __init__(self, message: str, status: int | None = None, error: str = "") -> None:
         super().__init__(message)
@@ -80,6 +80,16 @@ class Node:
     last_error: str | None = None
     error_count: int = 0
     """Activations and messages that failed for good since the last success."""
+
+    @property
+    def original_system_prompt(self) -> str:
+        """The prompt without the block of its controllers."""
+        return self.system_prompt
+
+    @property
+    def effective_system_prompt(self) -> str:
+        """What its session was last begun with; empty before the first."""
+        return self.effective_prompt
 
     def move(self, new: AgentStatus) -> None:
         """Change the status; ForbiddenTransition (and nothing changed) if the table does not list the step."""

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from garrison.agents.graph import recovery
 from garrison.agents.graph.model import AgentFailure, AgentGraphError, AgentStatus, Node
 from garrison.agents.graph.session import Connect, Event, Session, SessionSpec
+from garrison.errors import GarrisonError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -59,6 +60,8 @@ class AgentSessionManager:
                  start_timeout: float = START_TIMEOUT) -> None:
         self._connect, self._prompt_of, self._sleep = connect, prompt_of, sleep
         self._start_timeout = start_timeout
+        self.ended = False
+        """Whether nobody may be begun any more: whoever was just starting would outlive the graph."""
         self._sessions: dict[str, Session] = {}
         self._running: dict[str, _Running] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -139,6 +142,8 @@ class AgentSessionManager:
     async def _begin(self, node: Node) -> None:
         """One try to begin; whatever it leaves behind is dropped."""
         await self._drop(node.id)
+        if self.ended:
+            raise AgentGraphError(f"the graph has ended; agent {node.id!r} is not begun in it any more")
         running = _Running(self.create_session(node), asyncio.get_running_loop().create_future())
         self._running[node.id] = running
         running.task = asyncio.create_task(_live(running, self._start_timeout), name=f"agent {node.id}")
@@ -221,7 +226,9 @@ class AgentSessionManager:
                 if delay is None:
                     node.error_count += 1
                     node.move(AgentStatus.ERROR)
-                    raise
+                    if isinstance(error, GarrisonError):
+                        raise
+                    raise AgentFailure(f"agent {node.id!r} failed: {node.last_error}") from error
                 await self._sleep(delay)
             else:
                 node.last_error, node.error_count = None, 0

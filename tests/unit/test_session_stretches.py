@@ -1,0 +1,202 @@
+"""A session that waits where it stands: what its program leaves, and what its orchestrator makes of that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from garrison.agents.as_session import ORDER
+from garrison.agents.claude import asked, budget, decide
+from garrison.agents.claude import failures as why
+from garrison.agents.claude.files import ClaudeFiles, append_line, read_json
+from garrison.agents.claude.settings import ClaudeSettings
+from garrison.agents.graph.model import AgentFailure
+from garrison.agents.seam import Outcome
+from garrison.agents.session_stretches import SessionWork
+from garrison.layers.session_work import Work
+from garrison.session.adapters import remembering
+from garrison.session.tools import Dispatch
+
+
+class Programs:
+    """An orchestrator's programs, each of which ends as told: an ending, or an outcome."""
+
+    def __init__(self, folder: Path, *ends: decide.Ending | Outcome) -> None:
+        self.files, self.ends, self.begun = ClaudeFiles(folder), list(ends), 0
+        self.clock = 100.0
+        self.assignment: Any = SimpleNamespace(folder=folder, output=folder / "output.log")
+
+    def begin(self, _now: float) -> Any:
+        self.begun += 1
+        return SimpleNamespace(poll=self.poll, process=lambda: (1, 1), wake_at=lambda: None, stop=lambda _now: None)
+
+    def poll(self, _now: float) -> Outcome:
+        end = self.ends.pop(0)
+        if isinstance(end, Outcome):
+            return end
+        append_line(self.files.endings, vars(end))
+        return Outcome("fail", "it wrote no status")
+
+    def work(self) -> SessionWork:
+        return SessionWork(self.assignment, self.begin, 0.0, wall=lambda: self.clock)
+
+
+DONE = Outcome("success")
+
+
+def test_a_question_waits_without_a_program_also_in_a_later_life(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, decide.Ending(decide.QUESTION, 1.0, "Which?"), DONE)
+    work = programs.work()
+    asked.ask(programs.files, "Which?", "c1")
+    assert work.poll(0.0) is None
+    assert work.question is not None
+    assert (work.question.text, work.process(), programs.begun) == ("Which?", None, 1)
+    assert programs.files.waiting.read_text() == "for an answer: Which?"
+    later = programs.work()
+    assert (later.poll(0.0), programs.begun) == (None, 1)
+    assert later.question is not None
+    later.answer(later.question.id, "blue")
+    assert later.poll(0.0) is None
+    assert not programs.files.waiting.exists()
+    assert (later.poll(0.0), programs.begun, later.question) == (DONE, 2, None)
+    assert asked.answer_of(programs.files, "c1") == "blue"
+    assert asked.answer_of(programs.files, "c2") is None
+
+
+@pytest.mark.parametrize("kind", [why.BUDGET, why.AUTHENTICATION, why.BILLING])
+def test_what_only_a_person_can_mend_parks_until_they_say_so_or_a_new_life(tmp_path: Path, kind: str) -> None:
+    programs = Programs(tmp_path, *[decide.Ending(kind, 1.0, "spent")] * 3, DONE)
+    work = programs.work()
+    assert work.poll(0.0) is None
+    assert work.question is not None
+    assert why.WHAT_TO_DO[kind] in work.question.text
+    assert (work.poll(0.0), programs.begun) == (None, 1)
+    work.answer(work.question.id, "done")
+    assert (work.poll(0.0), programs.begun) == (None, 2)
+    assert work.poll(0.0) is None
+    assert work.question.id == "trouble-2", "it was refused once more"
+    assert (programs.work().process(), programs.begun) == ((1, 1), 3), "a new life tries it"
+
+
+def test_what_passes_by_itself_is_waited_for_and_is_the_end_when_it_does_not_pass(tmp_path: Path) -> None:
+    ending = decide.Ending(why.NETWORK, 100.0, "gone")
+    most = decide.TROUBLES[why.NETWORK].most
+    programs = Programs(tmp_path, *[ending] * (most + 1))
+    work = programs.work()
+    assert (work.poll(0.0), programs.begun, work.question) == (None, 1, None)
+    assert "network: gone" in programs.files.waiting.read_text()
+    programs.clock = 200.0
+    outcomes = [work.poll(0.0) for _ in range(2 * most + 2)]
+    assert programs.begun == most + 1
+    assert outcomes[-1] == Outcome("fail", f"network {most + 1} times running: gone")
+
+
+def test_a_stop_and_a_kill_leave_the_session_to_a_later_life(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, Outcome("fail", "killed", killed=True), decide.Ending(why.BUDGET, 1.0, "spent"))
+    assert programs.work().poll(0.0) == Outcome("fail", "killed", killed=True)
+    work = programs.work()
+    work.poll(0.0)
+    work.stop(0.0)
+    assert work.poll(0.0) == Outcome("fail", "stopped")
+
+
+# ---- the program
+
+
+def ordered(folder: Path, **more: Any) -> Path:
+    (folder / "prompt.md").write_text("Do it.")
+    (folder / ORDER).write_text(json.dumps({
+        "home": str(folder), "run": "r", "node": "a", "attempt": 1, "life": 1, "tree": str(folder), "goal": "g",
+        "tier": "trusted", "initiative": 0, "notes": str(folder / "notes.txt"), "turn_graph": None,
+        "heartbeat_graph": None, "settings": None, "system": "", **more}))
+    return folder / "prompt.md"
+
+
+def call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
+    return {"id": f"c{number}", "name": name, "arguments": arguments}
+
+
+class Model(Work):
+    """A session whose model says what `plays` has for the number of results it has seen; `ran` is every other call."""
+
+    ran: list[str]
+    plays: list[Any]
+
+    async def _adapters(self, _stack: Any) -> dict[str, Any]:
+        self.settings = ClaudeSettings(budget=1.0)
+
+        def said(messages: list[dict[str, Any]], *_: Any) -> Any:
+            play = self.plays[sum(one["role"] == "tool" for one in messages)]
+            if isinstance(play, Exception):
+                raise play
+            return {"tool_calls": play} if isinstance(play, list) else {"content": play}
+
+        async def ask(*given: Any) -> Any:
+            return said(*given)
+
+        class Noted(Dispatch):
+            async def __call__(_self, calls: list[dict[str, Any]], agent: str) -> list[str]:
+                self.ran += [one["name"] for one in calls]
+                return await Dispatch.__call__(_self, calls, agent)
+        return {**remembering(), "llm_call": self._within_limits(ask),
+                "tool_dispatch": self._asking(Noted(self._own()))}
+
+
+def life(prompt: Path, ran: list[str], plays: list[Any]) -> Any:
+    work = Model(prompt)
+    work.ran, work.plays = ran, plays
+    return asyncio.run(work.run())
+
+
+REPORT = [call(9, "report_result", status="success", summary="done")]
+
+
+def test_questions_of_one_batch_are_answered_one_by_one_and_its_other_calls_are_done_once(tmp_path: Path) -> None:
+    prompt, ran = ordered(tmp_path), []
+    batch = [call(1, "save_notes", text="n"), call(2, "ask_guardian", question="A?"),
+             call(3, "ask_guardian", question="B?"), call(4, "ask_guardian", question=" ")]
+
+    class Hears(list[Any]):
+        def __getitem__(self, place: Any) -> Any:
+            return super().__getitem__({0: 0, 4: 1}.get(place, 2))
+    plays = Hears([batch, REPORT, "Done."])
+    files = ClaudeFiles(tmp_path)
+    for text, answer in (("A?", "yes"), ("B?", "no")):
+        assert life(prompt, ran, plays) is None
+        assert (files.read_endings()[-1].kind, files.read_endings()[-1].reason, ran) == (decide.QUESTION, text, [])
+        asked.keep(files, read_json(files.question)["id"], answer)
+    claim = life(prompt, ran, plays)
+    assert (claim["status"], ran) == ("success", ["save_notes", "report_result"])
+    assert read_json(files.folder / "answers.json") == {"c2": "yes", "c3": "no"}
+
+
+@pytest.mark.parametrize("ending", [why.BUDGET, why.AUTHENTICATION, why.OVERLOADED])
+def test_a_limit_and_a_refusal_end_the_program_in_mid_turn_and_cost_nothing_that_was_done(tmp_path: Path,
+                                                                                         ending: str) -> None:
+    prompt, ran = ordered(tmp_path), []
+    files = ClaudeFiles(tmp_path)
+    status = {why.AUTHENTICATION: 401, why.OVERLOADED: 529}.get(ending)
+    plays: list[Any] = [[call(1, "save_notes", text="n")], AgentFailure("no", status), "Done."]
+    usage = tmp_path / "runs/r/nodes/a/attempts/1/claude/usage.jsonl"
+    usage.parent.mkdir(parents=True)
+    if ending == why.BUDGET:
+        budget.append(usage, budget.Call("result", "s", "2026-01-31T00:00:00Z", 2.0))
+    assert life(prompt, ran, plays) is None
+    assert files.read_endings()[-1].kind == ending
+    before = list(ran)
+    usage.unlink(missing_ok=True)
+    plays[1] = REPORT
+    assert life(prompt, ran, plays)["status"] == "success"
+    assert (before, ran) == ([] if ending == why.BUDGET else ["save_notes"], ["save_notes", "report_result"])
+
+
+def test_a_failure_that_no_wait_mends_ends_the_attempt(tmp_path: Path) -> None:
+    prompt = ordered(tmp_path)
+    with pytest.raises(Exception, match="no such model"):
+        life(prompt, [], [AgentFailure("no such model", 404)])
+    assert ClaudeFiles(tmp_path).read_endings() == []

@@ -1,0 +1,107 @@
+"""One call of a tool: whatever it does, its step alone fails, in time; what it gives is kept where it can be."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowResult, WorkflowStep, calling
+from garrison.workflow.calling import plain
+from garrison.workflow.errors import UnkeptResult
+from garrison.workflow.files import read_workflow
+
+
+def run(folder: Path, tools: dict[str, Any], *steps: WorkflowStep) -> WorkflowResult:
+    agent = ResearchAgent(tools, AgentConfig(state_dir=str(folder)))
+    return asyncio.run(agent.execute_workflow(Workflow("w", "", list(steps))))
+
+
+def ends(code: int = 3) -> None:
+    sys.exit(code)
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+async def ends_async() -> None:
+    sys.exit(4)
+
+
+async def cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(("tool", "why"), [
+    (ends, "the tool ended itself (SystemExit: 3)"), (ends_async, "the tool ended itself (SystemExit: 4)"),
+    (interrupted, "the tool ended itself (KeyboardInterrupt)"), (cancelled, "the tool cancelled itself")])
+def test_a_tool_that_ends_itself_fails_its_step_and_nothing_else(tmp_path: Path, tool: Any, why: str) -> None:
+    result = run(tmp_path, {"t": tool, "ok": dict}, WorkflowStep("a", "t", critical=False), WorkflowStep("b", "ok"))
+    assert result.success
+    assert result.errors == [f"Step 'a' failed: ToolEnded: {why}"]
+    assert result.results["b"] == {}
+
+
+def test_blocking_tools_begin_at_once_however_few_cores_there_are(tmp_path: Path) -> None:
+    together = threading.Barrier(40)
+    result = run(tmp_path, {"meet": lambda: together.wait(60) >= 0},
+                 *(WorkflowStep(f"s{number}", "meet") for number in range(40)))
+    assert (result.success, len(result.results)) == (True, 40)
+
+
+def test_a_steps_clock_begins_with_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "AT_ONCE", 1)
+    never = threading.Event()
+    result = run(tmp_path, {"t": never.wait}, *(WorkflowStep(f"s{number}", "t", timeout=0.05, critical=False)
+                                                for number in range(4)))
+    never.set()
+    assert len(result.errors) == 4, "one that never returns gives its place to the next"
+
+
+def test_a_tool_that_never_returns_does_not_hold_the_program(tmp_path: Path) -> None:
+    program = """
+import asyncio, sys, threading
+from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
+agent = ResearchAgent({"t": threading.Event().wait}, AgentConfig(state_dir=sys.argv[1]))
+steps = [WorkflowStep("a", "t", timeout=0.05)]
+print(asyncio.run(agent.execute_workflow(Workflow("w", "", steps))).errors)
+"""
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], check=True, capture_output=True, text=True,
+                          timeout=60)
+    assert "no answer within 0.05 s" in done.stdout
+
+
+@dataclasses.dataclass
+class Paper:
+    title: str
+    pages: tuple[int, int]
+
+
+@pytest.mark.parametrize(("given", "kept"), [
+    ((1, (2,)), [1, [2]]), ([Paper("a", (1, 2))], [{"title": "a", "pages": [1, 2]}]),
+    (collections.OrderedDict(a=Paper("b", (3, 4))), {"a": {"title": "b", "pages": [3, 4]}}), (None, None)])
+def test_models_and_tuples_are_kept_however_deep(given: Any, kept: Any) -> None:
+    assert plain(given, "t") == kept
+
+
+@pytest.mark.parametrize("given", [{1: 2}, {1, 2}, float("nan"), object(), [object()], Paper("x", (1, object()))])  # type: ignore[arg-type]
+def test_what_would_come_back_as_something_else_is_refused(given: Any) -> None:
+    with pytest.raises(UnkeptResult, match="the tool t returned something of type"):
+        plain(given, "t")
+
+
+def test_a_key_said_twice_is_refused_with_its_place_and_merged_keys_are_not(tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text("name: w\nsteps:\n  - &a {name: a, tool: t}\n  - {<<: *a, name: b}\n")
+    assert [step.name for step in read_workflow(file)[0].steps] == ["a", "b"]
+    file.write_text("name: w\nsteps:\n  - {name: a, tool: t,\n     tool: u}\n")
+    with pytest.raises(Exception, match=r"w.yaml:4:6: 'tool' is said twice"):
+        read_workflow(file)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from served import HOSTILE, Served
+from served import HOSTILE, WITHOUT_WORKER, Served
 
 from support import Place, wait_for
 
@@ -168,6 +168,7 @@ def test_what_agents_print_and_graphs_say_stays_text(crew: Served, opened: Any) 
         return value + "".join(hostile) if isinstance(value, str) and key in texts else value
 
     page = opened(crew.url, "/chat")
+    page.add_init_script(WITHOUT_WORKER)
     entry = {"id": "e1", "node": "fast", "branch": "garrison/r1/x", "state": "queued", "position": 1, "since": "",
              "priority": 0, "detail": "", "tests": 0, "attempt": 1}
     queue = {"paused": True, "reason": "p", "entries": [entry]}
@@ -195,11 +196,16 @@ def test_what_agents_print_and_graphs_say_stays_text(crew: Served, opened: Any) 
 
 
 def test_what_happened_while_the_server_was_dead_is_not_missed(crew: Served, opened: Any) -> None:
-    page = opened(crew.url)
-    page.watch.allowed.append("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET")
+    page, alone = opened(crew.url), opened(crew.url)
+    for each in (page, alone):
+        each.watch.allowed.append(
+            "ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET")
     asked: list[dict[str, str]] = []
-    page.on("request", lambda request: "/api/events" in request.url and asked.append(request.all_headers()))
+    alone.on("request", lambda request: "/api/events" in request.url and asked.append(request.all_headers()))
+    alone.add_init_script(WITHOUT_WORKER)
+    alone.reload()
     drawn(page)
+    drawn(alone)
     expect(page.locator("#link")).to_have_text("Live")
     before, place = told(page), page.locator("#link").bounding_box()
     crew.kill()
@@ -211,7 +217,8 @@ def test_what_happened_while_the_server_was_dead_is_not_missed(crew: Served, ope
     crew.again()
     expect(page.locator("#link")).to_have_text("Live")
     expect(page.locator('svg .node[data-node="slow"] .sign')).to_contain_text("↻1")
-    wait_for("the page tells all that the server knows", lambda: told(page)[::-1] == [
+    expect(alone.locator('svg .node[data-node="slow"] .sign')).to_contain_text("↻1")
+    wait_for("the pages tell all that the server knows", lambda: told(page)[::-1] == told(alone)[::-1] == [
         line["id"] for line in crew.asked("/api/runs/r1")["timeline"]])
     assert len(told(page)) > len(before) and len(set(told(page))) == len(told(page))
     assert {"death", "respawn"} <= {line["kind"] for line in crew.asked("/api/runs/r1")["timeline"]}

@@ -7,7 +7,7 @@ import { sure } from "./notice.js";
 import { shown } from "./state.js";
 import { follower } from "./follower.js";
 import { blockOf } from "./transcript.js";
-import { clock, dollars, signOf, stateOf, wordOf } from "./words.js";
+import { clock, dollarsOf, signOf, stateOf, tokens, wordOf } from "./words.js";
 
 const TABS = [["story", "Why"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
 const LOG_KEPT = 400000; // characters of a log on the page
@@ -156,7 +156,8 @@ export function detailPanel(place, run, act, close) {
     set(status, "class", `pill s-${now}`);
     say(status, `${signOf(now)} ${wordOf(now)}`);
     say(label, one.label && one.label !== node ? one.label : "");
-    say(doing, [one.doing || one.reason, dollars(one.cost)].filter(Boolean).join(" · "));
+    const { limits, tokens: used } = state.costs ?? {};
+    say(doing, [one.doing || one.reason, dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · "));
     keyed(actions, state.write === false ? [] : possible(one, now), what => what.action, make);
   }
 

@@ -3,7 +3,7 @@
 import { el, keyed, say, set } from "./dom.js";
 import { sure } from "./notice.js";
 import { tally } from "./state.js";
-import { dollars, signOf, stateOf, wordOf } from "./words.js";
+import { dollarsOf, signOf, stateOf, wordOf } from "./words.js";
 
 const ORDER = ["merged", "landing", "working", "asking", "parked", "failed", "skipped", "waiting"];
 const RUNNING = new Set(["running", "new", "starting", "waiting"]);
@@ -40,7 +40,7 @@ export function runHead(place, run, act) {
     say(goal, state.goal || state.title || "");
     set(goal, "title", state.goal || null);
     progress(state);
-    say(cost, dollars(state.costs?.usd));
+    say(cost, dollarsOf(state.costs?.usd, state.costs?.limits?.run));
     reading.hidden = state.write !== false;
     const running = RUNNING.has(state.status), can = state.write !== false;
     buttons.stop.hidden = !(can && running);

@@ -170,6 +170,8 @@ export function detailPanel(place, run, act, close) {
     return [
       working && { action: "respawn", label: "Respawn", question: `End the agent of ${node} and start a successor that knows what it did?` },
       working && { action: "park", label: "Park", text: "parked from the page" },
+      working && now !== "landing" && { action: "cancel", label: "Give up", text: "from the page", kind: "danger",
+        question: `Give ${node} up? Its agent ends and its work is kept; for the pipeline it has failed.` },
       now === "parked" && { action: "unpark", label: "Go on with it", kind: "primary" },
     ].filter(Boolean);
   }

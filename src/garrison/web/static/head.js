@@ -25,6 +25,7 @@ export function runHead(place, run, act) {
   const buttons = {
     stop: button("Stop", "stop", "", "Stop this run in order? What is under way is kept; Resume goes on."),
     resume: button("Resume", "resume", "primary"),
+    again: button("Try again", "again", "primary", "Try the failed nodes of this run once more?"),
   };
   const reading = el("span", { class: "pill", hidden: true, title: "This address was given for reading only" }, "read only");
   place.append(el("div", { class: "run-id" }, picker, status, reading), el("div", { class: "progress" }, bar, far, cost), goal,
@@ -44,7 +45,8 @@ export function runHead(place, run, act) {
     reading.hidden = state.write !== false;
     const running = RUNNING.has(state.status), can = state.write !== false;
     buttons.stop.hidden = !(can && running);
-    buttons.resume.hidden = !(can && !running && state.status !== "done");
+    buttons.resume.hidden = !(can && !running && !["done", "failed"].includes(state.status));
+    buttons.again.hidden = !(can && state.status === "failed");
     set(document.body, "data-waits", waits ? String(waits) : null);
   }
 

@@ -79,8 +79,9 @@ def opened(chromium: Any) -> Iterator[Opener]:
         home = f"{parts.scheme}://{parts.netloc}"
         context = chromium.new_context(viewport={"width": width, "height": height}, **options)
         context.set_default_timeout(PATIENCE)
-        page, watch = context.new_page(), Watch(home)
-        watch.on(page)
+        watch = Watch(home)
+        context.on("page", watch.on)  # other tabs, too
+        page = context.new_page()
         page.watch = watch
         made.append((context, watch))
         page.goto(url)

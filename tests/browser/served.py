@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,25 @@ digraph web {
   ask -> land [label="[Y] Yes, land it"]; ask -> exit [label="[N] Not yet"]; land -> exit
 }
 """
+
+
+WITHOUT_WORKER = "delete window.SharedWorker"
+"""A script that makes a page open its own connection, which a test can see and answer."""
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[str]:
+    """A server of a home that a test writes itself; the address it printed."""
+    log = home / "serve"
+    with log.open("wb") as out:
+        server = subprocess.Popen([sys.executable, "-P", "-m", "garrison.cli.main", "serve", "--port", "0"],
+                                  stdout=out, stderr=out, env={**os.environ, "GARRISON_HOME": str(home)})
+    try:
+        wait_for("it is served", lambda: "token=" in log.read_text())
+        yield log.read_text().split()[0]
+    finally:
+        server.terminate()
+        server.wait(30)
 
 
 @dataclass

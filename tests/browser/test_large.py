@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from served import serving
 
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from support import wait_for
 from top_support import Town, town
 
 NODES = [f"task_{number}" for number in range(200)]
@@ -45,17 +42,9 @@ def large(tmp_path: Path) -> Iterator[tuple[Town, Writer, str]]:
         RunFiles(tmp_path, "r1").graph.write_text(
             f"digraph crew {{ flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]; {boxes} {edges} "
             f"start -> {NODES[0]}; {NODES[-1]} -> exit }}")
-        log = tmp_path / "serve"
-        with log.open("wb") as out:
-            server = subprocess.Popen([sys.executable, "-P", "-m", "garrison.cli.main", "serve", "--port", "0"],
-                                      stdout=out, stderr=out, env={**os.environ, "GARRISON_HOME": str(tmp_path)})
-        try:
-            wait_for("it is served", lambda: "token=" in log.read_text())
-            yield made, told, log.read_text().split()[0]
-        finally:
-            server.terminate()
-            server.wait(30)
-            told.close()
+        with serving(tmp_path) as url:
+            yield made, told, url
+        told.close()
 
 
 def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(large: tuple[Town, Writer, str], opened: Any,

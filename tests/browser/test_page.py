@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from served import HOSTILE, Served
+from served import HOSTILE, WITHOUT_WORKER, Served
 
 from support import Place, wait_for
 
@@ -168,6 +168,7 @@ def test_what_agents_print_and_graphs_say_stays_text(crew: Served, opened: Any) 
         return value + "".join(hostile) if isinstance(value, str) and key in texts else value
 
     page = opened(crew.url, "/chat")
+    page.add_init_script(WITHOUT_WORKER)
     entry = {"id": "e1", "node": "fast", "branch": "garrison/r1/x", "state": "queued", "position": 1, "since": "",
              "priority": 0, "detail": "", "tests": 0, "attempt": 1}
     queue = {"paused": True, "reason": "p", "entries": [entry]}
@@ -194,12 +195,44 @@ def test_what_agents_print_and_graphs_say_stays_text(crew: Served, opened: Any) 
         || [...one.attributes].some(each => /^(on|xlink|href)/i.test(each.name))).map(one => one.outerHTML)""") == []
 
 
-def test_what_happened_while_the_server_was_dead_is_not_missed(crew: Served, opened: Any) -> None:
+NATURAL = "größe 日本 שלום \u06c1\u200c\u06c1 👩\u200d💻 \t<b>\n"
+LEGIBLE = {
+    NATURAL: NATURAL, "x" * 9: "x" * 9, "z" + "\u0300" * 50: "z" + "\u0300" * 4,
+    "\x1b[1;31mred\x1b[0m \x1b]8;;javascript:x\x07link\x1b]8;;\x1b\\ \x9b2Jgone": "red link gone",
+    "evil\u202egnp.exe\u2066": "evil‹U+202E›gnp.exe‹U+2066›", "ad\u200dmin\u200b": "ad‹U+200D›min‹U+200B›",
+    "\0\x07\x1b": "‹U+0000›‹U+0007›‹U+001B›", "9%\r99%\r\nend\u2028": "9%\n99%\nend\n", "\U000e0041": "‹U+E0041›",
+}
+NAMES = {"garrison/r1/a": "garrison/r1/a", "größe/оплата": "größe/оплата", "feature/p\u0430y": "feature/p‹U+0430›y",
+         "\u0441\u043e\u0440": "‹U+0441›‹U+043E›‹U+0440›"}
+
+
+def test_no_two_texts_look_the_same_and_none_acts_on_what_shows_it(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
-    page.watch.allowed.append("ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET")
+    both = r"""async ([texts, names]) => {
+        const { legible, legibleName, unfinished } = await import("/static/legible.js");
+        const begun = performance.now();
+        legible(`${"A".repeat(1e6)}\u202e\x1b[31m${"\u0301\u200b".repeat(1e5)}`);
+        return [texts.map(legible), names.map(legibleName), texts.map(legible).map(legible),
+            ["a\x1b[3", "a\r", "a\x1b]0;t", "a\x1b[3m"].map(unfinished), performance.now() - begun];
+    }"""
+    shown, names, twice, rest, spent = page.evaluate(both, [list(LEGIBLE), list(NAMES)])
+    assert shown == list(LEGIBLE.values()) == twice and names == list(NAMES.values())
+    assert rest == ["\x1b[3", "\r", "\x1b]0;t", ""]
+    assert page.evaluate('import("/static/legible.js").then(found => found.legible("\\ud800half"))') == "\ufffdhalf"
+    assert spent < 5000, "of a megabyte"
+
+
+def test_what_happened_while_the_server_was_dead_is_not_missed(crew: Served, opened: Any) -> None:
+    page, alone = opened(crew.url), opened(crew.url)
+    for each in (page, alone):
+        each.watch.allowed.append(
+            "ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET")
     asked: list[dict[str, str]] = []
-    page.on("request", lambda request: "/api/events" in request.url and asked.append(request.all_headers()))
+    alone.on("request", lambda request: "/api/events" in request.url and asked.append(request.all_headers()))
+    alone.add_init_script(WITHOUT_WORKER)
+    alone.reload()
     drawn(page)
+    drawn(alone)
     expect(page.locator("#link")).to_have_text("Live")
     before, place = told(page), page.locator("#link").bounding_box()
     crew.kill()
@@ -211,7 +244,8 @@ def test_what_happened_while_the_server_was_dead_is_not_missed(crew: Served, ope
     crew.again()
     expect(page.locator("#link")).to_have_text("Live")
     expect(page.locator('svg .node[data-node="slow"] .sign')).to_contain_text("↻1")
-    wait_for("the page tells all that the server knows", lambda: told(page)[::-1] == [
+    expect(alone.locator('svg .node[data-node="slow"] .sign')).to_contain_text("↻1")
+    wait_for("the pages tell all that the server knows", lambda: told(page)[::-1] == told(alone)[::-1] == [
         line["id"] for line in crew.asked("/api/runs/r1")["timeline"]])
     assert len(told(page)) > len(before) and len(set(told(page))) == len(told(page))
     assert {"death", "respawn"} <= {line["kind"] for line in crew.asked("/api/runs/r1")["timeline"]}

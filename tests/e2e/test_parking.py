@@ -103,6 +103,25 @@ def test_a_person_parks_a_node_and_lets_it_go_on_though_everybody_above_was_kill
 
 
 @pytest.mark.slow
+def test_a_person_gives_a_node_up_and_has_it_tried_again_after_all(place: Place) -> None:
+    half = f"echo half > half.txt; {place.hold('a')}"
+    graph = place.graph(Node("a", before=half), Node("b"), Node("c", after=("a",)))
+    child = place.launch(graph)
+    place.arrived("a")
+    wait_for("b lands", lambda: place.nodes()["b"]["status"] == "validated")
+    assert place.command("agents", "cancel", "a", "--why", "leads nowhere").returncode == 0
+    assert place.finish(child) == 1, place.told()
+    told = told_of(place, "a")
+    assert (told["status"], told["attempt"]) == ("failed", 1)
+    assert told["doing"] == "cancelled by a person: leads nowhere"
+    assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "half"
+    place.free("a")
+    assert place.finish(place.begin("launch", "--resume", "r1", "--again")) == 0, place.told()
+    assert {name: (node["status"], node["attempt"]) for name, node in place.nodes().items()} == {
+        "a": ("validated", 2), "b": ("validated", 1), "c": ("validated", 1)}
+
+
+@pytest.mark.slow
 def test_six_orderly_stops_are_no_deaths(place: Place) -> None:
     graph = place.graph(Node("a", before=place.hold("a")))
     for number in range(7):

@@ -129,7 +129,7 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("options", "code", "why"), [
-    ([], 1, "no runs in"), (["--run", "nobody"], 1, "nobody"), (["--listen", "0.0.0.0"], 2, "--plain-http"),
+    (["--run", "nobody"], 1, "nobody"), (["--listen", "0.0.0.0"], 2, "--plain-http"),
     (["--listen", "here"], 2, "no IP address"), (["--tls-cert", __file__], 2, "go together"),
 ])
 def test_what_is_refused_is_one_line(options: list[str], code: int, why: str, tmp_path: Path,

@@ -1,4 +1,4 @@
-"""`garrison agents park|unpark` on a home without living layers: whom it means, what it writes, what it refuses."""
+"""`garrison agents park|unpark|cancel` on a home nobody lives in: whom it means, whom it tells, what it refuses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     park = ("park", {"full": "runner-d@r1", "why": "6 deaths in 600 s", "incarnation": 6, "monotonic": 1.0,
                      "boot_id": "b", "probe_at": AT})
     make(tmp_path, "r1", {"a": ["active"], "b": ["active", "impl_complete", "validated"],
-                          "c": ["active", "impl_complete"], "d": ["active"]}, more=(park,))
+                          "c": ["active", "impl_complete"], "d": ["active"], "e": ["pending"]}, more=(park,))
     for role in ("processor", "guardian"):
         key = Key(role, "crew", "r1")
         Store(tmp_path).update(Identity, key, lambda _, key=key: Identity(  # type: ignore[misc]
@@ -79,12 +79,25 @@ def test_what_died_too_often_is_let_go_on(home: Path) -> None:
     (("park", "b"), "b has landed"), (("park", "c"), "`garrison merge-queue cancel` takes it out"),
     (("park", "guardian-crew"), "`garrison stop` stops that"), (("park", "launch@r1"), "`garrison stop r1` stops that"),
     (("park", "a", "--run", "r9"), "no run r9"), (("park", "runner-zz"), "has a node zz"),
+    (("cancel", "b"), "it has landed"), (("cancel", "c"), "`garrison merge-queue cancel` takes it out"),
+    (("cancel", "d"), "`garrison agents unpark d` first"), (("cancel", "e"), "`garrison agents park e` keeps it back"),
+    (("cancel", "dd"), "did you mean d?"),
 ])
 def test_what_makes_no_sense_is_refused_in_one_line(home: Path, capfd: pytest.CaptureFixture[str],
                                                     words: tuple[str, ...], said: str) -> None:
     assert main(["agents", *words]) == 1
     out, err = capfd.readouterr()
     assert out == "" and said in err and err.count("\n") == 1 and told(home) == []
+
+
+def test_the_runner_is_told_once_that_its_node_is_given_up(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert main(["agents", "cancel", "a", "--why", "no\x1b[31mt needed"]) == 0
+    said, again = [one.signal for one in signals.pending(home, Key("runner", "a", "r1")) if one.signal]
+    assert said.id == again.id, "obeyed once"
+    assert (said.signal_type, said.attempt) == ("GUIDANCE", 1) and told(home) == []
+    assert said.payload == {"action": "cancel", "text": "cancelled by a person: no\x1b[31mt needed"}
+    assert "a is cancelled as soon as run r1 has a runner for it" in capfd.readouterr().err
 
 
 def test_a_run_that_nobody_supervises_is_refused(home: Path, capfd: pytest.CaptureFixture[str]) -> None:

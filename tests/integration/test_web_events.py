@@ -66,7 +66,7 @@ def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path) -> None:
             shown = (await here.get("/api/runs/crew-1")).json
             assert (shown["status"], shown["write"], shown["dot"][:7]) == ("running", True, "digraph")
             assert shown["nodes"]["add_tests"]["deaths"] == 1 and shown["nodes"]["add_tests"]["doing"]
-            assert shown["costs"] == {"usd": 0.4321, "nodes": {"add_tests": 0.4321}}
+            assert (shown["costs"]["usd"], shown["costs"]["nodes"]) == (0.4321, {"add_tests": 0.4321})
             assert [one["node"] for one in shown["queue"]["entries"]] == ["docs"]
             living = {one["who"]: one for one in shown["layers"] if one["living"]}
             assert {"launch", "guardian-crew", "orchestrator-add_tests"} <= set(living)
@@ -313,7 +313,9 @@ def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path, monkeyp
         told.close()
 
 
-def test_one_node_its_log_and_its_session(tmp_path: Path) -> None:
+def test_one_node_its_log_and_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("garrison.web.node.LOG_BYTES", 100_001)
+
     async def scene(made: Town) -> None:
         folder = RunFiles(tmp_path, "crew-1").attempt("add_tests", 1)
         log = ("<script>alert(1)</script>\x1b[2J" + "é" * 70_000).encode() + b"\xc3"
@@ -332,7 +334,7 @@ def test_one_node_its_log_and_its_session(tmp_path: Path) -> None:
             text, at = "", 0
             while not text or at < len(log) - 1:
                 piece = (await here.get(f"{base}/log?from={at}")).json
-                assert piece["next"] > at
+                assert piece["next"] > at and piece["more"] == (at == 0), "whether to ask on at once"
                 text, at = text + piece["text"], piece["next"]
             assert text == log[:-1].decode(), "no character is torn, and the unfinished one waits"
             assert (await here.get(f"{base}/log?from=-8")).json["text"].endswith("éé")

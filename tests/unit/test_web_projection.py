@@ -125,6 +125,12 @@ def test_the_order_between_journals_does_not_matter(random: Any) -> None:
     assert plain(folded(mixed)[0].snapshot()) == plain(folded(records)[0].snapshot())
 
 
+def test_the_first_life_of_a_new_attempt_is_nobody_who_came_back() -> None:
+    records = Tale().life("a", "spawn", 2, "attempt 2").life("a", "spawn", 3, "first restart in the window").records
+    kinds = [entry["kind"] for patch in folded(records)[1] for entry in patch.get("timeline_add", [])]
+    assert kinds == ["respawn"]
+
+
 def test_what_is_told_of_a_death_a_question_and_a_gate() -> None:
     projection, patches = folded(tale())
     told = [entry["kind"] for patch in patches for entry in patch.get("timeline_add", [])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from garrison.cli import completing, identity_door, resolve
+from garrison.cli.cancel_cmd import cancel
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import show_json, show_table
@@ -17,11 +18,12 @@ from garrison.records.names import ROLES
 
 @click.group()
 def agents() -> None:
-    """Who exists: the identities of all layers; parking a node by hand."""
+    """Who exists: the identities of all layers; parking or cancelling a node by hand."""
 
 
 agents.add_command(park)
 agents.add_command(unpark)
+agents.add_command(cancel)
 
 
 @agents.command("list", cls=Explained, examples=(

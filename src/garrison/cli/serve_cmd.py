@@ -16,8 +16,7 @@ from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option
 from garrison.cli.output import say
 from garrison.cli.which import known_run
-from garrison.errors import NotFound, UsageError
-from garrison.records import run as run_records
+from garrison.errors import UsageError
 from garrison.settings import find_home
 
 PORT = 8642
@@ -57,8 +56,6 @@ def serve(port: int, run: str | None, address: str, names: tuple[str, ...], tls_
     store = find_home(home)
     if run is not None:
         known_run(store, run)
-    elif not run_records.runs(store):
-        raise NotFound(f"no runs in {store}; `garrison launch PIPELINE --target-dir REPO` starts one")
     tls = (tls_cert, tls_key) if tls_cert and tls_key else None
     place = Place(address, port, names, tls, plain_http).check()
     known = tokens(store, new=new_tokens)

@@ -1,16 +1,18 @@
-"""What the lives of a home use of the machine, and what their sessions have cost.
+"""What the lives of a home use of the machine, what their sessions have cost, and what they may cost.
 
-The rule of this room: processes are read through `system.usage`, costs through the agents' books; both are looked at
-again only where something can have changed.
+The rule of this room: processes are read through `system.usage`, costs through the agents' books, limits from what the
+sessions themselves were told; all are looked at again only where something can have changed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from garrison.agents.as_session import ORDER
 from garrison.agents.claude import budget
+from garrison.agents.claude.files import read_json
 from garrison.supervise.lease import read_marker
 from garrison.system import usage
 from garrison.system.usage import NOTHING, Used, added
@@ -26,31 +28,66 @@ def meter_of(home: Path) -> usage.Meter:
     return usage.Meter(lambda marker: _life(marker)[0] == str(home))
 
 
+class Spent:
+    """What was spent: `nodes` in US dollars by (run, node), `today` of the whole home; `sums` with tokens, and `limits`
+    on it, by (run, node) too."""
+
+    def __init__(self, nodes: Mapping[tuple[str, str], float], today: float,
+                 sums: Mapping[tuple[str, str], budget.Spent] | None = None,
+                 limits: Mapping[tuple[str, str], budget.Limits] | None = None) -> None:
+        self.nodes, self.today, self.sums, self.limits = nodes, today, sums or {}, limits or {}
+
+
 class Costs:
     """What the sessions of a home have cost, looked up now and then."""
 
     def __init__(self, home: Path) -> None:
         self.home, self._books, self._due, self._known = home, budget.Books(), 0.0, Spent({}, 0.0)
+        self._limits: dict[Path, tuple[int, budget.Limits]] = {}
 
     def look(self, day: str) -> Spent:
         """Costs by (run, node), and of `day` (2026-01-31, UTC)."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + COSTS_EVERY
-            nodes: dict[tuple[str, str], float] = {}
+            sums: dict[tuple[str, str], budget.Spent] = {}
+            limits: dict[tuple[str, str], budget.Limits] = {}
             today = 0.0
             for run, node, path in budget.files_of(self.home):
                 calls = self._books.read(path)
-                nodes[run, node] = nodes.get((run, node), 0.0) + budget.spent(calls).usd
+                sums[run, node] = together([sums.get((run, node), budget.Spent()), budget.spent(calls)])
+                limits[run, node] = self._limit(path)  # a later attempt's stand: it asked last
                 today += budget.spent_on(calls, day)
-            self._known = Spent(nodes, today)
+            self._known = Spent({of: one.usd for of, one in sums.items()}, today, sums, limits)
         return self._known
 
+    def _limit(self, usage: Path) -> budget.Limits:
+        """The limits that the session beside a usage file was told, as far as it had asked by then."""
+        size = usage.stat().st_size
+        known = self._limits.get(usage)
+        if known is None or known[0] != size:
+            self._limits[usage] = known = (size, limits_of(
+                read_json(usage.parent / "order.json") or read_json(usage.parent.parent / ORDER)))
+        return known[1]
 
-class Spent:
-    """US dollars by (run, node), and today."""
 
-    def __init__(self, nodes: Mapping[tuple[str, str], float], today: float) -> None:
-        self.nodes, self.today = nodes, today
+def limits_of(order: object) -> budget.Limits:
+    """The limits in the order of a session; none of what is no order."""
+    told = order.get("settings") if isinstance(order, dict) else None
+    read = {name: value for name, key in (("node", "budget"), ("run", "budget_run"), ("day", "budget_day"))
+            if isinstance(told, dict) and isinstance(value := told.get(key), int | float)}
+    return budget.Limits(**read)
+
+
+def together(parts: Iterable[budget.Spent]) -> budget.Spent:
+    """The sum of some sums."""
+    found = list(parts)
+    return budget.Spent(sum(one.usd for one in found), sum(one.calls for one in found),
+                        sum(one.input for one in found), sum(one.output for one in found))
+
+
+def narrowest(limits: Iterable[float | None]) -> float | None:
+    """The limit that is reached first; None: there is none."""
+    return min((one for one in limits if one is not None), default=None)
 
 
 def by_stem(trees: Mapping[str, Used]) -> dict[tuple[str, str], Used]:

@@ -28,11 +28,13 @@ Words = Callable[[str, str, str], list[str]]
 RUN: Mapping[str, Callable[[str], list[str]]] = {
     "stop": lambda run: ["stop", run],
     "resume": lambda run: ["launch", "--resume", run, "--detach"],
+    "again": lambda run: ["launch", "--resume", run, "--again", "--detach"],
 }
 NODE: Mapping[str, Words] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],
     "park": lambda run, node, text: ["agents", "park", "--run", run, f"--why={text}", "--", node],
     "unpark": lambda run, node, text: ["agents", "unpark", "--run", run, "--", node],
+    "cancel": lambda run, node, text: ["agents", "cancel", "--run", run, f"--why={text}", "--", node],
     "answer": lambda run, node, text: ["answer", "--run", run, "--", node, text],
 }
 ENTRY: Mapping[str, Callable[[str], list[str]]] = {
@@ -95,10 +97,10 @@ async def run_command(home: Path, words: Sequence[str]) -> str:
     """Run one of our commands; its last line. Refused, with that line, where it did not end well."""
     argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words]
     code, out, err = await said_by(argv, SECONDS, {**os.environ, "GARRISON_HOME": str(home)}, cwd=str(home))
-    said = last_line(err) or last_line(out) or "done"
+    said = (last_line(err) or last_line(out)).removeprefix("garrison: ")
     if code:
-        raise Refused(said)
-    return said
+        raise Refused(said or "it did not work, and did not say why")
+    return said if said and not said.startswith("{") else "done"  # `launch --detach` speaks JSON, to programs
 
 
 def last_line(text: str) -> str:

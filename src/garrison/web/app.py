@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -28,7 +27,10 @@ from garrison.records.names import check_node, check_run
 from garrison.web import access, actions, chat, node, static
 from garrison.web.client import EventStream, as_json
 from garrison.web.hub import UNTOLD, Hub
+from garrison.web.mistake import told_mistake
 
+RUNS = 100
+"""Runs that one stream follows at most."""
 WAIT_SECONDS = 25
 """How long a piece that is not there yet is waited for at most."""
 Answer = Callable[[Request], Awaitable[Response]]
@@ -89,10 +91,10 @@ class Page:
         return answer({**snapshot, "write": may_write(request)})
 
     async def events(self, request: Request) -> Response:
-        """What happens in a run from now on, or since an event that the client saw."""
-        run = check_run(request.query_params.get("run", ""))
-        client, feed = await self.hub.join(run, last_seen(request), write=may_write(request))
-        return streamed(EventStream(client.events(), lambda: self.hub.part(feed, client)))
+        """What happens in some runs from now on, or since an event that the client saw."""
+        listed = "runs" in request.query_params
+        client = await self.hub.join(places_of(request), write=may_write(request), listed=listed)
+        return streamed(EventStream(client.events(), lambda: self.hub.part(client)))
 
     async def node(self, request: Request) -> Response:
         """One node in detail."""
@@ -251,8 +253,8 @@ def told(inner: Answer) -> Answer:
             return Response(status_code=499)
         except GarrisonError as error:
             return refusal(status_of(error), str(error))
-        except Exception:
-            traceback.print_exc(file=sys.stderr)
+        except Exception as error:
+            told_mistake(error)
             return refusal(500, "the server has a mistake in itself; its terminal shows where")
     return outer
 
@@ -301,6 +303,16 @@ async def body_of(request: Request) -> Mapping[str, object]:
 def last_seen(request: Request) -> str:
     """The id of the last event that a client saw; '' where it has seen none."""
     return request.headers.get("last-event-id") or request.query_params.get("after", "")
+
+
+def places_of(request: Request) -> dict[str, str]:
+    """Run → the id of the last event of it that a client saw: the parts of an id stand in the order of the runs."""
+    runs = list(dict.fromkeys(check_run(run) for run in request.query_params.getlist("run")))
+    if not runs and "runs" not in request.query_params:
+        raise UsageError("say run=RUN, or runs=1 for the list of runs")
+    if len(runs) > RUNS:
+        raise UsageError(f"one stream follows {RUNS} runs at most")
+    return dict(zip_longest(runs, last_seen(request).split(",")[:len(runs)], fillvalue=""))
 
 
 def may_write(request: Request) -> bool:

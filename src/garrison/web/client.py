@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -19,8 +19,10 @@ EVENTS, BYTES = 512, 4 << 20
 SEND_SECONDS = 20.0
 """How long one piece may take to go out before the client counts as gone."""
 ALIVE_SECONDS = 20.0
-"""Silence after which a comment is sent, so that nothing in between takes the stream for dead."""
-ALIVE = b": alive\n\n"
+"""Silence after which a word is sent, so that nothing in between takes the stream for dead."""
+COMMENT = b": alive\n\n"
+ALIVE = b"event: alive\ndata: {}\n\n"
+"""The same as an event, for a page that counts a stream without any as lost."""
 RETRY = b"retry: 1000\n\n"
 """A browser whose stream broke off comes back after a second."""
 HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"),
@@ -44,18 +46,35 @@ def encoded(event: str, data: Any, id_: str = "") -> bytes:
 
 
 class Client:
-    """What waits for one client."""
+    """What waits for one client.
 
-    def __init__(self, first: list[bytes] | None = None) -> None:
+    Who follows several runs has an id for each, in the order of `places` (run → the id of the last event of it, ''
+    before the first); its events bear all of them, with commas between, so that the last one says where it stands.
+    """
+
+    def __init__(self, first: list[bytes] | None = None, places: Mapping[str, str] | None = None,
+                 alive: bytes = COMMENT) -> None:
         self._waiting: deque[bytes] = deque(first or ())
+        self._places, self._alive = dict(places or {}), alive
         self._bytes = 0
         self._more = asyncio.Event()
         self.leaving = False
 
-    def put(self, data: bytes) -> None:
-        """Let it have an event; too many, and it has to go."""
+    @property
+    def places(self) -> Mapping[str, str]:
+        """The runs that it follows, each with the id of the last event of it."""
+        return self._places
+
+    def begin(self, events: list[bytes], run: str = "") -> None:
+        """What it has to know first, however much that is."""
+        self._waiting.extend(self._placed(data, run) for data in events)
+        self._more.set()
+
+    def put(self, data: bytes, run: str = "") -> None:
+        """Let it have an event (of a run); too many, and it has to go."""
         if self.leaving:
             return
+        data = self._placed(data, run)
         if len(self._waiting) >= EVENTS or self._bytes + len(data) > BYTES:
             self._waiting.clear()
             self.leave("you read too slowly; connect again")
@@ -63,6 +82,14 @@ class Client:
         self._waiting.append(data)
         self._bytes += len(data)
         self._more.set()
+
+    def _placed(self, data: bytes, run: str) -> bytes:
+        """An event with an id that says where the client stands in all its runs."""
+        if len(self._places) < 2 or run not in self._places or not data.startswith(b"id: "):
+            return data
+        head, _, rest = data.partition(b"\n")
+        self._places[run] = head[len(b"id: "):].decode()
+        return f"id: {','.join(self._places.values())}\n".encode() + rest
 
     def leave(self, why: str) -> None:
         """End its stream, after what waits, with a word."""
@@ -76,7 +103,7 @@ class Client:
         self._more.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """What comes, several events at once where they wait; a comment now and then where nothing does."""
+        """What comes, several events at once where they wait; a sign of life now and then where nothing does."""
         while True:
             if not self._waiting:
                 if self.leaving:
@@ -86,7 +113,7 @@ class Client:
                     async with asyncio.timeout(ALIVE_SECONDS):
                         await self._more.wait()
                 except TimeoutError:
-                    yield ALIVE
+                    yield self._alive
                 continue
             data = b"".join(self._waiting)
             self._waiting.clear()

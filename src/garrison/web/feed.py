@@ -70,8 +70,8 @@ class Followed:
         if not patch:
             return None
         entry = record.entry
-        node = self.projection.node_of(record)
-        return {"id": self.id, "at": entry.at, "type": entry.kind, "node": node, "text": words, "patch": patch}
+        return {"id": self.id, "run": self.launch.run_id, "at": entry.at, "type": entry.kind,
+                "node": self.projection.node_of(record), "text": words, "patch": patch}
 
     def _words(self, record: Record) -> str:
         event = self.chronicle.event(record) if record.entry.kind != "decision" else None
@@ -97,7 +97,7 @@ class Feed:
         launch = run_records.load(Launch, self.files.launch)
         if launch is None:
             raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
-        self.run, self.launch = run, launch
+        self.run, self.launch, self._stamp = run, launch, _stamp(self.files.launch)
         self.graph = graph_of(self.files)
         self.followed = Followed(home, launch, drawn_of(self.graph, launch))
         self.clients: set[Client] = set()
@@ -114,6 +114,10 @@ class Feed:
                 "dot": to_drawing(graph, titled=False, font="Helvetica") if graph else "",
                 "next": graph.successors() if graph else {}}
 
+    def lasts(self) -> bool:
+        """Whether it is still this run that bears its name: launch.json is written once."""
+        return self._stamp is not None and _stamp(self.files.launch) == self._stamp
+
     def folders(self) -> list[Path]:
         """Where its journals lie, and where new ones appear."""
         queues = self.home / "merge-queue"
@@ -129,7 +133,7 @@ class Feed:
                 self._before = self._latest[0][0]
             self._latest.append((event["id"], data))
             for client in list(self.clients):
-                client.put(data)
+                client.put(data, self.run)
 
     def snapshot(self) -> dict[str, Any]:
         """What journals and graph tell, with the id of the last event in it."""
@@ -149,6 +153,14 @@ class Feed:
     def other(self) -> Followed:
         """Its journals, to be read anew."""
         return Followed(self.home, self.launch, self.followed.drawn)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def replay(other: Followed, after: str) -> list[bytes] | None:

@@ -7,10 +7,8 @@ that they were written, and everything again at each beat, for a lost event must
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,8 +17,10 @@ from typing import Any, TypeVar
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.status.spending import pause_after
 from garrison.system.watch import Changes
-from garrison.web.client import Client, encoded
+from garrison.web.client import ALIVE, Client, encoded
 from garrison.web.feed import TRIES, Feed, as_bytes, replay
+from garrison.web.listing import Listing
+from garrison.web.mistake import told_mistake
 from garrison.web.observed import NOTHING, Observer, difference, into
 
 T = TypeVar("T")
@@ -44,6 +44,7 @@ class Hub:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.observer = Observer(home)
+        self.listing = Listing(home, self.observer.heads)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="look")
         self._feeds: dict[str, Feed] = {}
         self._seen: dict[str, dict[str, Any]] = {}
@@ -94,6 +95,8 @@ class Hub:
     async def feed(self, run: str) -> Feed:
         """A run, read up to now; NotFound."""
         async with self._opening:
+            if run in self._feeds and not self._feeds[run].lasts():
+                self._gone(self._feeds[run])
             if run not in self._feeds:
                 self._feeds[run] = await self._thread(lambda: _opened(self.home, run))
                 self._forget()
@@ -107,32 +110,51 @@ class Hub:
         seen = await self._look(run)
         return into(feed.snapshot(), seen)
 
-    async def join(self, run: str, after: str, *, write: bool) -> tuple[Client, Feed]:
-        """A client of a run's events: those after the id `after`, or a snapshot first. Refused if there are too many.
+    async def join(self, places: Mapping[str, str], *, write: bool, listed: bool = False) -> Client:
+        """A client of some runs' events: those after the id that each run has in `places`, where it has none a
+        snapshot first. `listed`: it is told the list of runs, too, and of a run that is not there.
 
-        The client is in `feed.clients` from the moment that its first events tell of.
+        Refused if there are too many clients; NotFound, of a run that is not there, only to who is not `listed`.
         """
-        if self.leaving or sum(1 for _ in self._clients()) >= STREAMS:
+        if self.leaving or len(self._clients()) >= STREAMS:
             raise Refused("the server stops" if self.leaving else
                           f"{STREAMS} pages are open already; close one of them")
-        feed = await self.feed(run)
-        seen = await self._look(run)
+        client = Client(places=places, alive=ALIVE)
+        try:
+            for run, after in places.items():
+                await self._follow(client, run, after, write=write, listed=listed)
+            if listed:
+                data = await self._thread(self.listing.look)
+                self.listing.join(client, data)
+                self._watch(self.listing.folders())
+        except BaseException:
+            self.part(client)
+            raise
+        self._stale.set()
+        return client
+
+    async def _follow(self, client: Client, run: str, after: str, *, write: bool, listed: bool) -> None:
+        try:
+            feed = await self.feed(run)
+            seen = await self._look(run)
+        except NotFound as error:
+            if not listed:
+                raise
+            client.begin([encoded("gone", {"run": run, "why": str(error)})])
+            return
         first = await self._missed(feed, after) if after else None
         if first is not None:
-            first.append(encoded("beat", difference(NOTHING, self._seen.get(run, seen))))
+            first.append(encoded("beat", {"run": run, **difference(NOTHING, self._seen.get(run, seen))}))
         else:
             feed.read()
             first = [self._first(feed, seen, {"write": write, **({"missed": True} if after else {})})]
         if self._feeds.get(run) is not feed:
             raise Refused("too many runs are opened at once; connect again")
         if not feed.clients:
-            for folder in feed.folders():
-                self._changes.watch(folder)
-        client = Client(first)
+            self._watch(feed.folders())
+        client.begin(first, run)  # nothing comes between what these tell of and
         feed.clients.add(client)
         feed.read()  # what came before its folders were watched
-        self._stale.set()
-        return client, feed
 
     def _first(self, feed: Feed, seen: dict[str, Any], more: dict[str, bool]) -> bytes:
         """The event that a client begins with; many who come at once share the work."""
@@ -143,13 +165,22 @@ class Hub:
             self._firsts[feed.run] = known = (key, seen, shown)
         return known[2]
 
-    def part(self, feed: Feed, client: Client) -> None:
+    def part(self, client: Client) -> None:
         """It is gone."""
-        feed.clients.discard(client)
-        if not feed.clients:
-            used = {folder for other in self._feeds.values() if other.clients for folder in other.folders()}
-            for folder in set(feed.folders()) - used:
-                self._changes.forget(folder)
+        left: set[Path] = set()
+        for run in client.places:
+            feed = self._feeds.get(run)
+            if feed is not None and client in feed.clients:
+                feed.clients.discard(client)
+                left.update(() if feed.clients else feed.folders())
+        if client in self.listing.clients:
+            self.listing.clients.discard(client)
+            left.update(() if self.listing.clients else self.listing.folders())
+        used = {folder for feed in self._looked_at() for folder in feed.folders()} if left else set()
+        if self.listing.clients:
+            used.update(self.listing.folders())
+        for folder in left - used:
+            self._changes.forget(folder)
 
     async def _missed(self, feed: Feed, after: str) -> list[bytes] | None:
         """What a client missed since `after`, level with the feed when this returns; None: it gets a snapshot."""
@@ -192,13 +223,24 @@ class Hub:
         journals = None if paths is None else {path for path in paths if path.suffix == ".jsonl"}
         for feed in self._looked_at():
             if paths is not None and any(not path.suffix for path in paths):
-                for folder in feed.folders():
-                    self._changes.watch(folder)
+                self._watch(feed.folders())
                 journals = None  # in a new folder something may have been written before it was watched
             if journals is None or journals:
                 self._read(feed, journals)
-        if journals is None or journals:
+        if journals is None or journals or self._run_made(paths or set()):
             self._stale.set()
+
+    def _run_made(self, paths: set[Path]) -> bool:
+        """Whether these may be of a run that was not there."""
+        if not self.listing.clients:
+            return False
+        folders = self.listing.folders()
+        self._watch(folders)
+        return any(path.parent in folders or path.name == "launch.json" for path in paths)
+
+    def _watch(self, folders: Iterable[Path]) -> None:
+        for folder in folders:
+            self._changes.watch(folder)
 
     def _read(self, feed: Feed, only: set[Path] | None) -> None:
         with suppress(GarrisonError):  # `problems` tells what cannot be read
@@ -207,20 +249,19 @@ class Hub:
     async def _beats(self) -> None:
         while True:
             await self._pause()
-            feeds = self._looked_at()
-            if not feeds:
+            if not self._clients():
                 continue
             cost = 0.0
             try:
-                cost = await self._beat(feeds)
-            except Exception:  # the next look may be better; nobody would see the end of this task
-                traceback.print_exc(file=sys.stderr)
+                cost = await self._beat(self._looked_at())
+            except Exception as error:  # the next look may be better; nobody would see the end of this task
+                told_mistake(error)
             await asyncio.sleep(min(pause_after(SOON, cost), LONGEST))
 
     async def _pause(self) -> None:
         """Until something changed or a beat is due; where nobody looks, until somebody does."""
         beat = BEAT if self._changes.fileno() is not None else UNTOLD
-        limit = beat if self._looked_at() else None
+        limit = beat if self._clients() else None
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._stale.wait()
@@ -228,11 +269,19 @@ class Hub:
 
     async def _beat(self, feeds: list[Feed]) -> float:
         """Look, and tell who looks what changed; seconds of processor time that the look cost."""
-        def look() -> tuple[dict[str, dict[str, Any]], float]:
+        def look() -> tuple[dict[str, dict[str, Any]], bytes, float]:
             begun = time.thread_time()
-            return self.observer.look([feed.run for feed in feeds]), time.thread_time() - begun
+            listed = self.listing.look() if self.listing.clients else b""
+            seen = self.observer.look([feed.run for feed in feeds]) if feeds else {}
+            return seen, listed, time.thread_time() - begun
 
-        seen, cost = await self._thread(look)
+        for feed in [feed for feed in feeds if not feed.lasts()]:
+            self._gone(feed)
+            feeds.remove(feed)
+        seen, listed, cost = await self._thread(look)
+        if listed:
+            self.listing.tell(listed)
+            self._watch(self.listing.folders())
         for feed in feeds:
             self._read(feed, None)
             now, before = seen.get(feed.run), self._seen.get(feed.run)
@@ -241,7 +290,7 @@ class Hub:
             self._seen[feed.run] = now
             told = difference(before, now) if before is not None else {}
             if told:
-                data = encoded("beat", told)
+                data = encoded("beat", {"run": feed.run, **told})
                 for client in list(feed.clients):
                     client.put(data)
         return cost
@@ -264,16 +313,28 @@ class Hub:
     def _looked_at(self) -> list[Feed]:
         return [feed for feed in self._feeds.values() if feed.clients]
 
-    def _clients(self) -> Iterable[Client]:
-        return [client for feed in self._feeds.values() for client in feed.clients]
+    def _clients(self) -> set[Client]:
+        return self.listing.clients.union(*(feed.clients for feed in self._feeds.values()))
+
+    def _gone(self, feed: Feed) -> None:
+        """A run was removed, or another bears its name."""
+        self._drop(feed.run)
+        for client in list(feed.clients):
+            client.put(encoded("gone", {"run": feed.run, "why": f"run {feed.run} was removed"}))
+            if client not in self.listing.clients and len(client.places) < 2:
+                client.leave(f"run {feed.run} was removed")
+        feed.clients.clear()
 
     def _forget(self) -> None:
         """Runs at which nobody looks do not stay in memory without bound."""
         idle = [run for run, feed in self._feeds.items() if not feed.clients]
         for run in idle[:max(0, len(idle) - FEEDS)]:
-            del self._feeds[run]
-            self._seen.pop(run, None)
-            self._firsts.pop(run, None)
+            self._drop(run)
+
+    def _drop(self, run: str) -> None:
+        del self._feeds[run]
+        self._seen.pop(run, None)
+        self._firsts.pop(run, None)
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

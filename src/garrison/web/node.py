@@ -24,6 +24,8 @@ from garrison.web.transcript import blocks_of
 
 LOG_BYTES = 256 << 10
 """Of a log in one answer."""
+MAY_BE_TORN = 3
+"""Bytes at the end of a log that may be the beginning of a character."""
 WHY = 200
 """Lines of a node's story, the latest."""
 BLOCKS = 200
@@ -122,7 +124,8 @@ def log(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dic
         text = decoder.decode(data)
         left = len(decoder.getstate()[0])  # the beginning of a character whose end is in the next piece
         end = start + len(data) - left
-    return {"attempt": number, "text": text, "next": end, "size": size, "ended": end >= size and _ended(path.parent)}
+    return {"attempt": number, "text": text, "next": end, "size": size, "more": end < size - MAY_BE_TORN,
+            "ended": end >= size and _ended(path.parent)}
 
 
 def transcript(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:

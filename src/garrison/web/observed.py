@@ -11,7 +11,7 @@ from typing import Any
 
 from garrison.records.run import RunFiles
 from garrison.status.gather import Gatherer
-from garrison.status.spending import Costs, Trees, by_stem, meter_of
+from garrison.status.spending import Costs, Spent, Trees, by_stem, meter_of, narrowest, together
 from garrison.system import usage
 
 MIB = 1 << 20
@@ -28,10 +28,9 @@ class Observer:
         """Run → what is observed of it."""
         trees = by_stem(self.meter.look())
         day = self.gather.observer.clock.utc()[:10]
-        spent = self.costs.look(day).nodes
+        spent = self.costs.look(day)
         known = [run for run in runs if RunFiles(self.home, run).launch.exists()]
-        costs = {run: {node: usd for (of, node), usd in spent.items() if of == run} for run in known}
-        return {run: observed(self.gather.run(run), trees, costs[run]) for run in known}
+        return {run: observed(self.gather.run(run), trees, costs_told(spent, run)) for run in known}
 
     def heads(self) -> list[dict[str, Any]]:
         """All runs of the home, a line each, the youngest first."""
@@ -41,19 +40,37 @@ class Observer:
 # ---------------------------------------------------------------------------------------------------------- pure
 
 
-def observed(body: Mapping[str, Any], trees: Trees, usd: Mapping[str, float]) -> dict[str, Any]:
+def observed(body: Mapping[str, Any], trees: Trees, costs: Mapping[str, Any]) -> dict[str, Any]:
     """A `status` body as the page shows it: layers by name, and what is said of each node besides its journal."""
-    run = body["run_id"]
+    run, usd = body["run_id"], costs["nodes"]
     layers = {layer["agent"].partition("@")[0]: layer for layer in body["layers"]}
     return {
         "layers": {who: layer_told(who, layer, trees.get((run, who), usage.NOTHING)) for who, layer in layers.items()},
-        "nodes": {node["node"]: {"phase": node["phase"], "doing": node["doing"], "cost": rounded(usd.get(node["node"])),
+        "nodes": {node["node"]: {"phase": node["phase"], "doing": node["doing"], "cost": usd.get(node["node"]),
                                  "cannot": bool(node["place"] == "waiting" and node["doing"].startswith("cannot"))}
                   for node in body["nodes"]},
-        "costs": {"usd": rounded(sum(usd.values())) if usd else None,
-                  "nodes": {node: rounded(one) for node, one in usd.items()}},
+        "costs": costs,
         "hint": body["hint"], "problems": list(body["problems"]),
         "living": any(layer["living"] for layer in body["layers"])}
+
+
+def costs_told(spent: Spent, run: str) -> dict[str, Any]:
+    """What a run's sessions have cost: dollars (None where none was asked), tokens, and the limits on them.
+
+    `nodes`: dollars by node; `tokens`: [input, output] by node, of all at `all`; `limits`: dollars by node, and of the
+    run (`run`) and the home's day (`day`, with what is spent of it as `today`), each where there is one.
+    """
+    sums = {node: one for (of, node), one in spent.sums.items() if of == run}
+    limits = {node: one for (of, node), one in spent.limits.items() if of == run}
+    whole = together(sums.values())
+    day = narrowest(one.day for one in limits.values())
+    return {
+        "usd": rounded(whole.usd) if sums else None, "nodes": {node: rounded(one.usd) for node, one in sums.items()},
+        "tokens": {"all": [whole.input, whole.output],
+                   "nodes": {node: [one.input, one.output] for node, one in sums.items()}},
+        "limits": {"run": narrowest(one.run for one in limits.values()), "day": day,
+                   "nodes": {node: one.node for node, one in limits.items() if one.node is not None}},
+        "today": None if day is None else rounded(spent.today)}
 
 
 def layer_told(who: str, layer: Mapping[str, Any], used: Any) -> dict[str, Any]:

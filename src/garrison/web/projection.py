@@ -9,6 +9,7 @@ The records of one journal come in order; those of several may come in any, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -163,6 +164,8 @@ class Projection:
         told = event_of(record.entry) if record.journal != QUEUE else None
         if told is None or (told["kind"], told["agent"], told["life"]) in self._told:
             return ""
+        if told["kind"] == "respawned" and _FIRST.fullmatch(str(told["why"])):
+            return ""
         self._told.add((told["kind"], told["agent"], told["life"]))
         key = Key.parse(told["agent"])
         if told["kind"] == "died" and key.role in _OF_A_NODE:
@@ -230,6 +233,8 @@ class Projection:
 
 
 _OF_A_NODE = ("runner", "orchestrator")
+_FIRST = re.compile(r"attempt \d+")
+"""Why a life began that is the first of its attempt: nobody came back."""
 _LIVES: Mapping[str, str] = {"died": "death", "respawned": "respawn", "parked": "parked"}
 """What became of a life → its word in the timeline."""
 

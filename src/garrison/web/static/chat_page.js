@@ -4,6 +4,7 @@
 import { act, get, part, posted, replayed } from "./api.js";
 import { BUTLER, chatRail } from "./chat_rail.js";
 import { el, panel, set } from "./dom.js";
+import { legible } from "./legible.js";
 import { link, tab, tell, toast } from "./notice.js";
 
 const TRIES = 6; // to go on with an answer whose connection broke
@@ -153,7 +154,7 @@ class Turn {
   said(who, text) {
     if (!this.open.has(who)) this.open.set(who, this.chat.bubble(who, ""));
     this.last = this.open.get(who);
-    this.last.words.append(text);
+    this.last.words.append(legible(text));
     this.chat.end();
   }
 

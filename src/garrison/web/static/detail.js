@@ -4,10 +4,11 @@
 import { get, part } from "./api.js";
 import { el, empty, keyed, say, set } from "./dom.js";
 import { sure } from "./notice.js";
+import { legible, legibleName, unfinished } from "./legible.js";
 import { shown } from "./state.js";
 import { follower } from "./follower.js";
 import { blockOf } from "./transcript.js";
-import { clock, dollars, signOf, stateOf, wordOf } from "./words.js";
+import { clock, dollarsOf, signOf, stateOf, tokens, wordOf } from "./words.js";
 
 const TABS = [["story", "Why"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
 const LOG_KEPT = 400000; // characters of a log on the page
@@ -15,7 +16,6 @@ const BLOCKS_KEPT = 1000;
 const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and asking for what it changed
 const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose life a line is about
-const ESCAPES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])/g;
 
 /** The panel in `place`; `act` posts a change, `close` is asked for by a person. */
 export function detailPanel(place, run, act, close) {
@@ -110,11 +110,14 @@ export function detailPanel(place, run, act, close) {
     const text = el("pre", {});
     const nothing = empty("Nothing was printed yet.");
     bodies.log.replaceChildren(nothing, text);
+    let rest = "";
     following = follower(`${at("log")}`, -LOG_KEPT, found => {
       if (!found.text) return;
       nothing.remove();
+      const piece = rest + found.text;
+      rest = unfinished(piece);
       keepEnd(bodies.log, () => {
-        text.append(found.text.replace(ESCAPES, "").replaceAll("\r\n", "\n"));
+        text.append(legible(piece.slice(0, piece.length - rest.length)));
         if (text.textContent.length > LOG_KEPT) text.textContent = text.textContent.slice(-LOG_KEPT / 2);
       });
     }, problem => say(nothing, problem.message), live);
@@ -135,11 +138,12 @@ export function detailPanel(place, run, act, close) {
   }
 
   function tell() {
+    const newest = known.attempts.toReversed();
     bodies.story.replaceChildren(
+      part_("Attempts", newest.length ? el("ol", { class: "attempts" }, newest.map(attemptOf)) : empty("It was not begun yet.")),
       part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>
         el("li", {}, el("time", {}, clock(line.at)), el("span", {}, OF[line.about?.split("-")[0]] ?? "", line.text, line.same > 1 ? ` (${line.same} times)` : "",
           line.rule && !line.text.includes(line.rule) ? el("span", { class: "rule" }, line.rule) : null)))) : empty("Nothing happened to it yet.")),
-      part_("Attempts", known.attempts.length ? el("ol", { class: "attempts" }, known.attempts.map(attemptOf)) : empty("It was not begun yet.")),
       part_("Hook", facts(known.hook)));
     bodies.task.replaceChildren(
       known.prompt ? part_("Prompt", el("pre", { class: "wrap" }, known.prompt)) : "",
@@ -156,7 +160,8 @@ export function detailPanel(place, run, act, close) {
     set(status, "class", `pill s-${now}`);
     say(status, `${signOf(now)} ${wordOf(now)}`);
     say(label, one.label && one.label !== node ? one.label : "");
-    say(doing, [one.doing || one.reason, dollars(one.cost)].filter(Boolean).join(" · "));
+    const { limits, tokens: used } = state.costs ?? {};
+    say(doing, [one.doing || one.reason, dollarsOf(one.cost, limits?.nodes[node]), tokens(used?.nodes[node])].filter(Boolean).join(" · "));
     keyed(actions, state.write === false ? [] : possible(one, now), what => what.action, make);
   }
 
@@ -165,6 +170,8 @@ export function detailPanel(place, run, act, close) {
     return [
       working && { action: "respawn", label: "Respawn", question: `End the agent of ${node} and start a successor that knows what it did?` },
       working && { action: "park", label: "Park", text: "parked from the page" },
+      working && now !== "landing" && { action: "cancel", label: "Give up", text: "from the page", kind: "danger",
+        question: `Give ${node} up? Its agent ends and its work is kept; for the pipeline it has failed.` },
       now === "parked" && { action: "unpark", label: "Go on with it", kind: "primary" },
     ].filter(Boolean);
   }
@@ -195,7 +202,7 @@ function attemptOf(one) {
       el("span", {}, one.status ?? ""), one.started ? el("time", {}, ` ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}`) : null),
     one.reason || one.why_again ? el("p", { class: "reason" }, one.reason || one.why_again) : null,
     one.tail && one.status === "failed" ? el("pre", { class: "wrap tail" }, one.tail.slice(-TAIL)) : null,
-    one.branch ? el("p", { class: "mono" }, [one.branch, one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")) : null,
+    one.branch ? el("p", { class: "mono" }, [legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")) : null,
     lives.length ? el("ol", { class: "lives" }, lives.map(life => el("li", {},
       `${life.who} life ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`))) : null);
 }

@@ -1,5 +1,9 @@
 // Making and changing elements. The rule of this room: what comes from elsewhere becomes text or an attribute that
-// cannot run; there is no way here to turn a string into markup.
+// cannot run, made legible on its way; there is no way here to turn a string into markup.
+
+import { legible } from "./legible.js";
+
+const SHOWN = new Set(["title", "aria-label"]); // attributes that are read by people
 
 /**
  * An element.
@@ -16,7 +20,8 @@ export function el(tag, attributes = {}, ...children) {
     else if (name === "dataset") Object.assign(made.dataset, value);
     else set(made, name, value);
   }
-  made.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false));
+  made.append(...children.flat(Infinity).filter(child => child !== null && child !== undefined && child !== false)
+    .map(child => child instanceof Node ? child : legible(String(child))));
   return made;
 }
 
@@ -26,13 +31,13 @@ export function set(element, name, value) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
     return;
   }
-  const written = value === true ? "" : String(value);
+  const written = value === true ? "" : SHOWN.has(name) ? legible(String(value)) : String(value);
   if (element.getAttribute(name) !== written) element.setAttribute(name, written);
 }
 
 /** Set an element's text if it is another. */
 export function say(element, text) {
-  const written = text === null || text === undefined ? "" : String(text);
+  const written = text === null || text === undefined ? "" : legible(String(text));
   if (element.textContent !== written) element.textContent = written;
 }
 

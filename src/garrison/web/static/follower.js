@@ -1,8 +1,10 @@
 // Following what grows: a log, a transcript. The server holds its answer until there is more; nothing is asked for twice.
+// The rule of this room: a page that nobody sees asks for nothing, and few of a browser's connections are held.
 
 import { get } from "./api.js";
 
 const HELD = 20; // seconds that the server may hold an answer
+const HELD_AT_ONCE = 3; // answers, by all pages of a browser; it opens six connections to one host
 const PAUSE = 2000; // milliseconds until a failure is tried again, and between answers that were not held
 
 /**
@@ -14,16 +16,20 @@ const PAUSE = 2000; // milliseconds until a failure is tried again, and between 
  * @param {function(): boolean} live whether more may come
  */
 export function follower(path, from, more, failed, live) {
-  const ending = new AbortController();
+  let stopped = false, asking = new AbortController();
   const rest = ms => new Promise(resolve => setTimeout(resolve, ms));
+  const hide = () => document.hidden && asking.abort();
+  const seen = () => new Promise(resolve => document.addEventListener("visibilitychange", resolve, { once: true }));
 
   async function run() {
     let next = from, wait = 0;
-    while (!ending.signal.aborted) {
+    while (!stopped) {
+      while (document.hidden && !stopped) await seen();
       const asked = performance.now();
+      asking = new AbortController();
       try {
-        const found = await get(`${path}&from=${next}${wait ? `&wait=${wait}` : ""}`, { signal: ending.signal });
-        if (ending.signal.aborted) return;
+        const found = await holding(wait, held => get(`${path}&from=${next}${held ? `&wait=${held}` : ""}`, { signal: asking.signal }));
+        if (stopped) return;
         more(found);
         const grown = found.next !== next;
         next = found.next;
@@ -31,13 +37,22 @@ export function follower(path, from, more, failed, live) {
         if (!found.more && performance.now() - asked < PAUSE) await rest(PAUSE);
         wait = live() ? HELD : 0;
       } catch (problem) {
-        if (ending.signal.aborted) return;
+        if (stopped) return;
+        if (problem.name === "AbortError") continue; // nobody sees it
         failed(problem);
         await rest(PAUSE);
       }
     }
   }
 
-  run();
-  return { stop: () => ending.abort() };
+  document.addEventListener("visibilitychange", hide);
+  run().finally(() => document.removeEventListener("visibilitychange", hide));
+  return { stop: () => { stopped = true; asking.abort(); } };
+}
+
+/** Ask for an answer that is held `wait` seconds; for one that is not, where others hold theirs. */
+function holding(wait, ask) {
+  if (!wait || !navigator.locks) return ask(wait);
+  const slot = `garrison-held-${Math.floor(Math.random() * HELD_AT_ONCE)}`;
+  return navigator.locks.request(slot, { ifAvailable: true }, lock => ask(lock ? wait : 0));
 }

@@ -1,18 +1,16 @@
 // The head of a run: which one, how it stands, how far it is, what one can do with it.
 
-import { el, say, set } from "./dom.js";
+import { el, keyed, say, set } from "./dom.js";
 import { sure } from "./notice.js";
 import { tally } from "./state.js";
-import { dollars, signOf, stateOf, wordOf } from "./words.js";
+import { dollarsOf, signOf, stateOf, wordOf } from "./words.js";
 
 const ORDER = ["merged", "landing", "working", "asking", "parked", "failed", "skipped", "waiting"];
 const RUNNING = new Set(["running", "new", "starting", "waiting"]);
 
-/** The head, in `place`; `act` posts a change. */
-export function runHead(place, runs, run, act) {
-  const known = runs.some(one => one.run === run) ? runs : [{ run, title: "" }, ...runs];
-  const picker = el("select", { "aria-label": "Run", onchange: () => { location.href = `/?run=${encodeURIComponent(picker.value)}`; } },
-    known.map(one => el("option", { value: one.run, selected: one.run === run }, [one.run, one.pipeline].filter(Boolean).join(" · "))));
+/** The head of `run`, in `place`; `act` posts a change. */
+export function runHead(place, run, act) {
+  const picker = el("select", { "aria-label": "Run", onchange: () => { location.href = `/?run=${encodeURIComponent(picker.value)}`; } });
   const status = el("span", { class: "pill" });
   const goal = el("p", { class: "goal" });
   const bar = el("div", { class: "bar", role: "img" }, ORDER.map(state => el("span", { class: `s-${state}`, hidden: true })));
@@ -27,6 +25,7 @@ export function runHead(place, runs, run, act) {
   const buttons = {
     stop: button("Stop", "stop", "", "Stop this run in order? What is under way is kept; Resume goes on."),
     resume: button("Resume", "resume", "primary"),
+    again: button("Try again", "again", "primary", "Try the failed nodes of this run once more?"),
   };
   const reading = el("span", { class: "pill", hidden: true, title: "This address was given for reading only" }, "read only");
   place.append(el("div", { class: "run-id" }, picker, status, reading), el("div", { class: "progress" }, bar, far, cost), goal,
@@ -42,11 +41,12 @@ export function runHead(place, runs, run, act) {
     say(goal, state.goal || state.title || "");
     set(goal, "title", state.goal || null);
     progress(state);
-    say(cost, dollars(state.costs?.usd));
+    say(cost, dollarsOf(state.costs?.usd, state.costs?.limits?.run));
     reading.hidden = state.write !== false;
     const running = RUNNING.has(state.status), can = state.write !== false;
     buttons.stop.hidden = !(can && running);
-    buttons.resume.hidden = !(can && !running && state.status !== "done");
+    buttons.resume.hidden = !(can && !running && !["done", "failed"].includes(state.status));
+    buttons.again.hidden = !(can && state.status === "failed");
     set(document.body, "data-waits", waits ? String(waits) : null);
   }
 
@@ -61,5 +61,13 @@ export function runHead(place, runs, run, act) {
     say(far, `${found.merged ?? 0} of ${all}`);
   }
 
-  return { show };
+  /** Name the runs there are, each with how it stands. */
+  function list(runs) {
+    const known = runs.some(one => one.run === run) ? runs : [{ run }, ...runs];
+    keyed(picker, known, one => one.run, one => el("option", { value: one.run, selected: one.run === run }), (option, one) =>
+      say(option, [signOf(one.gates ? "asking" : one.status), [one.run, one.pipeline].filter(Boolean).join(" · ")].join(" ")));
+  }
+
+  list([]);
+  return { show, list };
 }

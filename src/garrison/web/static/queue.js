@@ -2,6 +2,7 @@
 
 import { part } from "./api.js";
 import { el, empty, keyed, panel, say, set } from "./dom.js";
+import { legibleName } from "./legible.js";
 import { sure } from "./notice.js";
 import { reset, since } from "./time.js";
 import { signOf, stateOf } from "./words.js";
@@ -61,8 +62,8 @@ export function queuePanel(choose, act) {
 
   function update(element, entry) {
     const doing = element.querySelector(".doing");
-    say(doing, entry.detail || entry.branch);
-    set(doing, "title", `${entry.branch}${entry.detail ? `: ${entry.detail}` : ""}`);
+    say(doing, entry.detail || legibleName(entry.branch));
+    set(doing, "title", `${legibleName(entry.branch)}${entry.detail ? `: ${entry.detail}` : ""}`);
     reset(element.querySelector("time"), entry.since);
   }
 

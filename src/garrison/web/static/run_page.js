@@ -1,13 +1,14 @@
 // The page of a run: what is known, and which panel draws which part of it. The rule of this room: one state, changed by
 // events only; a panel is drawn at most once a frame, and only when its part changed.
 
-import { act, get, part } from "./api.js";
+import { act, part } from "./api.js";
 import { costsPanel } from "./costs.js";
 import { detailPanel } from "./detail.js";
 import { el } from "./dom.js";
+import { emptyHome } from "./empty_home.js";
 import { graphPanel } from "./graph.js";
 import { runHead } from "./head.js";
-import { attempt, link, tab, tell } from "./notice.js";
+import { attempt, link, tab, tell, toast } from "./notice.js";
 import { queuePanel } from "./queue.js";
 import { railPanel } from "./rail.js";
 import { fromSnapshot, patched, waiting } from "./state.js";
@@ -21,27 +22,43 @@ const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "merged", "as
 /** Build the page into `main`; its shortcuts. */
 export async function begin(main) {
   const address = new URLSearchParams(location.search);
-  const runs = await get("runs");
-  const run = address.get("run") ?? (runs.find(one => one.status === "running") ?? runs[0])?.run;
-  if (!run) {
-    main.append(el("p", { class: "trouble" }, "There is no run yet. Launch one: garrison launch work.dot --target-dir REPOSITORY"));
-    link("off");
-    return [];
-  }
-  return new Run(main, run, runs, address.get("node")).shortcuts();
+  const run = address.get("run") ?? await youngest(main);
+  return run ? new Run(main, run, address.get("node")).shortcuts() : [["c", "to the chat", () => { location.href = "/chat"; }]];
+}
+
+/** The run to show where none is named; null of a home without runs: the page shows the first one once it is there. */
+function youngest(main) {
+  return new Promise(resolve => {
+    let waits = false;
+    const stream = follow(null, { link, runs({ home, runs }) {
+      const found = (runs.find(one => one.status === "running") ?? runs[0])?.run ?? null;
+      if (waits && found) location.replace(`/?run=${encodeURIComponent(found)}`);
+      if (waits) return;
+      waits = !found;
+      if (found) stream.close();
+      else {
+        emptyHome(main, home);
+        window.addEventListener("pagehide", () => stream.close());
+      }
+      resolve(found);
+    } });
+  });
 }
 
 class Run {
-  constructor(main, run, runs, node) {
+  constructor(main, run, node) {
+    this.main = main;
     this.run = run;
     this.state = null;
+    this.runs = null;
+    this.gone = false;
     this.dirty = new Set();
     this.nodes = new Set();
     this.wanted = node;
     const at = `runs/${part(run)}`;
     this.act = (path, data, control) => attempt(control, () => act(path ? `${at}/${path}` : at, data));
     const choose = name => this.open(name);
-    this.head = runHead(document.getElementById("run-head"), runs, run, this.act);
+    this.head = runHead(document.getElementById("run-head"), run, this.act);
     this.graph = graphPanel(choose);
     this.detail = detailPanel(document.getElementById("detail"), run, this.act, () => this.open(null));
     this.parts = {
@@ -54,12 +71,30 @@ class Run {
       el("div", { class: "side" }, waits.section, queue.section, costs.section));
     this.stream = follow(run, {
       snapshot: snapshot => this.begun(snapshot), change: change => this.changed(change),
-      beat: beat => this.beaten(beat), link,
+      beat: beat => this.beaten(beat), gone: gone => this.ended(gone), runs: list => this.listed(list), link,
     });
     window.addEventListener("popstate", () => this.show(new URLSearchParams(location.search).get("node")));
     window.addEventListener("pagehide", () => this.stream.close());
     window.addEventListener("pageshow", event => event.persisted && location.reload());
     ages(main, document.getElementById("detail"));
+  }
+
+  /** The runs of the home are others now. */
+  listed({ runs }) {
+    if (this.gone && runs.some(one => one.run === this.run)) return location.reload(); // another bears its name
+    const known = new Set(this.runs?.map(one => one.run));
+    const young = this.runs ? runs.filter(one => !known.has(one.run)) : [];
+    if (young.length) toast(young.length === 1 ? `Run ${young[0].run} began; the list of runs has it` : `${young.length} runs began`);
+    this.runs = runs;
+    this.head.list(runs);
+    this.parts.waits.elsewhere(runs.filter(one => one.run !== this.run && one.gates));
+  }
+
+  /** There is no such run, or not any more. What is known of it stays. */
+  ended({ why }) {
+    this.gone = true;
+    if (this.state) toast(why, true);
+    else this.main.replaceChildren(el("p", { class: "trouble" }, why));
   }
 
   begun(snapshot) {

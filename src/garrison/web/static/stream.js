@@ -1,67 +1,62 @@
-// The live connection to a run. The rule of this room: it comes back by itself, says where it stands, and goes on after
-// the last event it saw, so that what reads it misses nothing.
+// What happens in a run, as it happens. The rule of this room: all pages of a browser share one connection, by a worker
+// that no page owns, so that none can end it for the others; where there is no such worker, a page has its own.
 
-const FIRST_WAIT = 500; // milliseconds, doubled with each failure
-const LONGEST_WAIT = 8000;
-const SILENCE = 45000; // the server says something far more often than this
+import { line } from "./line.js";
+
+const WORKER = "/static/stream_worker.js";
+const VERSION = "garrison-1"; // another where page and worker would not understand each other
 
 /**
  * Follow a run's events until `close()`.
- * @param {string} run
- * @param {{snapshot: function(Object), change: function(Object, string), beat: function(Object), link: function(string)}} hear
- *     `link` is told "live", "lost" or "off"
+ * @param {string|null} run null: only the list of runs
+ * @param {Object<string, function>} hear `snapshot`, `change`, `beat`, `gone` and `runs` are told their data; `link` is
+ *     told "live", "lost" or "off"
+ * @returns {{close: function()}}
  */
 export function follow(run, hear) {
-  let source, last = "", failures = 0, timer, watch, closed = false;
-
-  function heard() {
-    clearTimeout(watch);
-    watch = setTimeout(again, SILENCE);
-  }
-
-  function on(name, then) {
-    source.addEventListener(name, event => {
-      if (event.lastEventId) last = event.lastEventId;
-      failures = 0;
-      heard();
-      then(event.data ? JSON.parse(event.data) : {}, event.lastEventId);
-    });
-  }
-
-  function open() {
-    const after = last ? `&after=${encodeURIComponent(last)}` : "";
-    source = new EventSource(`/api/events?run=${encodeURIComponent(run)}${after}`);
-    source.addEventListener("open", () => { hear.link("live"); heard(); });
-    on("snapshot", hear.snapshot);
-    on("change", hear.change);
-    on("beat", hear.beat);
-    on("bye", () => {});
-    source.addEventListener("error", lost);
-  }
-
-  // Where the connection broke, the browser tries again by itself, with Last-Event-ID. An answer such as 503 is final to
-  // it: then a new one is made here, and told the last id in its address.
-  function lost() {
-    hear.link("lost");
-    clearTimeout(watch);
-    if (source.readyState === EventSource.CLOSED) again();
-  }
-
-  function again() {
-    source.close();
-    clearTimeout(timer);
-    clearTimeout(watch);
-    if (closed) return;
-    timer = setTimeout(open, Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** failures));
-    failures += 1;
-  }
-
-  open();
+  let open = null;
+  const told = (kind, data) => { if (open) hear[kind]?.(data); };
+  const alone = () => {
+    const own = line(told);
+    open = own;
+    own.follow(run);
+  };
+  const begin = () => {
+    try {
+      open = shared(run, told, begin, alone);
+    } catch {
+      alone();
+    }
+  };
+  begin();
   return {
     close() {
-      closed = true;
-      again();
-      hear.link("off");
+      open.close();
+      open = null;
+      hear.link?.("off");
     },
   };
+}
+
+/** By the worker. `ended`: it has ended, however that came; `failed`: this browser did not start it. */
+function shared(run, told, ended, failed) {
+  const worker = new SharedWorker(WORKER, { type: "module", name: VERSION });
+  const { port } = worker;
+  const { locks } = navigator;
+  const mine = `garrison-page-${Math.random()}`;
+  let known = false;
+  worker.addEventListener("error", event => { event.preventDefault(); if (!known) failed(); });
+  port.addEventListener("message", ({ data: [kind, data] }) => {
+    known = true;
+    if (kind !== "worker") told(kind, data);
+    else locks.request(data, () => { told("link", "lost"); ended(); });
+  });
+  port.start();
+  port.postMessage(["follow", run]);
+  let leave;
+  locks?.request(mine, () => {
+    port.postMessage(["lock", mine]);
+    return new Promise(resolve => { leave = resolve; });
+  });
+  return { close() { port.postMessage(["leave"]); leave?.(); } };
 }

@@ -2,6 +2,8 @@
 // nothing is taken over but shapes, their geometry and text; no link, style, script, event handler or foreign element
 // has a way through, whatever Graphviz may emit.
 
+import { legible } from "./legible.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const GEOMETRY = ["d", "points", "cx", "cy", "rx", "ry", "x", "y", "x1", "y1", "x2", "y2", "width", "height", "transform"];
 const ALLOWED = {
@@ -42,7 +44,7 @@ function take(element, parent, nodes) {
     if (element.hasAttribute(name)) made.setAttribute(name, element.getAttribute(name));
   }
   if (element.hasAttribute("stroke-dasharray")) made.classList.add("dashed");
-  if (element.localName === "text") made.textContent = element.textContent;
+  if (element.localName === "text") made.textContent = legible(element.textContent);
   const kind = element.localName === "g" ? KINDS[element.getAttribute("class")] : undefined;
   if (kind) made.classList.add(kind);
   if (kind === "node") nodes.set([...element.children].find(child => child.localName === "title")?.textContent ?? "", made);

@@ -3,7 +3,7 @@
 import { part } from "./api.js";
 import { el, empty, keyed, panel, say } from "./dom.js";
 import { reset, since } from "./time.js";
-import { millis, span } from "./words.js";
+import { count, millis, span } from "./words.js";
 
 const TITLES = { run: "Run", gate: "Gate", asks: "Question", parked: "Parked", failed: "Failed" };
 const SIGNS = { run: "!", gate: "?", asks: "?", parked: "‖", failed: "✕" };
@@ -14,7 +14,14 @@ export function waitsPanel(choose, act) {
   const { section, body } = panel("waits", "Waits for you", number);
   const list = el("ul", { class: "cards" });
   const nothing = empty("Nothing waits for you.");
-  body.append(nothing, list);
+  const others = el("ul", { class: "elsewhere" });
+  body.append(nothing, list, others);
+
+  /** Other runs in which something waits. */
+  function elsewhere(runs) {
+    keyed(others, runs, one => one.run, one => el("li", {}, el("a", { href: `/?run=${part(one.run)}` }, one.run), el("span", {})),
+      (item, one) => say(item.lastChild, ` has ${count(one.gates, "thing")} that wait${one.gates === 1 ? "s" : ""} for you`));
+  }
 
   function show(state, waits) {
     say(number, waits.length || "");
@@ -72,5 +79,5 @@ export function waitsPanel(choose, act) {
     return left > 0 ? ` (in ${span(left)} it decides itself${gate.default ? `: ${gate.default}` : ""})` : "";
   };
 
-  return { section, show };
+  return { section, show, elsewhere };
 }

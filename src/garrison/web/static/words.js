@@ -67,6 +67,15 @@ export function dollars(usd) {
   return usd < 0.005 ? "< $0.01" : `$${usd.toFixed(2)}`;
 }
 
+/** Dollars of what may be spent: "$0.43 of $2.00"; an empty string where nothing was. */
+export const dollarsOf = (usd, limit) => usd && limit ? `${dollars(usd)} of ${dollars(limit)}` : dollars(usd);
+
+/** [input, output] tokens: "12 k tokens in, 3.4 k out"; an empty string where there are none. */
+export function tokens([given, said] = [0, 0]) {
+  const short = n => n < 1000 ? String(n) : n < 1e6 ? `${(n / 1000).toPrecision(n < 1e4 ? 2 : 3).replace(/\.0$/, "")} k` : `${(n / 1e6).toFixed(1)} M`;
+  return given || said ? `${short(given)} tokens in, ${short(said)} out` : "";
+}
+
 /** "1 death", "3 deaths". */
 export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 

@@ -1,0 +1,40 @@
+// What all pages of this browser share: the connection. A browser opens six connections to one host, so ten pages
+// cannot have one each. The rule of this room: a page that ends is forgotten, however it ended; nothing is kept of a run.
+
+import { line } from "./line.js";
+
+const pages = new Map(); // port → the run that the page shows, or null
+const name = `garrison-stream-${Math.random()}`;
+const { locks } = navigator; // missing where the page came without TLS from another machine
+let held = false;
+
+const connection = line((kind, data) => {
+  for (const [port, run] of pages) if (data.run === undefined || data.run === run) port.postMessage([kind, data]);
+});
+
+// A lock ends with its holder: so the pages learn of this worker's end, and it of theirs.
+locks?.request(name, () => {
+  held = true;
+  for (const port of pages.keys()) port.postMessage(["worker", name]);
+  return new Promise(() => {});
+});
+
+function gone(port) {
+  const run = pages.get(port);
+  if (!pages.delete(port)) return;
+  if (!pages.size) connection.close();
+  else if (![...pages.values()].includes(run)) connection.leave(run);
+}
+
+self.addEventListener("connect", ({ ports: [port] }) => {
+  port.addEventListener("message", ({ data: [kind, word] }) => {
+    if (kind === "lock") locks?.request(word, () => gone(port));
+    else if (kind === "leave") gone(port);
+    else if (kind === "follow") {
+      pages.set(port, word);
+      connection.follow(word);
+    }
+  });
+  port.start();
+  if (held) port.postMessage(["worker", name]);
+});

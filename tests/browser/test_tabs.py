@@ -1,0 +1,69 @@
+"""Many tabs of one browser, from a home without runs on: one connection, which no tab can end for the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, expect
+from served import serving
+
+from support import wait_for
+from top_support import Town, town
+
+TABS = 8
+"""More than the connections that a browser opens to one host."""
+NODES = ("a", "b", "c")
+
+
+def lines(page: Page) -> list[str]:
+    return page.locator("#list-timeline > li").evaluate_all("lines => lines.map(line => line.dataset.key)")
+
+
+def test_many_tabs_share_a_connection_from_the_first_run_on(tmp_path: Path, opened: Any) -> None:
+    with town(tmp_path) as made, serving(tmp_path) as url:
+        first = opened(url)
+        expect(first.get_by_role("heading", name="No run yet")).to_be_visible()
+        expect(first.locator("main")).to_contain_text(f"garrison --home {tmp_path} launch")
+        told = made.run("r1", *NODES)
+        expect(first.locator("svg .node")).to_have_count(5)
+        tabs = [first, *(first.context.new_page() for _ in range(TABS - 1))]
+        made.run("r2", "a").close()
+        expect(first.locator("#toast")).to_contain_text("r2")
+        assert first.get_by_label("Run", exact=True).locator("option").count() == 2
+        for number, tab in enumerate(tabs[1:], 1):
+            tab.goto(url.partition("?")[0] + f"?run=r{1 + number % 2}")
+            expect(tab.locator("svg .node")).to_have_count(3 if number % 2 else 5)
+            expect(tab.locator("#link")).to_have_text("Live")
+        _goes_on(made, told, tabs)
+        told.close()
+
+
+def _goes_on(made: Town, told: Any, tabs: list[Page]) -> None:
+    """Whatever ends: the tab that was first, then what they share."""
+    of_one = tabs[2::2]
+
+    def skip(node: str) -> None:
+        told.append("node", {"node": node, "status": "skipped", "attempt": 1}, made.now())
+
+    def all_have(number: int) -> None:
+        for tab in of_one:
+            expect(tab.locator("#list-timeline > li")).to_have_count(number)
+        assert len({tuple(lines(tab)) for tab in of_one}) == 1
+
+    skip("a")
+    all_have(2)
+    tabs[0].close()
+    skip("b")
+    all_have(3)
+    browser = of_one[0].context.browser
+    assert browser is not None
+    session = browser.new_browser_cdp_session()
+    workers = [one["targetId"] for one in session.send("Target.getTargets")["targetInfos"]
+               if one["type"] == "shared_worker"]
+    assert len(workers) == 1
+    session.send("Target.closeTarget", {"targetId": workers[0]})
+    skip("c")
+    all_have(4)
+    wait_for("the other run's tabs are back as well", lambda: all(
+        tab.locator("#link").text_content() == "Live" for tab in tabs[1:]))

@@ -1,0 +1,142 @@
+"""Several runs of a home at once: one stream for all of them, the list of them, those that come and those that go."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.records.journal import Writer
+from garrison.records.run import RunFiles
+from garrison.web import app, hub
+from top_support import Town, town
+from web_support import Site, Stream, Told, site
+
+BOTH = "/api/events?run=r1&run=r2&runs=1"
+
+
+def on(tmp_path: Path, scene: Any) -> None:
+    with town(tmp_path) as made:
+        asyncio.run(scene(made))
+
+
+def begin(made: Town, told: Writer, node: str) -> None:
+    told.append("node", {"node": node, "status": "active", "attempt": 1}, made.now())
+
+
+async def snapshots(stream: Stream) -> dict[str, Told]:
+    found = [await stream.until("snapshot") for _ in range(2)]
+    return {one.data["run"]: one for one in found}
+
+
+def test_a_home_without_runs_tells_of_the_first_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "BEAT", 1000.0)
+
+    async def scene(made: Town) -> None:
+        async with site(tmp_path) as here:
+            assert (await here.get("/")).status == 200 and (await here.get("/api/runs")).json == []
+            assert (await here.get("/api/events")).status == 400
+            stream = await here.stream("/api/events?runs=1")
+            told = (await stream.until("runs")).data
+            assert told == {"home": str(tmp_path), "runs": []}
+            made.run("r1", "a").close()
+            assert [one["run"] for one in (await stream.until("runs")).data["runs"]] == ["r1"]
+            made.run("r2", "a").close()
+            assert {one["run"] for one in (await stream.until("runs")).data["runs"]} == {"r1", "r2"}
+            stream.close()
+
+    on(tmp_path, scene)
+
+
+def test_one_stream_for_several_runs_goes_on_in_each_where_it_was(tmp_path: Path) -> None:
+    async def scene(made: Town) -> None:
+        first, second = made.run("r1", "a", "b"), made.run("r2", "a", "b")
+        async with site(tmp_path) as here:
+            stream = await here.stream(BOTH)
+            shown = await snapshots(stream)
+            assert set(shown) == {"r1", "r2"} and [one["run"] for one in (await stream.until("runs")).data["runs"]]
+            begin(made, first, "a")
+            one = await stream.until("change")
+            begin(made, second, "a")
+            two = await stream.until("change")
+            assert (one.data["run"], two.data["run"]) == ("r1", "r2")
+            assert two.id == f"{one.data['id']},{two.data['id']}", "where it stands in both"
+            stream.close()
+        begin(made, second, "b")
+        begin(made, first, "b")
+        async with site(tmp_path) as here:
+            again = await here.stream(BOTH, after=two.id)
+            missed = [await again.until("change") for _ in range(2)]
+            assert [(told.data["run"], told.data["node"]) for told in missed] == [("r1", "b"), ("r2", "b")]
+            assert not any(told.event == "snapshot" for told in again.seen)
+            half = await here.stream(BOTH, after=f"{one.data['id']},")
+            assert (await half.until("change")).data["run"] == "r1"
+            assert (await half.until("snapshot")).data["run"] == "r2", "of which it has seen nothing"
+            for open_ in (again, half):
+                open_.close()
+        for journal in (first, second):
+            journal.close()
+
+    on(tmp_path, scene)
+
+
+def test_a_run_that_is_not_there_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    async def scene(made: Town) -> None:
+        told = made.run("r2", "a")
+        async with site(tmp_path) as here:
+            assert (await here.get("/api/events?run=r1")).status == 404
+            stream = await here.stream(BOTH)
+            assert (await stream.until("gone")).data["run"] == "r1"
+            assert (await stream.until("snapshot")).data["run"] == "r2"
+            begin(made, told, "a")
+            assert (await stream.until("change")).data["run"] == "r2"
+            stream.close()
+        told.close()
+
+    on(tmp_path, scene)
+
+
+def test_a_run_that_is_removed_is_told_of_and_its_name_may_be_anothers(tmp_path: Path,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "BEAT", 0.05)
+
+    async def scene(made: Town) -> None:
+        made.run("r1", "old").close()
+        async with site(tmp_path) as here:
+            stream, alone = await here.stream("/api/events?run=r1&runs=1"), await here.stream("/api/events?run=r1")
+            await stream.until("snapshot")
+            shutil.rmtree(RunFiles(tmp_path, "r1").root)
+            assert "removed" in (await stream.until("gone")).data["why"]
+            assert [one.event for one in (await alone.rest())[-2:]] == ["gone", "bye"], "there is nothing more"
+            made.run("r1", "new").close()
+            again = await here.stream("/api/events?run=r1&runs=1")
+            assert "new" in (await again.until("snapshot")).data["nodes"]
+            for open_ in (stream, again):
+                open_.close()
+
+    on(tmp_path, scene)
+
+
+def test_a_mistake_of_the_servers_own_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                  capfd: pytest.CaptureFixture[str]) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("so\nit is")
+
+    async def ask(here: Site) -> str:
+        found = await here.get("/api/crew")
+        assert (found.status, found.json["ok"]) == (500, False)
+        return capfd.readouterr().err
+
+    async def scene(made: Town) -> None:
+        async with site(tmp_path) as here:
+            said = await ask(here)
+            assert said.count("\n") == 1 and "ZeroDivisionError: so it is" in said and "test_web_runs.py:" in said
+            monkeypatch.setenv("GARRISON_DEBUG", "1")
+            assert "Traceback" in await ask(here)
+
+    monkeypatch.delenv("GARRISON_DEBUG", raising=False)
+    monkeypatch.setattr(app.chat, "crew", broken)
+    on(tmp_path, scene)

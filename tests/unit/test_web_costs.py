@@ -1,0 +1,53 @@
+"""What the page tells of costs: dollars and tokens of a run and its nodes, the limits that sessions were told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from garrison.agents.as_session import ORDER
+from garrison.agents.claude import budget
+from garrison.agents.claude.budget import Limits
+from garrison.agents.claude.files import ClaudeFiles
+from garrison.records.run import RunFiles
+from garrison.status import spending
+from garrison.web.observed import costs_told
+
+DAY = "2026-01-31"
+
+
+def call(home: Path, run: str, node: str, tokens: int, attempt: int = 1) -> ClaudeFiles:
+    """An answer of a node's session; where its files are."""
+    files = ClaudeFiles(RunFiles(home, run).attempt(node, attempt))
+    files.folder.mkdir(parents=True, exist_ok=True)
+    budget.append(files.usage, budget.call(f"{node}{attempt}", f"{DAY}T10:00:00Z", f"m{tokens}", "haiku",
+                                           {"input_tokens": tokens, "output_tokens": 10}))
+    return files
+
+
+def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spending, "COSTS_EVERY", 0.0)
+    call(tmp_path, "r1", "a", 1_000_000).order.write_text(json.dumps({"settings": {"budget": 2.0, "budget_run": 9.0}}))
+    again = call(tmp_path, "r1", "a", 100, attempt=2)
+    again.order.write_text(json.dumps({"settings": {"budget": 3.0, "budget_day": 20, "budget_run": None}}))
+    spoken = call(tmp_path, "r1", "b", 200)
+    (spoken.folder.parent / ORDER).write_text(json.dumps({"settings": {"budget_run": 5.0}}))
+    call(tmp_path, "r2", "a", 1_000_000)
+    costs = spending.Costs(tmp_path)
+    told = costs_told(costs.look(DAY), "r1")
+    assert told["tokens"] == {"all": [1_000_300, 30], "nodes": {"a": [1_000_100, 20], "b": [200, 10]}}
+    assert told["limits"] == {"run": 5.0, "day": 20, "nodes": {"a": 3.0}}
+    assert (told["usd"], told["today"]) == (pytest.approx(1.0005, abs=1e-4), pytest.approx(2.0005, abs=1e-3))
+    again.order.write_text(json.dumps({"settings": {"budget": 4.0}}))  # it was raised, and the session asked again
+    call(tmp_path, "r1", "a", 300, attempt=2)
+    assert costs_told(costs.look(DAY), "r1")["limits"] == {"run": 5.0, "day": None, "nodes": {"a": 4.0}}
+    assert costs_told(costs.look(DAY), "r3") == {
+        "usd": None, "nodes": {}, "tokens": {"all": [0, 0], "nodes": {}}, "today": None,
+        "limits": {"run": None, "day": None, "nodes": {}}}
+
+
+@pytest.mark.parametrize("order", [None, [], {}, {"settings": None}, {"settings": {"budget": "much"}}])
+def test_what_is_no_order_limits_nothing(order: object) -> None:
+    assert spending.limits_of(order) == Limits()

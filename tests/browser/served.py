@@ -85,7 +85,8 @@ class Served:
     def asked(self, path: str) -> Any:
         """JSON of the server, asked as a program does."""
         token = self.url.partition("token=")[2].partition("&")[0]
-        with urlopen(Request(self.home + path, headers={"Authorization": f"Bearer {token}"}), timeout=30) as answer:
+        request = Request(self.home + path, headers={"Authorization": f"Bearer {token}"})
+        with urlopen(request, timeout=DEADLINE) as answer:
             return json.load(answer)
 
     def end(self, run: str = "r1") -> list[str]:

@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from support import wait_for
+from support import DEADLINE, wait_for
 from top_support import Town, town
 
 NODES = [f"task_{number}" for number in range(200)]
@@ -54,7 +54,7 @@ def large(tmp_path: Path) -> Iterator[tuple[Town, Writer, str]]:
             yield made, told, log.read_text().split()[0]
         finally:
             server.terminate()
-            server.wait(30)
+            server.wait(DEADLINE)
             told.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,9 +26,21 @@ def _no_shim() -> None:
         os.environ["PATH"] = f"{real}{os.pathsep}{os.environ['PATH']}"
 
 
+def _hear_ctrl_c() -> None:
+    """Whom a shell runs aside, it has ignore Ctrl-C, and so would all that tests start, some of which are sent it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 _no_shim()
-settings.register_profile("garrison", deadline=None)  # a busy machine is no counterexample
-settings.load_profile("garrison")
+_hear_ctrl_c()
+# A busy machine is no counterexample; more are looked for where the slow tests run too.
+settings.register_profile("garrison", deadline=None, max_examples=50)
+settings.register_profile("everything", deadline=None, max_examples=200)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("garrison" if config.option.markexpr == "not slow" else "everything")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -47,7 +60,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _coverage_settings() -> list[str]:
-    return [name for name in os.environ if name.startswith("COVERAGE_")]
+    return [name for name in os.environ if name.startswith("COVERAGE_PROCESS")]
 
 
 @pytest.hookimpl(trylast=True)

@@ -13,8 +13,9 @@ from typing import Any
 from garrison.web import server
 from garrison.web.access import READ, WRITE
 from garrison.web.tokens import tokens
+from support import DEADLINE
 
-PATIENCE = 20.0
+PATIENCE = DEADLINE
 """Seconds after which something that should come counts as lost."""
 
 

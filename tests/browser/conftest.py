@@ -18,8 +18,9 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from chromium_support import CHROMIUM, FLAGS
+from support import DEADLINE
 
-PATIENCE = 30_000
+PATIENCE = 1000 * DEADLINE
 """Milliseconds until something that should be on a page is missing."""
 
 

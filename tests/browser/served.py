@@ -50,7 +50,7 @@ def serving(home: Path) -> Iterator[str]:
         yield log.read_text().split()[0]
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(DEADLINE)
 
 
 @dataclass
@@ -108,7 +108,8 @@ class Served:
     def asked(self, path: str) -> Any:
         """JSON of the server, asked as a program does."""
         token = self.url.partition("token=")[2].partition("&")[0]
-        with urlopen(Request(self.home + path, headers={"Authorization": f"Bearer {token}"}), timeout=30) as answer:
+        request = Request(self.home + path, headers={"Authorization": f"Bearer {token}"})
+        with urlopen(request, timeout=DEADLINE) as answer:
             return json.load(answer)
 
     def end(self, run: str = "r1") -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
+from support import DEADLINE
+
 ACTIVE = """() => {
   window.seen = [];
   const note = () => {
@@ -35,7 +37,7 @@ def butler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield process.stdout.readline().strip()
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(DEADLINE) == 0
         process.stdout.close()
 
 

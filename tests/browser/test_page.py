@@ -15,8 +15,6 @@ from served import HOSTILE, WITHOUT_WORKER, Served
 
 from support import Place, wait_for
 
-pytestmark = [pytest.mark.timeout(300)]
-
 
 @pytest.fixture(scope="module")
 def crew(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:

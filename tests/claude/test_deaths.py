@@ -10,7 +10,7 @@ import pytest
 
 from claude_scripts import again, report, work
 from garrison.testing.turn import Fault, Turn
-from support import processes, wait_for
+from support import DEADLINE, processes, wait_for
 
 
 def sleepers(place) -> list[int]:
@@ -103,7 +103,7 @@ def test_a_stop_puts_the_session_down_and_resume_goes_on(scene):
     child = scene.launch(scene.graph(a=""))
     wait_for("the tool runs", lambda: sleepers(place))
     assert place.command("stop", "r1").returncode == 0
-    assert child.wait(60) == 130
+    assert child.wait(DEADLINE) == 130
     assert not place.mine()
     assert place.finish(place.resume()) == 0, place.told()
     resumed = next(one for one in scene.calls("a") if "RESUMPTION CONTEXT" in one.asked.prompt)

@@ -16,7 +16,7 @@ import pytest
 from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
 from garrison.testing.turn import say, use
-from support import Place
+from support import DEADLINE, Place
 from web_support import site
 
 
@@ -41,7 +41,7 @@ def test_one_delegation_with_a_real_tool(place: Place) -> None:
     with ModelServer(scripted(seen)) as server:
         environment = {**os.environ, "GARRISON_HOME": str(place.home), "ANTHROPIC_BASE_URL": server.url}
         words = [sys.executable, "-P", "-m", "garrison.cli.main", "ask", "--json", "What needs me today?"]
-        done = subprocess.run(words, env=environment, cwd=place.root, capture_output=True, text=True, timeout=100,
+        done = subprocess.run(words, env=environment, cwd=place.root, capture_output=True, text=True, timeout=DEADLINE,
                               check=False)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -11,7 +11,7 @@ from typing import Any
 from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
 from garrison.testing.turn import say
-from support import Place
+from support import DEADLINE, Place
 
 
 def plan(**arguments: Any) -> str:
@@ -37,7 +37,8 @@ def test_ac_001_a_command_becomes_a_workflow_that_runs(place: Place) -> None:
 
         def garrison(*words: str) -> subprocess.CompletedProcess[str]:
             done = subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "workflow", *words],
-                                  env=environment, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+                                  env=environment, cwd=folder, capture_output=True, text=True, timeout=DEADLINE,
+                                  check=False)
             assert done.returncode == 0, done.stderr
             return done
 

@@ -13,7 +13,7 @@ import pytest
 from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
 from garrison.testing.turn import say, use
-from support import Place, git, wait_for
+from support import DEADLINE, Place, git, wait_for
 
 DESK = "mcp__desk__"
 REPORT = say(use(f"{DESK}report_result", status="success", summary="written", evidence=[]))
@@ -25,7 +25,7 @@ def speaker(place: Place, server: ModelServer) -> Any:
 
     def garrison(*words: str) -> str:
         done = subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "session", *words], env=environment,
-                              cwd=place.root, capture_output=True, text=True, timeout=100, check=False)
+                              cwd=place.root, capture_output=True, text=True, timeout=DEADLINE, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
     return garrison

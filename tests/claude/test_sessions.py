@@ -201,7 +201,6 @@ def test_a_full_context_is_handed_over_with_the_notes(scene):
     assert "half of it is there" in scene.calls("full")[-2].asked.prompt
 
 
-@pytest.mark.traced
 def test_a_validator_refuses_and_then_accepts(scene):
     """Another session, that can only read, judges the finished branch; its reason is in the rework prompt."""
     place = scene.place

@@ -19,7 +19,7 @@ import claude_agent_sdk
 import pytest
 
 from claude_scripts import again, report, work
-from support import PROGRAM, processes, wait_for
+from support import DEADLINE, PROGRAM, processes, wait_for
 
 REAL = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
 FAKE = """#!/bin/sh
@@ -88,11 +88,11 @@ def test_a_person_takes_over_and_leaves_and_the_agent_goes_on(scene, taking):
     assert environment["ANTHROPIC_BASE_URL"] == scene.server.url
     assert "GARRISON_LIFE" not in environment, "what bears an agent's mark is ended with the agent"
     wait_for("status says who has it", lambda: "held by a person" in place.command("status", "r1").stdout)
-    assert take_over(place).wait(30) == 1, "one person at a time"
+    assert take_over(place).wait(DEADLINE) == 1, "one person at a time"
     place.kill("orchestrator-a")
     place.pid("orchestrator-a", life=2)
     (place.root / "leave").touch()
-    assert person.wait(30) == 0
+    assert person.wait(DEADLINE) == 0
     assert place.finish(taking) == 0, place.told()
     resumed = next(one for one in scene.calls("a") if "A person has taken this session over" in one.asked.prompt)
     assert "I write a." in json.dumps(resumed.body["messages"][:-1]), "it is the same session"

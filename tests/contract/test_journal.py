@@ -26,6 +26,7 @@ from garrison.records.journal import (
     encode_line,
     read_all,
 )
+from support import DEADLINE
 
 AT = "2026-01-31T12:00:00.000000Z"
 
@@ -326,7 +327,7 @@ def test_a_writer_killed_at_any_moment_loses_nothing_it_had_written(path: Path) 
     known = 0
     for _ in range(4):
         child = subprocess.Popen([sys.executable, "-c", APPENDER, str(path)])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + DEADLINE
         while lines(path) < known + 20 and time.monotonic() < deadline:
             pass
         child.kill()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -17,6 +15,7 @@ from garrison.system import ending, processes
 from garrison.system.ending import doomed, is_tmux
 from garrison.system.memory import MemoryProcesses
 from garrison.system.processes import Child, Processes, ProcessId, RealProcesses, Row, Where, parse_stat
+from support import until
 
 
 class World:
@@ -39,15 +38,6 @@ class World:
             processes.send(below[0].pid, below[0].ticks, signal.SIGKILL)
 
 
-T = TypeVar("T")
-
-
-def until(look: Callable[[], T], seconds: float = 20.0) -> T:
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
-    return found
 
 
 @pytest.fixture(params=[RealProcesses, MemoryProcesses])

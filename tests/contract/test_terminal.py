@@ -11,11 +11,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -25,18 +23,10 @@ from garrison.system.plain import PlainTerminal
 from garrison.system.terminal import Session, Terminal, choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape
 from garrison.system.tmux_server import available, socket_path
+from support import until
 
-T = TypeVar("T")
 needs_tmux = pytest.mark.skipif(not available(), reason="there is no tmux >= 3.2 on PATH")
 NAME = "orchestrator-a@r1"
-
-
-def until(look: Callable[[], T], seconds: float = 20.0) -> T:
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-    return found
 
 
 def gone(pid: int) -> bool:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from garrison.system import usage
 from garrison.system.usage import Meter, Used
+from support import DEADLINE, wait_for
 
 LIFE = f"/nowhere:r1:orchestrator-test{os.getpid()}#1"
 
@@ -29,7 +30,7 @@ def child(code: str, life: str = LIFE) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def until(look: Callable[[], Used], good: Callable[[Used], bool]) -> Used:
-    end = time.monotonic() + 20
+    end = time.monotonic() + DEADLINE
     while not good(found := look()):
         assert time.monotonic() < end, found
         time.sleep(0.05)
@@ -46,13 +47,17 @@ def test_a_busy_child_is_seen_to_work_and_to_hold_its_memory() -> None:
         first = looking.look()[LIFE]
         assert (first.cpu, first.processes) == (None, 1)
         assert 40 << 20 <= first.memory < 80 << 20
-        before, spent = time.monotonic(), _cpu(busy.pid)
-        looking.look()
-        time.sleep(0.5)
-        found = looking.look()[LIFE]
-        really = 100 * (_cpu(busy.pid) - spent) / (time.monotonic() - before)
-        assert found.cpu is not None
-        assert 0.5 * really - 10 <= found.cpu <= 2 * really + 10
+        wait_for("it says what /proc says", lambda: _right(looking, busy.pid))
+
+
+def _right(looking: Meter, pid: int) -> bool:
+    """Whether the meter says of half a second what we find; on a busy machine one of us may have been held up."""
+    before, spent = time.monotonic(), _cpu(pid)
+    looking.look()
+    time.sleep(0.5)
+    found = looking.look()[LIFE].cpu
+    really = 100 * (_cpu(pid) - spent) / (time.monotonic() - before)
+    return found is not None and 0.5 * really - 10 <= found <= 2 * really + 10
 
 
 def _cpu(pid: int) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support import PROGRAM, Node, Place, git, stat, wait_for
+from support import DEADLINE, PROGRAM, Node, Place, git, stat, wait_for
 
 
 def no_traceback(place: Place) -> None:
@@ -77,7 +77,7 @@ def test_what_only_others_need_keeps_nobody(place: Place) -> None:
     no_traceback(place)
 
 
-@pytest.mark.parametrize("terminal", ["process", "tmux"])
+@pytest.mark.parametrize("terminal", [pytest.param("process", marks=pytest.mark.slow), "tmux"])
 def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
         places: Callable[..., Place], terminal: str) -> None:
     """Once by hand, once by `git clean -fdx` in the checkout whose `state/` it is; afterwards all is calm."""
@@ -94,7 +94,7 @@ def test_a_home_removed_under_a_run_stops_it_and_is_not_made_again(
     child = held(place)
     wait_for("the home is removed", lambda: _clean(checkout) if terminal == "tmux" else shutil.rmtree(
         place.home, ignore_errors=True) or not place.home.exists())
-    assert child.wait(60) == 1, place.told()
+    assert child.wait(DEADLINE) == 1, place.told()
     wait_for("nobody is left, nor the tmux server", lambda: not place.mine())
     assert not place.home.exists()
     assert "was removed or replaced; stopping in order" in (place.root / "out").read_text()
@@ -145,7 +145,7 @@ def test_another_container_leaves_a_run_alone_and_says_so(place: Place) -> None:
 
     def there(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*inside, *PROGRAM, *words], env=place.env, cwd=place.root, capture_output=True,
-                              text=True, check=False, stdin=subprocess.DEVNULL, timeout=60)
+                              text=True, check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
 
     assert there("status", "r1").stdout.count("in another pid namespace") == 4
     for words in (("stop", "r1"), ("launch", "--resume", "r1")):
@@ -168,7 +168,7 @@ def test_of_many_who_bring_a_run_up_one_does(place: Place) -> None:
     place.kill("launch")
     living.wait()
     ups = [place.begin("up", log=f"up{number}") for number in range(3)]
-    assert [one.wait(60) for one in ups] == [0, 0, 0]
+    assert [one.wait(DEADLINE) for one in ups] == [0, 0, 0]
     assert "".join((place.root / f"up{number}").read_text() for number in range(3)).split() == ["r1"]
     assert place.pid("launch", life=2)
     place.free("a")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support import Node, Place, git, make_repository, wait_for
+from support import DEADLINE, Node, Place, git, make_repository, wait_for
 
 
 def stopped(place: Place, graph: Path, run: str, node: str) -> None:
@@ -115,5 +115,5 @@ def test_a_full_disk_and_one_that_cannot_be_written(tmp_path):
         pytest.skip("mounting a small disk needs root and `unshare -m`")
     tests = Path(__file__).parents
     done = subprocess.run(["unshare", "-m", sys.executable, "-c", FULL, str(tmp_path), str(tests[0]), str(tests[1])],
-                          capture_output=True, text=True, check=False, timeout=100)
+                          capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stdout + done.stderr

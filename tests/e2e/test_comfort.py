@@ -101,10 +101,10 @@ def test_a_run_as_a_person_sees_it(stage: Place) -> None:
                attributes='acceptance="test -e again-$GARRISON_ATTEMPT -o $GARRISON_ATTEMPT = 2"')
     child = place.launch(place.graph(red, Node("b", after=("a",))), "r1")
     place.arrived("a")
-    piped = place.begin("status", "r1", "--watch", "0.2", log="piped")
+    piped = place.begin("status", "r1", "--watch", "0.5", log="piped")
     logs = place.begin("logs", "a", "-f", log="followed")
     later = place.begin("logs", "b", "-f", log="waited")
-    watching = Screen(place, "status", "--watch=0.2", "r1")
+    watching = Screen(place, "status", "--watch=0.5", "r1")
     shown = words(watching.until("its agent works", "waits for a"))
     assert "run r1: running, 0 of 2 merged" in shown
     _attach(place)

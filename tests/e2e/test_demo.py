@@ -129,6 +129,7 @@ def check_proposals(place: Place, folder: Path, *, more: int) -> None:
     assert not folder.exists() or not commands[-1].startswith("rm ")
 
 
+@pytest.mark.slow  # the one below is the same, of sessions
 def test_ctrl_c_in_the_middle_leaves_nothing(demo_place):
     child = start(demo_place, "--terminal", "process")
     wait_for("a guardian is back", lambda: "guardian-demo is back" in said(demo_place) or child.poll() is not None)

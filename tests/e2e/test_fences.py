@@ -9,14 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support import Node, Place, load, stat, wait_for
 
 FENCED = 75
 
 
-@pytest.mark.traced
 def test_foreign_results_zombies_and_signals(place):
     graph = place.graph(Node("a", before=place.hold("a"), attributes='acceptance="test -f a-r1.txt"'),
                         Node("b", after=("a",), before=place.hold("b")))

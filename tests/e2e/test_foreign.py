@@ -50,7 +50,6 @@ def decoys(places: Callable[..., Place]) -> Iterator[Place]:
             one.wait()
 
 
-@pytest.mark.traced
 def test_tmux_panes_decoys_and_a_dead_server(decoys):
     """A pane's environment is its own; a server's death costs its orchestrators a life each and nothing more."""
     place = decoys

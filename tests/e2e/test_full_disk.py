@@ -46,7 +46,7 @@ def test_a_full_disk_is_said_and_waited_for(small: tuple[Place, list[str]]) -> N
             os.write(fill, b"x" * 512)
     os.close(fill)
     place.free("a")
-    wait_for("it is said", lambda: "No space left on device" in (place.root / "out").read_text(), 20)
+    wait_for("it is said", lambda: "No space left on device" in (place.root / "out").read_text())
     assert {stem: place.pid(stem) for stem in pids} == pids, "somebody died of it"
     (place.home / "fill").unlink()
     assert place.finish(child) == 0, place.told()

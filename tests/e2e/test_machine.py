@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support import PROGRAM, Node, Place, alive, load, stat, wait_for
+from support import DEADLINE, PROGRAM, Node, Place, alive, load, stat, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
@@ -85,7 +85,7 @@ def reboot(place: Place, decoy: subprocess.Popen[bytes], before: list[str]) -> N
             "GARRISON_BOOT_ID": "boot-2", "XDG_STATE_HOME": place.env["XDG_STATE_HOME"],
             "LEDGER": place.env["LEDGER"], "WITNESS": place.env["WITNESS"]}  # named with --env at the launch
     cron = subprocess.run([str(REGISTRY), "find-stale", "--respawn"], env=bare, cwd="/", capture_output=True, text=True,
-                          check=False, stdin=subprocess.DEVNULL, timeout=100)
+                          check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
     assert cron.returncode == 0, cron.stderr
     assert {one["name"] for one in json.loads(cron.stdout)} >= {"crew", "b"}
     assert "run r1 is brought up: launcher " in cron.stderr
@@ -196,7 +196,7 @@ def test_a_stop_goes_on_when_the_one_who_heard_it_dies(place: Place) -> None:
     wait_for("the launcher was asked", lambda: pending(launcher) & 1 << (signal.SIGTERM - 1))
     os.kill(launcher, signal.SIGKILL)
     child.wait()
-    assert stopping.wait(100) == 0, (place.root / "stop").read_text()
+    assert stopping.wait(DEADLINE) == 0, (place.root / "stop").read_text()
     assert place.status() == "stopped"
     assert not [one for one in place.identities().values() if one["status"] == "active" and alive(one)]
     up = place.command("up")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support import PROGRAM, Node, Place, wait_for
+from support import DEADLINE, PROGRAM, Node, Place, wait_for
 
 
 def fork(place: Place, number: int = 1) -> str:
@@ -72,7 +72,7 @@ def test_a_fork_bomb_leaves_nobody(place: Place, how: str) -> None:
                  or not place.home.exists())
     else:
         place.kill("launch", "guardian-crew", "runner-a", "orchestrator-a")
-    child.wait(60)
+    child.wait(DEADLINE)
     wait_for("nobody is left", lambda: not naps(place))
 
 
@@ -93,7 +93,7 @@ def test_who_loses_home_or_tree_stops_by_itself(place: Place, what: str) -> None
         assert "was removed under it" in place.nodes()["a"]["reason"]
     else:
         place.home.rename(place.root / "moved")
-        assert child.wait(60) == 1, place.told()
+        assert child.wait(DEADLINE) == 1, place.told()
     wait_for("nobody is left", lambda: not place.mine())
     assert what == "trees" or not place.home.exists()
 
@@ -123,7 +123,7 @@ def test_a_home_that_becomes_read_only_or_is_unmounted_stops_all(place: Place, h
             place.leave()
             pytest.skip(f"cannot {change}: {done.stderr.strip()}")
         wait_for("nobody is left", lambda: not place.mine())
-        assert child.wait(60) == 1, place.told()
+        assert child.wait(DEADLINE) == 1, place.told()
         assert "Traceback" not in place.told()
     finally:
         keeper.kill()
@@ -221,6 +221,6 @@ def test_a_foreign_process_with_a_dead_lifes_pid_is_never_touched(tmp_path: Path
     if os.geteuid() != 0 or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
         pytest.skip("a pid namespace of one's own needs root")
     done = subprocess.run([*unshare, PROGRAM[0], "-c", REUSE, str(tmp_path / "home")], capture_output=True, text=True,
-                          check=False, timeout=60)
+                          check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("spared")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from support import Node, Place, load, wait_for
+from support import DEADLINE, Node, Place, load, wait_for
 
 PHASES = {
     "planning": ("launch", "guardian-crew", "runner-a"),
@@ -102,7 +102,7 @@ def test_all_killed_at_once_and_brought_up_again(place):
     wait_for("nobody is left but the agent's orphan", lambda: len(place.mine()) <= 2)
     (place.repo / ".git/refs/heads/garrison/r1/a.lock").touch()  # as a commit leaves it that was killed with its agent
     ups = [place.begin("up", log=f"up{number}") for number in range(3)]
-    assert [up.wait(60) for up in ups] == [0, 0, 0], place.told()
+    assert [up.wait(DEADLINE) for up in ups] == [0, 0, 0], place.told()
     said = "".join((place.root / f"up{number}").read_text() for number in range(3)).split()
     assert said == ["r1"], "exactly one of three brought it up"
     place.arrived("executing")

@@ -71,10 +71,10 @@ def _served(place):
                           text=True) as server:
         try:
             address = server.stderr.readline().split(" at ")[1].strip()
-            numbers = _metrics(urllib.request.urlopen(address, timeout=20).read().decode())
+            numbers = _metrics(urllib.request.urlopen(address, timeout=DEADLINE).read().decode())
             assert numbers["garrison_run_status", "failed", "r1"] == 1
             with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(address.replace("/metrics", "/else"), timeout=20)
+                urllib.request.urlopen(address.replace("/metrics", "/else"), timeout=DEADLINE)
             taken = place.command("metrics", "--serve", address.split(":")[2].split("/")[0])
             assert taken.returncode == 1
             assert "cannot be had" in taken.stderr

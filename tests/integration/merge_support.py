@@ -13,8 +13,7 @@ from garrison.merge.processor import MergeProcessor, Progress, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 from queue_checker import Case, judge
-
-DEADLINE = 60.0
+from support import DEADLINE
 
 
 def git(path: Path, *arguments: str, check: bool = True) -> str:

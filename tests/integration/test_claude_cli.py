@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from garrison.testing import isolation, landlock
+from support import DEADLINE
 
 TESTS = Path(__file__).parents[1]
 EXAMPLE = TESTS.parent / "examples" / "scripted_model" / "try"
@@ -43,7 +44,8 @@ def run(scenario: str, folder: Path, *way: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "garrison.testing.isolation", *way, "--env", f"PYTHONPATH={TESTS}", "--folder",
          folder / "isolated", "--", sys.executable, TESTS / "claude_driver.py", scenario, folder],
-        capture_output=True, text=True, check=False, timeout=90, env={**os.environ, "ANTHROPIC_API_KEY": "never-sent"})
+        capture_output=True, text=True, check=False, timeout=DEADLINE,
+        env={**os.environ, "ANTHROPIC_API_KEY": "never-sent"})
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads((folder / "told.json").read_text())
     if told["isolation"] == "namespace":
@@ -150,7 +152,7 @@ def test_the_fallback_without_namespaces_runs_the_cli_too(tmp_path: Path) -> Non
 
 
 def test_the_example_of_the_documentation_works() -> None:
-    done = subprocess.run([EXAMPLE, sys.executable], capture_output=True, text=True, check=False, timeout=90)
+    done = subprocess.run([EXAMPLE, sys.executable], capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[:2] == ["The greeting is there.", "commit: Add a greeting"]

@@ -19,6 +19,7 @@ from garrison.agents.scripted import SCRIPTED
 from garrison.agents.seam import Assignment, Outcome, Profile
 from garrison.errors import GarrisonError, Refused
 from garrison.records.run import Task
+from support import DEADLINE
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def with_command(assignment: Assignment, command: str, timeout_s: float | None =
     return replace(assignment, task=replace(assignment.task, command=command, timeout_s=timeout_s))
 
 
-def finish(work: CommandWork, seconds: float = 40.0) -> Outcome:
+def finish(work: CommandWork, seconds: float = DEADLINE) -> Outcome:
     deadline = time.monotonic() + seconds
     while (outcome := work.poll(time.monotonic())) is None:
         assert time.monotonic() < deadline, "waited in vain"

@@ -14,6 +14,7 @@ from garrison.cli.which import nearest
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles
+from support import DEADLINE
 
 AT = "2026-01-31T12:34:56.000000Z"
 PROGRAM = Path(sys.executable).parent / "garrison"
@@ -43,7 +44,7 @@ def offered(home: Path, words: list[str], script: str) -> list[str]:
     program = (f"{script}\nCOMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}\n"
                "_garrison_completion garrison; printf '%s\\n' \"${COMPREPLY[@]}\"")
     done = subprocess.run(["bash", "--norc", "-c", program], env=environment(home), capture_output=True, text=True,
-                          check=True, timeout=60)
+                          check=True, timeout=DEADLINE)
     return [line for line in done.stdout.splitlines() if line]
 
 
@@ -51,7 +52,7 @@ def offered(home: Path, words: list[str], script: str) -> list[str]:
 @pytest.mark.skipif(not PROGRAM.exists(), reason="the garrison command is not installed beside this Python")
 def test_bash_completes_commands_runs_and_nodes(home: Path) -> None:
     script = subprocess.run([PROGRAM, "completion", "bash"], env=environment(home), capture_output=True, text=True,
-                            check=True, timeout=60).stdout
+                            check=True, timeout=DEADLINE).stdout
     assert offered(home, ["garrison", "st"], script) == ["stop", "status"]
     assert offered(home, ["garrison", "status", "crew"], script) == ["crew-2", "crew-1"]
     assert offered(home, ["garrison", "logs", "add"], script) == ["add_tests", "add_docs"]
@@ -67,25 +68,25 @@ def test_other_shells_read_their_script(home: Path, shell: str, tmp_path: Path) 
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     script = subprocess.run([PROGRAM, "completion", shell], env=environment(home), capture_output=True, check=True,
-                            timeout=60).stdout
+                            timeout=DEADLINE).stdout
     (tmp_path / "script").write_bytes(script)
-    assert subprocess.run([shell, "-n", str(tmp_path / "script")], check=False, timeout=60).returncode == 0
+    assert subprocess.run([shell, "-n", str(tmp_path / "script")], check=False, timeout=DEADLINE).returncode == 0
 
 
 @pytest.mark.parametrize("words", ["garrison ", "garrison status ", "garrison logs ", "garrison attach "])
 def test_a_tab_loads_no_parser_and_no_tmux(home: Path, words: str) -> None:
     code = ("import sys\nfrom garrison.cli.main import main\ntry:\n    main([])\nexcept SystemExit:\n    pass\n"
             "print(sorted({'lark', 'rich', 'yaml'} & set(sys.modules)), file=sys.stderr)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, env={
-        **environment(home), "_GARRISON_COMPLETE": "bash_complete", "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()))})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE,
+                          env={**environment(home), "_GARRISON_COMPLETE": "bash_complete", "COMP_WORDS": words,
+                               "COMP_CWORD": str(len(words.split()))})
     assert done.stdout
     assert done.stderr.splitlines()[-1] == "[]"
 
 
 def test_a_home_that_cannot_be_read_offers_nothing_and_says_nothing(home: Path) -> None:
     RunFiles(home, "crew-1").journal.write_text("nonsense\n")
-    done = subprocess.run([PROGRAM], capture_output=True, text=True, check=False, timeout=60, env={
+    done = subprocess.run([PROGRAM], capture_output=True, text=True, check=False, timeout=DEADLINE, env={
         **environment(home), "_GARRISON_COMPLETE": "bash_complete", "COMP_WORDS": "garrison logs ", "COMP_CWORD": "2"})
     assert (done.stdout, done.stderr) == ("plain,port\n", "")
 
@@ -103,7 +104,7 @@ def test_an_unknown_run_or_node_is_answered_with_the_nearest(home: Path) -> None
                             (["logs", "prt", "--run", "crew-2"], "did you mean port?"),
                             (["logs", "port"], "has not begun"), (["attach", "port"], "has no session yet")):
         done = subprocess.run([PROGRAM, *arguments], env=environment(home), capture_output=True, text=True,
-                              check=False, timeout=60)
+                              check=False, timeout=DEADLINE)
         assert (done.returncode, done.stdout) == (1, "")
         assert said in done.stderr
         assert done.stderr.count("\n") == 1

@@ -15,6 +15,7 @@ from garrison.records.life import LifeLock
 from garrison.records.names import Key
 from garrison.records.signals import Signal, inbox, pending, post, take
 from garrison.system.clock import SystemClock
+from support import DEADLINE
 
 TARGET = Key("guardian", "p", "r1")
 
@@ -31,7 +32,7 @@ def fork(work: Callable[[], None]) -> int:
     if pid == 0:
         code = 1
         try:
-            signal.alarm(60)
+            signal.alarm(round(DEADLINE))
             work()
             code = 0
         finally:
@@ -81,7 +82,7 @@ def test_signals_are_obeyed_once_though_their_taker_is_killed_again_and_again(tm
     writers = [fork(lambda who=who: writer(tmp_path, who, 60)) for who in range(5)]  # type: ignore[misc]
     takers = [fork(serve), fork(serve)]
     reader, seen, kills = Reader(journal), 0, 0
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + DEADLINE
     try:
         while seen < 300:
             assert time.monotonic() < deadline, f"{seen} of 300"

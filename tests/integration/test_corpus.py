@@ -21,6 +21,7 @@ from garrison.pipeline.program import compile_graph
 from garrison.pipeline.stylesheet import PROPERTIES
 from garrison.pipeline.transforms import prepare
 from garrison.pipeline.write import to_dot
+from support import DEADLINE
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"
 MANIFEST = CORPUS / "MANIFEST.json"
@@ -101,7 +102,8 @@ def plain(attrs: Mapping[str, object]) -> dict[str, object]:
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])
 def test_graphviz_reads_the_same(entry: dict[str, object]) -> None:
     path = CORPUS / str(entry["file"])
-    answer = subprocess.run(["dot", "-Tdot_json", str(path)], capture_output=True, text=True, timeout=60, check=False)
+    answer = subprocess.run(["dot", "-Tdot_json", str(path)], capture_output=True, text=True, timeout=DEADLINE,
+                            check=False)
     if answer.returncode:
         pytest.skip("Graphviz refuses this text")
     theirs = json.loads(answer.stdout)

@@ -31,7 +31,7 @@ from garrison.system import processes
 from garrison.system.git import Git
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_server import available
-from support import Place, git
+from support import DEADLINE, Place, git
 
 AT = "2026-01-01T00:00:00.000000Z"
 
@@ -90,7 +90,7 @@ def home(place: Place) -> Iterator[Home]:
     for child in made.children:
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
-        child.wait(20)
+        child.wait(DEADLINE)
 
 
 def state(folder: Path) -> dict[str, tuple[bytes, int, int]]:
@@ -138,7 +138,7 @@ def test_orphans_are_ended_and_decoys_are_not(home: Home, tmp_path: Path) -> Non
     decoys = [me, home.child(f"{here}2:r1:runner-a#1"), home.child(f"{tmp_path}:r1:runner-a#1"), home.child("nonsense")]
     assert home.told("orphans") == [("sweep", "")] * 3
     assert home.told("orphans", fix=True) == [("sweep", "fixed")] * 3
-    assert [child.wait(20) for child in orphans] == [-signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM]
+    assert [child.wait(DEADLINE) for child in orphans] == [-signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM]
     assert [child.poll() for child in decoys] == [None] * 4
     assert home.told("orphans") == []
 

@@ -26,11 +26,12 @@ from garrison.records.store import Store
 from garrison.supervise.lease import marker
 from garrison.system import processes
 from garrison.system.plain import PlainTerminal
+from support import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "scripts"
 OLD = "2026-01-31T12:00:00.000000Z"
-DEADLINE_S = 60.0
+DEADLINE_S = DEADLINE
 BARE = next((path for path in ("/usr/bin/python3", "/bin/python3") if Path(path).exists()), None)
 needs_bare = pytest.mark.skipif(BARE is None, reason="there is no bare python3 on this machine")
 
@@ -179,7 +180,6 @@ def test_a_living_holder_is_not_replaced_a_dead_one_is_succeeded(box: Box, sleep
     assert (other["incarnation"], other["predecessor_id"]) == (1, None), "another run is never a successor"
 
 
-@pytest.mark.traced
 def test_what_a_dead_life_left_running_ends_before_its_successor_begins(box: Box) -> None:
     key = Key("runner", "a", "r1")
     box.identity(run="r1", pid=4_000_000, start_ticks=1, host=processes.host(), boot_id=processes.boot_id(),
@@ -193,7 +193,6 @@ def test_what_a_dead_life_left_running_ends_before_its_successor_begins(box: Box
         left.wait()
 
 
-@pytest.mark.traced
 def test_find_stale_says_who_is_silent_and_who_is_gone(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     process = sleeper()
     box.ok("identity_registry.py", "create", "runner", "fresh")
@@ -269,7 +268,6 @@ def test_a_life_that_has_a_successor_writes_nothing(box: Box, sleeper: Callable[
 # -------------------------------------------------------------------------------------------------------------- hooks
 
 
-@pytest.mark.traced
 def test_a_hook_through_its_phases(box: Box) -> None:
     made = box.ok("hook_manager.py", "create", "runner", "a")
     assert (made["phase"], made["incarnation"]) == ("planning", 1)
@@ -386,7 +384,6 @@ def test_a_wait_leaves_a_living_layer_its_signal(doors: Box, sleeper: Callable[[
     assert signals.pending(doors.home, key) == []
 
 
-@pytest.mark.traced
 def test_a_signal_that_could_go_to_several_goes_to_none(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     for run in ("r1", "r2"):
         box.launched(run)
@@ -560,7 +557,6 @@ def _journal(files: RunFiles, *records: tuple[str, dict[str, Any]]) -> None:
     journal.close()
 
 
-@pytest.mark.traced
 def test_status_of_a_failed_run(box: Box) -> None:
     files = box.launched("r1")
     _journal(files, ("run", {"status": "running"}),
@@ -581,7 +577,6 @@ def test_status_of_a_failed_run(box: Box) -> None:
     assert "no run r9" in box.cli("status", "r9", code=1)
 
 
-@pytest.mark.traced
 def test_status_of_a_run_that_nobody_leads(box: Box) -> None:
     files = box.launched("r1")
     _journal(files, ("run", {"status": "running"}))
@@ -604,7 +599,6 @@ def test_no_run_is_not_every_run(box: Box, command: str) -> None:
     assert "not a run id: ''" in box.cli(command, "", code=2)
 
 
-@pytest.mark.traced
 def test_a_run_that_has_begun_and_lost_its_journal_does_not_begin_again(box: Box) -> None:
     files = box.launched("r1")
     box.store.update(Hook, Key("guardian", "p", "r1"),
@@ -618,7 +612,6 @@ def test_a_run_that_has_begun_and_lost_its_journal_does_not_begin_again(box: Box
     assert str(files.journal) in done.stderr
 
 
-@pytest.mark.traced
 def test_status_says_what_it_cannot_read(box: Box) -> None:
     files = box.launched("r1")
     files.journal.write_text("nonsense\n")
@@ -662,7 +655,6 @@ def test_logs_of_an_attempt_and_of_a_layer(box: Box) -> None:
     assert "nothing was printed" in box.cli("logs", "a", "--attempt", 9, code=1)
 
 
-@pytest.mark.traced
 def test_logs_follow_until_the_node_ends(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     files = box.launched("r1")
     folder = files.attempt("a", 1)
@@ -709,7 +701,6 @@ def test_attach_shows_a_living_session_and_refuses_an_ended_one(box: Box, tmp_pa
     assert "its session is over" in box.cli("attach", "a", code=1)
 
 
-@pytest.mark.traced
 def test_signals_are_listed_with_what_became_of_them(box: Box) -> None:
     def post(id_: str, run: str) -> Path:
         source, target = {"role": "runner", "name": "a", "incarnation": 1}, {"role": "guardian", "name": "p"}
@@ -762,7 +753,6 @@ def test_find_stale_respawns_only_when_asked(box: Box, monkeypatch: pytest.Monke
     assert asked == [box.home]
 
 
-@pytest.mark.traced
 def test_runs_that_need_no_launcher_get_none(box: Box) -> None:
     _journal(box.launched("stopped"), ("run", {"status": "running"}), ("run", {"status": "stopped"}))
     _journal(box.launched("done"), ("run", {"status": "running"}), ("run", {"status": "done"}))

@@ -15,6 +15,7 @@ import pytest
 
 from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse_file
+from support import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]
 CREW = ROOT / "examples" / "crew"
@@ -23,7 +24,7 @@ TASKS = ("add_currency", "convert_report", "add_csv_export", "annotate_returns",
 MEETING = {"rename_between": "--until-begun add_monthly", "add_monthly": "--until-landed rename_between",
            "add_csv_export": "--until-begun add_stats", "add_stats": "--until-landed add_csv_export"}
 """Task → whom it waits for, as the graph says."""
-DEADLINE_S = 60.0
+DEADLINE_S = DEADLINE
 
 
 class Project:

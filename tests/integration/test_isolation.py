@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from garrison.testing import isolation, landlock
-from support import PROGRAM, Node, Place, wait_for
+from support import DEADLINE, PROGRAM, Node, Place, wait_for
 
 ISOLATED = [sys.executable, "-P", "-m", "garrison.testing.isolation"]
 LOOK = """
@@ -49,7 +49,7 @@ needs_landlock = pytest.mark.skipif(landlock.why_not() is not None, reason=str(l
 def isolated(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the program to its end."""
     return subprocess.run([*ISOLATED, *map(str, arguments)], env={**os.environ, **env}, capture_output=True, text=True,
-                          check=False, timeout=60)
+                          check=False, timeout=DEADLINE)
 
 
 @needs_namespaces
@@ -97,10 +97,10 @@ def test_exit_codes_signals_and_what_is_left(tmp_path: Path) -> None:
     assert (gone.returncode, gone.stderr.splitlines()[-1]) == (127, "no-such-program: No such file or directory")
     ready = tmp_path / "ready"
     with subprocess.Popen([*ISOLATED, "--", "sh", "-c", f"echo $TMPDIR > {ready}.new; mv {ready}.new {ready};"
-                                                        " exec sleep 60"]) as child:
+                                                        " exec sleep 600"]) as child:
         wait_for("the command runs", ready.exists)
         child.send_signal(signal.SIGTERM)
-        assert child.wait(10) == 128 + signal.SIGTERM
+        assert child.wait(DEADLINE) == 128 + signal.SIGTERM
     assert not Path(ready.read_text().strip()).parent.exists()
 
 
@@ -112,6 +112,6 @@ def test_garrison_itself_runs_in_there(places: Callable[..., Place]) -> None:
     passed = [word for name, value in place.env.items() if name not in isolation.SWITCHES
               for word in ("--env", f"{name}={value}")]
     done = subprocess.run([*ISOLATED, *passed, "--", *PROGRAM, *place.launch_arguments(graph, "r1")], env=place.env,
-                          cwd=place.root, capture_output=True, text=True, check=False, timeout=90)
+                          cwd=place.root, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr + place.told()
     place.check("alpha")

@@ -25,6 +25,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
+from support import DEADLINE
 
 
 @pytest.fixture
@@ -147,7 +148,7 @@ def test_a_living_processor_is_waited_for_and_named(world):
     until(lambda: said, "it says who works")
     open_.touch()
     drive(processor)
-    waiter.join(30)
+    waiter.join(DEADLINE)
     processor.close()
     assert said[0].startswith("test works this queue")
     assert found[0]["entry"]["status"] == "landed"

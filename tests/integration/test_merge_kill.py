@@ -16,6 +16,7 @@ from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.records import journal
 from garrison.system.environment import child_environment
+from support import DEADLINE
 
 FORK = multiprocessing.get_context("fork")
 
@@ -39,7 +40,7 @@ def victim(world: World, point: str) -> int:
     """A processor that dies at `point`; its exit code."""
     process = FORK.Process(target=_process, args=(world, point))
     process.start()
-    process.join(60)
+    process.join(DEADLINE)
     assert process.exitcode in (0, -signal.SIGKILL)
     return process.exitcode
 
@@ -152,7 +153,7 @@ def test_forty_enqueuers_at_once_are_forty_entries(tmp_path):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(DEADLINE)
     assert [worker.exitcode for worker in workers] == [0] * 40
     assert sorted(entry.node for entry in world.queue.entries()) == sorted(f"n{number}" for number in range(40))
     assert len(git(world.repo, "for-each-ref", "refs/garrison/mq").splitlines()) == 40
@@ -236,7 +237,7 @@ def test_what_a_killed_look_at_conflicts_left_is_cleared_away(tmp_path):
     scratch = world.queue.git.scratch
     process = FORK.Process(target=_dies_over_merges, args=(world,))
     process.start()
-    process.join(60)
+    process.join(DEADLINE)
     assert process.exitcode == -signal.SIGKILL
     left, mine = list(scratch.glob("objects-*")), scratch / f"objects-{os.getpid()}-x"
     assert len(left) == 1

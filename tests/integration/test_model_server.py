@@ -22,7 +22,7 @@ from garrison.testing.model_server import ModelServer
 from garrison.testing.script import Player
 from garrison.testing.script_file import load, read
 from garrison.testing.turn import Fault, ScriptError, Turn, Usage, say, thinking, use
-from support import wait_for
+from support import DEADLINE, wait_for
 
 MORE = "a turn that is long enough to be in several pieces"
 
@@ -174,13 +174,13 @@ def test_a_dropped_connection(playing: Any, place: str, stream: bool) -> None:
 def test_a_hang_lasts_until_it_is_released_and_then_the_turn_is_said(playing: Any, place: str) -> None:
     server = playing(faulty("hang", place))
     got: list[bytes] = []
-    caller = threading.Thread(target=lambda: got.append(call(server, body(), timeout=60)[1]))
+    caller = threading.Thread(target=lambda: got.append(call(server, body(), timeout=DEADLINE)[1]))
     caller.start()
     server.wait_for(1)
     caller.join(0.3)
     assert caller.is_alive()
     call(server, {}, "/release")
-    caller.join(10)
+    caller.join(DEADLINE)
     assert said(got[0]) == MORE
 
 
@@ -362,14 +362,14 @@ def test_the_program_prints_its_url_and_ends_by_sigterm(tmp_path: Path) -> None:
     with subprocess.Popen([*program, script, "--log", tmp_path / "log"], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         port = int(child.stdout.readline().rpartition(":")[2])
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
         connection.request("POST", "/v1/messages", json.dumps(body()))
         assert said(connection.getresponse().read()) == "hi"
         busy = subprocess.run([*program, script, "--port", str(port)], capture_output=True, text=True, check=False)
         told = f"port {port}: Address already in use; choose another or --port 0\n"
         assert (busy.returncode, busy.stderr) == (1, told)
         child.send_signal(signal.SIGTERM)
-        assert child.wait(10) == 0
+        assert child.wait(DEADLINE) == 0
     assert len((tmp_path / "log").read_text().splitlines()) == 1
     missing = subprocess.run([*program, tmp_path / "none"], capture_output=True, text=True, check=False)
     assert (missing.returncode, missing.stderr) == (2, f"{tmp_path}/none: no such script\n")

@@ -25,7 +25,7 @@ from garrison.supervise.observe import Observer
 from garrison.system.clock import FakeClock, iso
 from garrison.system.memory import MemoryProcesses
 from garrison.system.notify import watchdog
-from support import git
+from support import DEADLINE, git
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: NodeSi
 def test_a_service_managers_watchdog_is_told_if_it_asked_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "s"))
-        manager.settimeout(5)
+        manager.settimeout(DEADLINE)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "s"))
         assert watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "7"}, 7)
         assert manager.recv(100) == b"WATCHDOG=1"

@@ -19,7 +19,7 @@ from garrison.pipeline.artifacts import THRESHOLD, Artifacts
 from garrison.pipeline.handlers.call import MAX_DEPTH
 from garrison.pipeline.handlers.human import answer_file, signal_file
 from garrison.pipeline.handlers.registry import Registry
-from support import stat, wait_for
+from support import DEADLINE, stat, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
 GATE = f"""digraph {{ {ENDS} gate [shape=hexagon, label="Ship it?"]; ship [type=work]; fix [type=work]
@@ -191,7 +191,7 @@ def test_a_gate_that_waits_hears_the_answer_while_others_work(tmp_path: Path) ->
         answer = answer_file(call.run.directory, json.loads(path.read_text())["id"])
         answer.parent.mkdir()
         answer.write_text("go")
-        assert answered.wait(60)
+        assert answered.wait(DEADLINE)
         return Outcome("success")
 
     def after(_call: Call) -> Outcome:

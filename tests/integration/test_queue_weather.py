@@ -15,6 +15,7 @@ from merge_support import World, check, drive, git, until
 from garrison.merge import asked, failpoint, order, processor, sizing
 from garrison.merge.processor import Progress
 from queue_storm import FORK, Storm, _kill, work
+from support import DEADLINE
 
 STOPS = ("candidate", "verdict_before", "swapped")
 """Points of the suite; all others are slow. At `landing` it holds the queue's own lock, and everybody waits for it."""
@@ -90,7 +91,7 @@ def test_whoever_is_stopped_before_the_swap_keeps_everybody_waiting_and_is_kille
     assert second.is_alive()
     assert world.tip() == world.start
     _kill(first)
-    second.join(60)
+    second.join(DEADLINE)
     assert second.exitcode == 0
     assert world.entry("one").status == "landed"
     check(world)

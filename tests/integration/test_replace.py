@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from garrison.supervise.replace import fence, replace_life, sweep_life
 from garrison.supervise.start import start_life
 from garrison.system.clock import SystemClock
 from garrison.system.processes import RealProcesses
+from support import until
 
 KEY = Key("runner", "a", "r1")
 
@@ -52,14 +52,6 @@ subprocess.Popen(["sh", "-c", f"setsid sleep 600 & echo $! > '{folder}/orphan'"]
 (folder / "ready").touch()
 time.sleep(600)
 """
-
-
-def until(look: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
-    return found
 
 
 def runs(pid: int) -> bool:

@@ -19,10 +19,12 @@ from pathlib import Path
 
 import pytest
 
+from support import DEADLINE, wait_for
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 PIN = re.compile(r"^([a-z0-9][a-z0-9.-]*)==\S+.*\\$", re.MULTILINE)
-DEADLINE_S = 60.0
+DEADLINE_S = DEADLINE
 
 # A stand-in for uv's work: a .venv whose Python runs, and one line in `calls` each time.
 MAKE = """
@@ -286,6 +288,19 @@ class TestTestPackages:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+STUB = """
+import pathlib, signal, sys, time
+words = " ".join(sys.argv)
+mine = pathlib.Path("aside" if "isolation" in words else "main")
+if "isolation" in words:
+    signal.signal(signal.SIGINT, lambda *_: (pathlib.Path("heard").touch(), mine.unlink()))
+if "--cov" in words:
+    mine.touch()
+    while mine.exists(): time.sleep(0.05)
+"""
+"""In place of pytest: works while there is a file of its name; the one that runs aside hears Ctrl-C."""
+
+
 class TestTestScript:
     """scripts/test with programs that only note how they were called."""
 
@@ -294,7 +309,7 @@ class TestTestScript:
         (checkout / "scripts/_setup.sh").write_text("set_up() { :; }; test_packages() { :; }\n", encoding="utf-8")
         (checkout / ".ci").mkdir()
         shutil.copy(ROOT / ".ci/run", checkout / ".ci/run")
-        for name in ("ruff", "mypy", "lint-imports", "python"):
+        for name in ("ruff", "mypy", "lint-imports", "python", "coverage"):
             program(checkout / ".venv/bin" / name,
                     f'echo "{name} $*" >>calls; env >>env\n[ "{name}" != "$FAILING" ]\n')
         return checkout
@@ -313,13 +328,44 @@ class TestTestScript:
         assert done.returncode == 0, done.stderr
         noted = self.noted(stages)
         noted.remove("mypy ")  # beside the others
-        assert [line.split()[0] for line in noted] == ["ruff", "lint-imports", *["python"] * 2]
-        claude, rest = noted[-2:]
-        assert "garrison.testing.isolation -- " in claude, "the real CLI runs where no network is"
+        (claude,) = [line for line in noted if "garrison.testing.isolation" in line]
+        noted.remove(claude)  # too
+        assert "tests/claude" in claude, "the real CLI runs where no network is"
+        assert [line.split()[0] for line in noted] == ["ruff", "lint-imports", *["python"] * 2, "coverage"]
+        once, rest = noted[2:4]
+        assert "--collect-only" in once, "assertions are rewritten once, not in each process"
         assert "-m not slow" in rest
         assert "--cov" in rest
-        assert re.search(r"pytest +\d+ s  ok\nscripts/test: all stages passed\n\Z", done.stdout)
-        assert "mypy" in done.stdout.rpartition("== pytest")[0], "it is told as soon as there is time"
+        assert re.search(r"coverage +\d+ s  ok\nscripts/test: all stages passed\n\Z", done.stdout)
+        assert [line[3:] for line in done.stdout.splitlines() if line.startswith("== ")] == [
+            "ruff check", "import-linter", "pytest", "mypy", "pytest claude", "coverage"]
+
+    def test_what_was_rewritten_once_is_not_again(self, stages: Path) -> None:
+        (stages / "tests/unit/__pycache__").mkdir(parents=True)
+        assert self.run(stages).returncode == 0
+        assert not any("--collect-only" in line for line in self.noted(stages))
+
+    def test_the_coverage_of_what_runs_beside_the_others_is_added(self, stages: Path) -> None:
+        program(stages / ".venv/bin/python", """case "$*" in
+            *COVERAGE_FILE=*) for word; do case "$word" in COVERAGE_FILE=*) touch "${word#*=}";; esac; done;; esac""")
+        assert self.run(stages).returncode == 0
+        added, report = [line for line in self.noted(stages) if line.startswith("coverage")]
+        assert re.fullmatch(r"coverage combine --quiet --append \S+/coverage", added)
+        assert report == "coverage report"
+
+    def test_who_gives_up_ends_what_runs_beside_the_others(self, stages: Path, tmp_path: Path) -> None:
+        """The tests of the real CLI hear a Ctrl-C; nothing stays that was told nothing."""
+        (stages / "stub.py").write_text(STUB, encoding="utf-8")
+        program(stages / ".venv/bin/python", f'exec "{sys.executable}" stub.py "$@"\n')
+        (tmp_path / "tmp").mkdir()
+        child = subprocess.Popen([str(stages / "scripts/test")], cwd="/", stdout=subprocess.DEVNULL,
+                                 env={"PATH": "/usr/bin:/bin", "FAILING": "", "TMPDIR": str(tmp_path / "tmp")})
+        wait_for("both are at work", lambda: (stages / "main").exists() and (stages / "aside").exists())
+        child.terminate()
+        (stages / "main").unlink()  # a shell waits for what runs in front before it hears anything
+        assert child.wait(DEADLINE_S) == 143
+        assert (stages / "heard").exists() and not (stages / "aside").exists()
+        assert not list((tmp_path / "tmp").iterdir())
 
     def test_what_runs_beside_the_others_is_told_whole_and_leaves_nothing(self, stages: Path, tmp_path: Path) -> None:
         program(stages / ".venv/bin/mypy", "echo a type is wrong; echo and another >&2; exit 3\n")
@@ -330,12 +376,12 @@ class TestTestScript:
         assert re.search(r"mypy +\d+ s  FAILED \(3\)", done.stdout)
         assert not list((tmp_path / "tmp").iterdir())
 
-    @pytest.mark.parametrize("stage", ["ruff", "mypy", "lint-imports", "python"])
+    @pytest.mark.parametrize("stage", ["ruff", "mypy", "lint-imports", "python", "coverage"])
     def test_one_red_stage_is_red_and_the_others_run(self, stages: Path, stage: str) -> None:
         done = self.run(stages, failing=stage)
         assert done.returncode == 1
         assert done.stdout.count("FAILED (1)") == (2 if stage == "python" else 1)
-        assert len(self.noted(stages)) == 5
+        assert len(self.noted(stages)) == 7
 
     def test_what_cannot_be_isolated_is_skipped_and_said(self, stages: Path) -> None:
         program(stages / ".venv/bin/python", 'case "$*" in *isolation*) exit 77;; esac\n')
@@ -346,7 +392,7 @@ class TestTestScript:
     def test_all_includes_the_slow_ones(self, stages: Path) -> None:
         self.run(stages, "--all")
         assert not any("not slow" in line for line in self.noted(stages))
-        assert "--cov" in self.noted(stages)[-1]
+        assert "--cov" in self.noted(stages)[-2]
 
     def test_pytest_arguments_switch_the_threshold_off(self, stages: Path) -> None:
         self.run(stages, "--install-system", "tests/unit", "-k", "a or b")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -26,16 +26,9 @@ from garrison.supervise.replace import fence, replace_life
 from garrison.supervise.start import Life, StartRefused, register, start_life
 from garrison.system.clock import FakeClock, SystemClock
 from garrison.system.processes import RealProcesses
+from support import until
 
 KEY = Key("runner", "a", "r1")
-
-
-def until(look: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
-    return found
 
 
 @dataclass

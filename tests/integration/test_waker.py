@@ -17,8 +17,9 @@ from garrison.system import processes, waker
 from garrison.system.dnotify import DirectoryNotes
 from garrison.system.processes import ProcessId
 from garrison.system.waker import Wake, Waker
+from support import DEADLINE
 
-LONG = 20.0
+LONG = DEADLINE
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def collect(one: Waker, wanted: int) -> list[int]:
 def test_nothing_happens_within_the_time(made: Waker) -> None:
     before = time.monotonic()
     wake = made.wait(0.05)
-    assert 0.04 < time.monotonic() - before < 5
+    assert time.monotonic() - before > 0.04
     assert wake == Wake()
     assert not wake
 
@@ -60,12 +61,12 @@ def test_a_death_wakes_once(made: Waker, tmp_path: Path) -> None:
     assert made.watch_process(child.pid, child.ticks)
     assert made.watch_process(child.pid, child.ticks)
     processes.send(child.pid, child.ticks, signal.SIGKILL)
-    before = time.monotonic()
     ended: set[ProcessId] = set()
     while not ended:
-        ended |= made.wait(LONG).processes
+        woken = made.wait(LONG)
+        assert woken, "a death wakes, not the timer"
+        ended |= woken.processes
     assert ended == {child.id}
-    assert time.monotonic() - before < 1  # 50 ms promised, 20-fold
     assert not made.watch_process(child.pid, child.ticks)
     while made.wait(0):
         pass
@@ -172,16 +173,16 @@ def test_a_file_that_is_written_or_replaced_wakes_once_each_time_it_is_asked_for
     assert made.watch_file(path)
     path.write_text("b")
     path.write_text("c")
-    assert made.wait(20).directories == {path}
+    assert made.wait(LONG).directories == {path}
     path.write_text("d")
     assert not made.wait(0.01), "nobody asked again"
     assert made.watch_file(path)
     (tmp_path / "new").write_text("e")
     (tmp_path / "new").rename(path)
-    assert made.wait(20).directories == {path}
+    assert made.wait(LONG).directories == {path}
     assert made.watch_file(path), "the new one"
     path.write_text("f")
-    assert made.wait(20).directories == {path}
+    assert made.wait(LONG).directories == {path}
 
 
 def test_signals_come_in_order_and_repeated(made: Waker) -> None:
@@ -194,7 +195,7 @@ def test_signals_come_in_order_and_repeated(made: Waker) -> None:
 def test_a_signal_wakes_a_sleeping_loop(tmp_path: Path) -> None:
     code = ("import os, signal, time\nfrom garrison.system.waker import Waker\n"
             "with Waker() as one:\n    print('ready', flush=True)\n    before = time.monotonic()\n"
-            "    print(one.wait(60).signals, time.monotonic() - before < 30)\n")
+            f"    print(one.wait({LONG}).signals, time.monotonic() - before < {LONG})\n")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -26,6 +26,7 @@ from garrison.system.clock import FakeClock
 from garrison.system.memory import MemoryProcesses
 from garrison.system.processes import ProcessId, RealProcesses, probe
 from garrison.system.tree import below, ran
+from support import until
 
 KEY = Key("orchestrator", "a", "r1")
 
@@ -231,14 +232,6 @@ def tree(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     for child in started:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
-
-
-def until(look: Callable[[], Any], seconds: float = 30.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
-    return found
 
 
 @pytest.mark.parametrize("by_kernel", [True, False])

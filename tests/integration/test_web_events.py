@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +58,9 @@ def journaled(shown: dict[str, Any]) -> dict[str, Any]:
             "nodes": nodes}
 
 
-def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path) -> None:
+def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "BEAT", 20 * PATIENCE)  # what is told, the kernel told of: no beat finds it
+
     async def scene(made: Town) -> None:
         async with site(tmp_path) as here:
             shown = (await here.get("/api/runs/crew-1")).json
@@ -76,17 +76,15 @@ def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path) -> None:
             first = await stream.until("snapshot")
             assert first.id == first.data["id"] and first.data["write"] and journaled(first.data) == journaled(shown)
             writer = Writer(RunFiles(tmp_path, "crew-1").journal, "guardian-crew@crew-1#1")
-            begin = time.monotonic()
             writer.append("node", {"node": "release_notes", "status": "active", "attempt": 1}, made.now())
             told = await stream.until("change")
-            assert time.monotonic() - begin < hub.BEAT, "it was told by the kernel, not found at a beat"
             assert told.data["patch"]["nodes"]["release_notes"]["status"] == "active"
-            made.sleepers[0].kill()  # the launcher's life: no journal tells of that
+            made.sleepers[0].kill()  # the launcher's life: no journal tells of that, but whoever looks next
             made.sleepers[0].wait()
-            while not (layers := {one["who"]: one for one in (await stream.until("beat")).data.get("layers", [])}
-                       ).get("launch", {"living": True})["living"]:
-                break
-            assert layers["launch"]["living"] is False
+            writer.append("node", {"node": "release_notes", "status": "impl_complete", "attempt": 1}, made.now())
+            while all(one["living"] for one in (await stream.until("beat")).data.get("layers", [])
+                      if one["who"] == "launch"):
+                pass  # a look that had begun before
             writer.close()
             stream.close()
         assert not (await asyncio.to_thread(lambda: [one for one in stream.seen if one.event == "bye"]))
@@ -299,14 +297,13 @@ def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path, monkeyp
             for stream in streams:
                 await stream.until("snapshot")
             told.append("run", {"status": "done"}, made.now())
-            begin = time.monotonic()
-        took = time.monotonic() - begin
         for stream in streams:
             rest = await stream.rest()
             assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "its last word too"
-        assert took < client.SEND_SECONDS / 4, f"{took:.1f} s"
 
     monkeypatch.setattr("garrison.system.watch.INotify", none_left)
+    for where, name in ((hub, "BEAT"), (hub, "UNTOLD"), (client, "SEND_SECONDS")):
+        monkeypatch.setattr(where, name, 20 * PATIENCE)  # whoever waited for one of them would not end in time
     with town(tmp_path) as made:
         told = begun(made)
         asyncio.run(scene(made, told))
@@ -395,9 +392,8 @@ def test_nothing_is_read_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.
         async with site(tmp_path):
             await asyncio.sleep(0.3)
 
-    begun_at = os.times()
     asyncio.run(scene())
-    assert not looks and os.times().user - begun_at.user < 1.0
+    assert not looks
 
 
 def test_where_no_inotify_instance_is_left_a_beat_finds_what_was_written(tmp_path: Path,

@@ -17,6 +17,7 @@ import pytest
 
 from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep, mcp_tools
 from garrison.workflow.mcp_tools import McpError, McpTools, ServerSpec
+from support import DEADLINE
 
 SERVER = """
 import asyncio, os, socket, sys, threading, time
@@ -57,7 +58,7 @@ def server(tmp_path: Path) -> Iterator[tuple[ServerSpec, subprocess.Popen[bytes]
                              stderr=subprocess.DEVNULL)
     spec = ServerSpec("notes", url=f"http://127.0.0.1:{port}/mcp")
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + DEADLINE
         while not answers(spec):
             assert child.poll() is None, "the server did not start"
             assert time.monotonic() < until, "the server does not answer"
@@ -93,10 +94,10 @@ def test_ac_002_tools_over_http_work_fail_hang_and_die(server: Any, tmp_path: Pa
             assert "McpError: notes.fail: " in result.results["no"]["error"]
             assert result.results["mute"]["error"] == "TimeoutError: no answer within 0.5 s"
             with pytest.raises(McpError, match=r"server notes ended while crash was at work|notes\.crash: "):
-                await asyncio.wait_for(tools["notes.crash"](), 30)
-            child.wait(30)
+                await asyncio.wait_for(tools["notes.crash"](), DEADLINE)
+            child.wait(DEADLINE)
             with pytest.raises(McpError, match=r"server notes \(http://127.0.0.1:\d+/mcp\) did not start: "):
-                await asyncio.wait_for(tools["notes.add"](text="again"), 30)
+                await asyncio.wait_for(tools["notes.add"](text="again"), DEADLINE)
     asyncio.run(scene())
 
 
@@ -116,7 +117,7 @@ def test_a_server_that_speaks_no_mcp_is_refused_in_a_line(kind: str, monkeypatch
             self.rfile.read(int(self.headers.get("content-length", 0)))
             code, what, body = ODD[kind]
             if not code:
-                over.wait(60)
+                over.wait(DEADLINE)
                 return
             self.send_response(code)
             self.send_header("content-type", what)

@@ -18,7 +18,7 @@ from garrison.cli.main import main
 from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
 from garrison.workflow.files import read_workflow
 from garrison.workflow.mcp_tools import McpError, McpTools, ServerSpec
-from support import processes, wait_for
+from support import DEADLINE, processes, wait_for
 
 SERVER = """
 import asyncio, os, sys, time
@@ -90,9 +90,9 @@ def test_ac_003_killed_in_a_step_no_completed_step_runs_twice_and_none_is_lost(t
     script = tmp_path / "victim.py"
     script.write_text(VICTIM)
     words = [sys.executable, "-P", str(script), str(tmp_path), victim]
-    first = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    first = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert first.returncode == -signal.SIGKILL, first.stderr
-    second = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    second = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert second.stdout == "True ['a', 'b', 'c', 'd']\n", second.stderr
     ran = (tmp_path / "ledger").read_text().split()
     assert ran.count(victim) == 2, "the one in flight runs again"
@@ -120,11 +120,11 @@ def test_ac_002_a_server_that_crashes_or_hangs_in_mid_call_is_an_error_and_is_st
     async def scene() -> None:
         async with McpTools({"notes": server}) as tools:
             with pytest.raises(McpError, match=r"notes"):
-                await asyncio.wait_for(tools["notes.crash"](), 30)
-            assert (await asyncio.wait_for(tools["notes.add"](text="x"), 30))["count"] == 1
+                await asyncio.wait_for(tools["notes.crash"](), DEADLINE)
+            assert (await asyncio.wait_for(tools["notes.add"](text="x"), DEADLINE))["count"] == 1
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(tools["notes.hang"](), 0.3)
-            assert (await asyncio.wait_for(tools["notes.add"](text="y"), 30))["count"] == 2
+            assert (await asyncio.wait_for(tools["notes.add"](text="y"), DEADLINE))["count"] == 2
     asyncio.run(scene())
     assert children() == []
 

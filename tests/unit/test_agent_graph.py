@@ -122,10 +122,10 @@ def test_ten_thousand_nodes_have_no_session_and_are_told_of_at_once() -> None:
             await graph.add_node(f"n{number}", "x")
             if number:
                 await graph.add_edge("n0", f"n{number}")
-        began = time.perf_counter()
+        began = time.process_time()
         graph.get_agent_status("n9999")
         assert graph.get_controllers("n9999") == ["n0"]
-        assert time.perf_counter() - began < 0.2  # 10 ms, twenty-fold
+        assert time.process_time() - began < 0.2  # 10 ms, twenty-fold
         assert stage.sessions == []
     play(scene)
 

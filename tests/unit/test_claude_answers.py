@@ -13,7 +13,7 @@ from garrison.agents.claude.work import ClaudeWork
 from garrison.agents.seam import Assignment
 from garrison.records.life import LifeLock
 from garrison.records.run import Task
-from support import wait_for
+from support import DEADLINE, wait_for
 
 
 def made(folder) -> ClaudeFiles:
@@ -62,7 +62,7 @@ def test_a_cli_that_was_left_may_write_what_was_said_last(tmp_path):
         leftover.note(files, child.pid, 1)
         leftover.end(files)
         assert (tmp_path / "last").read_text() == "said\n"
-        assert child.wait(5) == 0
+        assert child.wait(DEADLINE) == 0
         assert not files.process.exists()
     finally:
         child.kill()

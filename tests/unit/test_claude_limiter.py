@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from garrison.agents.claude.limiter import start_slot
+from support import DEADLINE
 
 
 def test_the_third_waits_until_a_start_is_over(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_the_third_waits_until_a_start_is_over(tmp_path: Path) -> None:
             over.set()
         await asyncio.gather(*tasks)
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), DEADLINE))
     assert told == ["for its turn: 2 at a time start"]
     assert order == ["0", "1", "2"]
 
@@ -47,4 +48,4 @@ def test_a_stop_ends_the_waiting(tmp_path: Path) -> None:
             async with start_slot(tmp_path, 1, lambda text: None, stop):
                 assert stop.is_set()
 
-    asyncio.run(asyncio.wait_for(scene(), 60))
+    asyncio.run(asyncio.wait_for(scene(), DEADLINE))

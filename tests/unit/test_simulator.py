@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SEEDS = 200
+FAST = 100
 PART = 50
 WALKS = 40
 
@@ -31,7 +32,8 @@ pytestmark = pytest.mark.untraced
 """Hundreds of thousands of steps: tracing each would cost a minute and tell nothing that test_policies does not."""
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, PART))
+@pytest.mark.parametrize("first", [first if first < FAST else pytest.param(first, marks=pytest.mark.slow)
+                                   for first in range(0, SEEDS, PART)])
 def test_nothing_is_broken_lost_or_stuck(first: int) -> None:
     ends = Counter(status for seed in range(first, first + PART) for status in simulate(seed).statuses)
     assert ends["done"] > PART / 4, "the simulation no longer shows runs that succeed"

@@ -48,7 +48,10 @@ def found() -> Counter[str]:
     places: Counter[str] = Counter()
     for path in sorted(ROOT.rglob("*.py")):
         where = path.relative_to(ROOT).as_posix()
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not any(word in text for word in (*SIGNALS, *PROGRAMS)):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
                 name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
                 if name in SIGNALS:

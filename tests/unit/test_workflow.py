@@ -30,6 +30,7 @@ from garrison.workflow.executor import Progress
 from garrison.workflow.python_tools import load
 from garrison.workflow.references import references, resolve, split
 from garrison.workflow.validate import validate
+from support import DEADLINE
 
 
 def step(name: str, tool: str = "echo", **more: Any) -> WorkflowStep:
@@ -105,7 +106,7 @@ def test_ac_004_independent_steps_run_at_the_same_time(bench: Bench) -> None:
 
 
 def test_ac_004_plain_functions_block_nobody(bench: Bench) -> None:
-    meeting = __import__("threading").Barrier(2, timeout=20)
+    meeting = __import__("threading").Barrier(2, timeout=DEADLINE)
 
     def meet() -> str:
         meeting.wait()
@@ -273,11 +274,9 @@ def test_ac_006_a_step_that_takes_too_long_fails(bench: Bench) -> None:
     async def forever() -> None:
         await asyncio.Event().wait()
     bench.agent.tools = {"forever": forever}
-    began = time.monotonic()
     result = bench.run(step("a", "forever", arguments={}, timeout=0.05))
     assert "TimeoutError: no answer within 0.05 s" in result.errors[0]
     assert "raise the step's timeout" in result.suggestions[0]
-    assert time.monotonic() - began < 10
 
 
 def test_a_session_that_takes_too_long_can_be_resumed(tmp_path: Path) -> None:

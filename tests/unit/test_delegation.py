@@ -254,6 +254,21 @@ def test_nobody_is_spawned_who_is_not_there_and_nothing_is_nothing() -> None:
     asyncio.run(scene())
 
 
+def test_nobody_is_begun_at_a_desk_that_is_left_in_the_middle_of_a_message() -> None:
+    stage = Stage(orders(order("triage")))
+
+    async def scene() -> list[str]:
+        async with stage.seated() as desk:
+            asked = asyncio.create_task(desk.handle_user_message("What needs me?"))
+            while "butler" not in stage.begun:
+                await asyncio.sleep(0)
+        begun = list(stage.begun)
+        await asyncio.gather(asked, return_exceptions=True)
+        assert stage.begun == begun
+        return [name for name in desk.graph.nodes if desk.graph.get_agent_status(name)["is_running"]]
+    assert asyncio.run(scene()) == []
+
+
 # ---- pure parts
 
 

@@ -132,3 +132,14 @@ def test_a_server_works_where_the_tools_do_wherever_the_workflow_is_resumed_from
     assert ServerSpec("n", ("x",), cwd="sub").below(tmp_path).cwd == str(tmp_path / "sub")
     assert ServerSpec("n", ("x",), cwd="/srv").below(tmp_path).cwd == "/srv"
     assert ServerSpec("n", url="http://127.0.0.1:1/mcp").below(tmp_path).cwd is None
+
+
+def test_a_value_for_an_input_that_nobody_asks_for_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text("name: w\ninputs: {folder: a}\nsteps:\n"
+                    "  - {name: a, tool: t, arguments: {x: '${inputs.folder}', y: '${inputs.many[0].k}'}}\n")
+    assert read_workflow(file, {"folder": "b", "many": [{"k": 1}]})[0].inputs == {"folder": "b", "many": [{"k": 1}]}
+    with pytest.raises(WorkflowValidationError, match="no input 'foldr'; did you mean folder"):
+        read_workflow(file, {"foldr": "b"})
+    with pytest.raises(WorkflowValidationError, match="no input 'x'; there are folder, many"):
+        read_workflow(file, {"x": "b"})

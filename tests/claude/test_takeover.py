@@ -19,6 +19,7 @@ import claude_agent_sdk
 import pytest
 
 from claude_scripts import again, report, work
+from garrison.testing.turn import say, use
 from support import DEADLINE, PROGRAM, processes, wait_for
 
 REAL = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
@@ -97,6 +98,48 @@ def test_a_person_takes_over_and_leaves_and_the_agent_goes_on(scene, taking):
     resumed = next(one for one in scene.calls("a") if "A person has taken this session over" in one.asked.prompt)
     assert "I write a." in json.dumps(resumed.body["messages"][:-1]), "it is the same session"
     assert scene.endings("a") == ["stopped", "person", "reported"]
+    assert place.command("takeover", "a").returncode == 1
+    place.check_left()
+
+
+@pytest.mark.slow
+def test_a_person_works_in_the_place_of_a_session_and_it_goes_on_where_it_was(scene):
+    """The CLI is told the conversation; the tool under way is called again, and the model told that they were there."""
+    place = scene.place
+    fake = place.root / "cli"
+    fake.write_text(FAKE.format(real=REAL, root=place.root))
+    fake.chmod(0o755)
+    scene.configure(f'cli = "{fake}"')
+    desk = "mcp__desk__"
+
+    def play(asked):
+        if "called run(" in asked.prompt:
+            return (say(use(f"{desk}report_result", status="success", summary="written")), say("Done."))[asked.step > 0]
+        first = say("I write.", use(f"{desk}write", path="a.txt", text="a"))
+        return (first, say(use(f"{desk}run", command="echo ran >> $LEDGER; test -e left || sleep 987")))[asked.step > 0]
+
+    scene.players["a"] = play
+    child = scene.launch(scene.graph(a="session=true"))
+    wait_for("the tool runs", lambda: sleeping(place))
+    person = take_over(place)
+    wait_for("the CLI runs", (place.root / "pid").exists)
+    assert not sleeping(place)
+    said = (place.root / "argv").read_text()
+    assert "--resume" not in said
+    assert 'called write({"path": "a.txt", "text": "a"})' in said, "it knows what was done"
+    tree = Path(place.identity("orchestrator-a")["worktree"])
+    assert (place.root / "cwd").read_text().strip() == str(tree)
+    wait_for("status says who has it", lambda: "held by a person" in place.command("status", "r1").stdout)
+    assert take_over(place).wait(30) == 1, "one person at a time"
+    (tree / "left").touch()
+    (place.root / "leave").touch()
+    assert person.wait(30) == 0
+    assert place.finish(child) == 0, place.told()
+    told = next(one for one in scene.calls("a") if "A person has worked in your worktree" in one.asked.prompt)
+    assert "called run(" in told.asked.prompt
+    assert place.ledger.read_text() == "ran\nran\n"
+    assert place.identity("orchestrator-a")["incarnation"] == 1
+    assert scene.endings("a") == ["person"]
     assert place.command("takeover", "a").returncode == 1
     place.check_left()
 

@@ -14,6 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from garrison.agents.graph import AgentFailure, SessionSpec
+from garrison.agents.objects import object_in
 from garrison.delegation import classify, context
 from garrison.delegation.crew import Crew, read_crew
 from garrison.delegation.events import OrderBroken
@@ -254,6 +255,21 @@ def test_nobody_is_spawned_who_is_not_there_and_nothing_is_nothing() -> None:
     asyncio.run(scene())
 
 
+def test_nobody_is_begun_at_a_desk_that_is_left_in_the_middle_of_a_message() -> None:
+    stage = Stage(orders(order("triage")))
+
+    async def scene() -> list[str]:
+        async with stage.seated() as desk:
+            asked = asyncio.create_task(desk.handle_user_message("What needs me?"))
+            while "butler" not in stage.begun:
+                await asyncio.sleep(0)
+        begun = list(stage.begun)
+        await asyncio.gather(asked, return_exceptions=True)
+        assert stage.begun == begun
+        return [name for name in desk.graph.nodes if desk.graph.get_agent_status(name)["is_running"]]
+    assert asyncio.run(scene()) == []
+
+
 # ---- pure parts
 
 
@@ -300,9 +316,23 @@ def test_a_classification_is_checked(said: str) -> None:
         classify.read(said, CREW)
 
 
-def test_words_around_the_object_do_no_harm() -> None:
-    found = classify.read("Sure:\n```json\n" + orders(order("draft")) + "\n```", CREW)
+@pytest.mark.parametrize("form", ["Sure:\n```json\n{}\n```", "As {you} said {}, so {be it}.", "{ {} }", '{"a": 1} {}'])
+def test_words_around_the_object_do_no_harm(form: str) -> None:
+    found = classify.read(form.replace("{}", orders(order("draft"))), CREW)
     assert [one.intent for one in found.delegations] == ["delegate_draft"]
+
+
+def test_what_is_null_was_left_out() -> None:
+    found = classify.read('{"reasoning": null, "delegations": [{"intent": "delegate_triage", "reasoning": "r", '
+                          '"relevantEntities": null, "timeConstraints": null}]}', CREW)
+    assert (found.delegations[0].relevant_entities, found.delegations[0].time_constraints) == ((), None)
+
+
+@pytest.mark.parametrize(("said", "found"), [
+    ("", None), ("[1]", None), ("{" * 100_000, None), ('{"a": ' * 100_000, None), ('x {y} {"a": {"b": "}"}} z', {
+        "a": {"b": "}"}})])
+def test_an_object_is_found_in_any_words(said: str, found: Any) -> None:
+    assert object_in(said) == found
 
 
 # ---- the crew's files

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from garrison.agents.as_session import ORDER
-from garrison.agents.claude import asked, budget, decide
+from garrison.agents.claude import asked, budget, decide, prompts
 from garrison.agents.claude import failures as why
 from garrison.agents.claude.files import ClaudeFiles, append_line, read_json
 from garrison.agents.claude.settings import ClaudeSettings
@@ -19,6 +19,7 @@ from garrison.agents.graph.model import AgentFailure
 from garrison.agents.seam import Outcome
 from garrison.agents.session_stretches import SessionWork
 from garrison.layers.session_work import Work
+from garrison.records.life import LifeLock
 from garrison.session.adapters import remembering
 from garrison.session.tools import Dispatch
 
@@ -94,6 +95,58 @@ def test_what_passes_by_itself_is_waited_for_and_is_the_end_when_it_does_not_pas
     outcomes = [work.poll(0.0) for _ in range(2 * most + 2)]
     assert programs.begun == most + 1
     assert outcomes[-1] == Outcome("fail", f"network {most + 1} times running: gone")
+
+
+def test_a_person_in_its_place_has_it_put_down_and_it_goes_on_when_they_leave(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, Outcome("fail", "struck", killed=True), DONE)
+    work = programs.work()
+    there = LifeLock.try_take(programs.files.takeover)
+    assert there is not None
+    programs.files.takeover.write_text(json.dumps({"pid": 7, "ticks": 8, "since": "now"}))
+    assert (work.poll(0.0), programs.begun, work.process()) == (None, 1, (7, 8))
+    assert "held by a person" in programs.files.waiting.read_text()
+    assert (programs.work().process(), programs.begun) == ((7, 8), 1), "nor does a new life begin it"
+    append_line(programs.files.endings, vars(decide.Ending(decide.PERSON, 1.0)))
+    there.release()
+    assert (work.poll(0.0), programs.begun) == (None, 2)
+    assert not programs.files.waiting.exists()
+    assert work.poll(0.0) == DONE
+
+
+def test_a_result_that_came_while_a_person_took_over_counts(tmp_path: Path) -> None:
+    programs = Programs(tmp_path, DONE)
+    work = programs.work()
+    there = LifeLock.try_take(programs.files.takeover)
+    assert there is not None
+    assert work.poll(0.0) == DONE
+    there.release()
+
+
+def test_the_model_is_told_that_a_person_was_there_until_something_else_ended_it(tmp_path: Path) -> None:
+    prompt, ran = ordered(tmp_path), []
+    files = ClaudeFiles(tmp_path)
+    files.make()
+    append_line(files.endings, vars(decide.Ending(decide.PERSON, 1.0)))
+    heard: list[Any] = []
+
+    class Hears(Model):
+        def _within_limits(self, ask: Any) -> Any:
+            async def asked(messages: Any, *more: Any) -> Any:
+                heard.append(messages[-1]["content"])
+                return await ask(messages[:-1], *more)
+            return super()._within_limits(asked)
+    work = Hears(prompt)
+    work.ran, work.plays = ran, [REPORT, "Done."]
+    assert asyncio.run(work.run())["status"] == "success"  # type: ignore[index]
+    assert all(one.startswith("A person has worked in your worktree") for one in heard)
+    assert "report_result" in files.conversation.read_text()
+    assert "A person has worked" not in files.conversation.read_text()
+
+
+def test_a_persons_cli_is_told_the_end_of_a_long_conversation() -> None:
+    told = prompts.taken_over("é" * prompts.LONGEST + "the end")
+    assert len(told.encode()) < 128 * 1024
+    assert told.strip().endswith("the end")
 
 
 def test_a_stop_and_a_kill_leave_the_session_to_a_later_life(tmp_path: Path) -> None:

@@ -141,6 +141,14 @@ def test_ac_003_state_is_cleaned_up_after_success_and_kept_when_asked(tmp_path: 
             "completed_steps": ["a"], "step_results": {"a": {"said": "a"}}, "errors": []}.items() <= body.items()
 
 
+def test_ac_003_what_a_killed_cleaning_up_left_is_no_session(bench: Bench) -> None:
+    assert not bench.run(step("a"), step("b", "fails", depends_on=["a"]), session="s1").success
+    bench.manager.path("s1").unlink()
+    assert bench.run(step("a"), session="s1").results == {"a": {"said": "a"}}
+    assert bench.calls == ["a", "fails", "a"]
+    assert not bench.manager.run_dir("s1").exists()
+
+
 def test_ac_003_a_failed_session_is_resumed_where_it_was(bench: Bench) -> None:
     bench.broken["b"] = ConnectionError("no route")
     result = bench.run(step("a"), step("b", depends_on=["a"]), step("c", depends_on=["b"]), session="s1")

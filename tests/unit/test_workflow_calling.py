@@ -13,10 +13,19 @@ from typing import Any
 
 import pytest
 
-from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowResult, WorkflowStep, calling
+from garrison.workflow import (
+    AgentConfig,
+    ResearchAgent,
+    Workflow,
+    WorkflowResult,
+    WorkflowStep,
+    WorkflowValidationError,
+    calling,
+)
 from garrison.workflow.calling import plain
 from garrison.workflow.errors import UnkeptResult
 from garrison.workflow.files import read_workflow
+from garrison.workflow.mcp_tools import ServerSpec
 
 
 def run(folder: Path, tools: dict[str, Any], *steps: WorkflowStep) -> WorkflowResult:
@@ -105,3 +114,32 @@ def test_a_key_said_twice_is_refused_with_its_place_and_merged_keys_are_not(tmp_
     file.write_text("name: w\nsteps:\n  - {name: a, tool: t,\n     tool: u}\n")
     with pytest.raises(Exception, match=r"w.yaml:4:6: 'tool' is said twice"):
         read_workflow(file)
+
+
+@pytest.mark.parametrize("value", ["$WF_UNSET", "${WF_UNSET}"])
+def test_a_server_is_not_given_the_name_of_a_variable_for_its_value(monkeypatch: pytest.MonkeyPatch,
+                                                                   value: str) -> None:
+    monkeypatch.delenv("WF_UNSET", raising=False)
+    with pytest.raises(WorkflowValidationError, match=r"n wants \$.*WF_UNSET.*, which is not set here; export"):
+        ServerSpec.from_data("n", {"command": ["x"], "env": {"KEY": value}})
+    monkeypatch.setenv("WF_UNSET", "secret")
+    spec = ServerSpec.from_data("n", {"command": ["x"], "env": {"KEY": value, "PRICE": "5$ each"}})
+    assert dict(spec.env) == {"KEY": "secret", "PRICE": "5$ each"}
+
+
+def test_a_server_works_where_the_tools_do_wherever_the_workflow_is_resumed_from(tmp_path: Path) -> None:
+    assert ServerSpec("n", ("x",)).below(tmp_path).cwd == str(tmp_path)
+    assert ServerSpec("n", ("x",), cwd="sub").below(tmp_path).cwd == str(tmp_path / "sub")
+    assert ServerSpec("n", ("x",), cwd="/srv").below(tmp_path).cwd == "/srv"
+    assert ServerSpec("n", url="http://127.0.0.1:1/mcp").below(tmp_path).cwd is None
+
+
+def test_a_value_for_an_input_that_nobody_asks_for_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "w.yaml"
+    file.write_text("name: w\ninputs: {folder: a}\nsteps:\n"
+                    "  - {name: a, tool: t, arguments: {x: '${inputs.folder}', y: '${inputs.many[0].k}'}}\n")
+    assert read_workflow(file, {"folder": "b", "many": [{"k": 1}]})[0].inputs == {"folder": "b", "many": [{"k": 1}]}
+    with pytest.raises(WorkflowValidationError, match="no input 'foldr'; did you mean folder"):
+        read_workflow(file, {"foldr": "b"})
+    with pytest.raises(WorkflowValidationError, match="no input 'x'; there are folder, many"):
+        read_workflow(file, {"x": "b"})

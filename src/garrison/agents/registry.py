@@ -144,6 +144,12 @@ def session_wish(name: str, node: str, attributes: Mapping[str, Any], home: Path
     return as_session.wish(f"node {node}", attributes, _as_session(profile, home).begin)
 
 
+def claude_of(name: str, home: Path) -> ClaudeSettings | None:
+    """The settings of the Claude that an agent is, or that thinks for it; None if it is none."""
+    mind = _mind(known(name, home), home)
+    return mind.settings if isinstance(mind, ClaudeProfile) else None
+
+
 def _as_session(profile: Known, home: Path) -> SessionAgent:
     """The agent as a session; UsageError where nobody in it could think turn by turn."""
     mind = _mind(profile, home)

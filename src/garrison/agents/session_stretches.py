@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude import asked, decide
+from garrison.agents.claude import asked, decide, person
 from garrison.agents.claude.decide import Move
 from garrison.agents.claude.files import ClaudeFiles, read_json
 from garrison.agents.seam import Outcome, Question, Work
@@ -36,7 +36,7 @@ class SessionWork(Work):
         self.endings = self.files.read_endings()
         self.program: CommandWork | None = None
         self.outcome: Outcome | None = None
-        self._stopping = False
+        self._stopping = self._put_down = False
         # Whoever began this life has seen to a trouble of the last one, or it is refused once more.
         seen_to = not self.endings or self.endings[-1].kind in decide.FOR_A_PERSON
         self.move = START if seen_to else self._next()
@@ -45,6 +45,9 @@ class SessionWork(Work):
     def poll(self, now: float) -> Outcome | None:
         """One step; the outcome once there is one and nothing of the session is left running."""
         if self.program is not None:
+            if not self._put_down and person.holder(self.files) is not None:
+                self._put_down = True
+                self.program.stop(now)  # the node under way is done again when they have left
             outcome = self.program.poll(now)
             if outcome is None:
                 return None
@@ -61,8 +64,11 @@ class SessionWork(Work):
             self.program.stop(now)
 
     def process(self) -> tuple[int, int] | None:
-        """The program, if it is under way."""
-        return self.program.process() if self.program is not None else None
+        """The program, if it is under way, or the takeover of a person who works in its place."""
+        if self.program is not None:
+            return self.program.process()
+        held = person.holder(self.files)
+        return (held.pid, held.ticks) if held is not None and held.pid else None
 
     def wake_at(self) -> float | None:
         """The program's timeout, or the end of a wait, on the monotonic clock."""
@@ -89,6 +95,8 @@ class SessionWork(Work):
 
     def _ended(self, outcome: Outcome) -> None:
         before, self.endings = len(self.endings), self.files.read_endings()
+        if self._put_down and outcome.killed and not self._stopping:
+            return
         if self._stopping or outcome.killed or len(self.endings) == before:
             self.outcome = outcome
             return
@@ -98,7 +106,13 @@ class SessionWork(Work):
 
     def _step(self, now: float) -> None:
         """Act on the move, or wait for what it waits for."""
-        waits = self._waits()
+        held = person.holder(self.files)
+        if self._put_down and held is None:
+            self._put_down, self.endings = False, self.files.read_endings()  # the takeover left an ending of its own
+            self.move = self._next() if self.endings else START
+        waits = held.words() if held is not None else self._waits()
+        if held is not None:
+            self._put_down = True
         if self._stopping:
             self.outcome = Outcome("fail", "stopped")
         elif self.move.kind == "finish":

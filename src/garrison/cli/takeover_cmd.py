@@ -48,13 +48,15 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     world = World.real(find_home(home))
     key = Key("orchestrator", node, which.run_of_node(world.store, node, run))
     task, tree = _task(world, key)
-    settings = _settings(world, task)
+    settings, beside = _settings(world, task)
     files = ClaudeFiles(world.files(key.run).attempt(node, task.attempt))
-    session.check(node, files)
-    with _keeping_the_terminal(), session.held(node, files, world.clock.utc(), lambda: _say_pause(world, key)):
-        code = session.hand_over(node, files, program.config_folder(world.home), settings,
-                                 _environment(world, world.launch(key.run), task, tree, settings), tree,
-                                 session.run_here)
+    (session.check_beside if beside else session.check)(node, files)
+    lock = files.kept_session / "session.lock" if beside else files.lock
+    with _keeping_the_terminal(), session.held(node, files, world.clock.utc(), lambda: _say_pause(world, key), lock):
+        environment = _environment(world, world.launch(key.run), task, tree, settings)
+        code = session.work_beside(node, files, settings, environment, tree, session.run_here) if beside else \
+            session.hand_over(node, files, program.config_folder(world.home), settings, environment, tree,
+                              session.run_here)
     goes_on = "goes on" if resolve.is_living(world.store, key) else (
         f"goes on when its run does: `garrison launch --resume {key.run}`")
     say(f"{node} {goes_on}" + (f"; the CLI ended with exit code {code}" if code else ""))
@@ -73,15 +75,14 @@ def _task(world: World, key: Key) -> tuple[Task, Path]:
     return task, tree
 
 
-def _settings(world: World, task: Task) -> ClaudeSettings:
-    if registry.session_wish(task.agent, task.node, task.attributes, world.home):
-        raise Refused(f"{task.node} runs as a session of garrison's own, which nobody can take over; "
-                      f"`garrison logs {task.node}` shows what it does, `garrison stop` ends the run")
-    profile = registry.known(task.agent, world.home)
-    if not isinstance(profile, registry.ClaudeProfile):
+def _settings(world: World, task: Task) -> tuple[ClaudeSettings, bool]:
+    """Those of its Claude, and whether that is a session of garrison's own."""
+    beside = registry.session_wish(task.agent, task.node, task.attributes, world.home) is not None
+    settings = registry.claude_of(task.agent, world.home)
+    if settings is None:
         raise Refused(f"the agent of {task.node} is {task.agent}, no Claude agent; `garrison attach {task.node} "
                       "--write` types into its terminal")
-    return for_node(profile.settings, task.node, task.attributes)
+    return for_node(settings, task.node, task.attributes), beside
 
 
 def _environment(world: World, launch: Launch, task: Task, tree: Path, settings: ClaudeSettings) -> Mapping[str, str]:

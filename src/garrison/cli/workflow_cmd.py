@@ -225,7 +225,8 @@ async def tools_of(stack: AsyncExitStack, tree: Path, servers: Mapping[str, Serv
     if servers:
         from garrison.workflow.mcp_tools import McpTools
 
-        found.update(await stack.enter_async_context(McpTools(servers, logs)))
+        placed = {name: one.below(tree) for name, one in servers.items()}
+        found.update(await stack.enter_async_context(McpTools(placed, logs)))
     return found
 
 

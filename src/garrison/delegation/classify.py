@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import ValidationError
 
+from garrison.agents.objects import object_in
 from garrison.delegation.crew import Crew
 from garrison.delegation.models import AgentResult, Classification, DelegationContext, Turn
 
@@ -43,11 +45,12 @@ def again(error: str) -> str:
 
 def read(said: str, crew: Crew) -> Classification:
     """The classification in the butler's words; Unreadable if there is none."""
+    given = object_in(said, "delegations") or object_in(said)
     found = _OBJECT.search(said)
     if found is None:
         raise Unreadable("there is no JSON object in it")
     try:
-        body = Classification.model_validate_json(found.group(0))
+        body = Classification.model_validate_json(found.group(0) if given is None else json.dumps(_without_null(given)))
     except ValidationError as error:
         first = error.errors()[0]
         raise Unreadable(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
@@ -58,6 +61,13 @@ def read(said: str, crew: Crew) -> Classification:
     once = {order.intent: order for order in reversed(body.delegations)}
     return body.model_copy(update={"delegations": tuple(once[intent] for intent in
                                                         dict.fromkeys(order.intent for order in body.delegations))})
+
+
+def _without_null(given: Any) -> Any:
+    """What is null is what was left out."""
+    if isinstance(given, dict):
+        return {key: _without_null(value) for key, value in given.items() if value is not None}
+    return [_without_null(one) for one in given] if isinstance(given, list) else given
 
 
 def handed_over(context: DelegationContext) -> str:

@@ -72,12 +72,13 @@ class AgentOrchestrator:
         self._given_up = False
 
     async def __aenter__(self) -> Self:
+        await self.graph.__aenter__()
         await self._make()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
-        await self.graph.stop_all()
+        await self.graph.__aexit__(kind, error, trace)
 
     async def _make(self) -> None:
         if self._made:

@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from garrison.agents import scripted
 from garrison.agents.as_session import ORDER
-from garrison.agents.claude import asked, budget, decide, program, settings
+from garrison.agents.claude import asked, budget, decide, program, prompts, settings
 from garrison.agents.claude import failures as why
 from garrison.agents.claude.events import shown
 from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
@@ -44,7 +44,7 @@ from garrison.layers.session_tools import tools_of
 from garrison.records import atomic
 from garrison.session import Initiative, Session, SessionState
 from garrison.session.adapters import remembering
-from garrison.session.claude import claude_adapters
+from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.scripted import Script
 from garrison.session.tools import Dispatch
 from garrison.session.trust import Tier, read_tiers, working_tier
@@ -174,7 +174,7 @@ class Work:
                 await session.send(words)
 
     def _session(self, adapters: Mapping[str, Callable[..., Any]]) -> Session:
-        folder = self.folder / "session"
+        folder = self.files.kept_session
         order = self.order
         initiative = Initiative(budget=order["initiative"]) if order["initiative"] else None
         options: dict[str, Any] = {
@@ -208,12 +208,17 @@ class Work:
         limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
         meter = budget.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
 
-        async def asked(*arguments: Any) -> Any:
+        endings = self.files.read_endings()
+        after = [{"role": "user", "content": prompts.person_was_there()}] \
+            if endings and endings[-1].kind == decide.PERSON else []
+
+        async def asked(messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> Any:
             over = meter.over(_now()[:10])
             if over:
                 await self._suspend(why.BUDGET, over)
+            atomic.write(self.files.conversation, prompt_of(messages, mode, {}).encode(errors="replace"), durable=False)
             try:
-                answer = await ask(*arguments)
+                answer = await ask([*messages, *after], mode, options)
             except AgentFailure as error:
                 kind = why.classify(error.status, str(error), error.error)
                 hopeless = error.__cause__ is not None and not recovery.is_transient(error.__cause__)

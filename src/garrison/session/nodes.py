@@ -8,11 +8,11 @@ failure is an event all the same).
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from garrison.agents.objects import object_in
 from garrison.pipeline.outcome import FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.session.adapters import FURTHER, Adapters, called
 from garrison.session.trust import Tier
@@ -35,17 +35,6 @@ IDEMPOTENCY: Mapping[str, str] = {
 _LISTS = ("actions", "goal_updates", "new_goals", "memory_notes", "decompositions", "proposal_decisions", "concerns",
           "curiosity", "identity_insights")
 MAX_NOTES = 100
-_OBJECT = re.compile(r"\{.*\}", re.DOTALL)
-
-
-def _object_of(said: str) -> dict[str, Any]:
-    """The JSON object in a model's words (models fence it, and say a sentence before it); {} if there is none."""
-    found = _OBJECT.search(said)
-    try:
-        body = json.loads(found[0]) if found else {}
-    except ValueError:
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def ok(**updates: Any) -> Outcome:
@@ -127,7 +116,7 @@ class SessionNodes:
     async def process_results(self, call: Call) -> Outcome:
         """Actions, goal updates, new goals and memory notes of the model's JSON, also within other words; none of what
         is no JSON."""
-        given = _object_of(str(call.context.get("llm.content") or ""))
+        given = object_in(str(call.context.get("llm.content") or "")) or {}
         found: dict[str, Any] = {f"session.{name}": given[name] if isinstance(given.get(name), list) else []
                                  for name in _LISTS}
         notes = found["session.memory_notes"]

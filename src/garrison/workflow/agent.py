@@ -80,6 +80,8 @@ class WorkflowAgent:
                         resume: bool) -> WorkflowResult:
         logger.info("%s workflow %s (session %s)", "resuming" if resume else "starting", workflow.name,
                     state.session_id)
+        if not resume:  # what a cleaning-up that was killed left of an earlier session of this id
+            await self.state_manager.cleanup_state(state.session_id)
         executor = self._executor(logger)
         try:
             async with asyncio.timeout(self.config.timeout_seconds) as limit:

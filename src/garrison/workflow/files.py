@@ -13,7 +13,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from garrison.errors import NotFound
 from garrison.workflow.errors import WorkflowValidationError
 from garrison.workflow.mcp_tools import ServerSpec
 from garrison.workflow.models import Workflow
+from garrison.workflow.references import INPUTS, references
 
 BASE = "base"
 """In a workflow's metadata: the directory of its file, where its Python tools are looked for."""
@@ -34,11 +37,24 @@ def read_workflow(path: Path, given: Mapping[str, Any] | None = None) -> tuple[W
         workflow = Workflow.from_data(body)
     except WorkflowValidationError as error:
         raise WorkflowValidationError(f"{path}: {error}") from error
+    _check_given(path, workflow, given or {})
     workflow.inputs = {**workflow.inputs, **(given or {})}
     workflow.metadata = {**workflow.metadata, BASE: str(path.absolute().parent)}
     if specs:
         workflow.metadata = {**workflow.metadata, "servers": servers}
     return workflow, specs
+
+
+def _check_given(path: Path, workflow: Workflow, given: Mapping[str, Any]) -> None:
+    """Refuse a value for an input that the workflow neither has nor refers to: it is a slip, and would do nothing."""
+    asked = {re.split(r"[.\[]", one)[1] for step in workflow.steps for one in references(step.arguments)
+             if one.startswith(f"{INPUTS}.")}
+    known = [*workflow.inputs, *sorted(asked - workflow.inputs.keys())]
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        near = get_close_matches(unknown[0], known, 1, 0.6)
+        raise WorkflowValidationError(f"{path}: there is no input {unknown[0]!r:.60}; " + (
+            f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"))
 
 
 def read_servers(path: Path) -> tuple[dict[str, ServerSpec], dict[str, Any]]:

@@ -13,9 +13,10 @@ import io
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 START_SECONDS = 30.0
 CALL_SECONDS = 3600.0
 """A step's own timeout is what ends a call; this is for whoever calls without one."""
+
+
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 
 class McpError(AgentError):
@@ -43,6 +47,10 @@ class ServerSpec:
     url: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
+
+    def below(self, tree: Path) -> ServerSpec:
+        """The same, working in `tree` (its own `cwd` is relative to that), wherever the workflow is resumed from."""
+        return self if self.url else replace(self, cwd=str(tree.resolve() / (self.cwd or ".")))
 
     @property
     def shown(self) -> str:
@@ -65,6 +73,10 @@ class ServerSpec:
         if bool(words) == bool(data.get("url")) or not all(isinstance(word, str) for word in words):
             raise WorkflowValidationError(f"server {name}: say either command = [words] or url")
         environment = {str(key): os.path.expandvars(str(value)) for key, value in data.get("env", {}).items()}
+        unset = next((value for value in environment.values() if _VARIABLE.fullmatch(value)), None)
+        if unset is not None:
+            raise WorkflowValidationError(f"server {name} wants {unset}, which is not set here; export it, then run "
+                                          "again")
         return cls(name, words, str(data.get("url", "")), environment, data.get("cwd"))
 
 

@@ -15,6 +15,9 @@
 | `lifted.json` | that a person has mended what only a person can | orchestrator |
 | `transcripts/` | a copy of what the CLI keeps of each session (`store`) | stretch, `garrison takeover` |
 | `session.lock` | held by whoever runs the CLI on the session | stretch, `garrison takeover` |
+| `conversation.txt`, `answers.json` | of an agent that is a session: what its model was told last; the answers that its
+  calls of `ask_guardian` were given | `layers.session_work` |
+| `../session/` | of such an agent: garrison's own session | `layers.session_work` |
 | `../takeover.json` | who took the session over, locked meanwhile; outside, where it wakes | `garrison takeover` |
 """
 
@@ -50,6 +53,8 @@ class ClaudeFiles:
         self.transcripts = self.folder / "transcripts"
         self.lock = self.folder / "session.lock"
         self.takeover = attempt / "takeover.json"
+        self.conversation = self.folder / "conversation.txt"
+        self.kept_session = attempt / "session"
 
     def make(self) -> None:
         """Create the folder."""

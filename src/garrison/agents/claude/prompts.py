@@ -93,6 +93,23 @@ _SAYERS = {"task": _task, "go_on": _go_on, "report": _report, "answer": _answer,
            "person": _person}
 
 
+LONGEST = 100_000
+"""Characters of a conversation that a person's CLI is told; an argument of a program has 128 KiB."""
+
+
+def taken_over(conversation: str) -> str:
+    """The first words of a person's CLI in the place of an agent that is a session: the conversation's end."""
+    told = conversation if len(conversation) <= LONGEST else f"…{conversation[-LONGEST:]}"
+    while len(told.encode()) > LONGEST:
+        told = f"…{told[len(told) // 10:]}"
+    return _fill("session_taken_over.md", conversation=told)
+
+
+def person_was_there() -> str:
+    """What such an agent is told when they have left."""
+    return _fill("session_person.md").strip()
+
+
 def _fill(name: str, **values: str) -> str:
     text = resources.files("garrison.agents").joinpath(f"prompts/{name}").read_text()
     return Template(text).safe_substitute(values).strip() + "\n"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from garrison.agents.claude import decide, leftover, person, program, transcripts
+from garrison.agents.claude import decide, leftover, person, program, prompts, transcripts
 from garrison.agents.claude.decide import Ending
 from garrison.agents.claude.files import append_line, encode, read_json
 from garrison.errors import NotFound, Refused
@@ -46,6 +46,33 @@ def argv(settings: ClaudeSettings, session: str) -> list[str]:
     return [str(program.WRAPPER), "--resume", session, *model, "--permission-mode", "default", "--setting-sources", ""]
 
 
+def argv_beside(settings: ClaudeSettings, words: str) -> list[str]:
+    """The interactive CLI with a session of its own that begins with these words."""
+    model = ["--model", settings.model] if settings.model else []
+    return [str(program.WRAPPER), *model, "--permission-mode", "default", "--setting-sources", "", words]
+
+
+def check_beside(node: str, files: ClaudeFiles) -> str:
+    """What was said so far to an agent that is a session of garrison's; NotFound or Refused as `check`."""
+    if files.report.exists() or (files.folder.parent / "result.json").exists():
+        raise Refused(f"{node} has reported its result; there is nothing left to take over")
+    try:
+        return files.conversation.read_text(errors="replace")
+    except FileNotFoundError as error:
+        raise NotFound(f"{node} has asked its model nothing yet; `garrison status` shows what it does") from error
+
+
+def work_beside(node: str, files: ClaudeFiles, settings: ClaudeSettings, env: Mapping[str, str], cwd: Path,
+                run: Run) -> int:
+    """Run the interactive CLI in the place of a held session of garrison's, to its end; returns its exit code.
+
+    It knows the conversation; what is said in it stays with the person, what is done stands in the tree.
+    """
+    words = prompts.taken_over(check_beside(node, files))
+    append_line(files.endings, vars(Ending(decide.PERSON, time.time(), "a person worked in its place")))
+    return run(argv_beside(settings, words), env, cwd, lambda _pid: None)
+
+
 def check(node: str, files: ClaudeFiles) -> str:
     """The session that can be taken over; NotFound or Refused if there is none."""
     body = read_json(files.session)
@@ -58,9 +85,9 @@ def check(node: str, files: ClaudeFiles) -> str:
 
 
 @contextmanager
-def held(node: str, files: ClaudeFiles, since: str, wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the session: others are told who has it, and nobody runs the CLI on it. `wait` is called while it is put
-    down."""
+def held(node: str, files: ClaudeFiles, since: str, wait: Callable[[], None], lock_file: Path) -> Iterator[None]:
+    """Hold the session: others are told who has it, and nobody else has its `lock_file`. `wait` is called while it is
+    put down."""
     claim = _take(files.takeover, _INSTANT)
     if claim is None:
         found = person.holder(files)
@@ -72,7 +99,7 @@ def held(node: str, files: ClaudeFiles, since: str, wait: Callable[[], None]) ->
     lock = None
     try:
         wait()
-        lock = _take(files.lock, _PUT_DOWN)
+        lock = _take(lock_file, _PUT_DOWN)
         if lock is None:
             raise Refused(f"the session of {node} was not put down within {_PUT_DOWN:.0f} s; nothing was changed")
         yield

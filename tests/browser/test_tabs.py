@@ -14,6 +14,8 @@ from top_support import Town, town
 TABS = 8
 """More than the connections that a browser opens to one host."""
 NODES = ("a", "b", "c")
+GATE = {"place": "a#1", "node": "a", "kind": "human", "text": "Ship?", "type": "single_select", "default": "",
+        "deadline": "", "signal": "", "options": [{"key": "Y", "label": "Yes", "target": "exit", "written": "Yes"}]}
 
 
 def lines(page: Page) -> list[str]:
@@ -28,14 +30,20 @@ def test_many_tabs_share_a_connection_from_the_first_run_on(tmp_path: Path, open
         told = made.run("r1", *NODES)
         expect(first.locator("svg .node")).to_have_count(5)
         tabs = [first, *(first.context.new_page() for _ in range(TABS - 1))]
-        made.run("r2", "a").close()
+        other = made.run("r2", "a")
+        other.append("gate", GATE, made.now())
+        other.close()
         expect(first.locator("#toast")).to_contain_text("r2")
         assert first.get_by_label("Run", exact=True).locator("option").count() == 2
         for number, tab in enumerate(tabs[1:], 1):
             tab.goto(url.partition("?")[0] + f"?run=r{1 + number % 2}")
             expect(tab.locator("svg .node")).to_have_count(3 if number % 2 else 5)
             expect(tab.locator("#link")).to_have_text("Live")
+        expect(first.locator("#waits")).to_contain_text("r2 has 1 thing that waits for you")
         _goes_on(made, told, tabs)
+        told.append("run", {"status": "failed", "reason": "r"}, made.now())
+        expect(tabs[2].get_by_role("button", name="Try again")).to_be_visible()
+        expect(tabs[2].get_by_role("button", name="Resume")).to_be_hidden()
         told.close()
 
 

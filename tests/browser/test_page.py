@@ -224,6 +224,9 @@ def test_no_two_texts_look_the_same_and_none_acts_on_what_shows_it(crew: Served,
     shown, names, twice, rest, spent = page.evaluate(both, [list(LEGIBLE), list(NAMES)])
     assert shown == list(LEGIBLE.values()) == twice and names == list(NAMES.values())
     assert rest == ["\x1b[3", "\r", "\x1b]0;t", ""]
+    graph = 'digraph { a [label="x\x1b[\\"31m\u202ey\x1b["]; b [label="\\\\"]; a -> b }'
+    drawn_as = page.evaluate('text => import("/static/legible.js").then(found => found.legibleGraph(text))', graph)
+    assert drawn_as == graph.replace("\x1b[", "").replace("\u202e", "‹U+202E›"), "nothing of its grammar goes"
     assert page.evaluate('import("/static/legible.js").then(found => found.legible("\\ud800half"))') == "\ufffdhalf"
     assert spent < 5000, "of a megabyte"
 

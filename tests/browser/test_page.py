@@ -116,6 +116,12 @@ def test_by_keyboard_alone(crew: Served, opened: Any) -> None:
     expect(page.locator("#detail-title")).to_have_text(here)
     page.keyboard.press("Escape")
     expect(page.locator(f'svg .node[data-node="{here}"]')).to_be_focused()
+    page.keyboard.press("t")
+    lines = page.locator("#list-timeline button")
+    expect(lines.first).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(lines.nth(1)).to_be_focused()
+    expect(page.locator('#list-timeline button[tabindex="0"]')).to_have_count(1)
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("to what waits for you")
     page.keyboard.press("Escape")
@@ -216,6 +222,9 @@ def test_no_two_texts_look_the_same_and_none_acts_on_what_shows_it(crew: Served,
     shown, names, twice, rest, spent = page.evaluate(both, [list(LEGIBLE), list(NAMES)])
     assert shown == list(LEGIBLE.values()) == twice and names == list(NAMES.values())
     assert rest == ["\x1b[3", "\r", "\x1b]0;t", ""]
+    graph = 'digraph { a [label="x\x1b[\\"31m\u202ey\x1b["]; b [label="\\\\"]; a -> b }'
+    drawn_as = page.evaluate('text => import("/static/legible.js").then(found => found.legibleGraph(text))', graph)
+    assert drawn_as == graph.replace("\x1b[", "").replace("\u202e", "‹U+202E›"), "nothing of its grammar goes"
     assert page.evaluate('import("/static/legible.js").then(found => found.legible("\\ud800half"))') == "\ufffdhalf"
     assert spent < 5000, "of a megabyte"
 

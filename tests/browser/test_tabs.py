@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, expect
 from served import serving
 
+from garrison.agents.claude.files import ClaudeFiles
+from garrison.records.run import RunFiles
 from support import wait_for
 from top_support import Town, town
 
 TABS = 8
 """More than the connections that a browser opens to one host."""
 NODES = ("a", "b", "c")
+GATE = {"place": "a#1", "node": "a", "kind": "human", "text": "Ship?", "type": "single_select", "default": "",
+        "deadline": "", "signal": "", "options": [{"key": "Y", "label": "Yes", "target": "exit", "written": "Yes"}]}
 
 
 def lines(page: Page) -> list[str]:
@@ -26,16 +31,28 @@ def test_many_tabs_share_a_connection_from_the_first_run_on(tmp_path: Path, open
         expect(first.get_by_role("heading", name="No run yet")).to_be_visible()
         expect(first.locator("main")).to_contain_text(f"garrison --home {tmp_path} launch")
         told = made.run("r1", *NODES)
+        made.cost("r1", "a", 1.7)
+        order = ClaudeFiles(RunFiles(tmp_path, "r1").attempt("a", 1)).order
+        order.write_text(json.dumps({"settings": {"budget": 2.0, "budget_run": 10.0}}))
         expect(first.locator("svg .node")).to_have_count(5)
         tabs = [first, *(first.context.new_page() for _ in range(TABS - 1))]
-        made.run("r2", "a").close()
+        other = made.run("r2", "a")
+        other.append("gate", GATE, made.now())
+        other.close()
         expect(first.locator("#toast")).to_contain_text("r2")
         assert first.get_by_label("Run", exact=True).locator("option").count() == 2
         for number, tab in enumerate(tabs[1:], 1):
             tab.goto(url.partition("?")[0] + f"?run=r{1 + number % 2}")
             expect(tab.locator("svg .node")).to_have_count(3 if number % 2 else 5)
             expect(tab.locator("#link")).to_have_text("Live")
+        expect(first.locator("#waits")).to_contain_text("r2 has 1 thing that waits for you")
+        expect(tabs[2].locator("#costs .spent li")).to_contain_text("$1.70 of $2.00")
+        expect(tabs[2].locator("#costs .spent .share")).to_have_class("share s-asking")
+        expect(tabs[2].locator("#run-head .cost")).to_have_text("$1.70 of $10.00")
         _goes_on(made, told, tabs)
+        told.append("run", {"status": "failed", "reason": "r"}, made.now())
+        expect(tabs[2].get_by_role("button", name="Try again")).to_be_visible()
+        expect(tabs[2].get_by_role("button", name="Resume")).to_be_hidden()
         told.close()
 
 

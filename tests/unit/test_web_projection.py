@@ -143,6 +143,9 @@ def test_what_is_told_of_a_death_a_question_and_a_gate() -> None:
     assert gate == [{"gate": "ask#1", "node": "ask", "kind": "human", "question": "Ship it?", "signal": "",
                      "deadline": None, "free": False, "default": "", "choices": [{"label": "Yes", "key": "Y"}]}]
     assert projection.snapshot()["nodes"]["ask"]["status"] == "validated"
+    untold = Projection("r1", DRAWN)
+    lines = [line for record in tale() for line in untold.apply(record).get("timeline_add", [])]
+    assert "Ship it?" in [line["text"] for line in lines if line["kind"] == "asks"], "a gate says what it asks"
 
 
 def test_lists_keep_the_youngest() -> None:

@@ -227,16 +227,18 @@ class Hub:
                 journals = None  # in a new folder something may have been written before it was watched
             if journals is None or journals:
                 self._read(feed, journals)
-        if journals is None or journals or self._run_made(paths or set()):
+        if self._run_made(paths) or journals is None or journals:
             self._stale.set()
 
-    def _run_made(self, paths: set[Path]) -> bool:
-        """Whether these may be of a run that was not there."""
-        if not self.listing.clients:
+    def _run_made(self, paths: set[Path] | None) -> bool:
+        """Whether these may be of a run that was not there; then the list of runs is looked at."""
+        places = (self.home, self.home / "runs")
+        if not self.listing.clients or (paths is not None and not any(
+                path.name == "launch.json" or path.parent in places for path in paths)):
             return False
-        folders = self.listing.folders()
-        self._watch(folders)
-        return any(path.parent in folders or path.name == "launch.json" for path in paths)
+        self._watch(self.listing.folders())
+        self.listing.soon()
+        return True
 
     def _watch(self, folders: Iterable[Path]) -> None:
         for folder in folders:
@@ -271,7 +273,7 @@ class Hub:
         """Look, and tell who looks what changed; seconds of processor time that the look cost."""
         def look() -> tuple[dict[str, dict[str, Any]], bytes, float]:
             begun = time.thread_time()
-            listed = self.listing.look() if self.listing.clients else b""
+            listed = self.listing.look() if self.listing.due else b""
             seen = self.observer.look([feed.run for feed in feeds]) if feeds else {}
             return seen, listed, time.thread_time() - begun
 

@@ -1,11 +1,12 @@
 """The runs of a home, a line each, for whoever has a page open: told again whenever a line of it is another.
 
-The rule of this room: it is looked at with each beat, while somebody listens; the kernel says when a run is made, so
-that a page which waits for one need not wait for a beat.
+The rule of this room: it is looked at now and then, while somebody listens; the kernel says when a run is made, so that
+a page which waits for one need not wait for that.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from garrison.records import atomic
 from garrison.records.run import RunFiles
 from garrison.web.client import Client, encoded
 
+EVERY = 15.0
+"""Seconds between two looks at all runs: most of them are over, and of the one that is shown each change is told."""
 Heads = Callable[[], list[dict[str, Any]]]
 
 
@@ -24,9 +27,20 @@ class Listing:
         self.home, self._heads = home, heads
         self.clients: set[Client] = set()
         self._told = b""
+        self._due = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to look."""
+        return bool(self.clients) and time.monotonic() >= self._due
+
+    def soon(self) -> None:
+        """Look at the next beat, however young the last look is."""
+        self._due = 0.0
 
     def look(self) -> bytes:
         """The event that tells the list as it is now; for a thread."""
+        self._due = time.monotonic() + EVERY
         return encoded("runs", {"home": str(self.home), "runs": self._heads()})
 
     def tell(self, data: bytes) -> None:

@@ -144,7 +144,8 @@ class Projection:
         where = {"id": f"{record.journal}:{record.entry.seq}", "at": record.entry.at}
         data = record.entry.data
         if kind:
-            entry = {**where, "kind": kind, "node": self.node_of(record), "text": text[:TEXT] or data.get("why", "")}
+            said = text or str(data.get("why") or data.get("text") or "")
+            entry = {**where, "kind": kind, "node": self.node_of(record), "text": said[:TEXT]}
             found.append(("timeline", entry))
         if record.entry.kind == "signal" and record.journal != QUEUE:
             signal = {**where, "type": data.get("type", ""), "source": data.get("from", ""),

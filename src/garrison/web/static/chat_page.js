@@ -3,7 +3,7 @@
 
 import { act, get, part, posted, replayed } from "./api.js";
 import { BUTLER, chatRail } from "./chat_rail.js";
-import { el, panel, set } from "./dom.js";
+import { el, panel, say, set } from "./dom.js";
 import { legible } from "./legible.js";
 import { link, tab, tell, toast } from "./notice.js";
 
@@ -48,6 +48,9 @@ class Chat {
     body.append(this.scroll, form);
     main.className = "chat-page";
     main.append(this.rail.section, section);
+    const skip = document.querySelector(".skip");
+    say(skip, "Skip to the conversation");
+    set(skip, "href", "#talk-title");
     this.input.focus();
   }
 

@@ -15,6 +15,7 @@ export function costsPanel(choose) {
   const list = el("ol", { class: "spent" });
   const nothing = empty("No model was paid for.");
   const more = el("p", { class: "kind" });
+  sum.hidden = whole.hidden = day.hidden = true; // what is there first does not move
   body.append(sum, whole, day, list, more, nothing);
 
   function show({ costs }) {

@@ -8,11 +8,12 @@ import { legible, legibleName, unfinished } from "./legible.js";
 import { shown } from "./state.js";
 import { follower } from "./follower.js";
 import { blockOf } from "./transcript.js";
-import { clock, dollarsOf, signOf, stateOf, tokens, wordOf } from "./words.js";
+import { clock, count, dollarsOf, signOf, stateOf, tokens, wordOf } from "./words.js";
 
 const TABS = [["story", "Why"], ["log", "Log"], ["transcript", "Transcript"], ["task", "Task"]];
 const LOG_KEPT = 400000; // characters of a log on the page
 const BLOCKS_KEPT = 1000;
+const ATTEMPTS = 3; // shown, the last ones
 const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and asking for what it changed
 const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose life a line is about
@@ -138,9 +139,8 @@ export function detailPanel(place, run, act, close) {
   }
 
   function tell() {
-    const newest = known.attempts.toReversed();
     bodies.story.replaceChildren(
-      part_("Attempts", newest.length ? el("ol", { class: "attempts" }, newest.map(attemptOf)) : empty("It was not begun yet.")),
+      part_("Attempts", attemptsOf(known.attempts)),
       part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>
         el("li", {}, el("time", {}, clock(line.at)), el("span", {}, OF[line.about?.split("-")[0]] ?? "", line.text, line.same > 1 ? ` (${line.same} times)` : "",
           line.rule && !line.text.includes(line.rule) ? el("span", { class: "rule" }, line.rule) : null)))) : empty("Nothing happened to it yet.")),
@@ -195,12 +195,24 @@ export function detailPanel(place, run, act, close) {
 
 const part_ = (title, ...inside) => el("section", {}, el("h3", {}, title), ...inside);
 
-function attemptOf(one) {
+/** The attempts, the last one first; those long ago are folded. */
+function attemptsOf(all) {
+  if (!all.length) return empty("It was not begun yet.");
+  const made = all.map((one, at) => attemptOf(one, all[at + 1])).reverse();
+  const early = made.splice(ATTEMPTS);
+  return [el("ol", { class: "attempts" }, made),
+    early.length ? el("details", {}, el("summary", {}, count(early.length, "earlier attempt")), el("ol", { class: "attempts" }, early)) : null];
+}
+
+/** One attempt; why it was not good enough, the `next` one knows where there is one. */
+function attemptOf(one, next) {
   const lives = one.lives ?? [];
-  return el("li", { class: `s-${stateOf(one.status)}` },
-    el("p", {}, el("span", { class: "sign", "aria-hidden": "true" }, signOf(one.status)), el("strong", {}, ` Attempt ${one.attempt} `),
-      el("span", {}, one.status ?? ""), one.started ? el("time", {}, ` ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}`) : null),
-    one.reason || one.why_again ? el("p", { class: "reason" }, one.reason || one.why_again) : null,
+  const state = next?.why_again ? "failed" : stateOf(one.status);
+  const reason = next?.why_again || (state === "failed" || !one.why_again ? one.reason : `since ${one.why_again}`);
+  return el("li", { class: `s-${state}` },
+    el("p", {}, el("span", { class: "sign", "aria-hidden": "true" }, signOf(state)), el("strong", {}, ` Attempt ${one.attempt} `),
+      el("span", {}, wordOf(state)), one.started ? el("time", {}, ` ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}`) : null),
+    reason ? el("p", { class: "reason" }, reason) : null,
     one.tail && one.status === "failed" ? el("pre", { class: "wrap tail" }, one.tail.slice(-TAIL)) : null,
     one.branch ? el("p", { class: "mono" }, [legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")) : null,
     lives.length ? el("ol", { class: "lives" }, lives.map(life => el("li", {},

@@ -2,6 +2,7 @@
 // and the name of the nodes it is about, never the layout, so that two hundred nodes cost as little as two.
 
 import { el, keyed, panel, say, set } from "./dom.js";
+import { legibleGraph } from "./legible.js";
 import { shown } from "./state.js";
 import { drawing } from "./svg_allow.js";
 import { nodeLine, signOf } from "./words.js";
@@ -34,7 +35,7 @@ export function graphPanel(choose) {
   function draw(text) {
     dot = text;
     worker ??= start();
-    worker.postMessage({ id: ++asked, dot });
+    worker.postMessage({ id: ++asked, dot: legibleGraph(dot) });
   }
 
   function start() {

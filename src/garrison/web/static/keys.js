@@ -26,7 +26,7 @@ export function keys(shortcuts) {
 const typing = target => target.matches?.("input, textarea, select, [contenteditable]");
 
 function list(shortcuts) {
-  const rows = [...shortcuts.filter(([key]) => key !== "Escape"), ["arrows, Enter", "move among the nodes of the graph, open one"], ...ALWAYS];
+  const rows = [...shortcuts.filter(([key]) => key !== "Escape"), ["arrows, Enter", "move in the graph, and in what happened; open a node"], ...ALWAYS];
   const box = el("input", { type: "checkbox", checked: !localStorage.getItem(OFF), onchange: () =>
     box.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1") });
   const dialog = el("dialog", { "aria-labelledby": "keys-title", class: "keys" },

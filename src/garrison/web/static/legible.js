@@ -24,6 +24,10 @@ export function legible(text) {
 /** The end of a piece of text that means something only with what follows: an escape sequence that is not over. */
 export const unfinished = piece => UNFINISHED.exec(piece)?.[0] ?? "";
 
+/** A graph in Graphviz' language, its texts legible: it is laid out as it will be read. */
+export const legibleGraph = dot => PLAIN.test(dot) ? dot
+  : dot.replace(/"(?:[^"\\]|\\.)*"/gs, text => text.split(/(\\.)/s).map((part, at) => at % 2 ? part : legible(part)).join(""));
+
 const LETTERS = "аеорсухѕіјһԁԛԝӏвкмнтАВЕЗКМНОРСТУХЅІЈԚԜӀΑΒΕΖΗΙΚΜΝΟΡΤΥΧοανιρυκ";
 const LIKE_LATIN = new Set(LETTERS);
 const LATIN = /\p{Script=Latin}/u;

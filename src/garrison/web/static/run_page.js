@@ -4,8 +4,8 @@
 import { act, part } from "./api.js";
 import { costsPanel } from "./costs.js";
 import { detailPanel } from "./detail.js";
-import { el } from "./dom.js";
-import { emptyHome } from "./empty_home.js";
+import { el, set } from "./dom.js";
+import { emptyHome, noSuchRun } from "./empty_home.js";
 import { graphPanel } from "./graph.js";
 import { runHead } from "./head.js";
 import { attempt, link, tab, tell, toast } from "./notice.js";
@@ -51,7 +51,7 @@ class Run {
     this.run = run;
     this.state = null;
     this.runs = null;
-    this.gone = false;
+    this.gone = "";
     this.dirty = new Set();
     this.nodes = new Set();
     this.wanted = node;
@@ -69,6 +69,7 @@ class Run {
     main.className = "run-page";
     main.append(rail.section, el("div", { class: "middle" }, this.graph.section, story.section),
       el("div", { class: "side" }, waits.section, queue.section, costs.section));
+    set(document.querySelector(".skip"), "href", "#waits-title");
     this.stream = follow(run, {
       snapshot: snapshot => this.begun(snapshot), change: change => this.changed(change),
       beat: beat => this.beaten(beat), gone: gone => this.ended(gone), runs: list => this.listed(list), link,
@@ -86,15 +87,16 @@ class Run {
     const young = this.runs ? runs.filter(one => !known.has(one.run)) : [];
     if (young.length) toast(young.length === 1 ? `Run ${young[0].run} began; the list of runs has it` : `${young.length} runs began`);
     this.runs = runs;
+    if (this.gone && !this.state) return noSuchRun(this.main, this.gone, runs);
     this.head.list(runs);
     this.parts.waits.elsewhere(runs.filter(one => one.run !== this.run && one.gates));
   }
 
   /** There is no such run, or not any more. What is known of it stays. */
   ended({ why }) {
-    this.gone = true;
+    this.gone = why;
     if (this.state) toast(why, true);
-    else this.main.replaceChildren(el("p", { class: "trouble" }, why));
+    else noSuchRun(this.main, why, this.runs ?? []);
   }
 
   begun(snapshot) {

@@ -31,7 +31,7 @@ export function storyPanel(choose) {
   }, label);
   tabs.append(tab("timeline", "Timeline"), tab("signals", "Signals"));
   body.append(nothing, lists.timeline, lists.signals);
-  let chosen = "timeline", latest = null;
+  let chosen = "timeline", latest = null, stop = null;
 
   function choosing(name) {
     chosen = name;
@@ -49,7 +49,27 @@ export function storyPanel(choose) {
     lists.timeline.hidden = chosen !== "timeline" || !lines.length;
     lists.signals.hidden = chosen !== "signals" || !lines.length;
     keyed(lists[chosen], [...lines].reverse(), line => line.id, chosen === "timeline" ? event : signal);
+    if (stop !== document.activeElement || !stop?.isConnected) roving(lists[chosen].querySelector("button"));
   }
+
+  /** One line of the list is in the tab order, arrows move to the others: what comes after it is not far away. */
+  function roving(button) {
+    if (stop === button) return;
+    if (stop) set(stop, "tabindex", "-1");
+    stop = button;
+    if (stop) set(stop, "tabindex", "0");
+  }
+
+  body.addEventListener("keydown", event => {
+    const way = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!way || event.target !== stop) return;
+    const buttons = [...lists[chosen].querySelectorAll("button")];
+    const next = buttons[buttons.indexOf(stop) + way];
+    event.preventDefault();
+    if (!next) return;
+    roving(next);
+    next.focus();
+  });
 
   function event(line) {
     const [sign, word] = SIGNS[line.kind] ?? ["·", line.kind];
@@ -67,8 +87,10 @@ export function storyPanel(choose) {
   const plain = text => text.replace(/^[A-Z_]+ from \S+: /, "").replace(/^node \w+, (attempt \d+):? ?/, "$1 ").trim();
 
   const time = line => el("time", { datetime: typeof line.at === "string" ? line.at : null }, clock(line.at));
-  const who = line => line.node ? el("button", { type: "button", class: "link-like name", onclick: () => choose(line.node) }, line.node)
-    : el("span", {});
+  const who = line => line.node ? el("button", { type: "button", class: "link-like name", tabindex: "-1", onclick: event => {
+    roving(event.currentTarget);
+    choose(line.node);
+  } }, line.node) : el("span", {});
 
   choosing("timeline");
   return { section, show };

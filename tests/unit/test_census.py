@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from garrison.system import census, ending, processes, procfs
 from garrison.system.census import Census, Settled, settle
+from garrison.system.processes import ProcessId, Row
 from garrison.system.procfs import listed_to_the_last, numbers
 
 OURS, OLD = 50, 100
@@ -66,6 +69,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, *rows: Seen, environment: bytes = b"A
     monkeypatch.setattr(census, "glimpse", seen.get)
     monkeypatch.setattr(census, "environment", lambda pid: environment)
     monkeypatch.setattr(census, "ancestors", lambda pid: {12})
+    monkeypatch.setattr(census, "children_of", lambda pid: {40: [16], os.getpid(): [17]}.get(pid, []))
     made = Census()
     made.take(1000.0)
     return made
@@ -73,11 +77,20 @@ def taken(monkeypatch: pytest.MonkeyPatch, *rows: Seen, environment: bytes = b"A
 
 def test_a_life_s_own_its_sessions_and_who_is_above_us_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     made = taken(monkeypatch, Seen(10), Seen(11, session=40), Seen(12), Seen(13, marker=LIFE),
-                 Seen(14, marker="another", session=40), Seen(40), Seen(15, dead=True))
-    assert made.others(LIFE, ()) == {pid: pid + 7000 for pid in (1, 10, 11, 14, 40)}
-    assert made.others(LIFE, [40]) == {pid: pid + 7000 for pid in (1, 10, 14)}
+                 Seen(14, marker="another", session=40), Seen(40), Seen(15, dead=True), Seen(16, marker="another"),
+                 Seen(17))
+    assert made.others(LIFE, ()) == {pid: pid + 7000 for pid in (1, 10, 11, 14, 16, 40)}
+    assert made.others(LIFE, [40]) == {1: 7001, 10: 7010}
     assert 13 in made.others("another", ())
     assert 14 not in made.others("another", ())
+
+
+def test_who_came_to_us_is_read_and_everybody_where_that_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = taken(monkeypatch, Seen(10, marker="another"), Seen(11, marker="another"))
+    monkeypatch.setattr(census, "children_of", lambda pid: [11] if pid == os.getpid() else [])
+    assert set(made.others(LIFE, ())) == {1, 10}
+    monkeypatch.setattr(census, "kernel_tells", lambda: False)
+    assert made.others(LIFE, ()) == {}
 
 
 def test_who_shows_no_environment_may_be_in_the_midst_of_an_exec(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +143,9 @@ def test_a_sweep_with_a_census_ends_who_came_before_it_and_after(tmp_path: Path,
     child = processes.spawn(["/bin/sh", "-c", script], cwd=tmp_path, log=tmp_path / "log",
                             env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
     child.close()
-    other = subprocess.Popen(["sleep", "987"], env={**os.environ, "GARRISON_LIFE": life + "0"})
+    other = processes.spawn(["sleep", "987"], cwd=tmp_path, log=tmp_path / "log",
+                            env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life + "0"})
+    other.close()
     try:
         assert int(said.read_text()) == child.pid
         made = Census()
@@ -141,9 +156,92 @@ def test_a_sweep_with_a_census_ends_who_came_before_it_and_after(tmp_path: Path,
         Path(f"{said}.go").write_text("on\n")
         late = int(said.read_text())
         assert {one.pid for one in ending.sweep(child.id, life, grace=0.0, census=made)} == {child.pid, late}
-        assert other.poll() is None
+        assert processes.living(other.pid, other.ticks)
         assert set(made.others(life + "0", ())) >= {child.pid} - {late}
         assert {one.pid for one in ending.sweep(None, life + "0", grace=0.0, census=made)} == {other.pid}
     finally:
-        other.kill()
-        other.wait()
+        processes.send(other.pid, other.ticks, signal.SIGKILL)
+
+
+class World:
+    """Processes that fork, leave their session, their marker or the world; ours, pid 50, is a subreaper."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Seen] = {1: Seen(1, 0, session=1), OURS: Seen(OURS, 1, "ours", session=OURS)}
+        self.next = 100
+        self.lives: dict[str, ProcessId] = {}
+
+    def fork(self, parent: int, marker: str | None) -> None:
+        session = self.next if parent in (1, OURS) else self.rows[parent].session
+        self.rows[self.next] = Seen(self.next, parent, marker, self.next, session)
+        self.next += 1
+
+    def exit(self, pid: int) -> None:
+        """Its children go to the nearest subreaper above: a life's own process, us or pid 1."""
+        above, reapers = self.rows[pid].ppid, {1, OURS, *(one.pid for one in self.lives.values())}
+        while above not in reapers:
+            above = self.rows[above].ppid
+        for row in self.rows.values():
+            row.ppid = above if row.ppid == pid else row.ppid
+        del self.rows[pid]
+
+    def do(self, act: str, pid: int, which: int) -> None:
+        """One act of process `pid`; `which` is any number."""
+        row = self.rows[pid]
+        if act == "fork":
+            self.fork(pid, None if pid == OURS else row.marker)
+        elif act == "bare":
+            self.fork(pid, None)
+        elif act == "life":
+            starters = [1, OURS, *(one.pid for one in self.lives.values() if one.pid in self.rows)]
+            self.lives[f"life {self.next}"] = ProcessId(self.next, self.next)
+            self.fork(starters[which % len(starters)], f"life {self.next}")
+        elif pid in (1, OURS):
+            pass
+        elif act == "setsid":
+            row.session = pid
+        elif act == "exec":
+            row.marker = None
+        elif act == "exit":
+            self.exit(pid)
+
+    def census(self, made: Census) -> None:
+        """Who is there becomes known."""
+        there = {pid: pid + 7000 for pid in self.rows}
+        known = {pid: kept for pid, kept in made._settled.items() if pid in there}
+        new: list[Any] = [one for one in self.rows.values() if one.pid not in known]
+        made._settled = known | settle(new, known, there, self.next, OURS)
+
+    def children(self, parent: int) -> list[int]:
+        """As the kernel tells them."""
+        return [pid for pid, row in self.rows.items() if row.ppid == parent]
+
+    def doomed(self, life: str, root: ProcessId, others: dict[int, int]) -> list[ProcessId]:
+        """Whom a sweep ends that leaves `others` out."""
+        rows: list[Any] = [Row(one.pid, one.ticks, one.ppid, "c", one.marker, one.session)
+                           for one in self.rows.values() if one.pid not in others]
+        came = [row.id for row in rows if row.ppid == OURS and row.marker is None]
+        return ending.doomed(root, life, rows, caller=OURS, known=came)
+
+
+ACTS = st.lists(st.tuples(st.sampled_from(["fork", "fork", "bare", "life", "setsid", "exec", "exit", "census"]),
+                          st.integers(0, 30)), max_size=60)
+
+
+@given(ACTS)
+@settings(max_examples=150, deadline=None)
+def test_a_sweep_ends_the_same_with_a_census_and_without(acts: list[tuple[str, int]]) -> None:
+    """Also who drops its marker by an exec, leaves its session, or is forked with the marker of another life."""
+    world, made = World(), Census()
+    for act, which in [("life", 1), ("fork", 2), *acts]:
+        if act == "census":
+            world.census(made)
+        else:
+            world.do(act, sorted(world.rows)[which % len(world.rows)], which)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(census, "ancestors", lambda pid: {1})
+        patch.setattr(census, "kernel_tells", lambda: True)
+        patch.setattr(census, "getpid", lambda: OURS)
+        patch.setattr(census, "children_of", world.children)
+        for life, root in world.lives.items():
+            assert world.doomed(life, root, made.others(life, [root.pid])) == world.doomed(life, root, {})

@@ -158,7 +158,9 @@ def test_a_stopped_runner_starts_again_once_its_stop_is_lifted() -> None:
     told = guard(state, runners=runners, inbox=[posted("GUIDANCE", payload={"action": "resume"})])
     assert [act.data for act in told.acts] == [{"resume": {"runner-a@r1": 3}}]
     state.apply(Entry(9, 1, "t", AT, "lift", {"lives": {"runner-a@r1": 3}}))
-    assert shown(guard(state, runners=runners)) == [("start", "a")]
+    begun = guard(state, runners=runners)
+    assert shown(begun) == [("start", "a")]
+    assert begun.acts[0].why == "it had ended in order (stopped); the run goes on"
     later = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=4)}
     assert shown(guard(state, runners=later)) == [("run", "stopped")]
 

@@ -304,7 +304,7 @@ def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy
     if old and life.identity and _is_over(state, life.identity, step):
         return Step("start", f"attempt {state.nodes[name].attempt}")
     if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
-        return replace(step, kind="start", why=f"{step.why}, lifted")
+        return replace(step, kind="start", why=f"it had ended in order ({step.why}); the run goes on")
     if step.kind in _CLEANING and name in state.nodes and state.nodes[name].status == "validated":
         return replace(step, kind=_CLEANING[step.kind], at=0.0,
                        why=f"{step.why}; its branch has landed, so all it has to do is to clean up")

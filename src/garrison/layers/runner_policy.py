@@ -267,7 +267,7 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
     seen = view.orchestrator if stopped else _unfinished(view.orchestrator)
     step = next_step(seen, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
     if stopped:
-        step = replace(step, kind="start", why="its stop is lifted")
+        step = replace(step, kind="start", why="it had ended in order (stopped); the run goes on")
     if step.kind in ("start", "probe", "parked") and _too_long_alone(view):
         return Decision([Act("end", why="orphaned")])
     if step.kind == "give_up" or (step.kind == "park" and view.adhoc):  # of an ad-hoc run nobody else will tell

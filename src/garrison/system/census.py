@@ -7,6 +7,7 @@ another life's later. What could be otherwise is not remembered, but read by eac
 - who is young: between fork and exec a process shows the environment of its parent;
 - who shows no environment at all: so does everybody for an instant of an exec;
 - who bears no marker below one that does, or below us: when its parent ends it may come to us (`children.adopted`);
+- who is a child of the life's process, or ours though we did not start it: it may have left its marker by an exec;
 - who has gone, or has another's pid: the kernel numbers each directory of /proc anew, and pid and number must fit.
 """
 
@@ -14,14 +15,17 @@ from __future__ import annotations
 
 import os
 import time
+from os import getpid
 
 from garrison.light import dataclass
+from garrison.system.children import came_to_us
 from garrison.system.ending import Glimpse, glimpse
 from garrison.system.procfs import ancestors, environment, numbers
+from garrison.system.tree import children_of, kernel_tells
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 SETTLED = 10.0
 """Seconds after which a process has long become what it was started as."""
@@ -56,15 +60,17 @@ class Census:
         new = [seen for pid in there if pid not in known and (seen := glimpse(pid)) is not None and not seen.dead]
         before = int((time.clock_gettime(time.CLOCK_BOOTTIME) - SETTLED) * _TICKS)
         told = [one for one in new if one.marker is not None or one.kernel or environment(one.pid) != b""]
-        self._settled = known | settle(told, known, there, before, os.getpid())
+        self._settled = known | settle(told, known, there, before, getpid())
 
-    def others(self, life: str, leaders: Iterable[int]) -> dict[int, int]:
-        """Whom a sweep of `life` need not read, as `listed_to_the_last` takes it: none of the `leaders` and of the
-        sessions they lead, none above us."""
-        led = set(leaders)
-        spared = ancestors(os.getpid()) | led
-        return {pid: one.number for pid, one in self._settled.items() if one.life != life and pid not in spared
-                and (one.life is not None or one.session not in led)}
+    def others(self, life: str, leaders: Collection[int]) -> dict[int, int]:
+        """Whom a sweep of `life` need not read, as `listed_to_the_last` takes it: none above us, neither the `leaders`
+        and who came to us nor the sessions they lead, no child of a leader. Nobody, where the kernel does not tell."""
+        if not kernel_tells():
+            return {}
+        led = came_to_us(children_of(getpid())) | set(leaders)
+        spared = ancestors(getpid()).union(led, *map(children_of, leaders))
+        return {pid: one.number for pid, one in self._settled.items()
+                if one.life != life and pid not in spared and one.session not in led}
 
 
 def settle(new: Iterable[Glimpse], known: Mapping[int, Settled], there: Mapping[int, int], before: int,

@@ -119,6 +119,11 @@ def adopted(rows: Iterable[Row | Glimpse]) -> list[ProcessId]:
             if _adopting and row.ppid == me and row.marker is None and row.pid not in _spawned]
 
 
+def came_to_us(children: Iterable[int]) -> set[int]:
+    """Those of our children, by pid, that we did not start."""
+    return set(children) - _spawned
+
+
 def die_with_parent() -> None:
     """Be told to stop (SIGTERM) when the parent dies; one that is gone already is noticed here."""
     import ctypes

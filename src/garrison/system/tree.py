@@ -17,7 +17,7 @@ def below(pid: int, life: str) -> list[Probe]:
 
     A child that the kernel shows only for a moment may be missed: whoever compares two looks sees that as a change.
     """
-    children = _from_kernel if os.access(f"/proc/{os.getpid()}/task/{os.getpid()}/children", os.R_OK) else _scan()
+    children = children_of if kernel_tells() else _scan()
     found: list[Probe] = []
     queue = deque(children(pid))
     while queue:
@@ -49,8 +49,13 @@ def _threads_ran(pid: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _from_kernel(pid: int) -> list[int]:
-    """The children of all threads of `pid` (needs CONFIG_PROC_CHILDREN)."""
+def kernel_tells() -> bool:
+    """Whether the kernel lists children (CONFIG_PROC_CHILDREN)."""
+    return os.access(f"/proc/{os.getpid()}/task/{os.getpid()}/children", os.R_OK)
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of all threads of `pid`, where `kernel_tells`."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  # light

@@ -509,7 +509,7 @@ def test_the_torn_beginning_of_a_run_is_no_run(tmp_path: Path) -> None:
 
 
 def test_a_handler_may_go_on_with_what_it_told(tmp_path: Path) -> None:
-    """A line of events.jsonl is written later; it says what was so when the handler told it, in the order of telling."""
+    """A line of events.jsonl is written later; it says what was so when the handler told it, in that order."""
     def tells(call: Call) -> str:
         told = [1]
         call.emit("Mine", seen=told)

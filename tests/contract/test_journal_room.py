@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import Fenced, RecordCorrupt
+from garrison.records import atomic
 from garrison.records.journal import Reader, Writer, read_all
 from garrison.records.journal_past import salvage
 from garrison.records.journal_room import ROOM, RoomyWriter
@@ -123,6 +124,38 @@ def test_a_writer_that_is_not_as_dead_as_its_lock_says_harms_nobody(path: Path) 
     zombie.close()
     successor.append("note", {"number": 3}, AT, sync=True)
     assert numbers(path) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("proc", [True, False])
+@pytest.mark.parametrize("how", ["replaced", "removed", "moved", "kept under another name"])
+def test_a_replaced_journal_stops_its_writer(path: Path, how: str, monkeypatch: pytest.MonkeyPatch, *,
+                                             proc: bool) -> None:
+    if not proc:
+        monkeypatch.setattr(os, "readlink", lambda _: (_ for _ in ()).throw(FileNotFoundError()))
+    writer = RoomyWriter(path, "t#1")
+    writer.append("note", {"number": 0}, AT, sync=True)
+    if how == "removed":
+        path.unlink()
+    elif how == "moved":
+        path.rename(path.with_name("elsewhere"))
+    else:
+        if how == "kept under another name":
+            os.link(path, path.with_name("journal-1.jsonl"))
+        atomic.write(path, b"")
+    with pytest.raises(Fenced, match="was removed or replaced"):
+        writer.append("note", {}, AT, sync=True)
+    writer.close()
+    assert not path.exists() or path.read_bytes() == b""
+
+
+def test_a_snapshot_is_followed_by_its_own_writer_alone(path: Path) -> None:
+    writer = RoomyWriter(path, "t#1")
+    writer.append("note", {"number": 0}, AT, sync=True)
+    writer.compact({"folded": 1}, AT)
+    writer.append("note", {"number": 1}, AT, sync=True)
+    path.rename(path.with_name("elsewhere"))
+    with pytest.raises(Fenced):
+        writer.append("note", {}, AT, sync=True)
 
 
 def test_what_another_appended_is_noticed_and_left(path: Path) -> None:

@@ -25,7 +25,7 @@ def test_every_row_without_peers(tmp_path: Path) -> None:
                "--json", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
-    assert {row["row"] for row in rows} == {"parse", "decide", "durable", "memory"}
+    assert {row["row"] for row in rows} == {"machine", "parse", "decide", "durable", "memory"}
     assert next(row["findings"] for row in rows if "findings" in row) == 0
     assert all(row["times_bare"] > 0 for row in rows if row["what"].startswith("garrison, a step"))
     assert not list(tmp_path.iterdir())

@@ -101,6 +101,8 @@ def test_values_are_set_as_numbers_words_and_objects(call: Call, tmp_path: Path)
     body = json.loads(result.stdout)
     assert body["completed_nodes"][-1] == "x"
     assert [body["context"][key] for key in ("n", "who", "list", "nan", "empty")] == [3, "me", [1, "b"], "NaN", ""]
+    refused = call("run", path, "--simulate", "--set", "context.=1", fails=UsageError)
+    assert "names no key" in str(refused.exception)
 
 
 def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Path, tmp_path: Path) -> None:

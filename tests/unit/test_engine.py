@@ -506,3 +506,18 @@ def test_the_torn_beginning_of_a_run_is_no_run(tmp_path: Path) -> None:
     assert f'"kind":"{BEGUN}"'.encode() in first
     folder.journal.write_bytes(first[:-9])
     assert run(LINE, handlers={"work": ok}, run_dir=folder.root).status == "success"
+
+
+def test_a_handler_may_go_on_with_what_it_told(tmp_path: Path) -> None:
+    """A line of events.jsonl is written later; it says what was so when the handler told it, in that order."""
+    def tells(call: Call) -> str:
+        told = [1]
+        call.emit("Mine", seen=told)
+        told.append(2)
+        return "success"
+
+    run(LINE, handlers={"work": tells}, run_dir=tmp_path / "r")
+    events = [json.loads(line) for line in (tmp_path / "r/events.jsonl").read_text().splitlines()]
+    assert [event["seen"] for event in events if event["event"] == "Mine"] == [[1], [1]]
+    kinds = [event["event"] for event in events if event.get("node") == "a"]
+    assert kinds.index("NodeStarted") < kinds.index("Mine") < kinds.index("NodeFinished")

@@ -35,11 +35,17 @@ def test_a_runs_own_name_means_all_of_it(tmp_path: Path) -> None:
     files.root.mkdir(parents=True)
     (files.root / "launch.json").write_text("{}")
     journal = Writer(files.journal, "guardian-crew#1")
-    journal.append("node", {"node": "two", "status": "pending", "attempt": 1}, AT)
+    for node in ("two", "boss__in", "bossy"):
+        journal.append("node", {"node": node, "status": "pending", "attempt": 1}, AT)
     journal.close()
+    files.graphs.mkdir()
+    (files.graphs / "boss.dot").write_text("the pipeline that boss runs")
     store = Store(tmp_path)
-    assert _meant(store, "one", None) == ("one", frozenset(), "")
-    assert _meant(store, "two", None)[2] == "two"
+    assert _meant(store, "one", None) == ("one", [], frozenset())
+    assert _meant(store, "two", None)[1] == ["two"]
+    run, nodes, names = _meant(store, "boss", None)
+    assert (run, nodes) == ("one", ["boss", "boss__in"])
+    assert {"runner-boss__in@one", "orchestrator-boss__in@one"} <= names
     with pytest.raises(NotFound):
         _meant(store, "three", None)
 

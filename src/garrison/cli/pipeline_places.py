@@ -77,6 +77,8 @@ def context_values(words: tuple[str, ...]) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     for key, value in pairs(words, "--set", "KEY=VALUE").items():
+        if not key.removeprefix("context."):
+            raise UsageError(f"--set {f'{key}={value}'!r:.60} names no key; write --set context.KEY=VALUE")
         try:
             meant = json.loads(value, parse_constant=_no_number)
         except ValueError:

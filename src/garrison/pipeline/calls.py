@@ -72,8 +72,8 @@ class Caller:
             told = self._steered(told)
         keep = inherited and kind in ADOPTING
         folder = None if self.folder is None else lambda: self._folder(place, keep=keep)
-        call = Call(node, place, context, self.scope, edge=edge, carried=told, folder=folder, emit=self.stream.emit,
-                    resumed=inherited)
+        call = Call(node, place, context, self.scope, edge=edge, carried=told, folder=folder,
+                    emit=self.stream.emit_copy, resumed=inherited)
         call.idle, call.ended = idle, lambda: self.state.completed.count(place.node)
         return call
 

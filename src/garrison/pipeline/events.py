@@ -67,22 +67,35 @@ class Stream:
                  now: Callable[[], str]) -> None:
         self.run, self._listener, self._now = run, listener, now
         self._quoted = _quote(run)
-        self._lines: list[str] = []
+        self._gathered: list[tuple[str, str, str, Mapping[str, Any]] | str] = []
         self._descriptor = -1
         if path is not None:
             self._descriptor = atomic.open_made(path, os.O_APPEND)
         self.on = listener is not None or path is not None
 
     def emit(self, kind: str, node: str = "", **data: Any) -> None:
-        """Tell of something; lines are written with the next `flush`."""
+        """Tell of something. Its line is made and written with the next `flush`: between two steps there is less to do
+        so, but nobody may change `data` until then."""
         if not self.on:
             return
         at = self._now()
         if self._descriptor >= 0:
-            about = f',"node":{_quote(node)}' if node else ""
-            self._lines.append(f'{{"event":"{kind}","at":"{at}","run":{self._quoted}{about}{_fields(data)}}}')
+            self._gathered.append((kind, at, node, data))
         if self._listener is not None:
             self._tell(Event(kind, self.run, at, node, data))
+
+    def emit_copy(self, kind: str, node: str = "", **data: Any) -> None:
+        """As `emit`, of data that is somebody else's: its line is made now."""
+        self.emit(kind, node, **data)
+        if self._gathered and self._descriptor >= 0:
+            self._gathered[-1] = self._line(self._gathered[-1])
+
+    def _line(self, one: tuple[str, str, str, Mapping[str, Any]] | str) -> str:
+        if isinstance(one, str):
+            return one
+        kind, at, node, data = one
+        about = f',"node":{_quote(node)}' if node else ""
+        return f'{{"event":"{kind}","at":"{at}","run":{self._quoted}{about}{_fields(data)}}}'
 
     def _tell(self, event: Event) -> None:
         """Call the listener; one that fails is warned of and not called again, for it must not end the run."""
@@ -96,8 +109,8 @@ class Stream:
 
     def flush(self) -> None:
         """Write what has gathered, in one write; it is not synced."""
-        if self._lines:
-            lines, self._lines = "\n".join(self._lines) + "\n", []
+        if self._gathered:
+            lines, self._gathered = "\n".join(map(self._line, self._gathered)) + "\n", []
             os.write(self._descriptor, lines.encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ import fcntl
 import os
 from contextlib import suppress
 
+from garrison.errors import Fenced
 from garrison.records import atomic, journal
 from garrison.records.journal import Writer, read_all, whole_end
 
@@ -32,6 +33,7 @@ class RoomyWriter(Writer):
     def __init__(self, path: Path, token: str) -> None:
         _leave(path)
         super().__init__(path, token)
+        self._look()
         if self._end:
             self._make_room()
 
@@ -39,6 +41,7 @@ class RoomyWriter(Writer):
         """As `Writer.compact`; the old file stays without room."""
         self._give_back()
         super().compact(state, at)
+        self._look()
         self._make_room()
 
     def close(self) -> None:
@@ -46,6 +49,23 @@ class RoomyWriter(Writer):
         if self._descriptor >= 0:
             self._give_back()
         super().close()
+
+    def _look(self) -> None:
+        """Remember where the kernel says that the open file lies; Fenced if that is not its name any more."""
+        self._link, self._where = f"/proc/self/fd/{self._descriptor}", ""
+        with suppress(OSError):
+            self._where = os.readlink(self._link)  # noqa: PTH115  # light
+        super()._check()
+
+    def _check(self) -> None:
+        """As `Writer._check`, without a stat: whose time of change was looked at gets another one with the next write,
+        and so the file system commits its journal once more, for which there is the room."""
+        if not self._where:  # no /proc
+            super()._check()
+        elif os.readlink(self._link) != self._where:  # noqa: PTH115
+            raise Fenced(f"journal {self.path} was removed or replaced; stopping without writing")
+        elif os.lseek(self._descriptor, 0, os.SEEK_END) != self._size:
+            raise Fenced(f"journal {self.path} was written by another; stopping without writing")
 
     def _write(self, line: bytes, *, sync: bool) -> None:
         if self._end + len(line) >= self._size:  # never to the last byte: zeros after it tell a torn record

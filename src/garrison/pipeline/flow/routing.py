@@ -28,15 +28,14 @@ Context = Mapping[str, Any]
 def choose(unit: Unit, outcome: Outcome, context: Context) -> Route | None:
     """The one edge that a walk follows after `unit`; None when there is none."""
     if unit.conditional:
-        matching = _matching(unit.conditional, outcome, context)
-        if matching:
-            return matching[0]
+        first = _first(unit.conditional, outcome, context)
+        if first is not None:
+            return first
     plain = allowed(unit, outcome)
     if plain:
         return plain[0] if len(plain) == 1 else _preferred(plain, outcome)
     if outcome.status == PARTIAL:
-        matching = _matching(unit.conditional, replace(outcome, status=SUCCESS), context)
-        return matching[0] if matching else None
+        return _first(unit.conditional, replace(outcome, status=SUCCESS), context)
     return None
 
 
@@ -57,6 +56,13 @@ def allowed(unit: Unit, outcome: Outcome) -> Sequence[Route]:
     if outcome.status != FAIL or unit.on_error_continue or unit.asks_outcome:
         return unit.plain
     return [route for route in unit.plain if route.into_conditional]
+
+
+def _first(routes: Sequence[Route], outcome: Outcome, context: Context) -> Route | None:
+    for route in routes:
+        if _holds(route, outcome, context):
+            return route
+    return _first(routes, replace(outcome, status=SUCCESS), context) if outcome.status == SKIPPED else None
 
 
 def _matching(routes: Sequence[Route], outcome: Outcome, context: Context) -> list[Route]:

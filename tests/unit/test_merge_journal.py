@@ -67,7 +67,15 @@ def test_a_reader_in_a_hurry_learns_whether_it_must_read(tmp_path):
     assert reader.mentions(b'"n":1')
     assert [entry.seq for entry in reader.read()] == [2, 3]
     assert not reader.mentions(b'"n":2')
-    path.write_bytes(path.read_bytes().partition(b"\n")[0] + b"\n")
+    for number in (4, 5):
+        append_shared(path, "a", "enq", {"n": number}, AT)
+    whole = path.read_bytes()
+    assert not reader.mentions(b"nothing of the kind")
+    path.write_bytes(whole.replace(b'"n":4', b'"n":7'))
+    assert reader.mentions(b"nothing of the kind")  # damaged: to read it tells where
+    path.write_bytes(whole.replace(b'{"seq":4', b'{"seq":5').replace(b'{"seq":5,"epoch":0', b'{"seq":9,"epoch":0', 1))
+    assert reader.mentions(b"nothing of the kind")
+    path.write_bytes(whole.partition(b"\n")[0] + b"\n")
     assert reader.mentions(b"nothing of the kind")
     path.unlink()
     assert reader.mentions(b"nothing of the kind")

@@ -80,7 +80,7 @@ class QueueState:
 
     def of_key(self, run: str, node: str) -> list[Entry]:
         """All entries of a node in a run, oldest first."""
-        return [entry for entry in self.entries.values() if entry.key == (run, node)]
+        return [entry for entry in self.entries.values() if entry.node == node and entry.run == run]
 
     def needs(self, entry: Entry) -> list[Entry]:
         """What must still land before `entry` is judged: of each node it depends on the latest entry.

@@ -84,6 +84,12 @@ def decode_line(line: bytes, where: object = "journal") -> Entry:
         raise ValueError("not a journal record") from error
 
 
+def _is_record(line: bytes, seq: int) -> bool:
+    """Whether a line is the whole record of that number; it is not decoded."""
+    head, _, tail = line.rpartition(b',"crc":"')
+    return head.startswith(b'{"seq":%d,' % seq) and tail == b'%08x"}\n' % zlib.crc32(b"}", zlib.crc32(head))
+
+
 class Reader:
     """Follows one journal: each `read()` gives the records appended since the last. Never writes, never repairs."""
 
@@ -101,14 +107,17 @@ class Reader:
         return self._decode(data[:end])
 
     def mentions(self, *words: bytes) -> bool:
-        """Whether what was appended since the last `read` holds one of these bytes, is long, or is not what it was.
+        """Whether what was appended since the last `read` holds one of these bytes, is long, damaged, or another file.
 
         Nothing is decoded, and a later `read` gives it all: so whoever is in a hurry need not fold what others wrote.
         """
         before = (self._inode, self._offset)
         data = self._unread()
-        return not before[1] or before != (self._inode, self._offset) or len(data) > _LONG or \
-            any(word in data for word in words)
+        if not before[1] or before != (self._inode, self._offset) or len(data) > _LONG:
+            return True
+        lines = data[:data.rfind(b"\n") + 1].splitlines(keepends=True)
+        return any(word in data for word in words) or \
+            not all(_is_record(line, number) for number, line in enumerate(lines, self._seq + 1))
 
     def _unread(self) -> bytes:
         """What the file has beyond what was read: all of it, if it was compacted or is another file."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import shutil
 import stat
 import tempfile
+import time
 import zlib
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -193,19 +196,29 @@ class Objects(Call):
         body = text.encode()
         raw = f"{kind} {len(body)}\0".encode() + body
         oid = hashlib.new(self._format, raw, usedforsecurity=False).hexdigest()
-        path = self.common / "objects" / oid[:2] / oid[2:]
-        if path.exists():
+        folder = f"{self.common}/objects/{oid[:2]}"
+        path = f"{folder}/{oid[2:]}"
+        if os.path.exists(path):  # noqa: PTH110  # light, as all here
             os.utime(path)  # gc spares what is young
             return oid
-        if not path.parent.is_dir():
-            path.parent.mkdir()
-            path.parent.chmod(stat.S_IMODE(path.parent.parent.stat().st_mode))  # as a shared repository wants it
-        with tempfile.NamedTemporaryFile(prefix="tmp_obj_", dir=path.parent) as file:  # gc knows what that is
-            file.write(zlib.compress(raw))
-            file.flush()
-            os.fchmod(file.fileno(), 0o444)
-            os.fsync(file.fileno())
-            path.hardlink_to(file.name)
+        if not os.path.isdir(folder):  # noqa: PTH112
+            os.mkdir(folder)  # noqa: PTH102
+            os.chmod(folder, stat.S_IMODE(os.stat(f"{self.common}/objects").st_mode))  # noqa: PTH101, PTH116
+        fresh = f"{folder}/tmp_obj_{os.getpid()}-{time.monotonic_ns()}"  # gc knows what that is
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
+        try:
+            deflated = zlib.compress(raw)
+            if os.write(descriptor, deflated) != len(deflated):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            os.fchmod(descriptor, 0o444)  # whatever the umask says
+            os.fsync(descriptor)
+            os.rename(fresh, path)  # noqa: PTH104
+        except OSError:
+            with suppress(OSError):
+                os.unlink(fresh)  # noqa: PTH108
+            raise
+        finally:
+            os.close(descriptor)
         return oid
 
     @cached_property

@@ -17,8 +17,8 @@ import pytest
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt, RecordUnreadable
 from garrison.records import atomic
+from garrison.records.blobs import BLOB_BYTES
 from garrison.records.journal import (
-    BLOB_BYTES,
     Entry,
     Reader,
     Writer,

@@ -22,7 +22,8 @@ from typing import Any
 
 from garrison.errors import NotFound, RecordCorrupt, Refused
 from garrison.records import atomic
-from garrison.records.journal import BLOB_BYTES, SNAPSHOT_EVERY, Entry, read_all
+from garrison.records.blobs import BLOB_BYTES
+from garrison.records.journal import SNAPSHOT_EVERY, Entry, read_all
 from garrison.records.journal_room import RoomyWriter
 from garrison.records.life import LifeLock, is_held
 from garrison.system.failpoint import here

@@ -7,14 +7,13 @@ One `write()` a record; each line carries sequence number, epoch, the writer's f
 A torn tail (the beginning of a record, without its newline) is cut by the next writer and ignored by readers; damage
 anywhere else, and a tail that is no record's, refuses to load and says where. A file may go on in zeros (see
 `journal_room`); then the tail is the one line before them that has zeros in it. `epoch` grows with each opening by a
-writer. Values over 8 kB lie beside the journal as `blobs/<sha256>`. About every 10,000 records the owner compacts: the
+writer. Long values lie beside the journal (see `blobs`). About every 10,000 records the owner compacts: the
 file is replaced by one whose first record is of kind `snapshot` with the folded state, and the old file is kept as
 `<stem>-<seq>.jsonl`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import zlib
@@ -23,6 +22,7 @@ from json.encoder import encode_basestring as _quote
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt
 from garrison.light import dataclass
 from garrison.records import atomic
+from garrison.records.blobs import load_blobs, store_blobs
 from garrison.records.record import SCHEMA
 
 TYPE_CHECKING = False
@@ -32,15 +32,11 @@ if TYPE_CHECKING:
 
 SNAPSHOT_EVERY = 10_000
 """Records between two snapshots, about."""
-BLOB_BYTES = 8192
-"""String values longer than this, in bytes, are stored as blobs."""
 _LONG = 1 << 16
 """So many bytes are rather read once than looked through again and again."""
 _START = b'{"seq":'
 """How every record begins, and so every torn one; a file system may give zeros for what a power cut lost."""
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_UTF8 = ("utf-8", "surrogatepass")
-"""How blobs are written: a program's undecodable bytes are no reason to lose its record."""
 
 
 @dataclass(frozen=True)
@@ -377,34 +373,3 @@ def cut_torn_tail(descriptor: int, path: Path) -> None:
         check_tail(os.pread(descriptor, len(_START), end), path, end)
         os.ftruncate(descriptor, end)
         os.fdatasync(descriptor)
-
-
-def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """`data` with top-level strings over 8 kB replaced by `{"blob": sha256}`, the bytes stored under `blobs/`."""
-    stored = dict(data)
-    for name, value in data.items():
-        if isinstance(value, str) and len(value) > BLOB_BYTES // 4 and len(raw := value.encode(*_UTF8)) > BLOB_BYTES:
-            digest = hashlib.sha256(raw).hexdigest()
-            path = atomic.make_directory(folder / "blobs") / digest
-            if not path.exists():
-                atomic.write(path, raw)
-            stored[name] = {"blob": digest}
-        elif isinstance(value, dict) and "blob" in value:  # a foreign payload must not pass for one of ours
-            stored[name] = {"blob": "", "value": value}
-    return stored
-
-
-def load_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `store_blobs`; RecordCorrupt if a blob is gone or its bytes differ."""
-    for name, value in data.items():
-        if not isinstance(value, dict) or "blob" not in value:
-            continue
-        if value["blob"] == "":
-            data = {**data, name: value["value"]}
-        else:
-            path = folder / "blobs" / value["blob"]
-            raw = atomic.read(path) or b""
-            if hashlib.sha256(raw).hexdigest() != value["blob"]:
-                raise RecordCorrupt(path, "its content is gone or differs from its name")
-            data = {**data, name: raw.decode(*_UTF8)}
-    return data

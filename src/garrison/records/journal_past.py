@@ -5,7 +5,8 @@ from __future__ import annotations
 from garrison.errors import RecordCorrupt
 from garrison.light import replace
 from garrison.records import atomic
-from garrison.records.journal import Entry, decode_line, load_blobs, parts, read_all, whole_end
+from garrison.records.blobs import load_blobs
+from garrison.records.journal import Entry, decode_line, parts, read_all, whole_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

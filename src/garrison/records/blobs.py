@@ -1,0 +1,52 @@
+"""Long values of journal records, kept beside the journal as `blobs/<sha256>`, so that its lines stay short.
+
+The rule of this room: a blob is on the disk, whole, before the record that names it; a name tells its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from garrison.errors import RecordCorrupt
+from garrison.records import atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Any
+
+BLOB_BYTES = 8192
+"""String values longer than this, in bytes, are stored as blobs."""
+_UTF8 = ("utf-8", "surrogatepass")
+"""How blobs are written: a program's undecodable bytes are no reason to lose its record."""
+
+
+def store_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """`data` with top-level strings over 8 kB replaced by `{"blob": sha256}`, the bytes stored under `blobs/`."""
+    stored = dict(data)
+    for name, value in data.items():
+        if isinstance(value, str) and len(value) > BLOB_BYTES // 4 and len(raw := value.encode(*_UTF8)) > BLOB_BYTES:
+            digest = hashlib.sha256(raw).hexdigest()
+            path = atomic.make_directory(folder / "blobs") / digest
+            if not path.exists():
+                atomic.write(path, raw)
+            stored[name] = {"blob": digest}
+        elif isinstance(value, dict) and "blob" in value:  # a foreign payload must not pass for one of ours
+            stored[name] = {"blob": "", "value": value}
+    return stored
+
+
+def load_blobs(folder: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `store_blobs`; RecordCorrupt if a blob is gone or its bytes differ."""
+    for name, value in data.items():
+        if not isinstance(value, dict) or "blob" not in value:
+            continue
+        if value["blob"] == "":
+            data = {**data, name: value["value"]}
+        else:
+            path = folder / "blobs" / value["blob"]
+            raw = atomic.read(path) or b""
+            if hashlib.sha256(raw).hexdigest() != value["blob"]:
+                raise RecordCorrupt(path, "its content is gone or differs from its name")
+            data = {**data, name: raw.decode(*_UTF8)}
+    return data

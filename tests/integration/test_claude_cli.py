@@ -136,7 +136,7 @@ def test_a_limit_a_refused_log_in_and_silence(tmp_path: Path) -> None:
         "success", True, 401, "api_error")
     assert [one["error"] for one in of(told["refused"], "AssistantMessage")] == ["authentication_failed"]
 
-    assert told["interrupted"] < 2
+    assert told["interrupted"] < 60, "the API would be waited for much longer"
     last = told["silent"][-1]
     assert (last["subtype"], last["is_error"], last["terminal_reason"]) == ("error_during_execution", True,
                                                                             "aborted_streaming")

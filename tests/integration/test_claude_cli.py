@@ -71,6 +71,7 @@ def requests(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow  # tests/claude see the same of whole agents
 def test_tools_really_run_and_a_session_is_resumed_with_its_transcript(tmp_path: Path) -> None:
     told = run("work", tmp_path)
     assert told["problems"] == []

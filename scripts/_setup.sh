@@ -136,9 +136,9 @@ make_with_uv() {
     UV_SYSTEM_CERTS=${UV_SYSTEM_CERTS:-true}
     export UV_SYSTEM_CERTS
     uv venv --quiet --no-python-downloads --python "$1" "$root/.venv" &&
-        uv pip install --quiet --python "$root/.venv/bin/python" --compile-bytecode \
-            --no-deps --require-hashes -r "$root/requirements.lock" &&
-        uv pip install --quiet --python "$root/.venv/bin/python" --no-deps --no-build-isolation -e "$root"
+        uv pip install --quiet --python "$root/.venv/bin/python" --no-deps --require-hashes -r "$root/requirements.lock" &&
+        uv pip install --quiet --python "$root/.venv/bin/python" --no-deps --no-build-isolation -e "$root" &&
+        compile_all
 }
 
 make_with_pip() {
@@ -148,8 +148,13 @@ make_with_pip() {
         compile_all
 }
 
-# pip would compile on one core. What cannot be compiled (a package's templates) was never meant to be.
-compile_all() { "$root/.venv/bin/python" -m compileall -qq -j 0 "$root/.venv/lib" >/dev/null 2>&1 || :; }
+# pip would compile on one core, and both all there is: half of it is what garrison never imports, or tests alone, and
+# that compiles itself when it is wanted. What cannot be compiled (a package's templates) was never meant to be.
+compile_all() {
+    "$root/.venv/bin/python" -m compileall -qq -j 0 \
+        -x 'site-packages/(networkx|mypy|mypyc|playwright|hypothesis|coverage|pip|pygments/(lexers|styles))/' \
+        "$root/.venv/lib" >/dev/null 2>&1 || :
+}
 
 venv_pip() {
     "$root/.venv/bin/python" -m pip --disable-pip-version-check -qq install --no-user "$@"

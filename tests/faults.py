@@ -318,7 +318,7 @@ class Faults:
         self._server.wait()
         self._word.close()
 
-    def _hear(self, seconds: float = 60.0) -> str:
+    def _hear(self, seconds: float = 300.0) -> str:
         """The next word; empty if none comes in time."""
         if not select.select([self._word], [], [], seconds)[0]:
             return ""
@@ -346,7 +346,7 @@ class Faults:
         assert "attached" in tracer.stderr.readline()
         os.kill(pid, signal.SIGCONT)
         try:
-            tracer.communicate(timeout=20)
+            tracer.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             os.kill(pid, signal.SIGKILL)
             tracer.communicate()

@@ -45,7 +45,8 @@ def test_a_lost_transcript_is_restored_and_really_sent(scene):
     old = wait_for("the tool runs", tools)
     config = place.home / "claude"
     (config / ".credentials.json").write_text("{}")
-    kept = next((scene.folder("a") / "transcripts").glob("*/*.jsonl"))
+    copies = scene.folder("a") / "transcripts"
+    kept = wait_for("the copy is begun", lambda: next(copies.glob("*/*.jsonl"), None))
     wait_for("the call is in the copy", lambda: "sleep 987" in kept.read_text())
     pid = scene.cli("a")
     assert pid is not None

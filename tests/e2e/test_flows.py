@@ -104,6 +104,7 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
     assert len(subjects(place)) == 3
 
 
+@pytest.mark.slow  # the same walks are the simulator's, and the first test here sees one in git
 def test_a_retry_is_told_why_and_a_goal_gate_sends_the_run_back(place):
     """`a` fails once and is tried again; the goal `check` is not met at the exit, so the run goes back to `a`. On the
     way is a pipeline within the pipeline."""

@@ -71,6 +71,7 @@ def requests(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow  # tests/claude see the same of whole agents
 def test_tools_really_run_and_a_session_is_resumed_with_its_transcript(tmp_path: Path) -> None:
     told = run("work", tmp_path)
     assert told["problems"] == []
@@ -136,7 +137,7 @@ def test_a_limit_a_refused_log_in_and_silence(tmp_path: Path) -> None:
         "success", True, 401, "api_error")
     assert [one["error"] for one in of(told["refused"], "AssistantMessage")] == ["authentication_failed"]
 
-    assert told["interrupted"] < 2
+    assert told["interrupted"] < 60, "the API would be waited for much longer"
     last = told["silent"][-1]
     assert (last["subtype"], last["is_error"], last["terminal_reason"]) == ("error_during_execution", True,
                                                                             "aborted_streaming")

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from support import DEADLINE
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def ran(program: str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, str(BENCHMARKS / program), *map(str, words)], capture_output=True, text=True,
-                          timeout=110, check=False, env={**os.environ, **env})
+                          timeout=DEADLINE, check=False, env={**os.environ, **env})
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def test_whoever_dies_enqueueing_may_say_it_again(tmp_path, point, monkeypatch):
     for again in (False, True):
         process = FORK.Process(target=_dies_enqueueing, args=(world, point))
         process.start()
-        process.join(60)
+        process.join(DEADLINE)
         assert process.exitcode == (0 if again and point == "enq_written" else -signal.SIGKILL)
     monkeypatch.setattr(queue_module.journal, "sync", lambda path: synced.append(path.stat().st_size))
     entry = world.enqueue("one")

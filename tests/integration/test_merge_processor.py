@@ -93,7 +93,7 @@ def test_a_gate_that_fails_on_the_bare_target_pauses_and_rejects_nobody(tmp_path
 @pytest.mark.parametrize("gate", ["if test -e bad; then exit 127; fi", "if test -e bad; then exit 5; fi",
                                   "if test -e bad; then sleep 60; fi"])
 def test_a_broken_gate_is_the_entrys_fault_if_the_target_passes(tmp_path, gate):
-    world = World(tmp_path, gate=gate, timeout=0.3 if "sleep" in gate else 30.0)
+    world = World(tmp_path, gate=gate, timeout=3.0 if "sleep" in gate else 30.0)
     world.branch("bad", {"bad": "x\n"})
     world.enqueue("bad")
     world.drain()

@@ -14,6 +14,7 @@ from garrison.errors import RecordCorrupt, Refused
 from garrison.merge import asked, failpoint, mending, tell
 from garrison.merge.queue import MergeQueue
 from garrison.records import signals
+from support import DEADLINE
 
 FORK = multiprocessing.get_context("fork")
 
@@ -168,7 +169,7 @@ def test_a_doctor_killed_over_it_is_called_again(world, point):
     for _ in range(2):
         process = FORK.Process(target=_dies_mending, args=(world, point))
         process.start()
-        process.join(60)
+        process.join(DEADLINE)
         assert process.exitcode in (-signal.SIGKILL, 0)
     assert point == "rebuilt" or process.exitcode
     known, _ = doctored(world)

@@ -103,7 +103,7 @@ def test_whoever_is_stopped_before_the_swap_keeps_everybody_waiting_and_is_kille
     "ulimit -f 8; head -c 100000 /dev/zero > filled", "kill -9 $$"],
     ids=["hangs and forks", "ignores TERM", "fills its disk", "kills itself"])
 def test_a_gate_that_misbehaves_on_one_entry_is_that_entrys_fault_and_nothing_stays(tmp_path, gate):
-    world = World(tmp_path, gate=f"if test -e odd; then {gate}; fi", timeout=0.4)
+    world = World(tmp_path, gate=f"if test -e odd; then {gate}; fi", timeout=3.0 if "sleep" in gate else DEADLINE)
     for name in ("odd", "fine"):
         world.branch(name, {name: "x\n"})
         world.enqueue(name)

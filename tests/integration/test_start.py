@@ -26,7 +26,7 @@ from garrison.supervise.replace import fence, replace_life
 from garrison.supervise.start import Life, StartRefused, register, start_life
 from garrison.system.clock import FakeClock, SystemClock
 from garrison.system.processes import RealProcesses
-from support import until
+from support import DEADLINE, until
 
 KEY = Key("runner", "a", "r1")
 
@@ -90,7 +90,7 @@ def leave(work: Callable[[], int]) -> NoReturn:
     """What a forked child does: `work`, and nothing of pytest's."""
     code = 70
     try:
-        signal.alarm(60)  # whatever happens, nothing is left behind
+        signal.alarm(round(DEADLINE))  # whatever happens, nothing is left behind
         code = work()
     except GarrisonError as error:
         code = error.exit_code

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.support import processes
 
+from support import DEADLINE
+
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks/supervision.py"
 
 
@@ -18,7 +20,7 @@ def test_the_mechanism_is_measured_and_nothing_is_left(tmp_path: Path) -> None:
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     words = ["--rows", "mechanism", "--rounds", "2", "--no-peers", "--json"]
     done = subprocess.run([sys.executable, str(PROGRAM), *words], env=env, capture_output=True, text=True,
-                          timeout=80, check=False)
+                          timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
     rows = {row["what"]: row for row in json.loads(done.stdout)["rows"]}
     for name in ("garrison", "polling 50 ms"):
@@ -35,6 +37,6 @@ def test_a_guardian_killed_under_working_agents_doubles_nobody_and_loses_nothing
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     program = str(PROGRAM.with_name("guardian_kills.py"))
     done = subprocess.run([sys.executable, program, "--kills", "2", "--agents", "2"], env=env,
-                          capture_output=True, text=True, timeout=240, check=False)
+                          capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 doubled, 0 lost, 0 left over" in done.stdout

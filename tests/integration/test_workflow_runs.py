@@ -215,8 +215,11 @@ def test_tools_stay_in_their_directory_and_end_with_their_step(tmp_path: Path) -
         assert (await box.run("exit 3", check=False))["exit_code"] == 3
         with pytest.raises(CommandFailed, match="exit code 3: oh"):
             await box.run("echo oh >&2; exit 3")
+        hangs = asyncio.create_task(box.run("echo $$ > pid; sleep 1000 & wait"))
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            await asyncio.sleep(0.01)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(box.run("echo $$ > pid; sleep 1000 & wait"), 1.0)
+            await asyncio.wait_for(hangs, 0.05)
     asyncio.run(scene())
     pid = int((tmp_path / "pid").read_text())
     wait_for("the command's group to be gone", lambda: not any(pid in (one.ppid, one.pid) for one in processes()))

@@ -181,7 +181,7 @@ def test_a_torn_last_line_is_left_out_and_a_damaged_file_is_named(tmp_path: Path
 @pytest.mark.parametrize("fate", [AgentFailure("invalid key", 401), None])
 def test_a_specialist_that_fails_or_hangs_is_a_result_and_the_order_holds(fate: Exception | None) -> None:
     crew = Crew(CREW.butler, {"triage": CREW.specialists["triage"].__class__(
-        "triage", "x", "delegate_triage", timeout=0.05)})
+        "triage", "x", "delegate_triage", timeout=60.0 if fate else 0.05)})
     stage = Stage(orders(order("triage")), crew, triage=lambda _: fate)
     [events] = stage.play("What died?")
     assert short(events) == ["agent_start(butler)", "agent_delegate(butler>triage)", "agent_complete(triage)",

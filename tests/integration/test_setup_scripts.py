@@ -376,6 +376,32 @@ class TestTestScript:
         assert re.search(r"mypy +\d+ s  FAILED \(3\)", done.stdout)
         assert not list((tmp_path / "tmp").iterdir())
 
+    @pytest.mark.parametrize("aside", [False, True])
+    @pytest.mark.parametrize(("many", "alone", "code"), [(1, 0, 0), (3, 0, 0), (3, 1, 1), (4, 0, 1), (0, 0, 1)])
+    def test_few_failures_are_run_once_more_alone_and_named(self, stages: Path, many: int, alone: int, code: int,
+                                                            aside: bool) -> None:
+        """More than three, or none (it is something else than a test that failed), stay a failure at once."""
+        main, claude = "--ignore=tests/claude", "isolation"
+        program(stages / ".venv/bin/python", f"""echo "python $*" >>calls
+            case "$*" in
+            *--last-failed*) exit {alone};;
+            *{main if aside else claude}*--cov*|*--collect-only*) exit 0;;
+            *{claude if aside else main}*--cov*)
+                for word; do case "$word" in cache_dir=*) cache="${{word#*=}}/v/cache";; esac; done
+                mkdir -p "$cache"
+                for number in $(seq {many}); do
+                    echo "  \\"tests/test_a.py::test_b[$number]\\": true,"
+                done >"$cache/lastfailed"
+                exit 1;;
+            esac""")
+        done = self.run(stages)
+        assert done.returncode == code, done.stdout
+        again = [line for line in self.noted(stages) if "--last-failed" in line]
+        assert len(again) == (0 < many <= 3) and all("-n " not in line for line in again)
+        assert all(("isolation" in line) is aside for line in again)
+        named = f"unsteady: failed beside the others, passed alone ({many}):\n  tests/test_a.py::test_b[1]\n"
+        assert (named in done.stdout) is (code == 0)
+
     @pytest.mark.parametrize("stage", ["ruff", "mypy", "lint-imports", "python", "coverage"])
     def test_one_red_stage_is_red_and_the_others_run(self, stages: Path, stage: str) -> None:
         done = self.run(stages, failing=stage)

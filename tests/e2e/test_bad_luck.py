@@ -50,6 +50,7 @@ def test_a_damaged_record_ends_its_run_with_the_reason_and_is_kept(place: Place,
     place.check("a", "b", history=False)
 
 
+@pytest.mark.slow  # one of many ways in which a record is damaged
 def test_a_directory_in_a_results_place_fails_its_run_with_that_reason(place: Place) -> None:
     child = held(place)
     path = place.home / "runs/r1/nodes/a/1/result.json"

@@ -33,7 +33,7 @@ RUNNER = [f"runner:{step}" for step in (
     "say-MERGE_READY.before", "told-MERGE_READY", "say-MERGE_READY.after", "move-validating.before",
     "move-validating.after", "move-merged.before", "move-merged.after", "tidy.before", "tidy.after",
     "say-RUNNER_EXITED.before", "told-RUNNER_EXITED", "say-RUNNER_EXITED.after", "end.before", "terminated",
-    "end.after")]
+    "end.after")] + ["enq_pinned", "enq_written", "enq"]
 RUNNER_RECOVERY = [f"runner:{step}" for step in (
     "replace.before", "fenced", "swept", "replace.after", "record.before", "death-recorded",
     "told-ORCHESTRATOR_CRASHED", "record.after")]
@@ -51,7 +51,7 @@ BY_CHANCE = {"runner:take.before", "runner:signal-applied", "runner:take.after",
 
 SAME = {f"{layer}:{step}" for layer in ("launch", "guardian", "runner") for step in (
     "ready", "replace.before", "record.before", "told-GUIDANCE", "told-NODE_COMPLETE", "told-MERGE_READY",
-    "told-RUNNER_EXITED", "told-ORCHESTRATOR_CRASHED")} | {"landed_first"}
+    "told-RUNNER_EXITED", "told-ORCHESTRATOR_CRASHED")} | {"landed_first", "enq"}
 """Nothing durable lies between these and a neighbour."""
 
 SLOW = {"guardian:life-locked", "processor:life-locked"}
@@ -102,7 +102,9 @@ def test_the_table_is_complete(place):
     assert place.passed_points() - BY_CHANCE == ORDINARY
 
 
-@pytest.mark.parametrize("layer", SETS)
+@pytest.mark.parametrize("layer", [
+    pytest.param(layer, marks=pytest.mark.slow) if layer == "processor" else layer  # test_merge_kill, within a process
+    for layer in SETS])
 def test_killed_at_every_step(place, layer):
     assert set(killed_at(place, SETS[layer], times=1)) == set(SETS[layer])
 

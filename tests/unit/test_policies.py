@@ -209,6 +209,9 @@ def test_the_parked_runner_of_a_landed_node_is_probed_at_once_to_clean_up_and_on
     acts = guard(state, runners=gone).acts
     assert [(act.kind, act.who) for act in acts] == [("probe", "a")]
     assert acts[0].basis is not None and replay(acts[0].basis, "probe").same
+    cleaned = {"a": life("runner", "a", "terminated", incarnation=7, reason="done")}
+    # Found by seed 127826: it was begun again as often as it had cleaned up, until the run was over.
+    assert shown(guard(state, runners=cleaned)) == [("node", "b")]
     state.apply(Entry(21, 1, "t", AT, *parked("runner-a@r1", 7)))
     assert shown(guard(state, runners=gone)) == [("node", "b")], "who cannot clean up keeps nobody"
 

@@ -22,7 +22,6 @@ ALLOWED = {
     "system/keeper.py:kill": (1, "itself: it ends by the signal that ended its orchestrator"),
     "system/failpoint.py:kill": (1, "itself, for tests"),
     "system/command.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),
-    "cli/pipeline_run.py:kill": (1, "itself: TERM is taken as Ctrl-C"),
     "pipeline/handlers/tool.py:kill": (1, "`Job.kill`"),
     "workflow/tools.py:killpg": (1, "the group of a child of its own that is not reaped"),
     "cli/watch.py:kill": (1, "itself: Ctrl-Z of a person who watches"),

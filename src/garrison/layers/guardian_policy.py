@@ -293,7 +293,9 @@ def needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
     ended = life is not None and life.status in ("terminated", "parked")
     if status != "validated" or life is None:
         return False
-    return not ended or life.reason in ("orphaned", "stopped") or state.circuit(life.key.full).parks == 1
+    if life.status == "parked" and state.circuit(life.key.full).parks == 1:
+        return True
+    return not ended or life.reason in ("orphaned", "stopped")
 
 
 def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy: Policy) -> Step:

@@ -9,6 +9,8 @@ import time
 import pytest
 
 from claude_scripts import TOOL, Player, again, report, steps, work
+from garrison.records import atomic
+from garrison.records.life import LifeLock
 from garrison.testing.asked import Asked
 from garrison.testing.turn import ALWAYS, Fault, Turn, say, use
 from support import git, wait_for
@@ -22,7 +24,13 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     scene.players = {name: steps(work(name), say(use(f"{TOOL}save_notes", text=f"{name} is written"),
                                                  use(f"{TOOL}update_phase", phase="impl_complete")),
                                  report(), "Done.") for name in ("a", "b")}
+    starting = LifeLock.try_take(atomic.make_directory(place.home / "run") / "claude-start-1")  # as a third one would
+    assert starting is not None
     child = scene.launch(scene.graph(a="", b='model="claude-haiku-4-5", max_turns=9'))
+    wait_for("both wait for a start", lambda: all(
+        "waits for its turn" in place.command("logs", name).stdout for name in ("a", "b")))
+    assert not scene.server.messages
+    starting.release()
     assert place.finish(child) == 0, place.told()
     assert place.nodes()["a"]["status"] == "validated"
     assert git(place.repo, "show", "main:a-r1.txt") == "a"
@@ -36,14 +44,12 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     assert "I write a." in shown
     assert re.search(r"→ Bash echo a", shown)
     hook = place.hook("orchestrator-a")
-    # Not the first line: whichever of the two starts second says before it begins that it waits for its turn.
+    # Not the first line: before it begins it says that it waits for its turn.
     assert [event["session"] for event in stream if event["kind"] == "begin"] == [hook["claude_session_id"]]
     assert hook["resumption_instructions"].strip() == "a is written"
     rows = json.loads(place.command("cost", "--json").stdout)
     assert [row["of"] for row in rows] == ["r1/a", "r1/b"]
     assert all(row["calls"] == 4 and row["usd"] > 0 for row in rows), rows
-    logs = [place.command("logs", name).stdout for name in ("a", "b")]
-    assert any("waits for its turn" in log for log in logs), "one start at a time"
     assert len(scene.server.messages) == 8, "four calls a node, and not one more"
     place.check_left()
 

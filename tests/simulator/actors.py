@@ -381,7 +381,6 @@ class Launcher(Layer):
         self.read = self.seq = 0
         self.first: Entry | None = None
         self.policy = Policy()
-        self.told_to_stop = False
         self.stopping_since: float | None = None
         self.to_resume = proc.code == RESUME
         proc.code = None
@@ -426,7 +425,7 @@ class Launcher(Layer):
         view = LauncherView(
             now, w.boot_id, run_status=status, guardian=self.watch.look(w.view(self.guardian)), deaths=self.deaths,
             inbox=w.pending(self.key), applied=frozenset(self.applied), stopping=self.stopping, overdue=overdue,
-            others_living=others, to_resume=self.to_resume and not self.state.over, told_to_stop=self.told_to_stop)
+            others_living=others, to_resume=self.to_resume and not self.state.over)
         yield None
         self.decision = launcher_policy.decide(view, self.policy)
         return (yield from self.perform(self.decision.acts, view))
@@ -450,8 +449,9 @@ class Launcher(Layer):
         yield None
 
     def do_say_stop(self, act: Act, view: LauncherView) -> Does:
-        self.tell(self.guardian, "GUIDANCE", {"action": "stop"}, id_=f"{self.run.id}-stop-{self.me.incarnation}")
-        self.told_to_stop = True
+        last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0
+        self.tell(self.guardian, "GUIDANCE", {"action": "stop"},
+                  id_=f"{self.run.id}-stop-{self.me.incarnation}-{last}")
         yield None
 
     def do_start(self, act: Act, view: LauncherView) -> Does:
@@ -601,16 +601,10 @@ class Guardian(Layer):
                     yield None
             yield from self.log_sync("signal", data)
             if "resume" in act.data:
-                yield from self._resume(act.data["resume"], act.data.get("unparked", []))
+                self.stopping, self.leaving_since = False, None
             if "stop" in act.data:
                 self.stopping = True
         self.w.take(self.key, str(act.posted.path))
-
-    def _resume(self, lives: dict[str, int], unparked: list[str]) -> Does:
-        yield from self.log_sync("lift", {"lives": lives, "unparked": unparked})
-        self.stopping, self.leaving_since = False, None
-        if self.state.status == "stopped" or (self.state.status == "failed" and not self.state.over):
-            yield from self.log_sync("run", {"status": "running", "reason": "resumed"})
 
     def do_refuse(self, act: Act, view: GuardianView) -> Does:
         self.log("refused", {"why": act.why})

@@ -10,6 +10,7 @@ import pytest
 from garrison.errors import Fenced, ForbiddenTransition
 from garrison.layers import flow_policy, guardian_policy, launcher_policy, runner_policy
 from garrison.layers.acts import Decision
+from garrison.layers.guardian import POLICY_SAYS
 from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
 from garrison.layers.run_flow import RunFlow
@@ -157,7 +158,7 @@ def test_a_stopped_runner_starts_again_once_its_stop_is_lifted() -> None:
     runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
     told = guard(state, runners=runners, inbox=[posted("GUIDANCE", payload={"action": "resume"})])
     assert [act.data for act in told.acts] == [{"resume": {"runner-a@r1": 3}}]
-    state.apply(Entry(9, 1, "t", AT, "lift", {"lives": {"runner-a@r1": 3}}))
+    state.apply(Entry(9, 1, "t", AT, "signal", {"id": "s", **told.acts[0].data}))
     begun = guard(state, runners=runners)
     assert shown(begun) == [("start", "a")]
     assert begun.acts[0].why == "it had ended in order (stopped); the run goes on"
@@ -351,11 +352,25 @@ def test_a_run_that_failed_with_parked_nodes_is_resumed_and_they_are_lifted() ->
     seen = {"runners": {"a": life("runner", "a", "parked", incarnation=6)}}
     assert not state.over and shown(guard(state, **seen)) == [("end", "")]
     told = guard(state, inbox=[guidance("resume")], **seen)
-    assert told.acts[0].data == {"resume": {}, "unparked": ["a"]}
-    for kind, data in (("lift", {"lives": {}, "unparked": ["a"]}), ("run", {"status": "running"})):
-        state.apply(Entry(9, 1, "t", AT, kind, data))
+    assert told.acts[0].data == {"resume": {}, "run": "running", "unparked": ["a"]}
+    state.apply(Entry(9, 1, "t", AT, "signal", {"id": "s", **told.acts[0].data}))
+    assert state.status == "running" and not state.circuit("runner-a@r1").parked
     assert shown(guard(state, **seen)) == [("start", "a")]
     assert journal(node("a", "active"), node("a", "failed"), RUNNING, ("run", {"status": "failed"})).over
+
+
+def test_who_dies_right_after_taking_the_word_to_resume_leaves_a_run_that_goes_on() -> None:
+    # Journaled as taken in one record and as running in the next, the word was lost by who died between them: the
+    # next guardian found a stopped run and ended, and its launcher began another, for ever.
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING, ("run", {"status": "stopped"}))
+    runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
+    told = guard(state, inbox=[guidance("resume")], runners=runners)
+    one_record = {"id": "g1", **{name: told.acts[0].data[name] for name in POLICY_SAYS if name in told.acts[0].data}}
+    state.apply(Entry(9, 1, "t", AT, "signal", one_record))
+    assert (state.status, state.reason) == ("running", "resumed")
+    assert shown(guard(state, runners=runners)) == [("start", "a")]
+    failed = journal(node("a", "active"), node("a", "failed"), RUNNING, ("run", {"status": "failed"}))
+    assert guard(failed, inbox=[guidance("resume")]).acts[0].data == {"resume": {}}
 
 
 def test_a_run_that_goes_on_by_itself_lifts_nobody() -> None:
@@ -541,8 +556,8 @@ def test_an_unlisted_step_in_the_journal_is_refused() -> None:
 
 def test_a_snapshot_holds_everything() -> None:
     state = journal(node("a", "pending"), node("a", "active"), death("runner-a@r1", 1), RUNNING,
-                    ("lift", {"lives": {"x": 2}}), ("spawn", {"full": "runner-a@r1", "incarnation": 4}),
-                    ("signal", {"id": "s1"}))
+                    ("signal", {"id": "s0", "resume": {"x": 2}, "run": "running"}),
+                    ("spawn", {"full": "runner-a@r1", "incarnation": 4}), ("signal", {"id": "s1"}))
     assert from_snapshot(to_snapshot(state)) == state
     assert fold([Entry(1, 1, "t", AT, "snapshot", to_snapshot(state))]) == state
 
@@ -751,6 +766,8 @@ MANY = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
     ({"guardian": guardian(state="dead"), "stopping": True, "run_status": "running"}, [("replace", "")]),
     ({"guardian": guardian("crashed"), "stopping": True, "run_status": "running", "others_living": True},
      [("say_stop", ""), ("start", "")]),
+    ({"guardian": guardian("crashed"), "stopping": True, "run_status": "running", "others_living": True,
+      "overdue": True}, [("write_stopped", ""), ("end", "stopped")]),
     ({"guardian": guardian("crashed"), "stopping": True, "run_status": "running"},
      [("write_stopped", ""), ("end", "stopped")]),
     ({"guardian": guardian("terminated", reason="stopped"), "stopping": True, "run_status": "stopped"},

@@ -31,6 +31,8 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("signal", {"id": "1", "type": "ORCHESTRATOR_CRASHED", "node": "a", "why": "stopped"}, ""),
     ("signal", {"id": "1", "type": "NODE_COMPLETE", "node": "a"}, ""),
     ("run", {"status": "running"}, "run running"),
+    ("signal", {"type": "GUIDANCE", "resume": {}, "run": "running"}, "run running: resumed"),
+    ("signal", {"type": "GUIDANCE", "resume": {}}, ""),
     ("run", {"status": "stopped", "reason": "stopped by a person"}, "run stopped: stopped by a person"),
     ("run", {"status": "failed", "reason": "a failed"}, ""),
     ("death", {"full": "runner-a@r1", "incarnation": 2, "why": "process 7 is gone"},

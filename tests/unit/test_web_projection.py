@@ -68,7 +68,7 @@ def tale() -> list[Record]:
     one.g("signal", id="s6", type="GUIDANCE", hold="processor", text="")
     one.g("signal", id="s7", type="GUIDANCE", unhold="processor")
     one.g("park", full="processor-crew@r1", incarnation=3, attempt=1, why="too often", probe_at="", parked_at="")
-    one.g("lift", lives={}, unparked=["processor"])
+    one.g("signal", id="s8", type="GUIDANCE", resume={}, run="running", unparked=["processor"])
     one.enqueue("a").add(QUEUE, "pause", reason="asked", detail="<b>lunch</b>", tip="")
     one.add(QUEUE, "resume", reason="ok")
     one.add(QUEUE, "state", entry="r1-a", entries=["r1-a"], status="candidate", base="0" * 40)

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
     from garrison.system.waker import Waker
 
-POLICY_SAYS = ("stuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget")
+POLICY_SAYS = ("stuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget", "resume", "run",
+              "unparked")
 """What of a signal's effect is journaled with it as it is."""
 _PHASES = ("planning", "executing", "impl_complete", "validating", "merged")
 
@@ -219,7 +220,7 @@ class Guardian:
 
     def _do_take(self, act: Act, view: GuardianView) -> None:
         assert act.posted is not None and act.posted.signal is not None
-        signal, before = act.posted.signal, self.state.status
+        signal = act.posted.signal
         if signal.id not in self.state.applied:
             data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt,
                     "from": signal.sender.full, "incarnation": signal.source.get("incarnation")}
@@ -232,7 +233,7 @@ class Guardian:
                 self.crew.pass_on(self._runner(signal.node_id), signal)  # first: said twice is recognised, lost is not
             self._log("signal", data, sync=True)
             if "resume" in act.data:
-                self._resume(act.data["resume"], act.data.get("unparked", []), before)
+                self.stopping, self._leaving_since, self._stop_why = False, None, policy.BY_A_PERSON
             if "stop" in act.data:
                 self.stop(0)
         failpoint.here(":signal-applied")
@@ -251,12 +252,6 @@ class Guardian:
     def _escalate(self, who: str, why: str, probe_at: str, node: str | None, id_: str) -> None:
         self.crew.tell(launcher(self.run), "ESCALATE", {"who": who, "why": why, "probe_at": probe_at}, node=node,
                        id_=id_)
-
-    def _resume(self, lives: dict[str, int], unparked: list[str], before: str) -> None:
-        self._log("lift", {"lives": lives, "unparked": unparked}, sync=True)
-        self.stopping, self._leaving_since, self._stop_why = False, None, policy.BY_A_PERSON
-        if before == "stopped" or (before == "failed" and not self.state.over):
-            self._log("run", {"status": "running", "reason": "resumed"}, sync=True)
 
     def _do_refuse(self, act: Act, view: GuardianView) -> None:
         assert act.posted is not None

@@ -75,7 +75,6 @@ class Launcher:
         self.stopping = False
         self.exit_code: int | None = None
         self._to_resume, self._again = resume, again
-        self._told_to_stop = False
         self._stopping_since: float | None = None
         self._view: LauncherView | None = None
         self._decision = Decision([])
@@ -127,8 +126,7 @@ class Launcher:
         return LauncherView(
             now, self.world.observer.where.boot_id, self.state.status, guardian, self.deaths,
             signals.pending(self.world.home, self.life.key), frozenset(self.applied), self.stopping, overdue,
-            self.stopping and self._others_living(), self._to_resume and (self._again or not self.state.over),
-            self._told_to_stop)
+            self.stopping and self._others_living(), self._to_resume and (self._again or not self.state.over))
 
     def _look_for_room(self) -> None:
         """Who meets a full disk cannot write so into a log on it; a person at the terminal is told here."""
@@ -248,8 +246,9 @@ class Launcher:
         self._to_resume = False
 
     def _do_say_stop(self, act: Act, view: LauncherView) -> None:
-        self.crew.tell(self.guardian, "GUIDANCE", {"action": "stop"}, id_=f"{self.run}-stop-{self.life.incarnation}")
-        self._told_to_stop = True
+        last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0
+        self.crew.tell(self.guardian, "GUIDANCE", {"action": "stop"},  # once more, if one died that had taken it
+                       id_=f"{self.run}-stop-{self.life.incarnation}-{last}")
 
     def _do_start(self, act: Act, view: LauncherView) -> None:
         previous = view.guardian.identity

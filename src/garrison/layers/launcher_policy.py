@@ -40,7 +40,6 @@ class LauncherView:
     """Whether any runner, orchestrator or processor of the run lives."""
     to_resume: bool = False
     """Whether the word to resume has yet to be said, of a run that can be."""
-    told_to_stop: bool = False
 
 
 def decide(view: LauncherView, policy: Policy) -> Decision:
@@ -117,6 +116,6 @@ def _stop(view: LauncherView) -> Decision:
         return Decision([])
     if view.run_status in ENDED:
         return Decision([Act("end", view.run_status)])
-    if view.others_living and not view.told_to_stop:
+    if view.others_living and not view.overdue:  # also after one that died while it stopped them
         return Decision([Act("say_stop"), Act("start", why="to stop what still lives")])
     return Decision([Act("write_stopped"), Act("end", "stopped")])

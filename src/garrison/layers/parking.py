@@ -34,7 +34,8 @@ def guidance(state: RunState, view: GuardianView, said: Mapping[str, Any]) -> di
         unparked = sorted({name for name in (*state.nodes, "processor") if lift and parked(state, name)})
         lives = stopped_lives(view, set(state.nodes) - set(state.held))
         went_on = flow_policy.resumed(state, again=bool(said.get("again")))
-        return {"resume": lives, **({"unparked": unparked} if unparked else {}), **went_on}
+        goes_on = {"run": "running"} if lift and (went_on or not state.over) else {}
+        return {"resume": lives, **goes_on, **({"unparked": unparked} if unparked else {}), **went_on}
     known = state.nodes.get(who)
     if action == "park" and (who == "processor" or (known and known.status in HOLDABLE)):
         return {"hold": who, "text": str(said.get("text", ""))}

@@ -12,6 +12,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from garrison.layers.run_state import RESUMED
 from garrison.light import asdict
 from garrison.pipeline.gates import asked_in_words
 from garrison.system.screen import clean
@@ -94,6 +95,8 @@ def _node(data: dict[str, Any]) -> str:
 def _signal(data: dict[str, Any]) -> str:
     if data.get("effect"):
         return _node(data["effect"])
+    if data.get("run"):
+        return _run({"status": data["run"], "reason": RESUMED})
     if data.get("flow"):
         return _flow(data["flow"])
     if data.get("question"):

@@ -3,8 +3,8 @@
 Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit, step?, kind?} · `flow` {event,
 place_id, node, outcome, took?} (see run_flow) · `gate` {place, node, …} (it waits for a word) · `manager` {place, node,
 cycle, steer, steered} (it looked at its child) · `signal` {id, type, node, …, effect?, flow?, heard?, budget?,
-question?, answer?, stuck?, hold?, unhold?} (applied: effect and id are one record, so that a crash between them is
-impossible) · `cancel` {node} · `death` {full, …} · `lift` {lives, unparked?} · `spawn`, `park`, `heal` {full, …} (see
+question?, answer?, stuck?, hold?, unhold?, resume?, run?, unparked?} (applied: effect and id are one record, so that a
+crash between them is impossible) · `cancel` {node} · `death` {full, …} · `spawn`, `park`, `heal` {full, …} (see
 supervise.circuit) · `note` (told, not folded) · `snapshot`.
 
 Who folds with the run's program (its guardian does) has the flow's state; who reads without it (status, answer) has
@@ -39,6 +39,9 @@ RUN_STATUS: dict[str, frozenset[str]] = {
 }
 """Run status → what may follow; `--resume` lifts `stopped`, and a `failed` whose nodes are parked (`RunState.over`)."""
 
+
+RESUMED = "resumed"
+"""Why a run goes on that had ended, as its state says it."""
 
 HOLDABLE = frozenset({"pending", "active"})
 """Statuses of a node that a person can park; later the merge queue has it."""
@@ -195,6 +198,10 @@ class RunState:
         if "unhold" in data:
             self.held.pop(data["unhold"], None)
             self._unpark([data["unhold"]], data.get("lives", {}))
+        if "resume" in data:
+            self._unpark(data.get("unparked", []), data["resume"])
+        if "run" in data:
+            self.status, self.reason = data["run"], RESUMED
 
     def _hear(self, data: dict[str, Any], at: str) -> None:
         """What a signal says to the flow."""
@@ -243,9 +250,6 @@ class RunState:
         self.buried[data["full"]] = max(self.buried.get(data["full"], 0), data["incarnation"])
         if all(death.incarnation != data["incarnation"] for death in known):
             known.append(Death.of(data))
-
-    def _on_lift(self, data: dict[str, Any], _at: str) -> None:
-        self._unpark(data.get("unparked", []), data["lives"])
 
     def _on_snapshot(self, data: dict[str, Any], _at: str) -> None:
         restored = from_snapshot(data)

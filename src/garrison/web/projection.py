@@ -123,7 +123,7 @@ class Projection:
     def _touched(self, record: Record) -> list[str]:
         """The nodes that a record may have changed."""
         data = record.entry.data
-        if record.entry.kind in ("snapshot", "lift"):
+        if record.entry.kind == "snapshot" or "resume" in data:
             return self._names()
         named = [str(data.get(key, "")) for key in ("node", "hold", "unhold")]
         if "full" in data:
@@ -278,7 +278,7 @@ def _of_node(data: Mapping[str, Any]) -> str:
 def _of_signal(data: Mapping[str, Any]) -> str:
     if data.get("effect"):
         return _of_node(data["effect"])
-    words = (("question", "asks"), ("hold", "parked"), ("unhold", "unparked"), ("stuck", "parked"))
+    words = (("question", "asks"), ("hold", "parked"), ("unhold", "unparked"), ("stuck", "parked"), ("run", "run"))
     return next((word for key, word in words if data.get(key)), "")
 
 

@@ -152,11 +152,14 @@ class Idle:
     cores: dict[str, float]
     memory: dict[str, int]
     processes: Counter[str]
+    grown: int
+    """Private KiB that all of them have more than before."""
 
 
 def idle(crew: Crew, seconds: float) -> Idle:
     """Measure a crew that does nothing for `seconds`."""
     layers = crew.layers()
+    held = sum(map(private, layers))
     before, began = cpu(list(layers)), time.monotonic()
     time.sleep(seconds)
     after, took = cpu(list(layers)), time.monotonic() - began
@@ -165,7 +168,7 @@ def idle(crew: Crew, seconds: float) -> Idle:
     for pid, role in layers.items():
         cores[role] += (after.get(pid, 0.0) - before.get(pid, 0.0)) / took
         memory[role] += private(pid)
-    return Idle(dict(cores), dict(memory), Counter(layers.values()))
+    return Idle(dict(cores), dict(memory), Counter(layers.values()), sum(memory.values()) - held)
 
 
 @contextlib.contextmanager

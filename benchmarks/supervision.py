@@ -294,17 +294,32 @@ def many(root: Path, agents: int, seconds: float, rounds: int, table: Table) -> 
         crew.wait_begun(agents, 60.0 + 5.0 * agents)
         table.add("crew", f"{agents} agents started, as fast as it goes", f"{time.monotonic() - began:8.1f} s")
         time.sleep(8.0)
+        before, kept = set(crew.layers()), size(crew.place.home)
         cost = idle(crew, seconds)
         total = sum(cost.cores.values())
+        gone = len(before - set(crew.layers()))
         by_role = ", ".join(f"{role} {cores:.2%}" for role, cores in cost.cores.items())
         told = f"{total:8.2%} of a core over {seconds:.0f} s ({by_role}; goal ≤ 1 % with 100 agents)"
         table.add("crew", f"{agents} idle agents: CPU of all layers", told, cores=total, by_role=cost.cores,
                   agents=agents)
+        grown, written = cost.grown / 1024, (size(crew.place.home) - kept) / 1024
+        table.add("crew", f"of all layers over these {seconds:.0f} s: memory, the home's files, replaced",
+                  f"{grown:+8.1f} MiB private, {written:+.1f} KiB on disk, {gone}", grown_mib=grown,
+                  written_kib=written, replaced=gone)
         node = (cost.memory.get("runner", 0) + cost.memory.get("orchestrator", 0)) / 1024 / agents
         table.add("crew", "private memory of a node (runner, orchestrator)", f"{node:8.1f} MiB (goal ≤ 40)", mib=node)
         sockets = connections(list(crew.layers()))
         table.add("crew", "internet sockets of all layers (0: no model is asked)", f"{sockets:8}", sockets=sockets)
         adopted(crew, rounds, table)
+
+
+def size(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.lstat().st_size
+    return total
 
 
 def adopted(crew: Crew, rounds: int, table: Table) -> None:
@@ -413,6 +428,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, 20 agents: under three minutes")
     parser.add_argument("--rounds", type=int, help="rounds of the mechanism (20; quick 5)")
     parser.add_argument("--agents", type=int, help="agents of the crew (100; quick 20)")
+    parser.add_argument("--idle", type=float, help="seconds for which the crew does nothing (60; quick 15)")
     parser.add_argument("--no-peers", action="store_true", help="garrison and polling alone")
     parser.add_argument("--no-fetch", action="store_true", help="only peers that are on the PATH")
     parser.add_argument("--tools", type=Path, help="a folder to keep the fetched peers in for the next run")
@@ -445,7 +461,7 @@ def main() -> None:
             felt(root / "e", 3 if quick else 10, table)
         if "crew" in rows:
             agents = chosen.agents or (20 if quick else 100)
-            many(root / "c", agents, 15.0 if quick else 60.0, 3 if quick else 10, table)
+            many(root / "c", agents, chosen.idle or (15.0 if quick else 60.0), 3 if quick else 10, table)
         if "stale" in rows:
             stale(root / "i", 7 if quick else 21, table)
 

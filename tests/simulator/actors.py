@@ -298,16 +298,20 @@ class Layer:
         return self.me.attempt
 
     def death(self, view: LifeView) -> Does:
-        """Journal the death of a fenced life; returns the data."""
+        """Journal the death of a fenced life."""
         assert view.identity is not None
         identity = view.identity
         yield from sweep(self.w, self.me, identity)
         data = {"full": identity.key.full, "incarnation": identity.incarnation,
                 "attempt": self.attempt_of(identity.name), "monotonic": self.w.mono, "boot_id": self.w.boot_id,
-                    "why": identity.reason,
+                "why": identity.reason,
                 "class": identity.metadata.get("class", "crash")}
+        yield from self.tell_of_death(data)
         yield from self.log_sync("death", data)
-        return data
+
+    def tell_of_death(self, data: dict[str, Any]) -> Does:
+        """Say it upward, before it is recorded: once it is, nobody would."""
+        yield from ()
 
     def park(self, view: LifeView, why: str) -> Does:
         """Give a name up; returns the record's data."""
@@ -890,9 +894,12 @@ class Runner(Layer):
         yield from self.replace(view.orchestrator, act.why, act.data.get("class", restart.CRASH))
 
     def do_record(self, act: Act, view: RunnerView) -> Does:
-        data = yield from self.death(view.orchestrator)
+        yield from self.death(view.orchestrator)
+
+    def tell_of_death(self, data: dict[str, Any]) -> Does:
         self.tell(self.guardian, "ORCHESTRATOR_CRASHED", {"incarnation": data["incarnation"]}, node=self.node,
                   attempt=self.task.attempt, id_=f"{self.orchestrator.full}-{data['incarnation']}-crashed")
+        yield None
 
     def do_park(self, act: Act, view: RunnerView) -> Does:
         yield from self.park(view.orchestrator, act.why)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulator import actors, flows
+from tests.simulator.check import LIVES
 from tests.simulator.world import Process, Steps, World
 
 from garrison.records.names import ROLES, Key, launcher
@@ -128,9 +129,12 @@ class Chaos:
                 self.w.hold(proc, until + self.rng.choice([0.0, 0.0, 20.0]), "S")
 
     def word(self) -> None:
-        """A person parks a node (or the processor) and lets it go on a little later, or only one of the two."""
+        """A person parks a node (or the processor) and lets it go on a little later, or only one of the two; now and
+        then one that is just being given up."""
         run = self._run()
-        who = self.rng.choice([*self.w.runs[run].tasks, "processor"])
+        dying = [key.name for key in self.w.identities if key.run == run and key.role == "orchestrator"
+                 and self.w.check.died.get(key, 0) >= LIVES]
+        who = self.rng.choice(dying if dying and self.rng.random() < 0.7 else [*self.w.runs[run].tasks, "processor"])
         for action in self.rng.choice([("unpark",), ("park", "unpark"), ("unpark", "unpark")]):
             say(self.w, run, action, who)
 

@@ -209,11 +209,19 @@ class Check:
                 raise Violation(f"{name} obeyed {entry.data['id']} twice")
             known.add(entry.data["id"])
         if entry.kind == "death":
+            self._told(entry)
             deaths = self.deaths.setdefault(name, set())
             death = (entry.data["full"], entry.data["incarnation"])
             if death in deaths:
                 raise Violation(f"{name} counted the death of {death} twice")
             deaths.add(death)
+
+    def _told(self, entry: Entry) -> None:
+        """A runner says a death upward before it records it: once it has, no successor of it would."""
+        key = Key.parse(entry.data["full"])
+        said = f"{key.full}-{entry.data['incarnation']}-crashed"
+        if key.role == "orchestrator" and all(signal.id != said for signal in self.world.said):
+            raise Violation(f"the death of life {entry.data['incarnation']} of {key.full} was recorded and not told")
 
     def _run(self, run: Run, entry: Entry) -> None:
         shadow = self.shadows[run.id]
@@ -231,12 +239,25 @@ class Check:
         if change.get("status") == "validated" and (run.id, change["node"]) not in self.landings \
                 and run.plan.initial.get(change["node"]) != "validated":
             raise Violation(f"{change['node']} was called validated without having landed")
+        if entry.kind == "run" and entry.data["status"] == "failed":
+            self._all_rest(run, shadow)
         if entry.kind == "run" and entry.data["status"] == "done":
             flow_check.ended(shadow)
             left = [name for name, node in shadow.nodes.items() if node.status != "validated"] \
                 if run.plan.flow == "dag" else []
             if left or set(shadow.nodes) != set(run.plan.tasks):
                 raise Violation(f"run {run.id} was called done without {left}")
+
+    def _all_rest(self, run: Run, shadow: RunState) -> None:
+        """A run that fails has nobody at work whom its guardian only takes for parked."""
+        for name in shadow.stuck:
+            agent, runner = Key("orchestrator", name, run.id), Key("runner", name, run.id)
+            coming = any(signal.sender == runner for signal in
+                         self.world.inbox.get(Key("guardian", "pipe", run.id), {}).values())
+            journal = self.world.layer_journals.get(runner)
+            told = [entry for entry in (journal.entries if journal else ()) if entry.data.get("full") == agent.full]
+            if self.world.view(agent).living and not coming and told and told[-1].kind == "spawn":
+                raise Violation(f"run {run.id} failed while {agent.full} works: it was taken for parked")
 
     def _merge(self, entry: Entry) -> None:
         if entry.kind == "landed" and entry.data["commit"] not in self.world.history:

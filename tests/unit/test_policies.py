@@ -653,7 +653,9 @@ def test_a_person_lets_a_parked_orchestrator_go_on_at_once() -> None:
     view = life("orchestrator", "a", "parked", incarnation=6)
     facts = RunnerFacts(deaths=SIX, circuit=PARKED, incarnation=6)
     said = posted("GUIDANCE", target={"role": "runner", "name": "a"}, payload={"action": "unpark"})
-    (act,) = run(facts, orchestrator=view, inbox=[said]).acts
+    told, act = run(facts, orchestrator=view, inbox=[said]).acts
+    assert (told.kind, told.who, told.data["parked"]) == ("say", "ORCHESTRATOR_STUCK", False), \
+        "a guardian that heard the person before it heard of the parking would take the agent for parked for ever"
     facts.apply(Entry(9, 1, "t", AT, "signal", {"id": "s1", **act.data}), 1)
     assert facts.circuit == Circuit(forgiven=6)
     assert shown(run(facts, orchestrator=view)) == [("start", "")]

@@ -156,7 +156,11 @@ def _signals(facts: RunnerFacts, view: RunnerView) -> list[Act]:
         elif why := objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, lives):
             acts.append(Act("refuse", why=why, posted=posted))
         else:
-            acts.append(Act("take", posted=posted, data=_effect(signal, lives, handed_over=_handed_over(facts, view))))
+            effect = _effect(signal, lives, handed_over=_handed_over(facts, view))
+            if effect.get("unpark"):  # that it is parked may have been said in the meantime: the last word counts
+                acts.append(Act("say", "ORCHESTRATOR_STUCK", data={
+                    "parked": False, "why": "it was unparked", "again": f"unparked-{signal.id}"}))
+            acts.append(Act("take", posted=posted, data=effect))
     return acts
 
 

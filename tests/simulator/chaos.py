@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.simulator import actors, flows
-from tests.simulator.check import LIVES
 from tests.simulator.world import Process, Steps, World
 
 from garrison.records.names import ROLES, Key, launcher
@@ -27,18 +26,31 @@ class Chaos:
         self.left, self.pace = budget, pace
         self.hunted: list[list[object]] = []
         """[key, lives still to kill, steps left to the next]."""
+        self.words: list[tuple[int, Key]] = []
+        """(steps left, who is about to be given up): so long until a person says that it is to go on."""
 
     def between(self) -> None:
         """Called between any two steps of the world."""
         for hunt in self.hunted:
             self._chase(hunt)
         self.hunted = [hunt for hunt in self.hunted if hunt[1]]
+        if self.w.check.edge or self.words:
+            self._rush()
         if self.w.walks and self.rng.random() < 0.01:
             self.reply()
         if self.left and self.rng.random() * self.pace < 1:
             self.left -= 1
             kind = self.rng.choices(list(EVENTS), weights=list(EVENTS.values()))[0]
             kind(self)
+
+    def _rush(self) -> None:
+        """A person who sees somebody die too often says a word at about the time at which it is given up."""
+        self.words += [(self.rng.randrange(40), key) for key in self.w.check.edge if self.rng.random() < 0.3]
+        self.w.check.edge.clear()
+        for left, key in self.words:
+            if left <= 0:
+                say(self.w, key.run, "unpark", "processor" if key.role == "processor" else key.name)
+        self.words = [(left - 1, key) for left, key in self.words if left > 0]
 
     def _chase(self, hunt: list[object]) -> None:
         key, lives, steps = hunt
@@ -129,12 +141,9 @@ class Chaos:
                 self.w.hold(proc, until + self.rng.choice([0.0, 0.0, 20.0]), "S")
 
     def word(self) -> None:
-        """A person parks a node (or the processor) and lets it go on a little later, or only one of the two; now and
-        then one that is just being given up."""
+        """A person parks a node (or the processor) and lets it go on a little later, or only one of the two."""
         run = self._run()
-        dying = [key.name for key in self.w.identities if key.run == run and key.role == "orchestrator"
-                 and self.w.check.died.get(key, 0) >= LIVES]
-        who = self.rng.choice(dying if dying and self.rng.random() < 0.7 else [*self.w.runs[run].tasks, "processor"])
+        who = self.rng.choice([*self.w.runs[run].tasks, "processor"])
         for action in self.rng.choice([("unpark",), ("park", "unpark"), ("unpark", "unpark")]):
             say(self.w, run, action, who)
 

@@ -60,6 +60,8 @@ class Check:
         """The attempt in which a hook was last moved back."""
         self.left: set[tuple[Key, int]] = set()
         """Lives that ended in order."""
+        self.edge: list[Key] = []
+        """Who died so often a moment ago that it is about to be given up."""
         self.hangs = self.probes = self.reworks = self.snapshots = 0
 
     def refold(self) -> None:
@@ -93,6 +95,8 @@ class Check:
         gone = new.status == "crashed" or (new.status == "terminated" and new.reason in ("stopped", "orphaned"))
         if gone and old is not None and old.status in ALIVE:
             self.died[new.key] = self.died.get(new.key, 0) + 1
+            if self.died[new.key] >= LIVES:
+                self.edge.append(new.key)
         if new.status == "parked" and self.died.get(new.key, 0) < LIVES:
             raise Violation(f"{new.key.full} was given up after {self.died.get(new.key, 0)} deaths")
 

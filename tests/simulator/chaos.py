@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulator import actors, flows
 from tests.simulator.world import Process, Steps, World
 
+from garrison.cli.cancel_cmd import order
 from garrison.records.names import ROLES, Key, launcher
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Chaos:
         self.hunted = [hunt for hunt in self.hunted if hunt[1]]
         if self.w.check.edge or self.words:
             self._rush()
-        if self.w.walks and self.rng.random() < 0.01:
+        if self.rng.random() < 0.01:
             self.reply()
         if self.left and self.rng.random() * self.pace < 1:
             self.left -= 1
@@ -148,8 +149,19 @@ class Chaos:
             say(self.w, run, action, who)
 
     def reply(self) -> None:
-        """A person answers a gate, or gives a signal."""
+        """A person answers a gate, or an agent, or gives a signal."""
         flows.answer(self.w, self._run())
+        flows.answer_agents(self.w, self._run())
+
+    def cancel(self) -> None:
+        """A person gives a node up that is being worked on."""
+        run = self._run()
+        state = self.w.check.shadows[run]
+        names = [name for name, node in state.nodes.items() if node.status == "active" and name not in state.held]
+        if names and not state.over:
+            name = self.rng.choice(names)
+            self.w.cancels.add((run, name))
+            self.w.post(order(Key("runner", name, run), state.nodes[name].attempt, "", self.w.now))
 
     def clock(self) -> None:
         """Somebody sets the wall clock."""
@@ -247,6 +259,7 @@ EVENTS: dict[Callable[[Chaos], None], float] = {
     Chaos.one: 8, Chaos.anything: 4, Chaos.pair: 4, Chaos.twice: 5, Chaos.machine: 2, Chaos.crew: 1, Chaos.delay: 5,
     Chaos.clock: 2, Chaos.again: 4, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 4,
     Chaos.decoy: 2, Chaos.revenant: 3, Chaos.up: 3, Chaos.wait: 1, Chaos.wedge: 3, Chaos.freeze: 2, Chaos.word: 2,
+    Chaos.cancel: 1,
 }
 """What happens, and how often."""
 

@@ -60,6 +60,8 @@ class Check:
         """The attempt in which a hook was last moved back."""
         self.left: set[tuple[Key, int]] = set()
         """Lives that ended in order."""
+        self.cancelled: set[tuple[str, int]] = set()
+        """Runners and attempts that were cancelled before they had said how they failed."""
         self.edge: list[Key] = []
         """Who died so often a moment ago that it is about to be given up."""
         self.hangs = self.probes = self.reworks = self.snapshots = 0
@@ -202,6 +204,10 @@ class Check:
         if entry.kind == "signal" and entry.data["id"] in self.world.forged:
             raise Violation(f"{proc.name} obeyed {entry.data['id']}, which is of another run, attempt or life")
         self._book(journal.name, entry)
+        if entry.kind == "signal" and entry.data.get("cancel") and not any(
+                signal.sender == proc.key and (signal.signal_type, signal.attempt) == ("RUNNER_EXITED", proc.attempt)
+                for signal in self.world.said):
+            self.cancelled.add((proc.key.full, entry.data["attempt"]))
         run = self.world.runs[proc.key.run]
         if journal is run.journal:
             self._run(run, entry)
@@ -313,13 +319,14 @@ class Check:
         if proc.state == "D" and proc.stopped_until > now:
             raise Violation(f"{proc.name} was called hung while the kernel held it")
 
-    def probed(self, proc: Process, full: str, circuit: Circuit, awaited: bool) -> None:
-        """Its supervisor has nothing to do: then no parked name that somebody waits for may be due for its probe."""
+    def probed(self, proc: Process, full: str, circuit: Circuit, looked: float, *, awaited: bool = True) -> None:
+        """Its supervisor, who looked about at the monotonic time `looked`, has nothing to do: then no parked name that
+        somebody waits for may have been due for its probe."""
         if not circuit.parked or not awaited or circuit.boot_id != self.world.boot_id:
             return
         due = circuit.since + min(7200.0, 600.0 * 2 ** (circuit.parks - 1))
-        if self.world.mono > due + 1.0:
-            raise Violation(f"{full} was due for its probe {self.world.mono - due:.0f} s ago, and {proc.name} rests")
+        if looked > due + 1.0:
+            raise Violation(f"{full} was due for its probe {looked - due:.0f} s ago, and {proc.name} rests")
 
     def compacted(self, proc: Process, journal: Journal, entry: Entry) -> None:
         """A snapshot says all that the records it replaces said."""
@@ -338,10 +345,16 @@ class Check:
         if old is None or attempt == old.attempt:
             return
         self.reworks += 1
+        self._not_cancelled(run, change["node"], old.attempt)
         if run.plan.flow == "walk":
             return
         if attempt != old.attempt + 1 or attempt > run.max_rework + 1:
             raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
+
+    def _not_cancelled(self, run: Run, name: str, attempt: int) -> None:
+        """Whom a person has cancelled, and whose runner heard it before it said how it failed, gets no new attempt."""
+        if run.plan.flow == "dag" and (Key("runner", name, run.id).full, attempt) in self.cancelled:
+            raise Violation(f"{name} got another attempt though attempt {attempt} was cancelled")
 
     # at the end
 
@@ -395,7 +408,7 @@ class Check:
         if run.fates[name].at(self.shadows[run.id].nodes[name].attempt) != "success" or not reason:
             return bool(reason)
         if self.shadows[run.id].nodes[name].kind == "cancelled":
-            return run.plan.flow == "walk"
+            return run.plan.flow == "walk" or (run.id, name) in self.world.cancels
         if reason.endswith("exit code -9"):
             return (run.id, name) in self.world.harmed  # a tool that somebody killed is judged as red
         if reason == "lost":

@@ -113,7 +113,7 @@ def _fate(rng: random.Random) -> Fate:
     kind = rng.choice(KINDS) if rng.random() < 0.2 else "success"
     crashes = rng.choice([1, 2, 3, 6, 7, 8, 10**6]) if rng.random() < 0.1 else 0
     pace = rng.choice([300.0, 1500.0]) if rng.random() < 0.08 else 3.0
-    return Fate(kind, rng.randint(0, 3), crashes, rng.choice([1, 1, 2, 10**6]), pace)
+    return Fate(kind, rng.randint(0, 3), crashes, rng.choice([1, 1, 2, 10**6]), pace, rng.random() < 0.1)
 
 
 def _calm(world: World) -> int:
@@ -159,6 +159,7 @@ def _keep(world: World) -> bool:
             continue
         going = True
         flows.answer(world, run.id)
+        flows.answer_agents(world, run.id)
         for who in world.check.shadows[run.id].held:
             chaos.say(world, run.id, "unpark", who)
         if not world.launched(run.id) and status not in ("done", "failed"):

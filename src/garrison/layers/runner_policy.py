@@ -68,8 +68,8 @@ class RunnerFacts:
         if entry.kind == "signal":
             self.applied.add(data["id"])
             self.merge_told |= data.get("type") == "MERGE_COMPLETE" and data.get("attempt", attempt) == attempt
-            if data.get("cancel") and data.get("attempt") == attempt and not self.failed:
-                self.failed, self.failed_kind = data["cancel"], CANCELLED
+            if data.get("cancel") and data.get("attempt") == attempt:  # what failed a moment ago is not tried again
+                self.failed, self.failed_kind = self.failed or data["cancel"], CANCELLED
             self.kill = max(self.kill, data.get("kill", 0))
             if data.get("unpark"):
                 self.circuit = circuit.lifted(self.circuit, self.incarnation)

@@ -1435,6 +1435,15 @@ def up(*, resume: bool) -> Callable[[World, Process], Steps]:
     return body
 
 
+def doctor(w: World, proc: Process) -> Steps:
+    """`doctor --fix`: fence and sweep whoever is found dead; to journal the death is its supervisor's matter."""
+    for key in list(w.identities):
+        view = w.view(key)
+        yield None
+        if view.identity is not None and view.verdict is not None and view.verdict.state in ("dead", "lapsed"):
+            yield from replace_life(w, proc, view.identity, "found over by doctor")
+
+
 def _hangs(w: World, me: Process, view: LifeView) -> Does:
     """Whether a launcher does nothing, as `watch.judge_now` sees it: two looks at it, with a pause between."""
     identity = view.identity

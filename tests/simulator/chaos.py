@@ -9,6 +9,7 @@ from tests.simulator import actors, flows
 from tests.simulator.world import Process, Steps, World
 
 from garrison.cli.cancel_cmd import order
+from garrison.merge.entry import WITHDRAWABLE
 from garrison.records.names import ROLES, Key, launcher
 
 if TYPE_CHECKING:
@@ -242,6 +243,23 @@ class Chaos:
                 proc, proc.key, lambda old: actors.ended(old, "crashed", self.w.now, "taken for dead"))
             self.w.note(f"=== {proc.name} is taken for dead")
 
+    def doctor(self) -> None:
+        """`garrison doctor --fix`: whoever is found dead is fenced and swept, by nobody who counts deaths."""
+        self.w.spawn("door", launcher(self._run()), 0, actors.doctor, marker=f"door-{self.w.fresh()}")
+
+    def queue(self) -> None:
+        """A person withdraws an entry of the merge queue, or holds one (until the calm)."""
+        entries = [entry for entry in self.w.queue.entries.values() if entry.status in WITHDRAWABLE]
+        if not entries or self.w.queue_lock is not None:
+            return
+        entry, person = self.rng.choice(entries), Process(0, 0, "door", launcher(self._run()), 0, "", None, 0.0)
+        if self.rng.random() < 0.5:
+            self.w.cancels.add((entry.run, entry.node))
+            self.w.append_merge(person, "cancel", {"entry": entry.id, "reason": "a person"})
+        elif entry.status != "held":
+            self.w.append_merge(person, "state", {"entry": entry.id, "status": "held", "reason": "a person"})
+        self.w.sync_merge()
+
     def up(self) -> None:
         """cron, or a person, asks for a launcher."""
         start(self.w, self._run(), resume=True)
@@ -259,7 +277,7 @@ EVENTS: dict[Callable[[Chaos], None], float] = {
     Chaos.one: 8, Chaos.anything: 4, Chaos.pair: 4, Chaos.twice: 5, Chaos.machine: 2, Chaos.crew: 1, Chaos.delay: 5,
     Chaos.clock: 2, Chaos.again: 4, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 4,
     Chaos.decoy: 2, Chaos.revenant: 3, Chaos.up: 3, Chaos.wait: 1, Chaos.wedge: 3, Chaos.freeze: 2, Chaos.word: 2,
-    Chaos.cancel: 1,
+    Chaos.cancel: 1, Chaos.doctor: 1, Chaos.queue: 0.5,
 }
 """What happens, and how often."""
 

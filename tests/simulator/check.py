@@ -409,6 +409,8 @@ class Check:
             return bool(reason)
         if self.shadows[run.id].nodes[name].kind == "cancelled":
             return run.plan.flow == "walk" or (run.id, name) in self.world.cancels
+        if reason == "a person":
+            return (run.id, name) in self.world.cancels
         if reason.endswith("exit code -9"):
             return (run.id, name) in self.world.harmed  # a tool that somebody killed is judged as red
         if reason == "lost":

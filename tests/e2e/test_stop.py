@@ -69,6 +69,10 @@ def test_a_persons_word_to_resume_is_obeyed_though_the_launcher_it_came_with_was
     graph = place.graph(Node("a", before=place.hold("a")))
     child = place.launch(graph)
     place.arrived("a")
+    refused = place.command("launch", "--resume", "r1", "--max-steps", "7")
+    assert (refused.returncode, "is looked after by its launcher already" in refused.stderr) == (1, True)
+    said = [path.read_text() for path in (place.home / "signals/guardian-crew@r1").rglob("*.json")]
+    assert not [text for text in said if "budget" in text], "what was refused has no effect"
     assert place.command("stop", "r1").returncode == 0
     child.wait()
     stopped(place)

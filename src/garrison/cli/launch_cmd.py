@@ -98,10 +98,9 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         resumed = preparing.check_resume(world, resume, onto=onto, again=again)
         if not as_begun:
             preparing.refuse_changed(world, resumed)
-        if options["max_steps"]:
-            launching.allow_steps(world, resumed, options["max_steps"])
         _note_queue(world, resumed)
-        _go(world, resumed, [*flags, "--resume", *(["--again"] if again else [])], detach=detach, serve=serve)
+        _go(world, resumed, [*flags, "--resume", *(["--again"] if again else [])], detach=detach, serve=serve,
+            steps=options["max_steps"])
         return
     if again or as_begun:
         raise UsageError(f"{'--again' if again else '--as-begun'} goes with --resume RUN")
@@ -142,14 +141,15 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _go(world: World, launch_: run_records.Launch, options: list[str], *, detach: bool, serve: bool = False) -> None:
+def _go(world: World, launch_: run_records.Launch, options: list[str], *, detach: bool, serve: bool = False,
+        steps: int | None = None) -> None:
     if serve:
         _serve(world, launch_.run_id)
     if not detach:
         sys.stdout.flush()
         sys.stderr.flush()
-        launching.become_launcher(world, launch_, options)
-    pid = launching.start_detached(world, launch_, options)
+        launching.become_launcher(world, launch_, options, steps)
+    pid = launching.start_detached(world, launch_, options, steps)
     _await(lambda: _status(world, launcher(launch_.run_id)) != "starting", world.timing.spawn_deadline)
     click.echo(json.dumps({"status": "ok", "run": launch_.run_id, "launcher_pid": pid}))
 

@@ -29,7 +29,7 @@ from garrison.records.signals import Signal
 from garrison.settings import homes_list, trees_root
 from garrison.supervise.lease import Wish, marker
 from garrison.supervise.replace import replace_life
-from garrison.supervise.start import fresh_id, take_lease
+from garrison.supervise.start import take_lease
 from garrison.system import user_manager
 from garrison.system.environment import held_back
 from garrison.system.git import Git, validate_repository
@@ -102,11 +102,6 @@ def lease_launcher(world: World, run: str) -> Identity:
     return take_lease(world.observer, Wish(key, metadata=why), world.timing.spawn_deadline)
 
 
-def allow_steps(world: World, launch: Launch, steps: int) -> None:
-    """Tell the guardian how many nodes the flow may visit when the run goes on."""
-    _tell_guardian(world, launch, fresh_id()[:12], {"action": "budget", "max_steps": steps})
-
-
 def _tell_guardian(world: World, launch: Launch, id_: str, payload: dict[str, Any]) -> None:
     signals.post(world.home, Signal(
         id_, {"role": "launch", "name": "launch", "incarnation": 0},
@@ -114,9 +109,13 @@ def _tell_guardian(world: World, launch: Launch, id_: str, payload: dict[str, An
         payload))
 
 
-def _leased(world: World, launch: Launch, options: list[str]) -> Identity:
-    """The launcher's lease; a person's word to resume is durable with it, whatever becomes of that launcher."""
+def _leased(world: World, launch: Launch, options: list[str], steps: int | None) -> Identity:
+    """The launcher's lease; a person's word to resume, and how many nodes the flow may visit from then on, is durable
+    with it, whatever becomes of that launcher."""
     identity = lease_launcher(world, launch.run_id)
+    if steps:
+        _tell_guardian(world, launch, f"{launch.run_id}-budget-{identity.incarnation}",
+                       {"action": "budget", "max_steps": steps})
     again = "--again" in options
     if "--resume" in options and (again or not state_of(world, launch.run_id).over):
         _tell_guardian(world, launch, resume_id(launch.run_id, identity.incarnation), resume_word(again=again))
@@ -161,19 +160,20 @@ def note_on_logout(world: World) -> str:
     return "note: systemd may end this run when you log out; `loginctl enable-linger` lets it go on"
 
 
-def become_launcher(world: World, launch: Launch, options: list[str]) -> None:
-    """Lease the launcher's life and re-execute this process as it; does not return."""
+def become_launcher(world: World, launch: Launch, options: list[str], steps: int | None = None) -> None:
+    """Lease the launcher's life and re-execute this process as it; does not return. `steps`: see `start_detached`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     prefix = scope_for(world)
-    argv, env = launcher_process(world, launch, _leased(world, launch, options), options)
+    argv, env = launcher_process(world, launch, _leased(world, launch, options, steps), options)
     argv = [*prefix, *argv]
     os.execve(argv[0], argv, env)
 
 
-def start_detached(world: World, launch: Launch, options: list[str]) -> int:
-    """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid."""
+def start_detached(world: World, launch: Launch, options: list[str], steps: int | None = None) -> int:
+    """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid. `steps`: how
+    many nodes the flow of a run that is resumed may visit from now on."""
     prefix = scope_for(world)
-    identity = _leased(world, launch, options)
+    identity = _leased(world, launch, options, steps)
     argv, env = launcher_process(world, launch, identity, [*options, "--quiet"])
     log = world.files(launch.run_id).layer_log("launch")
     atomic.make_directory(log.parent)

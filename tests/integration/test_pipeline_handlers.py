@@ -362,6 +362,27 @@ def test_a_manager_steers_the_next_agent_of_its_child(tmp_path: Path) -> None:
     assert prompts[0].endswith("build")
 
 
+def test_an_agent_that_is_killed_over_its_work_is_steered_again(tmp_path: Path) -> None:
+    """What a manager left was removed as its agent began: who died over it was followed by one that knew nothing."""
+    (tmp_path / "a.dot").write_text(f"digraph {{ {ENDS} a [prompt=build]; b [prompt=check]; start -> a -> b -> x }}")
+    (tmp_path / "r").mkdir()
+    prompts: list[str] = []
+
+    async def agent(call: Call) -> str:
+        prompts.append(call.text)
+        if len(prompts) == 1:
+            (tmp_path / "r/intervention.md").write_text("Hurry up")
+        if len(prompts) == 2:
+            raise KeyboardInterrupt
+        return "done"
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "a.dot", agent=agent, run_dir=tmp_path / "r")
+    assert run(None, agent=agent, run_dir=tmp_path / "r", resume=True).status == "success"
+    assert [text.startswith("Hurry up") for text in prompts] == [False, True, True]
+    assert not (tmp_path / "r/intervention.md").exists()
+
+
 # ---- codergen --------------------------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,8 @@ class Caller:
     _awaited: dict[str, bool] = field(default_factory=dict)
     """Which types of handlers are coroutine functions."""
     _told_threads: set[str] = field(default_factory=set)
+    _given: tuple[str, tuple[Path, int, int] | None] = "", None
+    """The place whose agent is told what a manager left, and that."""
 
     def call(self, place: Place, idle: Callable[[], bool]) -> Call:
         """What the handler of a place is called with; `idle` says whether nothing else is at work."""
@@ -69,7 +71,7 @@ class Caller:
             told = carried(self.program, self.state, place, self.scope.run, goal)
             if told.fidelity == FULL and self._is_lost(told):
                 told = replace(told, preamble=told.history)
-            told = self._steered(told)
+            told = self._steered(told, place)
         keep = inherited and kind in ADOPTING
         folder = None if self.folder is None else lambda: self._folder(place, keep=keep)
         call = Call(node, place, context, self.scope, edge=edge, carried=told, folder=folder,
@@ -84,17 +86,40 @@ class Caller:
         self._told_threads.add(told.thread)
         return not told.session and (first or getattr(self.scope.agent, "sessions_by_id", False))
 
-    def _steered(self, told: Carried) -> Carried:
-        """What a manager left for the next agent of this run, put before everything else."""
-        if self.folder is None:
+    def _steered(self, told: Carried, place: Place) -> Carried:
+        """What a manager left for the next agent of this run, put before everything else.
+
+        It is that agent's until its call is over: one that is killed meanwhile is called again, and told again.
+        """
+        left = self._left()
+        if left is None or left == self._given[1]:
             return told
-        path = self.folder.root / _STEER
-        raw = atomic.read(path) if path.exists() else None
+        raw = atomic.read(left[0])
         if raw is None:
             return told
-        path.unlink(missing_ok=True)
+        self._given = place.id, left
         parts = (raw.decode(errors="replace"), told.preamble)
         return replace(told, preamble="\n\n".join(part for part in parts if part))
+
+    def _left(self) -> tuple[Path, int, int] | None:
+        """What a manager left: the file, and which one of that name it is."""
+        if self.folder is None:
+            return None
+        path = self.folder.root / _STEER
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        return path, found.st_ino, found.st_mtime_ns
+
+    def _was_steered(self, place: Place) -> None:
+        """The call of a place is over: what its agent was told is done with, but not what was left since."""
+        name, given = self._given
+        if given is None or name != place.id:
+            return
+        if self._left() == given:
+            given[0].unlink(missing_ok=True)
+        self._given = "", None
 
     def _folder(self, place: Place, *, keep: bool) -> Path:
         """The folder of an attempt; a node at work twice at once (in two branches) gets a second one."""
@@ -113,6 +138,11 @@ class Caller:
 
         `alone`: nothing else is at work, so that a quick plain handler needs no thread.
         """
+        outcome = await self._attempt(call, alone=alone)
+        self._was_steered(call.place)
+        return outcome
+
+    async def _attempt(self, call: Call, *, alone: bool) -> Outcome | Waiting:
         place = call.place
         if place.delay_s > 0:
             await asyncio.sleep(place.delay_s)

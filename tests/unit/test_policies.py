@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
 from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RunState, fold, from_snapshot, to_snapshot
+from garrison.layers.runner import Runner
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
@@ -647,6 +649,19 @@ def test_a_parked_orchestrator_waits_for_its_probe_which_is_told_before_it_begin
     probing = Circuit("probing", "6 deaths", NOW - 59, BOOT, 1, life=6, probe=7)
     assert run(replace(facts, circuit=probing), orchestrator=living).wake_at == NOW + 1
     assert shown(run(replace(facts, circuit=replace(probing, since=NOW - 60)), orchestrator=living)) == [("heal", "")]
+
+
+@pytest.mark.parametrize(("asked", "expected"), [("validator-trouble-2", ["trouble-2"]), ("q1", ["orchestrator"])])
+def test_what_a_validator_asked_is_never_answered_to_the_orchestrator(asked: str, expected: list[str]) -> None:
+    """A validator that was begun anew does not know the question any more: the answer went to the node's agent."""
+    told: list[str] = []
+    of = SimpleNamespace(jobs=SimpleNamespace(answer=lambda question, _text: told.append(question)),
+                         crew=SimpleNamespace(pass_on=lambda key, _signal: told.append(key)),
+                         above=SimpleNamespace(), orchestrator="orchestrator")
+    said = posted("INPUT_RESPONSE", target={"role": "runner", "name": "a"}, payload={"question_id": asked}).signal
+    assert said is not None
+    Runner._forward(of, said, "down")  # type: ignore[arg-type]
+    assert told == expected
 
 
 def test_what_failed_just_before_it_was_cancelled_gets_no_other_attempt() -> None:

@@ -232,9 +232,9 @@ class Runner:
         """Pass a question up or an answer down, before it counts as applied: said twice is recognised, lost is not."""
         said = signal.payload
         asked = str(said.get("question_id", ""))
-        if where == "down" and self.jobs.answer(asked.removeprefix(_OURS), str(said.get("text", ""))):
-            return
-        if where == "up":
+        if where == "down" and asked.startswith(_OURS):  # one that began anew meanwhile asks anew
+            self.jobs.answer(asked.removeprefix(_OURS), str(said.get("text", "")))
+        elif where == "up":
             self.above.pass_on(signal)
         elif where == "down":
             self.crew.pass_on(self.orchestrator, signal)

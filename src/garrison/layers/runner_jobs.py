@@ -118,10 +118,8 @@ class RunnerJobs:
         """What the validator's session waits for a person to settle."""
         return self._job.question if isinstance(self._job, ValidatorJob) else None
 
-    def answer(self, question: str, text: str) -> bool:
-        """Give an answer to the validator, if it asked that; whether it did."""
+    def answer(self, question: str, text: str) -> None:
+        """Give an answer to the validator, if it asked that."""
         asked = self.question
-        if asked is None or asked.id != question or not isinstance(self._job, ValidatorJob):
-            return False
-        self._job.answer(question, text)
-        return True
+        if asked is not None and asked.id == question and isinstance(self._job, ValidatorJob):
+            self._job.answer(question, text)

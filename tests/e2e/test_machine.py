@@ -269,3 +269,48 @@ def memory_cgroup(limit: int) -> Path:
             continue
         return group
     pytest.skip("no cgroup with a memory limit can be made here")
+
+
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+"""The kernel numbers the next process from here on; root may say so (proc_sys_kernel(5))."""
+
+
+def with_pid(pid: int) -> subprocess.Popen[bytes] | None:
+    """A stranger to whom the kernel gave this very number, which has just become free; None if somebody is faster."""
+    for _ in range(100):
+        LAST_PID.write_text(str(pid - 1))
+        stranger = subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"]}, start_new_session=True)
+        if stranger.pid == pid:
+            return stranger
+        stranger.kill()
+        stranger.wait()
+        if Path(f"/proc/{pid}").exists():
+            return None
+    return None
+
+
+@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="the kernel's next pid cannot be set here")
+def test_who_got_the_pid_of_one_of_ours_is_neither_adopted_nor_signalled(place: Place) -> None:
+    """In the same boot: all of a run dies, and strangers are given the numbers its records tell of."""
+    place.launch(place.graph(holding(place, "a")))
+    place.arrived("a")
+    stems = ("launch", "guardian-crew", "runner-a", "orchestrator-a")
+    pids = {stem: place.pid(stem) for stem in stems}
+    power_off(place)
+    for child in place.started:
+        child.wait()
+    strangers = {stem: one for stem, pid in pids.items() if (one := with_pid(pid)) is not None}
+    try:
+        assert strangers, "no pid could be taken again"
+        again = place.resume()
+        place.arrived("a")
+        for stem in stems:
+            assert place.pid(stem, life=2) != pids[stem]
+        place.free("a")
+        assert place.finish(again) == 0, place.told()
+        place.check("a")
+        assert [stem for stem, one in strangers.items() if one.poll() is not None] == []
+    finally:
+        for one in strangers.values():
+            one.kill()
+            one.wait()

@@ -483,7 +483,7 @@ class Launcher(Layer):
             return
         self.w.life[self.guardian] = self.me
         yield None
-        if self.state.status == "running":
+        if run_state.fold(self.run.journal.entries).status == "running":
             journal = self.run.journal
             epoch = (journal.entries[-1].epoch if journal.entries else 0) + 1
             self.w.append(self.me, journal, "run", {"status": "stopped", "reason": "without a guardian"}, epoch)

@@ -20,7 +20,7 @@ from garrison.layers.glance import all_beat, silent, stamps
 from garrison.layers.guardian_policy import BY_A_PERSON
 from garrison.layers.launcher_policy import EXIT, LauncherView
 from garrison.layers.loop import leave, say
-from garrison.layers.run_state import RunState
+from garrison.layers.run_state import RunState, fold
 from garrison.merge.queue import MergeQueue
 from garrison.records import atomic, signals
 from garrison.records.identity import Identity
@@ -286,7 +286,7 @@ class Launcher:
             return
         try:
             journal = Writer(self.files.journal, self.life.token)
-            if self.state.status == "running":
+            if fold(journal.entries).status == "running":  # not: lifted by us, and nobody has taken that word yet
                 journal.append("run", {"status": "stopped", "reason": BY_A_PERSON},
                                self.world.clock.utc(), sync=True)
             journal.close()

@@ -337,10 +337,10 @@ class Runner:
         self.crew.replace(view.orchestrator, act.why, act.data.get("class", CRASH))
 
     def _do_record(self, act: Act, view: RunnerView) -> None:
-        data = self.crew.death(view.orchestrator, self.task.attempt)
-        self.facts.add_death(data)
+        data = self.crew.buried(view.orchestrator, self.task.attempt)
         self.above.tell("ORCHESTRATOR_CRASHED", {"incarnation": data["incarnation"], "why": data["why"]},
-                        f"{self.orchestrator.full}-{data['incarnation']}-crashed")
+                        f"{self.orchestrator.full}-{data['incarnation']}-crashed")  # first: once recorded, nobody would
+        self.facts.add_death(self.crew.record_death(data))
 
     def _do_park(self, act: Act, view: RunnerView) -> None:
         data = self.crew.park(view.orchestrator, act.why, self._cool_down(), self.task.attempt)

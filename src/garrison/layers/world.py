@@ -11,6 +11,7 @@ from garrison.errors import NotFound
 from garrison.light import dataclass
 from garrison.records import atomic
 from garrison.records import run as run_records
+from garrison.records.kept import MOST
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
 from garrison.settings import Timing
@@ -50,7 +51,7 @@ class World:
     @cached_property
     def store(self) -> Store:
         """The home's records."""
-        return Store(self.home)
+        return Store(self.home, keep=MOST)
 
     @cached_property
     def observer(self) -> Observer:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.supervise.postmortem import KEEPER_GONE
 from support import DEADLINE, PROGRAM, Node, Place, alive, load, stat, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
@@ -162,6 +163,23 @@ def test_whoever_ends_a_terminal_is_named(places: Callable[..., Place]) -> None:
     assert whys[3].startswith("the tmux server died")
     assert [why.startswith("the tmux server died") for why in deaths(place, "orchestrator-b")] == [True, True]
     assert deaths(place, "runner-b") == [f"{deaths(place, 'runner-b')[0].partition(':')[0]}: killed by SIGKILL"]
+
+
+@needs_tmux
+@pytest.mark.slow
+def test_a_keeper_that_was_killed_is_named(places: Callable[..., Place]) -> None:
+    """Seen to be told as a session that somebody had closed: the terminal goes with its first process."""
+    place = places(terminal="tmux")
+    child = place.launch(place.graph(holding(place, "a")), "r1")
+    place.arrived("a")
+    stat = Path(f"/proc/{place.pid('orchestrator-a')}/stat").read_text()
+    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    place.pid("orchestrator-a", life=2)
+    place.arrived("a")
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    place.check("a", history=False)
+    assert deaths(place, "orchestrator-a") == [KEEPER_GONE]
 
 
 @needs_tmux

@@ -15,19 +15,19 @@ from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.layers import flow_policy, guardian_policy, launcher_policy, run_state, runner_policy
 from garrison.layers.acts import Act, Decision
-from garrison.layers.guardian import POLICY_SAYS, implied_phase
+from garrison.layers.guardian import POLICY_SAYS
+from garrison.layers.guardian_phase import advanced, implied_phase
 from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
+from garrison.layers.own_entry import SIGNAL_GRACE
 from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RUN_STATUS, RunState
-from garrison.layers.runner import SIGNAL_GRACE
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.merge import batch
 from garrison.merge.entry import Entry as MergeEntry
 from garrison.merge.entry import entry_id
 from garrison.merge.tell import signal_of
 from garrison.records import hook as hooks
-from garrison.records.hook import Hook
 from garrison.records.identity import ALIVE, Identity, ended, step
 from garrison.records.journal import Entry
 from garrison.records.names import Key, launcher
@@ -505,7 +505,7 @@ class Launcher(Layer):
             return
         self.w.life[self.guardian] = self.me
         yield None
-        if self.state.status == "running":
+        if run_state.fold(self.run.journal.entries).status == "running":
             journal = self.run.journal
             epoch = (journal.entries[-1].epoch if journal.entries else 0) + 1
             self.w.append(self.me, journal, "run", {"status": "stopped", "reason": "without a guardian"}, epoch)
@@ -723,16 +723,8 @@ class Guardian(Layer):
         if wanted == self.phase:
             return
 
-        def advance(old: Hook | None) -> Hook:
-            hook = _there(old)
-            at, to = PHASES.index(hook.phase), PHASES.index(wanted)
-            if to < at:
-                return hooks.move(hook, wanted, self.w.now) if wanted in hooks.PHASES[hook.phase] else hook
-            for phase in PHASES[at + 1: to + 1]:
-                hook = hooks.move(hook, phase, self.w.now)
-            return hook
-
-        self.w.write_hook(self.me, self.key, advance, incarnation=self.me.incarnation)
+        self.w.write_hook(self.me, self.key, lambda old: advanced(_there(old), wanted, self.w.now),
+                          incarnation=self.me.incarnation)
         self.phase = wanted
         yield None
 

@@ -129,9 +129,10 @@ class Chaos:
 
     def wedge(self) -> None:
         """A layer waits for what never comes: it lives, and never takes a step again. (Not on its last step: who has
-        said goodbye and never goes keeps its name's lock from every successor, and only a person can help.)"""
+        said goodbye and never goes keeps its name's lock from every successor, and only a person can help. Nor one
+        that no kill can reach: nobody could ever end it.)"""
         procs = [proc for proc in self.layers() if proc.registered and proc.stopped_until <= self.w.t
-                 and self.w.identities[proc.key].status != "terminated"]
+                 and not proc.revenant and self.w.identities[proc.key].status != "terminated"]
         if proc := self.some(procs):
             self.w.hold(proc, 1e12, "S")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +19,9 @@ from hypothesis import strategies as st
 from garrison.system import census, ending, processes, procfs
 from garrison.system.census import Census, Settled, settle
 from garrison.system.processes import ProcessId, Row
-from garrison.system.procfs import listed_to_the_last, numbers
+from garrison.system.procfs import Numbering, leads, listed_to_the_last, numbering, numbers
 
-OURS, OLD = 50, 100
+OURS, OLD, HIGHEST = 50, 100, 32768
 LIFE = "/home:r1:runner-a#1"
 
 
@@ -123,6 +125,76 @@ def test_proc_is_listed_again_if_anybody_was_forked(monkeypatch: pytest.MonkeyPa
     assert list(listed_to_the_last()) == given
 
 
+NOW = Numbering(1000, 50_000, 600)
+
+
+@pytest.mark.parametrize(("later", "given"), [
+    pytest.param(NOW, [], id="nobody came"),
+    pytest.param(Numbering(1003, 50_003, 600), [1001, 1002, 1003], id="three came"),
+    pytest.param(Numbering(1003, 50_900, 600), [1001, 1002, 1003], id="in other pid namespaces many did"),
+    pytest.param(Numbering(999, 50_003, 600), None, id="pids began anew"),
+    pytest.param(Numbering(1003, 83_000, 600), None, id="they came round"),
+    pytest.param(Numbering(1003, 50_003, 17_000), None, id="so many live that few pids are free"),
+])
+def test_who_came_since_has_a_pid_given_since(later: Numbering, given: list[int] | None) -> None:
+    found = later.since(NOW, HIGHEST)
+    assert (None if found is None else list(found)) == given
+    assert later.since(NOW, 0) is None, "where pids begin anew is not told"
+
+
+def test_the_kernel_tells_how_far_it_is_with_pids() -> None:
+    before = numbering()
+    with subprocess.Popen(["sleep", "0"]) as child:
+        after = numbering()
+    assert before is not None
+    assert after is not None
+    assert (after.last, after.forks) != (before.last, before.forks)
+    given = after.since(before, procfs.highest_pid())
+    assert given is None or child.pid in given
+    assert 0 < after.threads < after.forks
+
+
+def test_a_thread_is_not_taken_for_a_process() -> None:
+    stay = threading.Event()
+    thread = threading.Thread(target=stay.wait)
+    thread.start()
+    try:
+        assert Path(f"/proc/{thread.native_id}/stat").exists()
+        assert not leads(thread.native_id or 0)
+        assert leads(os.getpid())
+    finally:
+        stay.set()
+        thread.join()
+
+
+def test_proc_is_listed_where_those_who_came_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = taken(monkeypatch, Seen(10), Seen(11))
+    monkeypatch.setattr(census, "listed_to_the_last", lambda seen, others: [10, 11, 12] if others else [])
+    monkeypatch.setattr(census, "leads", lambda pid: pid == 1001)
+    monkeypatch.setattr(census, "forks", lambda: 1003)
+    made._at, made._highest = NOW, HIGHEST
+    everybody = {10, 11, 12}
+    for later, read in ((Numbering(1003, 50_003, 600), {12, 17, 1001}), (Numbering(999, 50_003, 600), everybody),
+                        (Numbering(1001 + census.FEW, 50_999, 600), everybody), (None, everybody)):
+        monkeypatch.setattr(census, "numbering", lambda later=later: later)
+        assert set(made.to_read(LIFE, (), set())) == read
+
+
+def test_who_was_forked_while_the_others_were_read_is_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = taken(monkeypatch, Seen(10))
+    made._at, made._highest = NOW, HIGHEST
+    told = [1001, 1003, 1003]
+    monkeypatch.setattr(census, "numbering", lambda: Numbering(1001, 50_001, 600))
+    monkeypatch.setattr(census, "forks", lambda: told.pop(0))
+    monkeypatch.setattr(census, "leads", lambda pid: pid in (1001, 1003))
+    read = made.to_read(LIFE, (), set())
+    assert set(read) == {12, 17, 1001}
+    assert set(made.to_read(LIFE, (), {1001})) == {12, 17, 1003}
+    told = [1003, 5]  # somebody set the kernel back
+    monkeypatch.setattr(census, "listed_to_the_last", lambda seen, others: [77])
+    assert 77 in set(made.to_read(LIFE, (), set()))
+
+
 @pytest.fixture
 def life(tmp_path: Path) -> Iterator[str]:
     value = f"{tmp_path}:r1:runner-a#1"
@@ -210,7 +282,22 @@ class World:
         there = {pid: pid + 7000 for pid in self.rows}
         known = {pid: kept for pid, kept in made._settled.items() if pid in there}
         new: list[Any] = [one for one in self.rows.values() if one.pid not in known]
-        made._settled = known | settle(new, known, there, self.next, OURS)
+        made._keep(known | settle(new, known, there, self.next, OURS), there)
+        made._at, made._highest = self.numbering(), HIGHEST
+        made._due = 1e9
+
+    def note(self, made: Census) -> None:
+        """A quiet moment between two of them."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(census, "SOME", 1)
+            patch.setattr(census, "numbering", self.numbering)
+            patch.setattr(census, "forks", lambda: self.next - 1)
+            patch.setattr(census, "leads", self.rows.__contains__)
+            made.take(0.0)
+
+    def numbering(self) -> Numbering:
+        """How far our kernel is."""
+        return Numbering(self.next - 1, self.next, len(self.rows))
 
     def children(self, parent: int) -> list[int]:
         """As the kernel tells them."""
@@ -224,7 +311,7 @@ class World:
         return ending.doomed(root, life, rows, caller=OURS, known=came)
 
 
-ACTS = st.lists(st.tuples(st.sampled_from(["fork", "fork", "bare", "life", "setsid", "exec", "exit", "census"]),
+ACTS = st.lists(st.tuples(st.sampled_from(["fork", "fork", "bare", "life", "setsid", "exec", "exit", "census", "note"]),
                           st.integers(0, 30)), max_size=60)
 
 
@@ -236,12 +323,22 @@ def test_a_sweep_ends_the_same_with_a_census_and_without(acts: list[tuple[str, i
     for act, which in [("life", 1), ("fork", 2), *acts]:
         if act == "census":
             world.census(made)
-        else:
+        elif act == "note" and made._at is not None:
+            world.note(made)
+        elif act != "note":
             world.do(act, sorted(world.rows)[which % len(world.rows)], which)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(census, "ancestors", lambda pid: {1})
         patch.setattr(census, "kernel_tells", lambda: True)
         patch.setattr(census, "getpid", lambda: OURS)
         patch.setattr(census, "children_of", world.children)
+        patch.setattr(census, "numbering", world.numbering)
+        patch.setattr(census, "forks", lambda: world.next - 1)
+        patch.setattr(census, "leads", world.rows.__contains__)
+        patch.setattr(census, "listed_to_the_last", lambda seen, others: others and pytest.fail("it was listed"))
         for life, root in world.lives.items():
-            assert world.doomed(life, root, made.others(life, [root.pid])) == world.doomed(life, root, {})
+            others = made.others(life, [root.pid])
+            assert world.doomed(life, root, others) == world.doomed(life, root, {})
+            if made._at is not None:
+                unread = dict.fromkeys(world.rows.keys() - set(made.to_read(life, [root.pid], set())), 0)
+                assert world.doomed(life, root, unread) == world.doomed(life, root, {})

@@ -10,6 +10,12 @@ import pytest
 from garrison import light
 
 
+@pytest.fixture(autouse=True, params=[light._OFTEN, 1], ids=["first", "often"])
+def often(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first instances of a class, and those after which it has a constructor of its own."""
+    monkeypatch.setattr(light, "_OFTEN", request.param)
+
+
 def make(kind: Any, field: Any) -> type:
     class Point:
         x: int
@@ -61,6 +67,24 @@ def test_changes(given: Any) -> None:
 def test_wrong_calls(given: Any, values: tuple[Any, ...], named: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         make(*given[:2])(*values, **named)
+
+
+def test_a_constructor_of_its_own_is_for_who_is_made_often() -> None:
+    point = make(light.dataclass, light.field)
+    own = [vars(point(1)) and point.__init__ for _ in range(light._OFTEN + 1)]
+    assert own[-1] is not own[0] or light._OFTEN == 1
+    assert [one is own[-1] for one in own].index(True) == light._OFTEN - 1
+    assert point(1) == point(x=1, y=2)
+    assert list(vars(point(1))) == ["x", "y", "tags", "told"]
+
+
+def test_a_field_without_default_after_one_that_has_one_is_given_by_name() -> None:
+    class Late:
+        a: int = 1
+        b: int
+
+    late = light.dataclass(Late)
+    assert [(late(b=2).a, late(b=2).b) for _ in range(3)] == [(1, 2)] * 3
 
 
 @pytest.mark.parametrize("given", KINDS)

@@ -89,7 +89,7 @@ class Crew:
         assert view.identity is not None
         with contextlib.suppress(Fenced):
             fenced = fence(self.world.observer, view.identity, self._died_of(view, why),
-                           HUNG if view.hung else kind, view.evidence if view.hung else None)
+                           HUNG if view.hung else kind, view.evidence if view.hung else None, view.seen)
             if fenced.status != "terminated":  # who lingers after its end died no death
                 self.record("fenced", {"full": fenced.key.full, "incarnation": fenced.incarnation,
                                        "why": fenced.reason, "evidence": fenced.metadata.get("evidence", {})})

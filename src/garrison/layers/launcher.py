@@ -18,9 +18,10 @@ from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
 from garrison.layers.guardian_policy import BY_A_PERSON
+from garrison.layers.halves import clear_halves
 from garrison.layers.launcher_policy import EXIT, LauncherView, resume_id, resume_word
 from garrison.layers.loop import leave, say
-from garrison.layers.run_state import RunState
+from garrison.layers.run_state import RunState, fold
 from garrison.merge.queue import MergeQueue
 from garrison.records import atomic, signals
 from garrison.records.identity import Identity
@@ -85,9 +86,15 @@ class Launcher:
         self._news_at = world.clock.monotonic()
         why = {"why": life.identity.metadata["succeeds"]} if "succeeds" in life.identity.metadata else {}
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume, **why})
-        with contextlib.suppress(OSError):  # they only take room
-            atomic.clear_temporaries(world.home, world.clock.time() - LEFT_BY_THE_KILLED)
+        self._clear()
         self.progress.begin(self.run)
+
+    def _clear(self) -> None:
+        """What killed writers left half written: it only takes room."""
+        now = self.world.clock.time()
+        with contextlib.suppress(OSError):
+            atomic.clear_temporaries(self.world.home, now - LEFT_BY_THE_KILLED)
+            clear_halves(self.world.home, now)
 
     def _fold(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "death":
@@ -287,7 +294,7 @@ class Launcher:
             return
         try:
             journal = Writer(self.files.journal, self.life.token)
-            if self.state.status == "running":
+            if fold(journal.entries).status == "running":  # not: lifted by us, and nobody has taken that word yet
                 journal.append("run", {"status": "stopped", "reason": BY_A_PERSON},
                                self.world.clock.utc(), sync=True)
             journal.close()
@@ -308,6 +315,7 @@ class Launcher:
             queue.leave(Path(self.launch.trees))
         terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
         terminal.shutdown()  # our own server, and only if no session of another run is left in it
+        self._clear()  # nothing of a run that is over is left
         self.exit_code = leave(self.life, act.who, EXIT.get(act.who, 1))
         self.crew.journal.close()
 

@@ -11,11 +11,13 @@ from garrison.errors import NotFound
 from garrison.light import dataclass
 from garrison.records import atomic
 from garrison.records import run as run_records
+from garrison.records.kept import MOST
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
 from garrison.settings import Timing
 from garrison.supervise.observe import Observer
 from garrison.supervise.start import start_life
+from garrison.system import disk
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment
 from garrison.system.processes import RealProcesses
@@ -50,7 +52,7 @@ class World:
     @cached_property
     def store(self) -> Store:
         """The home's records."""
-        return Store(self.home)
+        return Store(self.home, keep=MOST)
 
     @cached_property
     def observer(self) -> Observer:
@@ -75,7 +77,9 @@ class World:
                                                       **own})
 
     def start_layer(self, wish: Wish, launch: Launch, extra: list[str] | None = None) -> Identity:
-        """Begin the life of a Python layer as a detached process; its output goes to the layer's log."""
+        """Begin the life of a Python layer as a detached process; its output goes to the layer's log. OSError (ENOSPC)
+        on a full disk, where it could not register, and would count as a death."""
+        disk.demand(self.home)
         key = wish.key
 
         def spawn(identity: Identity, life: str) -> None:

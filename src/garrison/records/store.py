@@ -6,12 +6,14 @@ lock. With `incarnation` it refuses a life that has a successor. Reading never r
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 
 from garrison.errors import Fenced, NotFound, RecordCorrupt, RecordError, UsageError
 from garrison.records import atomic, record
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
+from garrison.records.kept import Kept, mark
 from garrison.records.names import Key
 
 TYPE_CHECKING = False
@@ -26,11 +28,13 @@ _FOLDERS: dict[type, str] = {Identity: "identities", Hook: "hooks"}
 
 
 class Store:
-    """The records of one home."""
+    """The records of one home. With `keep`, so many of those that were read are kept, and not read again while their
+    files are the same: for a layer, which looks at the same ones all its life."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, keep: int = 0) -> None:
         self.home = home
         self._folders = {kind: home / name for kind, name in _FOLDERS.items()}
+        self._kept = Kept(keep) if keep else None
 
     def path(self, kind: type[R], key: Key) -> Path:
         """The file of a record."""
@@ -43,12 +47,26 @@ class Store:
     def read(self, kind: type[R], key: Key) -> R | None:
         """The record, or None if there is none; RecordError if it cannot be read as one."""
         path = self.path(kind, key)
+        if self._kept is not None:
+            return self._look(self._kept, kind, key, path)
         data = atomic.read(path)
-        if data is None:
+        return None if data is None else _decoded(kind, key, data, path)
+
+    def _look(self, kept: Kept, kind: type[R], key: Key, path: Path) -> R | None:
+        """`read`, without reading what is known."""
+        name = str(path)
+        if (known := kept.get(name)) is not None:
+            return known  # type: ignore[no-any-return]
+        descriptor = atomic.open_there(path)
+        if descriptor is None:
             return None
-        found = record.decode(kind, data, path)
-        if (found.role, found.name, found.run_id) != (key.role, key.name, key.run):
-            raise RecordCorrupt(path, f"it is about {found.role} {found.name} of run {found.run_id!r}")
+        try:
+            seen = mark(os.fstat(descriptor))
+            found = _decoded(kind, key, atomic.read_open(descriptor, path), path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        kept.put(name, descriptor, seen, found)
         return found
 
     def get(self, kind: type[R], key: Key) -> R:
@@ -113,6 +131,13 @@ class Store:
             if found is not None:
                 records.append(found)
         return records, errors
+
+
+def _decoded(kind: type[R], key: Key, data: bytes, path: Path) -> R:
+    found = record.decode(kind, data, path)
+    if (found.role, found.name, found.run_id) != (key.role, key.name, key.run):
+        raise RecordCorrupt(path, f"it is about {found.role} {found.name} of run {found.run_id!r}")
+    return found
 
 
 def check_incarnation(found: Identity | Hook | None, key: Key, incarnation: int) -> None:

@@ -41,8 +41,10 @@ class Observer:
                                  and self.clock.time() > from_iso(identity.spawn_deadline)))
 
     def judge(self, identity: Identity) -> Verdict:
-        """The verdict on `identity` now."""
-        return judge(identity, self.see(identity))
+        """The verdict on `identity` now; whom its record declares over is not looked at."""
+        here = self.where
+        over = identity.status in ("crashed", "parked")
+        return judge(identity, Seen(here.host, here.boot_id, here.pid_ns) if over else self.see(identity))
 
     def stale_reason(self, identity: Identity, timeout: float) -> str | None:
         """Why `identity` is stale now (`verdict.stale_reason`)."""

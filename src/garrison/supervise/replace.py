@@ -21,15 +21,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from garrison.supervise.observe import Observer
+    from garrison.supervise.verdict import Seen
 
 
 def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH,
-          signs: dict[str, Any] | None = None) -> Identity:
-    """Write `crashed` with the evidence (`signs`: of a hang) and the class `kind` (restart.CLASSES) over a life.
+          signs: dict[str, Any] | None = None, seen: Seen | None = None) -> Identity:
+    """Write `crashed` with the evidence (`signs`: of a hang) and the class `kind` (restart.CLASSES) over a life, which
+    was judged by what was `seen` (None: it is looked at now).
 
     Fenced if the record has moved on since it was judged.
     """
-    now, seen = observer.clock.utc(), observer.see(judged)
+    now, seen = observer.clock.utc(), seen or observer.see(judged)
     evidence = {"verdict": reason, "pid_ticks": seen.pid_ticks, "beat_age": seen.beat_age, "seen_at": now,
                 **(signs or {})}
 

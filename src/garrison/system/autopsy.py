@@ -133,13 +133,11 @@ def oom_kills(counter: Path | None) -> int | None:
     if counter is None:
         return None
     try:
-        for line in counter.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
+        with open(counter, "rb", buffering=0) as file:  # noqa: PTH123  # with each death
+            said = b"\n" + file.read()
+        return int(said.partition(b"\noom_kill ")[2].partition(b"\n")[0])
     except (OSError, ValueError):
         return None
-    return None
 
 
 def tmux_server_died(server: str) -> bool:

@@ -98,19 +98,32 @@ def _text(microseconds: int) -> str:
 
 def from_iso(text: str) -> float:
     """The inverse of `iso`, in seconds since the epoch; ValueError for any other shape."""
-    try:
-        if len(text) != 27 or (text[4], text[7], text[10], text[13], text[16], text[19], text[26]) != tuple("--T::.Z"):
-            raise ValueError
-        numbers = [text[0:4], text[5:7], text[8:10], text[11:13], text[14:16], text[17:19], text[20:26]]
-        if not all(number.isascii() and number.isdigit() for number in numbers):
-            raise ValueError
-        year, month, day, hour, minute, second, micro = map(int, numbers)
-        days = _days(year, month, day)
-        if time.gmtime(days * 86400)[:3] != (year, month, day) or hour > 23 or minute > 59 or second > 60:
-            raise ValueError
-    except ValueError:
-        raise ValueError(f"not a time: {text!r}; times read 2026-01-31T12:00:00.000000Z") from None
-    return days * 86400 + hour * 3600 + minute * 60 + second + micro / 1_000_000
+    global _minute  # noqa: PLW0603  # as `_second`
+    known, began = _minute
+    second, micro = text[17:19], text[20:26]
+    if not (len(text) == 27 and text[19] == "." and text[26] == "Z" and text.isascii()
+            and second.isdigit() and micro.isdigit() and second <= "60"):
+        raise ValueError(_NO_TIME.format(text))
+    if text[:17] != known:
+        began = _began(text)
+        _minute = text[:17], began
+    return began + int(second) + int(micro) / 1_000_000
+
+
+_minute = ("", 0)
+"""The last minute that was read and its beginning, in seconds since the epoch: a look names few of them."""
+_NO_TIME = "not a time: {!r}; times read 2026-01-31T12:00:00.000000Z"
+
+
+def _began(text: str) -> int:
+    """When the minute of a time began."""
+    numbers = [text[0:4], text[5:7], text[8:10], text[11:13], text[14:16]]
+    if [text[4], text[7], text[10], text[13], text[16]] == list("--T::") and all(map(str.isdigit, numbers)):
+        year, month, day, hour, minute = map(int, numbers)
+        days = _days(year, month, day) if 1 <= month <= 12 else 0
+        if time.gmtime(days * 86400)[:3] == (year, month, day) and hour <= 23 and minute <= 59:
+            return days * 86400 + hour * 3600 + minute * 60
+    raise ValueError(_NO_TIME.format(text))
 
 
 def _days(year: int, month: int, day: int) -> int:

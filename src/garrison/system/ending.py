@@ -75,9 +75,10 @@ class Glimpse:
         return ProcessId(self.pid, self.ticks)
 
 
-def glimpses(seen: set[int] | None = None, others: Mapping[int, int] | None = None) -> list[Glimpse]:
-    """Everybody who lives, as cheap as it gets; `seen` and `others` as for `listed_to_the_last`."""
-    return [one for pid in listed_to_the_last(seen, others) if (one := glimpse(pid)) is not None and not one.dead]
+def glimpses(pids: Iterable[int] | None = None) -> list[Glimpse]:
+    """Everybody who lives, or those of them with one of these pids, as cheap as it gets."""
+    there = listed_to_the_last() if pids is None else pids
+    return [one for pid in there if (one := glimpse(pid)) is not None and not one.dead]
 
 
 def glimpse(pid: int) -> Glimpse | None:
@@ -187,18 +188,21 @@ def _left_for_sure(root: ProcessId | None, life: str, known: Iterable[ProcessId]
     """
     before, seen = forks(), set[int]()
     leaders = {one.pid for one in (*known, *([root] if root else ()))}
-    others = census.others(life, leaders) if census is not None and life else None
-    left = left_of(root, life, known, only_below=only_below, seen=seen, others=others)
+
+    def pids() -> Iterable[int]:
+        return census.to_read(life, leaders, seen) if census is not None and life else listed_to_the_last(seen)
+
+    left = left_of(root, life, known, only_below=only_below, pids=pids())
     if left or -1 != before == forks():
         return left
-    return left_of(root, life, known, only_below=only_below, seen=seen, others=others)
+    return left_of(root, life, known, only_below=only_below, pids=pids())
 
 
 def left_of(root: ProcessId | None, life: str, known: Iterable[ProcessId], *, only_below: bool = False,
-            seen: set[int] | None = None, others: Mapping[int, int] | None = None) -> list[ProcessId]:
-    """`doomed`, now, with those that escaped by leaving parent, session and marker and became our own children; `seen`
-    and `others` are pids to leave out, as `listed_to_the_last` does."""
-    rows = glimpses(seen, others)
+            pids: Iterable[int] | None = None) -> list[ProcessId]:
+    """`doomed`, now, with those that escaped by leaving parent, session and marker and became our own children; of all
+    or of those with one of these pids."""
+    rows = glimpses(pids)
     return doomed(root, life, rows, caller=os.getpid(), known={*known, *adopted(rows)}, only_below=only_below)
 
 

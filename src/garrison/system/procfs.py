@@ -226,6 +226,56 @@ def forks() -> int:
         os.close(descriptor)
 
 
+@dataclass(frozen=True)
+class Numbering:
+    """How far the kernel is with giving pids."""
+
+    last: int
+    """The last that was given."""
+    forks: int
+    """Processes and threads made since boot, in all pid namespaces."""
+    threads: int
+    """Those that live."""
+
+    def since(self, before: Numbering, highest: int) -> range | None:
+        """The pids given since `before`, whoever has them now; None where that is not for sure: pids begin anew after
+        `highest`. To come round they have to pass all that nobody has, and who lives or lived meanwhile has two of them
+        at most (its own, and that of a dead leader of its group or session)."""
+        if self.last < before.last or 3 * (self.forks - before.forks) + 2 * self.threads + _RESERVED >= highest:
+            return None
+        return range(before.last + 1, self.last + 1)
+
+
+_RESERVED = 300
+"""Pids that are not given a second time."""
+
+
+def numbering() -> Numbering | None:
+    """How far it is now; None where nothing tells."""
+    try:
+        now = _read("/proc/loadavg").split()
+        made = _read("/proc/stat").partition(b"\nprocesses ")[2].partition(b"\n")[0]
+        return Numbering(int(now[4]), int(made), int(now[3].partition(b"/")[2]))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def highest_pid() -> int:
+    """Where pids begin anew; 0 where nothing tells."""
+    try:
+        return int(_read("/proc/sys/kernel/pid_max"))
+    except (OSError, ValueError):
+        return 0
+
+
+def leads(pid: int) -> bool:
+    """Whether `pid` is a process: threads have pids too, and files that /proc does not list."""
+    try:  # most of those asked for have gone, and to be told so by an error costs twice as much
+        return os.access(f"/proc/{pid}", os.F_OK) and b"\nTgid:\t%d\n" % pid in _read(f"/proc/{pid}/status")
+    except OSError:
+        return False
+
+
 def table() -> list[Row]:
     """Everybody who lives, with their markers."""
     return [Row(one.pid, one.ticks, one.ppid, one.comm, marker(one.pid), one.session)

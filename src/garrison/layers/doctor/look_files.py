@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 LOCK_AGE = 60.0
 """Seconds after which a lock file of git is nobody's who is still at it."""
+_FOLDERS = ("identities", "hooks", "signals", "runs", "merge-queue", "run")
+"""Of a home, where layers write."""
 _TEMPORARY = re.compile(r"\.(.+)\.(\d+)(?:-\d+)?\.tmp\Z")
 
 
@@ -108,15 +111,23 @@ def _journal(path: Path, *, held: bool, movable: bool) -> Iterator[FileFact]:
 
 def _halves(home: Path) -> Iterator[FileFact]:
     """Temporaries of writers that are gone."""
-    for folder in ("identities", "hooks", "signals", "runs", "merge-queue", "run"):
+    for folder in _FOLDERS:
         for path in sorted((home / folder).rglob(".*.tmp")):
             match = _TEMPORARY.match(path.name)
             if match and processes.probe(int(match[2])) is None:
                 yield FileFact(str(path), "half", "half written by a process that is gone")
 
 
+def open_findings(world: World) -> Iterator[Finding]:
+    """What anybody on the machine may write: whoever can write there tells the layers what to do."""
+    for path in (world.home, *(world.home / name for name in (*_FOLDERS, "config.toml"))):
+        if path.exists() and path.stat().st_mode & stat.S_IWOTH:
+            yield Finding("files", WARNING, f"{path} may be written by everybody", "close_off", about=str(path))
+
+
 def inbox_findings(world: World, runs: Mapping[str, Standing]) -> Iterator[Finding]:
-    """Signals that wait for layers of runs that are over."""
+    """Signals that wait for layers of runs that are over, or of which nothing else is there."""
+    recorded = {key.run for key in world.store.keys(Identity)}
     for name in sorted(atomic.names(world.home / "signals")):
         try:
             key = Key.parse(name)
@@ -126,8 +137,9 @@ def inbox_findings(world: World, runs: Mapping[str, Standing]) -> Iterator[Findi
         standing = runs.get(key.run)
         waiting = [one for one in atomic.names(world.home / "signals" / name)
                    if one.endswith(".json") and not one.startswith(".")]
-        if waiting and standing is not None and standing.over:
-            said = f"{len(waiting)} signals wait for {key.full}, whose run is over"
+        gone = standing is None and key.run != "" and key.run not in recorded  # without a run: made by hand
+        if waiting and (gone or (standing is not None and standing.over)):
+            said = f"{len(waiting)} signals wait for {key.full}, whose run is {'gone' if gone else 'over'}"
             yield Finding("signals", WARNING, said, "refuse",
                           about=[world.home / "signals" / name / one for one in sorted(waiting)])
 

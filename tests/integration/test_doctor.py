@@ -170,11 +170,18 @@ def test_sessions_of_our_own_server_without_a_life(home: Home, tmp_path: Path) -
         assert home.told("sessions") == [("close", "")]
         assert home.told("sessions", fix=True) == [("close", "fixed")]
         assert terminal.sessions() == []
+        for run in ("r1", "r2"):
+            home.run(run, "running", "failed")
+            terminal.open(f"orchestrator-a@{run}", ["sleep", "300"], env=env, cwd=tmp_path, log=tmp_path / "log")
+        done = home.place.command("clean", "--run", "r1", "--yes")
+        assert (done.returncode, [one.name for one in terminal.sessions()]) == (0, ["orchestrator-a@r2"]), done.stderr
         decoys = subprocess.run(["tmux", "-S", str(socket), "list-sessions", "-F", "#{session_name}"], check=True,
                                 capture_output=True, text=True, env=env).stdout
         assert decoys == "orchestrator-a@r1\n"
     finally:
         subprocess.run(["tmux", "-S", str(socket), "kill-server"], check=False, env=env)
+        for session in terminal.sessions():
+            terminal.close(session)
         terminal.shutdown()
 
 

@@ -139,7 +139,8 @@ def inbox_findings(world: World, runs: Mapping[str, Standing]) -> Iterator[Findi
                    if one.endswith(".json") and not one.startswith(".")]
         gone = standing is None and key.run != "" and key.run not in recorded  # without a run: made by hand
         if waiting and (gone or (standing is not None and standing.over)):
-            said = f"{len(waiting)} signals wait for {key.full}, whose run is {'gone' if gone else 'over'}"
+            many = "1 signal waits" if len(waiting) == 1 else f"{len(waiting)} signals wait"
+            said = f"{many} for {key.full}, whose run is {'gone' if gone else 'over'}"
             yield Finding("signals", WARNING, said, "refuse",
                           about=[world.home / "signals" / name / one for one in sorted(waiting)])
 

@@ -153,7 +153,7 @@ def test_choosing_one(repo: Path) -> None:
         return rescued.choose(known, word, run)[1].ref.removeprefix("refs/garrison/rescue/")
 
     assert chosen("n") == "r1/n/1"
-    assert chosen("live") == "r1/live/2-live-5"
+    assert chosen("live") == chosen("r1/live") == chosen("r1/live/2") == "r1/live/2-live-5"
     assert chosen("two", "r2") == chosen("r2/two") == "r2/two/1"
     for word in ("r1/two/2", "refs/garrison/rescue/r1/two/2", "garrison/rescue/r1/two/2"):
         assert chosen(word) == "r1/two/2"

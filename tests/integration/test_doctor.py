@@ -170,11 +170,18 @@ def test_sessions_of_our_own_server_without_a_life(home: Home, tmp_path: Path) -
         assert home.told("sessions") == [("close", "")]
         assert home.told("sessions", fix=True) == [("close", "fixed")]
         assert terminal.sessions() == []
+        for run in ("r1", "r2"):
+            home.run(run, "running", "failed")
+            terminal.open(f"orchestrator-a@{run}", ["sleep", "300"], env=env, cwd=tmp_path, log=tmp_path / "log")
+        done = home.place.command("clean", "--run", "r1", "--yes")
+        assert (done.returncode, [one.name for one in terminal.sessions()]) == (0, ["orchestrator-a@r2"]), done.stderr
         decoys = subprocess.run(["tmux", "-S", str(socket), "list-sessions", "-F", "#{session_name}"], check=True,
                                 capture_output=True, text=True, env=env).stdout
         assert decoys == "orchestrator-a@r1\n"
     finally:
         subprocess.run(["tmux", "-S", str(socket), "kill-server"], check=False, env=env)
+        for session in terminal.sessions():
+            terminal.close(session)
         terminal.shutdown()
 
 
@@ -247,6 +254,28 @@ def test_signals_for_runs_that_are_over(home: Home) -> None:
     assert home.told("signals", fix=True) == [("refuse", "fixed")]
     assert signals.pending(home.place.home, Key("guardian", "crew", "over")) == []
     assert len(signals.pending(home.place.home, Key("guardian", "crew", "rests"))) == 1
+
+
+def test_signals_for_a_run_of_which_nothing_is_there(home: Home) -> None:
+    home.identity("runner", "a", "byhand")
+    for name in ("runner-a@gone", "runner-a@byhand", "runner-a"):
+        inbox = home.place.home / "signals" / name
+        inbox.mkdir(parents=True)
+        (inbox / "20260101T000000000000-000001Z-guardian-runner-GUIDANCE-x.json").write_text("{}")
+    assert home.told("signals", fix=True) == [("refuse", "fixed")]
+    assert [path.parent.parent.name for path in home.place.home.glob("signals/*/refused/*.json")] == ["runner-a@gone"]
+
+
+def test_what_everybody_may_write_is_closed_off(home: Home) -> None:
+    home.run("r1", "running", "done")
+    config = home.place.home / "config.toml"
+    config.touch()
+    assert home.told("files") == []
+    for path in (home.place.home, home.place.home / "runs", config):
+        path.chmod(0o777)
+    assert home.told("files", fix=True) == [("close_off", "fixed")] * 3
+    assert [oct(path.stat().st_mode)[-3:] for path in (home.place.home / "runs", config)] == ["775", "775"]
+    assert home.told("files") == []
 
 
 def test_looking_changes_nothing_and_the_exit_code_says_what_is_left(home: Home) -> None:

@@ -14,7 +14,7 @@ from garrison.records.journal import Entry
 from garrison.status.story import observation, story
 from garrison.supervise.explain import from_plain, replay, to_plain
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.step import LifeView, burial, next_step
+from garrison.supervise.step import Basis, LifeView, burial, next_step
 from garrison.supervise.verdict import Seen, judge
 
 NOW = "2026-01-31T12:00:00.000000Z"
@@ -83,6 +83,14 @@ def test_a_decision_and_what_came_of_it_are_one_line() -> None:
     assert lines[0].observed == ("life 1 is recorded active; no process 42; last beat 3.2s ago; "
                                  "verdict dead: process 42 is gone")
     assert lines[0].rule == "process 42 is gone"
+
+
+def test_a_verdict_that_only_repeats_the_record_is_not_told() -> None:
+    identity = Identity("id", "runner", "a", "r1", NOW, pid=42, status="crashed", metadata={"reason": "killed"})
+    verdict = judge(identity, Seen("h", "b", "n"))
+    basis = Basis("next_step", LifeView(identity, verdict, Seen("h", "b", "n")), [], 1.0, "b")
+    assert verdict.state == "ended"
+    assert observation(basis) == "life 1 is recorded crashed (killed)"
 
 
 def test_a_decision_that_nothing_came_of_is_told_by_itself() -> None:

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from garrison.cli import resolve
 from garrison.cli.agents_cmd import _who
+from garrison.cli.which import run_of_node
 from garrison.cli.why_cmd import _meant, standing
-from garrison.errors import NotFound, UsageError
+from garrison.errors import NotFound, Refused, UsageError
 from garrison.layers.chronicle import Event
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
+from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
 from garrison.status.story import _counted, observation, tell
@@ -63,6 +66,25 @@ def test_an_identity_may_be_named_as_the_list_does(words: tuple[str, str | None,
 def test_a_node_is_no_identity() -> None:
     with pytest.raises(UsageError, match="role-name"):
         _who("add_tests", None, None)
+
+
+def test_a_parked_node_is_meant_in_the_run_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody works on it in any run: `agents park NODE` says `agents unpark NODE`, and that must do."""
+    store = Store(tmp_path)
+    for run in ("old", "new"):
+        RunFiles(tmp_path, run).attempt("a", 1).mkdir(parents=True)
+        (RunFiles(tmp_path, run).root / "launch.json").write_text("{}")
+        for role in ("launch", "runner"):
+            key = Key(role, "a" if role == "runner" else "launch", run)
+            store.update(Identity, key, lambda _, key=key: Identity("id", key.role, key.name, key.run, AT))
+    alive: set[str] = set()
+    monkeypatch.setattr(resolve, "is_living", lambda _store, key: key.full in alive)
+    with pytest.raises(Refused, match="in several runs"):
+        run_of_node(store, "a", None)
+    alive.add("launch@new")
+    assert run_of_node(store, "a", None) == "new"
+    alive.add("runner-a@old")
+    assert run_of_node(store, "a", None) == "old"
 
 
 def test_only_deaths_that_count_are_counted() -> None:

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude import asked, decide, person
 from garrison.agents.claude.decide import Move
-from garrison.agents.claude.files import ClaudeFiles, read_json
-from garrison.agents.seam import Outcome, Question, Work
+from garrison.agents.claude.files import ClaudeFiles
+from garrison.agents.seam import Outcome, Work
 
 if TYPE_CHECKING:
     from garrison.agents.command import CommandWork
-    from garrison.agents.seam import Assignment
+    from garrison.agents.seam import Assignment, Question
 
 START = Move("start")
 
@@ -65,26 +64,16 @@ class SessionWork(Work):
 
     def process(self) -> tuple[int, int] | None:
         """The program, if it is under way, or the takeover of a person who works in its place."""
-        if self.program is not None:
-            return self.program.process()
-        held = person.holder(self.files)
-        return (held.pid, held.ticks) if held is not None and held.pid else None
+        return self.program.process() if self.program is not None else person.process(self.files)
 
     def wake_at(self) -> float | None:
         """The program's timeout, or the end of a wait, on the monotonic clock."""
-        if self.program is not None:
-            return self.program.wake_at()
-        if self.move.kind == "wait":
-            return time.monotonic() + max(0.0, self.move.until - self._wall())
-        return None
+        return self.program.wake_at() if self.program is not None else asked.due(self.move, self._wall())
 
     @property
     def question(self) -> Question | None:
         """What a person is asked, while it is open: the agent's question, or a trouble only a person can mend."""
-        if self.move.kind == "park" and self.outcome is None:
-            return Question(asked.trouble(self.endings), self.move.reason)
-        body = read_json(self.files.question) if self.move.kind == "ask" else None
-        return Question(body["id"], body["text"]) if body else None
+        return asked.open_question(self.files, self.endings, self.move, over=self.outcome is not None)
 
     def answer(self, question: str, text: str) -> None:
         """What a person answered."""
@@ -110,7 +99,8 @@ class SessionWork(Work):
         if self._put_down and held is None:
             self._put_down, self.endings = False, self.files.read_endings()  # the takeover left an ending of its own
             self.move = self._next() if self.endings else START
-        waits = held.words() if held is not None else self._waits()
+        waits = held.words() if held is not None else asked.waits(
+            self.files, self.endings, self.move, self._wall())
         if held is not None:
             self._put_down = True
         if self._stopping:
@@ -122,14 +112,3 @@ class SessionWork(Work):
             if not waits:
                 self.move = START
                 self.program = self._begin(now)
-
-    def _waits(self) -> str:
-        """What is waited for, in words; '' for nothing any more."""
-        move = self.move
-        if move.kind == "wait" and self._wall() < move.until:
-            return f"until {datetime.fromtimestamp(move.until, UTC):%H:%M:%S UTC}: {move.reason}"
-        if move.kind == "ask" and not asked.answered(self.files):
-            return f"for an answer: {move.reason}"
-        if move.kind == "park" and not asked.lifted(self.files, self.endings):
-            return f"for a person: {move.reason}"
-        return ""

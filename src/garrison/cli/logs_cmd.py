@@ -18,7 +18,7 @@ from garrison.cli import completing, resolve
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, run_option
 from garrison.cli.output import say
-from garrison.cli.which import lives, run_of_node
+from garrison.cli.which import lives, run_lives, run_of_node
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.layers.run_state import fold
 from garrison.records import journal
@@ -60,7 +60,7 @@ def logs(node: str | None, run: str | None, follow: bool, tail: int | None, atte
     try:
         if layer in ("launch", "guardian", "processor"):
             chosen, path = _upper_log(store, layer, run)
-            _show(printer, lambda: path, lambda: not _run_lives(store, chosen), tail, follow=follow)
+            _show(printer, lambda: path, lambda: not run_lives(store, chosen), tail, follow=follow)
             return
         if node is None:
             raise UsageError("say which NODE; `garrison status` shows them")
@@ -207,10 +207,4 @@ def _is_over(store: Store, run: str, node: str) -> bool:
     state = fold(journal.read_all(RunFiles(store.home, run).journal))
     if node in state.nodes and state.nodes[node].status in _OVER:
         return True
-    return not lives(store, Key("runner", node, run)) and not _run_lives(store, run)
-
-
-def _run_lives(store: Store, run: str) -> bool:
-    """Whether anybody is there who could go on with a run."""
-    return any(key.run == run and key.role in ("launch", "guardian") and resolve.is_living(store, key)
-               for key in store.keys(Identity))
+    return not lives(store, Key("runner", node, run)) and not run_lives(store, run)

@@ -62,7 +62,8 @@ def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | 
              age(max(0.0, (now - datetime.fromisoformat(one.when)).total_seconds())), "yes" if one.landed else "no",
              one.files, _size(one.size), one.why) for one in found]
     show_table(("RUN", "NODE", "ATTEMPT", "AGE", "LANDED", "FILES", "SIZE", "WHY"), rows,
-               "nothing was rescued" + (f" of run {run}" if run else ""))
+               "nothing was rescued" + (f" of run {run}" if run else "") + ("" if repo or run else (
+                   " in the repositories of this home's runs; of one that was cleaned away: --repo DIR")))
 
 
 def _size(count: int) -> str:

@@ -52,7 +52,8 @@ def nodes_of(home: Path, run: str) -> list[str]:
 
 
 def run_of_node(store: Store, node: str, run: str | None) -> str:
-    """The run in which a node is meant: the one given, else the only one that has it, else the living one.
+    """The run in which a node is meant: the one given, else the only one that has it, else the one in which somebody
+    works on it, else (it is parked, or its turn has not come) the one that is under way.
 
     NotFound, with the nearest name, if no run has it; Refused with the list if several could be meant.
     """
@@ -62,7 +63,9 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
     candidates = [Key("runner", node, one) for one, nodes in having.items() if node in nodes]
     known = dict.fromkeys(name for nodes in having.values() for name in nodes)
     where = f"run {run} has no node {node}" if run else f"no run in {store.home} has a node {node}"
-    return resolve.choose(candidates, resolve.own_run(), lambda key: lives(store, key),
+    worked_on = [key for key in candidates if lives(store, key)] if len(candidates) > 1 else []
+    return resolve.choose(candidates, resolve.own_run(),
+                          lambda key: key in worked_on if worked_on else run_lives(store, key.run),
                           f"{where}; {nearest(node, known)}`garrison status{f' {run}' if run else ''}` shows "
                           f"{'its nodes' if run else 'the runs'}").run
 
@@ -70,6 +73,12 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
 def lives(store: Store, key: Key) -> bool:
     """Whether somebody works on a node: its runner or its agent."""
     return resolve.is_living(store, key) or resolve.is_living(store, Key("orchestrator", key.name, key.run))
+
+
+def run_lives(store: Store, run: str) -> bool:
+    """Whether anybody is there who could go on with a run."""
+    return any(key.run == run and key.role in ("launch", "guardian") and resolve.is_living(store, key)
+               for key in store.keys(Identity))
 
 
 def run_with_guardian(store: Store, run: str | None) -> str:

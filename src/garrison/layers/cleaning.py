@@ -8,12 +8,13 @@ removed its launcher's and guardian's life locks are held, so nobody can begin i
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.errors import GarrisonError, Refused
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.layers.doctor.look_lives import open_sessions
 from garrison.layers.left_trees import LeftTree, give_back, left_trees, repository
 from garrison.layers.rescued import has_landed
 from garrison.merge import logs
@@ -124,6 +125,7 @@ def remove(world: World, planned: Plan) -> None:
             if lock is None:
                 raise Refused(f"run {standing.run} is just beginning again ({key.full}); nothing of it was removed")
             stack.callback(lock.release)
+        _close_sessions(world, standing.run)
         if not planned.note and standing.launch is not None:
             _leave_repository(world, repository(standing.launch), planned)
         for path in _files(world, standing.run):
@@ -132,6 +134,15 @@ def remove(world: World, planned: Plan) -> None:
             else:
                 path.unlink(missing_ok=True)
     planned.done = True
+
+
+def _close_sessions(world: World, run: str) -> None:
+    """Close what terminals still show of a run of which nobody lives: its runners died before they could."""
+    for terminal, session in list(open_sessions(world.home)):
+        with suppress(UsageError):
+            if Key.parse(session.name).run == run:
+                terminal.close(session)
+                terminal.shutdown()
 
 
 def _leave_repository(world: World, git: Git, planned: Plan) -> None:

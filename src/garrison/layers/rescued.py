@@ -141,13 +141,14 @@ def changes(git: Git, old: str, new: str) -> dict[str, int]:
 
 
 def choose(known: Sequence[tuple[Place, RescueName]], word: str, run: str | None) -> tuple[Place, RescueName]:
-    """The rescue that `word` means: a ref (its beginning may be left out), RUN/NODE, or NODE. Pure.
+    """The rescue that `word` means: a ref (its beginning may be left out), RUN/NODE/ATTEMPT, RUN/NODE, or NODE. Pure.
 
     Interval snapshots count only where nothing else was kept; then the youngest. NotFound and Refused (with the list).
     """
     mine = [(place, one) for place, one in known if run in (None, one.run)]
     exact = [(place, one) for place, one in mine if one.ref in (word, f"refs/{word}", f"{RESCUES}/{word}")]
-    found = exact or [(place, one) for place, one in mine if word in (one.node, f"{one.run}/{one.node}")]
+    found = exact or [(place, one) for place, one in mine if word in (
+        one.node, f"{one.run}/{one.node}", f"{one.run}/{one.node}/{one.attempt}")]
     if not exact:
         lasting = [(place, one) for place, one in found if not one.live]
         newest = {(one.run, one.node): (place, one) for place, one in sorted(

@@ -120,7 +120,7 @@ def observation(basis: Basis) -> str:
         parts.append(f"of who started it: {said}" if identity.status == "starting" else said)
     if seen is not None and seen.beat_age is not None:
         parts.append(f"last beat {age(seen.beat_age) if seen.beat_age >= 10 else f'{seen.beat_age:.1f}s'} ago")
-    if verdict is not None:
+    if verdict is not None and verdict.state != "ended":  # that one only repeats how it is recorded
         parts.append(f"verdict {verdict.state}: {verdict.why}")
     if basis.rule == "next_step" and basis.deaths:
         parts.append(_counted(basis))

@@ -7,17 +7,20 @@ like a question; its answer lifts it, and is kept apart, so that an answer to th
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude.files import read_json, write_json
+from garrison.agents.seam import Question
 from garrison.records import atomic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from garrison.agents.claude.decide import Ending
+    from garrison.agents.claude.decide import Ending, Move
     from garrison.agents.claude.files import ClaudeFiles
 
 _TROUBLE = "trouble-"
@@ -61,6 +64,31 @@ def lifted(files: ClaudeFiles, endings: Sequence[Ending]) -> bool:
 def keep(files: ClaudeFiles, question: str, text: str) -> None:
     """What a person answered."""
     write_json(files.lifted if question.startswith(_TROUBLE) else files.answer, {"id": question, "text": text})
+
+
+def open_question(files: ClaudeFiles, endings: Sequence[Ending], move: Move, *, over: bool) -> Question | None:
+    """What a person is asked while that move is due: the agent's question, or (unless all is `over`) a trouble only a
+    person can mend."""
+    if move.kind == "park" and not over:
+        return Question(trouble(endings), move.reason)
+    body = read_json(files.question) if move.kind == "ask" else None
+    return Question(body["id"], body["text"]) if body else None
+
+
+def waits(files: ClaudeFiles, endings: Sequence[Ending], move: Move, now: float) -> str:
+    """What that move waits for still, in words; '' for nothing any more. `now`: seconds since 1970."""
+    if move.kind == "wait" and now < move.until:
+        return f"until {datetime.fromtimestamp(move.until, UTC):%H:%M:%S UTC}: {move.reason}"
+    if move.kind == "ask" and not answered(files):
+        return f"for an answer: {move.reason}"
+    if move.kind == "park" and not lifted(files, endings):
+        return f"for a person: {move.reason}"
+    return ""
+
+
+def due(move: Move, now: float) -> float | None:
+    """When a wait for a time is over, on the monotonic clock; None for any other move. `now`: seconds since 1970."""
+    return time.monotonic() + max(0.0, move.until - now) if move.kind == "wait" else None
 
 
 def say_waiting(files: ClaudeFiles, output: Path, what: str) -> None:

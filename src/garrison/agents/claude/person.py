@@ -27,6 +27,12 @@ class Person:
             "while it is held by a person"
 
 
+def process(files: ClaudeFiles) -> tuple[int, int] | None:
+    """Pid and start ticks of whoever has the session in hand; None if nobody has, or has not said so."""
+    held = holder(files)
+    return (held.pid, held.ticks) if held is not None and held.pid else None
+
+
 def holder(files: ClaudeFiles) -> Person | None:
     """Who has the session in hand now; None if nobody has."""
     if not is_held(files.takeover):

@@ -10,7 +10,6 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +83,11 @@ class ClaudeWork(Work):
 
     def process(self) -> tuple[int, int] | None:
         """The stretch's process, if one is under way, or that of a person who has the session in hand."""
-        if self.job is not None:
-            return self.job.pid, self.job.ticks
-        held = person.holder(self.files)
-        return (held.pid, held.ticks) if held is not None and held.pid else None
+        return (self.job.pid, self.job.ticks) if self.job is not None else person.process(self.files)
 
     def wake_at(self) -> float | None:
         """The end of a wait, on the monotonic clock."""
-        if self.job is not None:
-            return self.job.wake_at
-        if self.move.kind == "wait":
-            return time.monotonic() + max(0.0, self.move.until - self._wall())
-        return None
+        return self.job.wake_at if self.job is not None else asked.due(self.move, self._wall())
 
     @property
     def session(self) -> str | None:
@@ -111,12 +103,7 @@ class ClaudeWork(Work):
     @property
     def question(self) -> Question | None:
         """What a person is asked, while it is open: the agent's question, or a trouble only a person can mend."""
-        if self.move.kind == "park" and self.outcome is None:
-            return Question(asked.trouble(self.endings), self.move.reason)
-        if self.move.kind != "ask":
-            return None
-        body = read_json(self.files.question)
-        return Question(body["id"], body["text"]) if body else None
+        return asked.open_question(self.files, self.endings, self.move, over=self.outcome is not None)
 
     def answer(self, question: str, text: str) -> None:
         """What a person answered."""
@@ -149,13 +136,8 @@ class ClaudeWork(Work):
             self._say_waiting("")
             self.outcome = Outcome("success" if move.success else "fail", "" if move.success else move.reason,
                                    said=self._said())
-        elif move.kind == "wait" and self._wall() < move.until:
-            until = datetime.fromtimestamp(move.until, UTC).strftime("%H:%M:%S UTC")
-            self._say_waiting(f"until {until}: {move.reason}")
-        elif move.kind == "ask" and not asked.answered(self.files):
-            self._say_waiting(f"for an answer: {move.reason}")
-        elif move.kind == "park" and not asked.lifted(self.files, self.endings):
-            self._say_waiting(f"for a person: {move.reason}")
+        elif waits := asked.waits(self.files, self.endings, move, self._wall()):
+            self._say_waiting(waits)
         else:
             self._start(self._next() if move.kind == "ask" else decide.after_wait() if move.kind != "start" else move,
                         now)

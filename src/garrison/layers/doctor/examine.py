@@ -39,6 +39,7 @@ def examine(world: World, repo: Path | None = None, wait: Callable[[float], None
              *_guarded("orphans", lambda: _orphans(world, runs, wait)),
              *_guarded("sessions", lambda: _sessions(world)),
              *_guarded("files", lambda: map(judge_file, look_files.file_facts(world))),
+             *_guarded("files", lambda: look_files.open_findings(world)),
              *_guarded("signals", lambda: look_files.inbox_findings(world, runs)),
              *_guarded("worktrees", lambda: look_files.tree_findings(world, runs, repo)),
              *_guarded("runs", lambda: filter(None, map(judge_run, look_lives.run_facts(world, runs)))),

@@ -22,6 +22,7 @@ REMEDIES = {
     "unregister": "forget the worktree whose directory is gone",
     "quarantine": "move the file to quarantine/",
     "refuse": "move the signals to refused/",
+    "close_off": "take the right to write it from others",
 }
 """Remedy → what it does, in words."""
 

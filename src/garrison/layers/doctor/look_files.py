@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
 from garrison.layers.doctor.findings import NOTE, WARNING, FileFact, Finding
-from garrison.layers.halves import halves
+from garrison.layers.halves import FOLDERS, halves
 from garrison.layers.left_trees import holds_work, left_trees, repository
 from garrison.merge.slot import job_lives
 from garrison.records import atomic
@@ -106,8 +107,16 @@ def _journal(path: Path, *, held: bool, movable: bool) -> Iterator[FileFact]:
     yield from _tried(path, lambda: read_all(path), held=held and movable, movable=movable)
 
 
+def open_findings(world: World) -> Iterator[Finding]:
+    """What anybody on the machine may write: whoever can write there tells the layers what to do."""
+    for path in (world.home, *(world.home / name for name in (*FOLDERS, "config.toml"))):
+        if path.exists() and path.stat().st_mode & stat.S_IWOTH:
+            yield Finding("files", WARNING, f"{path} may be written by everybody", "close_off", about=str(path))
+
+
 def inbox_findings(world: World, runs: Mapping[str, Standing]) -> Iterator[Finding]:
-    """Signals that wait for layers of runs that are over."""
+    """Signals that wait for layers of runs that are over, or of which nothing else is there."""
+    recorded = {key.run for key in world.store.keys(Identity)}
     for name in sorted(atomic.names(world.home / "signals")):
         try:
             key = Key.parse(name)
@@ -117,8 +126,10 @@ def inbox_findings(world: World, runs: Mapping[str, Standing]) -> Iterator[Findi
         standing = runs.get(key.run)
         waiting = [one for one in atomic.names(world.home / "signals" / name)
                    if one.endswith(".json") and not one.startswith(".")]
-        if waiting and standing is not None and standing.over:
-            said = f"{len(waiting)} signals wait for {key.full}, whose run is over"
+        gone = standing is None and key.run != "" and key.run not in recorded  # without a run: made by hand
+        if waiting and (gone or (standing is not None and standing.over)):
+            many = "1 signal waits" if len(waiting) == 1 else f"{len(waiting)} signals wait"
+            said = f"{many} for {key.full}, whose run is {'gone' if gone else 'over'}"
             yield Finding("signals", WARNING, said, "refuse",
                           about=[world.home / "signals" / name / one for one in sorted(waiting)])
 

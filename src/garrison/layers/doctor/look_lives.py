@@ -82,7 +82,7 @@ def bearer_facts(world: World, runs: Mapping[str, Standing]) -> Iterator[BearerF
 def session_facts(world: World) -> Iterator[SessionFact]:
     """Every open session of this home's own terminals."""
     known = _identities(world)
-    for terminal, session in _sessions(world.home):
+    for terminal, session in open_sessions(world.home):
         try:
             key = Key.parse(session.name)
         except UsageError:
@@ -93,8 +93,9 @@ def session_facts(world: World) -> Iterator[SessionFact]:
         yield SessionFact(session.name, session.kind, bool(key.run), lives, keeper, (terminal, session))
 
 
-def _sessions(home: Path) -> Iterator[tuple[Terminal, Session]]:
-    """Those of the home's tmux server, if it runs, and the plain ones; asking starts no server and makes no file."""
+def open_sessions(home: Path) -> Iterator[tuple[Terminal, Session]]:
+    """All sessions of a home: those of its tmux server, if that runs, and the plain ones; asking starts no server and
+    makes no file."""
     run = home / "run"
     found: list[Terminal] = [PlainTerminal(home)] if (run / "plain").is_dir() else []
     if available() and ((run / "tmux.sock").exists() or _noted(run / "tmux.socket-path")):

@@ -7,6 +7,7 @@ fails is told, and keeps nobody from the next.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,12 +104,18 @@ def _quarantine(world: World, finding: Finding) -> None:
     atomic.sync_directory(path.parent)
 
 
+def _close_off(_world: World, finding: Finding) -> None:
+    path = Path(finding.about)
+    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_IWOTH)
+
+
 def _refuse(_world: World, finding: Finding) -> None:
     for path in finding.about:
-        signals.refuse(path, "its run is over (doctor)")
+        signals.refuse(path, "its run is over or gone (doctor)")
 
 
 _MENDS: dict[str, Mend] = {
     "fence": _fence, "sweep": _sweep, "close": _close, "unlock": _unlock, "give_back": _give_back,
-    "clear_slots": _clear_slots, "unregister": _unregister, "quarantine": _quarantine, "refuse": _refuse}
+    "clear_slots": _clear_slots, "unregister": _unregister, "quarantine": _quarantine, "refuse": _refuse,
+    "close_off": _close_off}
 """Remedy → how it is done."""

@@ -14,8 +14,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 ROOMS = [*(f"garrison.records.{name}" for name in ("names", "record", "atomic", "blobs", "config", "journal",
-                                                   "journal_past", "journal_room", "life", "identity", "hook", "store",
-                                                   "signals", "wisdom", "run")),
+                                                   "journal_past", "journal_room", "kept", "life", "identity", "hook",
+                                                   "store", "signals", "wisdom", "run")),
          *(f"garrison.supervise.{name}" for name in ("verdict", "lease", "restart", "circuit", "step", "explain",
                                                      "observe", "stale", "start", "replace", "evidence", "watch",
                                                      "postmortem")),

@@ -35,8 +35,8 @@ RUNNER = [f"runner:{step}" for step in (
     "say-RUNNER_EXITED.before", "told-RUNNER_EXITED", "say-RUNNER_EXITED.after", "end.before", "terminated",
     "end.after")] + ["enq_pinned", "enq_written", "enq"]
 RUNNER_RECOVERY = [f"runner:{step}" for step in (
-    "replace.before", "fenced", "swept", "replace.after", "record.before", "death-recorded",
-    "told-ORCHESTRATOR_CRASHED", "record.after")]
+    "replace.before", "fenced", "swept", "replace.after", "record.before", "told-ORCHESTRATOR_CRASHED",
+    "death-recorded", "record.after")]
 ORCHESTRATOR = [f"orchestrator:{step}" for step in (
     "life-locked", "active", "ready", "prompted", "working", "committed", "resulted", "terminated")]
 PROCESSOR = [*(f"processor:{step}" for step in ("life-locked", "active", "ready", "terminated")),
@@ -51,7 +51,7 @@ BY_CHANCE = {"runner:take.before", "runner:signal-applied", "runner:take.after",
 
 SAME = {f"{layer}:{step}" for layer in ("launch", "guardian", "runner") for step in (
     "ready", "replace.before", "record.before", "told-GUIDANCE", "told-NODE_COMPLETE", "told-MERGE_READY",
-    "told-RUNNER_EXITED", "told-ORCHESTRATOR_CRASHED")} | {"landed_first", "enq"}
+    "told-RUNNER_EXITED")} | {"landed_first", "enq"}
 """Nothing durable lies between these and a neighbour."""
 
 SLOW = {"guardian:life-locked", "processor:life-locked"}
@@ -107,6 +107,12 @@ def test_the_table_is_complete(place):
     for layer in SETS])
 def test_killed_at_every_step(place, layer):
     assert set(killed_at(place, SETS[layer], times=1)) == set(SETS[layer])
+
+
+def test_a_death_is_told_upward_though_the_runner_dies_over_it(place):
+    killed_at(place, ["runner:death-recorded", "orchestrator:working"], times=1)
+    told = [record["data"] for record in place.journal() if record["data"].get("type") == "ORCHESTRATOR_CRASHED"]
+    assert [(one["node"], one["why"] != "") for one in told] == [("a", True)]
 
 
 @pytest.mark.slow

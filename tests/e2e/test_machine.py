@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.supervise.postmortem import KEEPER_GONE
 from support import DEADLINE, PROGRAM, Node, Place, alive, load, stat, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
@@ -166,6 +167,23 @@ def test_whoever_ends_a_terminal_is_named(places: Callable[..., Place]) -> None:
 
 @needs_tmux
 @pytest.mark.slow
+def test_a_keeper_that_was_killed_is_named(places: Callable[..., Place]) -> None:
+    """Seen to be told as a session that somebody had closed: the terminal goes with its first process."""
+    place = places(terminal="tmux")
+    child = place.launch(place.graph(holding(place, "a")), "r1")
+    place.arrived("a")
+    stat = Path(f"/proc/{place.pid('orchestrator-a')}/stat").read_text()
+    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    place.pid("orchestrator-a", life=2)
+    place.arrived("a")
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    place.check("a", history=False)
+    assert deaths(place, "orchestrator-a") == [KEEPER_GONE]
+
+
+@needs_tmux
+@pytest.mark.slow
 def test_a_stopped_tmux_server_keeps_no_layer(places: Callable[..., Place]) -> None:
     place = places(terminal="tmux")
     child = place.launch(place.graph(holding(place, "a")))
@@ -269,3 +287,48 @@ def memory_cgroup(limit: int) -> Path:
             continue
         return group
     pytest.skip("no cgroup with a memory limit can be made here")
+
+
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+"""The kernel numbers the next process from here on; root may say so (proc_sys_kernel(5))."""
+
+
+def with_pid(pid: int) -> subprocess.Popen[bytes] | None:
+    """A stranger to whom the kernel gave this very number, which has just become free; None if somebody is faster."""
+    for _ in range(100):
+        LAST_PID.write_text(str(pid - 1))
+        stranger = subprocess.Popen(["sleep", "1000"], env={"PATH": os.environ["PATH"]}, start_new_session=True)
+        if stranger.pid == pid:
+            return stranger
+        stranger.kill()
+        stranger.wait()
+        if Path(f"/proc/{pid}").exists():
+            return None
+    return None
+
+
+@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="the kernel's next pid cannot be set here")
+def test_who_got_the_pid_of_one_of_ours_is_neither_adopted_nor_signalled(place: Place) -> None:
+    """In the same boot: all of a run dies, and strangers are given the numbers its records tell of."""
+    place.launch(place.graph(holding(place, "a")))
+    place.arrived("a")
+    stems = ("launch", "guardian-crew", "runner-a", "orchestrator-a")
+    pids = {stem: place.pid(stem) for stem in stems}
+    power_off(place)
+    for child in place.started:
+        child.wait()
+    strangers = {stem: one for stem, pid in pids.items() if (one := with_pid(pid)) is not None}
+    try:
+        assert strangers, "no pid could be taken again"
+        again = place.resume()
+        place.arrived("a")
+        for stem in stems:
+            assert place.pid(stem, life=2) != pids[stem]
+        place.free("a")
+        assert place.finish(again) == 0, place.told()
+        place.check("a")
+        assert [stem for stem, one in strangers.items() if one.poll() is not None] == []
+    finally:
+        for one in strangers.values():
+            one.kill()
+            one.wait()

@@ -60,6 +60,26 @@ def test_what_an_agent_forked_away_ends_with_its_life_and_with_its_work(
     decoy.wait()
 
 
+def test_what_was_left_half_written_goes_with_the_run(place: Place) -> None:
+    """Seen to stay for the doctor to find, who moved it aside."""
+    place.env |= {"GARRISON_RESCAN": "0.3"}
+    child = place.launch(place.graph(Node("a", before=place.hold("a"))))
+    place.arrived("a")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    hook, inbox = place.home / "hooks" / ".runner-a@r1.json", place.home / "signals" / "guardian-crew@r1"
+    halves = [Path(f"{hook}.{dead.pid}-3.tmp"), inbox / f".said.json.{dead.pid}-0.tmp"]
+    young, working = Path(f"{hook}.{dead.pid}-4.tmp"), Path(f"{hook}.{os.getpid()}-3.tmp")
+    for path in (*halves, young, working):
+        path.write_text("{")
+    for path in (*halves, working):
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 60))
+    os.utime(young, (young.stat().st_atime, young.stat().st_mtime + 600))
+    place.free("a")
+    assert place.finish(child) == 0, place.told()
+    assert [path for path in (*halves, young, working) if path.exists()] == [young, working]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["stop", "kill all", "home"])
 def test_a_fork_bomb_leaves_nobody(place: Place, how: str) -> None:

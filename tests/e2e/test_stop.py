@@ -63,3 +63,19 @@ def test_stopped_by_every_way_and_resumed(place):
     assert "Half of the work" in prompt
     assert "life 4 was here" in prompt
     assert place.worked() == [("a", 1, 5)]
+
+
+def test_a_persons_word_to_resume_is_obeyed_though_the_launcher_it_came_with_was_killed(place: Place) -> None:
+    graph = place.graph(Node("a", before=place.hold("a")))
+    child = place.launch(graph)
+    place.arrived("a")
+    assert place.command("stop", "r1").returncode == 0
+    child.wait()
+    stopped(place)
+    killed = place.resume(GARRISON_FAILPOINT="launch:resume.before")
+    assert killed.wait() == -signal.SIGKILL
+    assert place.command("up").stdout == "r1\n", place.told()
+    place.free("a")
+    wait_for("it goes on to its end", lambda: place.status() == "done")
+    wait_for("nothing is left", lambda: not place.mine())
+    place.check("a", history=False)

@@ -84,6 +84,39 @@ def _served(place):
         assert server.wait() == 130
 
 
+def test_the_end_is_told_though_the_launcher_is_killed_while_it_tells_it(place):
+    place.home.mkdir(exist_ok=True)
+    told, teller = place.root / "told", place.root / "teller"
+    teller.write_text(f'#!/bin/sh\necho "$1" >> {shlex.quote(str(told))}.begun; {place.hold("teller")}\n'
+                      f'echo "$1" >> {shlex.quote(str(told))}\n')
+    teller.chmod(0o755)
+    (place.home / "config.toml").write_text(f"[notify]\ncommand = [{json.dumps(str(teller))}, '{{text}}']\n")
+    child = place.launch(place.graph(Node("b", command="exit 3")))
+    place.arrived("teller")
+    child.kill()
+    child.wait()
+    place.free("teller")
+    assert place.command("up").stdout == "r1\n", "who fails at night is told, whoever died meanwhile"
+    wait_for("it is told", lambda: told.exists() and "run failed, 0 of 1 merged: b: " in told.read_text())
+    wait_for("nothing is left", lambda: not place.mine())
+    assert place.command("up").stdout == "", "once"
+    assert place.identity("launch")["exit"] == 1
+
+
+def test_a_guardian_given_up_is_told_though_the_launcher_dies_over_it(place):
+    place.home.mkdir(exist_ok=True)
+    told = place.root / "told"
+    config = json.dumps(["sh", "-c", f"echo \"$1\" >> {shlex.quote(str(told))}", "sh"])[:-1]
+    (place.home / "config.toml").write_text(f"[notify]\ncommand = {config}, '{{text}}']\n")
+    place.env |= {"GARRISON_FAILPOINT": "guardian:active,launch:park.after", "GARRISON_FAILPOINT_TIMES": "6"}
+    assert place.launch(place.graph(Node("a"))).wait() == -signal.SIGKILL
+    assert place.identity("guardian-crew")["status"] == "parked"
+    assert place.command("up").stdout == "r1\n", place.told()
+    wait_for("it is told", lambda: told.exists() and "guardian-crew@r1 was given up: 6 deaths" in told.read_text())
+    wait_for("nothing is left", lambda: not place.mine())
+    assert place.command("up").stdout == "", "a person mends it, and resumes"
+
+
 def test_a_notify_table_that_cannot_be_meant_is_refused_before_anything_starts(place):
     place.home.mkdir(exist_ok=True)
     (place.home / "config.toml").write_text('[notify]\ncommand = "notify-send"\n')

@@ -18,6 +18,7 @@ from garrison.layers.doctor.examine import examine, treat
 from garrison.layers.doctor.findings import Finding
 from garrison.layers.left_trees import left_trees
 from garrison.layers.world import World
+from garrison.merge.queue import MergeQueue, pin
 from garrison.merge.slot import acquire
 from garrison.records import run as run_records
 from garrison.records import signals
@@ -72,6 +73,18 @@ class Home:
         path = self.place.trees / self.key / run / node
         self.git.add_worktree(path, f"garrison/{run}/{node}", "main")
         return path
+
+    def gate_logs(self, run: str) -> list[Path]:
+        """What the gates of pre-flight and of an entry that was withdrawn printed."""
+        queue = MergeQueue(self.place.home, self.place.repo)
+        entry = queue.enqueue(run, "a", 1, f"garrison/{run}/a").id
+        queue.cancel(entry, "not wanted")
+        self.git.delete_refs([pin(entry, "head")])  # as a processor would
+        made = [queue.folder / "logs" / name for name in (f"preflight-{run}.log", f"{entry}.1.log")]
+        for path in made:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("ok\n")
+        return made
 
     def examine(self, *, fix: bool = False) -> list[Finding]:
         found = examine(self.world, None, time.sleep)
@@ -270,6 +283,7 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
         (home.tree(run, "a") / "work").write_text("w\n")
     home.git.keep_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/rescue/over/landed/1")
     home.git.keep_commit(git(place.repo, "rev-parse", "main"), "refs/garrison/archive/over/old")
+    gates = [home.gate_logs(run) for run in ("over", "rests")]
     before = state(place.home)
     done = place.command("clean", "--all-done", "--dry-run", "--json")
     assert [one["run"] for one in json.loads(done.stdout)] == ["over"]
@@ -283,6 +297,7 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
     assert done.returncode == 0, done.stderr
     assert done.stdout == "removed over\n"
     assert not [path for path in state(place.home) if "@over" in path or "/over" in path]
+    assert [[path.exists() for path in logs] for logs in gates] == [[False, False], [True, True]]
     assert sorted(git(place.repo, "for-each-ref", "--format=%(refname)").splitlines()) == [
         "refs/garrison/archive/over/a", "refs/garrison/archive/over/old", "refs/garrison/rescue/over/a/1",
         "refs/heads/garrison/rests/a", "refs/heads/main"]

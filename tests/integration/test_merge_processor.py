@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from merge_support import World, check, drive, git, until
@@ -12,6 +13,7 @@ from garrison.merge import strategies
 from garrison.merge.config import Config
 from garrison.merge.processor import Progress, Wait
 from garrison.merge.queue import MergeQueue
+from garrison.records import old_logs
 from garrison.system import disk, processes
 
 
@@ -37,6 +39,23 @@ def test_lands_in_order_what_passed_and_tells_the_runner(world):
     assert git(world.repo, "rev-parse", f"{world.entry('one').commit}^2") == first
     assert git(world.repo, "for-each-ref", "refs/garrison") == ""
     check(world)
+
+
+def test_of_what_a_gate_printed_without_end_the_beginning_and_the_reason_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(old_logs, "KEPT", 3)
+    world = World(tmp_path, gate="echo begins; yes | head -c 9000000; echo ends; test ! -e bad")
+    world.branch("bad", {"bad": "x\n"})
+    world.enqueue("bad")
+    world.drain()
+    assert "ends" in world.entry("bad").reason
+    log = Path(world.entry("bad").log)
+    assert log.stat().st_size < old_logs.MOST + 100
+    assert (log.read_text().split("\n", 1)[0], log.read_text().splitlines()[-1]) == ("begins", "ends")
+    for name in ("one", "two", "three"):
+        world.branch(name, {f"{name}.txt": "x\n"})
+        world.enqueue(name)
+        world.drain()
+    assert len(list(log.parent.iterdir())) <= 4
 
 
 def test_a_conflict_is_answered_with_its_files_and_others_go_on(world):

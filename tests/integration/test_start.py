@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -265,6 +266,39 @@ def test_a_lock_held_past_the_deadline_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartRefused, match="stays held; life 1 gives up") as caught:
         register(observer, KEY, 1, wait)
     assert caught.value.exit_code == 75 and len(waits) == 6 and on_disk(tmp_path) == before
+    lock.release()
+
+
+class Crowded(Store):
+    """A store on a disk that has no room for the first `refused` changes."""
+
+    refused = 0
+
+    def update(self, *args: Any, **more: Any) -> Any:
+        if self.refused:
+            self.refused -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().update(*args, **more)
+
+
+@pytest.mark.parametrize("refused", [3, 1000])
+def test_a_start_waits_for_room_until_its_deadline(tmp_path: Path, refused: int) -> None:
+    """Seen to end at the first refusal, as a death that counts, on a disk that was full for a second."""
+    clock, store = FakeClock(), Crowded(tmp_path)
+    observer = Observer(store, RealProcesses(), clock)
+    start_life(observer, Wish(KEY), 5.0, lambda _leased, _marker: None)
+    store.refused = refused
+    if refused == 3:
+        life = register(observer, KEY, 1, clock.advance)
+        assert life.identity.status == "active"
+        life.end("done")
+        return
+    with pytest.raises(OSError, match="No space left"):
+        register(observer, KEY, 1, clock.advance)
+    found = Store(tmp_path).read(Identity, KEY)
+    assert found is not None and found.status == "starting"
+    lock = LifeLock.try_take(store.life_path(KEY))
+    assert lock is not None, "who gives up lets its lock go"
     lock.release()
 
 

@@ -15,24 +15,24 @@ from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.layers import flow_policy, guardian_policy, launcher_policy, run_state, runner_policy
 from garrison.layers.acts import Act, Decision
-from garrison.layers.guardian import POLICY_SAYS, implied_phase
+from garrison.layers.guardian import POLICY_SAYS
+from garrison.layers.guardian_phase import advanced, implied_phase
 from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.launcher_policy import LauncherView
+from garrison.layers.own_entry import SIGNAL_GRACE
 from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RUN_STATUS, RunState
-from garrison.layers.runner import SIGNAL_GRACE
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.merge import batch
 from garrison.merge.entry import Entry as MergeEntry
 from garrison.merge.entry import entry_id
 from garrison.merge.tell import signal_of
 from garrison.records import hook as hooks
-from garrison.records.hook import Hook
 from garrison.records.identity import ALIVE, Identity, ended, step
 from garrison.records.journal import Entry
 from garrison.records.names import Key, launcher
 from garrison.records.run import Result
-from garrison.records.signals import Signal
+from garrison.records.signals import Signal, objection
 from garrison.settings import Timing
 from garrison.supervise import evidence, lease, restart
 from garrison.supervise.lease import Wish
@@ -50,8 +50,10 @@ Does = Generator[float | None, None, Any]
 # ---- start and replace, as supervise.start and supervise.replace do them
 
 
-def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process], Steps]) -> Does:
-    """Lease, process, hook (the first one before the process); returns the leased identity."""
+def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process], Steps],
+               said: Callable[[Identity], None] | None = None) -> Does:
+    """Lease, process, hook (the first one before the process); returns the leased identity. `said`: what is told with
+    the lease."""
     key, judged = wish.key, w.view(wish.key).verdict
 
     def next_life(old: Identity | None) -> Identity:
@@ -60,6 +62,9 @@ def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process
 
     leased = w.write_identity(me, key, next_life)
     yield None
+    if said is not None:
+        said(leased)
+        yield None
     if key not in w.hooks:
         link_hook(w, me, key, leased.incarnation)
         yield None
@@ -298,16 +303,20 @@ class Layer:
         return self.me.attempt
 
     def death(self, view: LifeView) -> Does:
-        """Journal the death of a fenced life; returns the data."""
+        """Journal the death of a fenced life."""
         assert view.identity is not None
         identity = view.identity
         yield from sweep(self.w, self.me, identity)
         data = {"full": identity.key.full, "incarnation": identity.incarnation,
                 "attempt": self.attempt_of(identity.name), "monotonic": self.w.mono, "boot_id": self.w.boot_id,
-                    "why": identity.reason,
+                "why": identity.reason,
                 "class": identity.metadata.get("class", "crash")}
+        yield from self.tell_of_death(data)
         yield from self.log_sync("death", data)
-        return data
+
+    def tell_of_death(self, data: dict[str, Any]) -> Does:
+        """Say it upward, before it is recorded: once it is, nobody would."""
+        yield from ()
 
     def park(self, view: LifeView, why: str) -> Does:
         """Give a name up; returns the record's data."""
@@ -345,6 +354,11 @@ class Layer:
         source = {"role": self.key.role, "name": self.key.name, "incarnation": self.me.incarnation}
         self.w.post(Signal(id_ or self.w.fresh(), source, {"role": recipient.role, "name": recipient.name}, kind,
                            recipient.run, self.w.now, node, attempt, payload))
+
+    def pass_on(self, recipient: Key, signal: Signal) -> None:
+        """Say a signal that came to us again, under its own id."""
+        self.tell(recipient, signal.signal_type, signal.payload, node=signal.node_id, attempt=signal.attempt,
+                  id_=signal.id)
 
     def refuse(self, act: Act) -> None:
         """Out of the inbox, with a reason."""
@@ -442,7 +456,15 @@ class Launcher(Layer):
         yield None
 
     def do_resume(self, act: Act, view: LauncherView) -> Does:
-        self.tell(self.guardian, "GUIDANCE", {"action": "resume"}, id_=f"{self.run.id}-resume-{self.me.incarnation}")
+        if view.guardian.identity is not None and view.guardian.identity.status == "parked":
+            self.log("lift", {"full": self.guardian.full})
+            yield None
+            self.w.write_identity(self.me, self.guardian, lambda old: ended(_there(old), "terminated", self.w.now,
+                                                                           "stopped")
+                                  if _there(old).status == "parked" else _there(old))
+            yield None
+        self.tell(self.guardian, "GUIDANCE", {"action": "resume"},
+                  id_=launcher_policy.resume_id(self.run.id, self.me.incarnation))
         if self.state.status in ("stopped", "failed"):
             self.state.status = "running"
         self.to_resume = False
@@ -483,7 +505,7 @@ class Launcher(Layer):
             return
         self.w.life[self.guardian] = self.me
         yield None
-        if self.state.status == "running":
+        if run_state.fold(self.run.journal.entries).status == "running":
             journal = self.run.journal
             epoch = (journal.entries[-1].epoch if journal.entries else 0) + 1
             self.w.append(self.me, journal, "run", {"status": "stopped", "reason": "without a guardian"}, epoch)
@@ -569,7 +591,7 @@ class Guardian(Layer):
                                                self.run.max_rework)
         if not self.decision.acts and self.state.status == "running" and not self.stopping:
             for full, circuit in self.state.circuits.items():
-                self.w.check.probed(self.me, full, circuit, self._awaited(full))
+                self.w.check.probed(self.me, full, circuit, view.now, awaited=self._awaited(full))
         again = yield from self.perform(self.decision.acts, view)
         if not self.exiting and self.w.rng.random() < 0.02:
             self.w.compact(self.me, self.journal, run_state.to_snapshot(self.state), self.epoch)
@@ -593,7 +615,15 @@ class Guardian(Layer):
         signal = act.posted.signal
         if signal.id not in self.state.applied:
             data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt}
-            data |= {name: act.data[name] for name in ("effect", *POLICY_SAYS) if name in act.data}
+            data |= {name: act.data[name] for name in ("effect", "question", "answer") if act.data.get(name)}
+            data |= {name: act.data[name] for name in POLICY_SAYS if name in act.data}
+            if act.data.get("stuck"):
+                self._escalate(f"orchestrator-{signal.node_id}", act.data["stuck"]["why"], signal.node_id,
+                               f"{signal.id}-up")
+                yield None
+            if "answer" in act.data and signal.node_id:
+                self.pass_on(self._runner(signal.node_id), signal)
+                yield None
             for node in [*act.data.get("unparked", []), act.data.get("unhold", "")]:
                 if node in self.state.nodes:
                     self.tell(self._runner(node), "GUIDANCE", {"action": "unpark"}, node=node,
@@ -657,8 +687,15 @@ class Guardian(Layer):
         yield from self.death(self._lives(act.who, view))
 
     def do_park(self, act: Act, view: GuardianView) -> Does:
-        yield from self.park(self._lives(act.who, view), act.why)
-        self.tell(key_of("launch", "launch", self.run.id), "ESCALATE", {"who": act.who, "why": act.why}, node=act.who)
+        life = self._lives(act.who, view)
+        assert life.identity is not None
+        full = life.identity.key.full
+        self._escalate(full, act.why, act.who, f"{full}-parked-{life.identity.incarnation}")
+        yield None
+        yield from self.park(life, act.why)
+
+    def _escalate(self, who: str, why: str, node: str | None, id_: str) -> None:
+        self.tell(key_of("launch", "launch", self.run.id), "ESCALATE", {"who": who, "why": why}, node=node, id_=id_)
 
     def do_term(self, act: Act, view: GuardianView) -> Does:
         self.term(self._lives(act.who, view))
@@ -686,16 +723,8 @@ class Guardian(Layer):
         if wanted == self.phase:
             return
 
-        def advance(old: Hook | None) -> Hook:
-            hook = _there(old)
-            at, to = PHASES.index(hook.phase), PHASES.index(wanted)
-            if to < at:
-                return hooks.move(hook, wanted, self.w.now) if wanted in hooks.PHASES[hook.phase] else hook
-            for phase in PHASES[at + 1: to + 1]:
-                hook = hooks.move(hook, phase, self.w.now)
-            return hook
-
-        self.w.write_hook(self.me, self.key, advance, incarnation=self.me.incarnation)
+        self.w.write_hook(self.me, self.key, lambda old: advanced(_there(old), wanted, self.w.now),
+                          incarnation=self.me.incarnation)
         self.phase = wanted
         yield None
 
@@ -758,7 +787,7 @@ class Runner(Layer):
         self.decision = runner_policy.decide(self.facts, view, self.policy)
         if not self.decision.acts and not self.stopping and not self.facts.failed and view.phase == "executing" \
                 and result is None and not self.job and not life.living:
-            w.check.probed(self.me, self.orchestrator.full, self.facts.circuit, True)
+            w.check.probed(self.me, self.orchestrator.full, self.facts.circuit, now)
         return (yield from self.perform(self.decision.acts, view))
 
     def _merge(self) -> Merge | None:
@@ -790,6 +819,8 @@ class Runner(Layer):
             return
         good = code == 0 and self.fate.at(self.task.attempt) != name
         value = "ok" if good else f"{name} ended with exit code {code or 1}"
+        if (name, value) == ("setup", "ok"):
+            yield from self._fact("setup_key", "key")
         yield from self._fact(name, value)
 
     def _fact(self, name: str, value: str | int, kind: str = "") -> Does:
@@ -799,6 +830,9 @@ class Runner(Layer):
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.facts.applied:
+            if where := act.data.get("forward"):
+                self.pass_on(self.guardian if where == "up" else self.orchestrator, signal)
+                yield None
             yield from self.log_sync("signal", {"id": signal.id, "type": signal.signal_type,
                                                 "attempt": signal.attempt, **act.data})
         self.w.take(self.key, str(act.posted.path))
@@ -887,12 +921,21 @@ class Runner(Layer):
             self.w.kill(proc, f"session closed by {self.me.name}", blocked=True)
 
     def do_replace(self, act: Act, view: RunnerView) -> Does:
+        identity = view.orchestrator.identity
+        if view.orchestrator.hung and identity is not None:
+            self.tell(self.guardian, "ORCHESTRATOR_STUCK", {"incarnation": identity.incarnation, "why": act.why},
+                      node=self.node, attempt=self.task.attempt,
+                      id_=f"{self.orchestrator.full}-{identity.incarnation}-stuck")
+            yield None
         yield from self.replace(view.orchestrator, act.why, act.data.get("class", restart.CRASH))
 
     def do_record(self, act: Act, view: RunnerView) -> Does:
-        data = yield from self.death(view.orchestrator)
+        yield from self.death(view.orchestrator)
+
+    def tell_of_death(self, data: dict[str, Any]) -> Does:
         self.tell(self.guardian, "ORCHESTRATOR_CRASHED", {"incarnation": data["incarnation"]}, node=self.node,
                   attempt=self.task.attempt, id_=f"{self.orchestrator.full}-{data['incarnation']}-crashed")
+        yield None
 
     def do_park(self, act: Act, view: RunnerView) -> Does:
         yield from self.park(view.orchestrator, act.why)
@@ -942,10 +985,13 @@ class Runner(Layer):
         self._close_session()
         yield None
         self.w.trees.discard((self.run.id, self.node))
-        units = self.w.branches.pop((self.run.id, self.node), None)
+        yield None
+        units = self.w.branches.get((self.run.id, self.node))
         if units is not None:
             kept = self.w.archived.setdefault((self.run.id, self.node), [])  # an earlier visit's tip is kept beside it
             kept += [unit for unit in units if unit not in kept]
+            yield None
+            self.w.branches.pop((self.run.id, self.node), None)
 
     def do_end(self, act: Act, view: RunnerView) -> Does:
         if act.why == "stopped" and view.orchestrator.identity is not None:
@@ -975,6 +1021,7 @@ class Orchestrator(Layer):
         self.fate = self.run.fates[self.node]
         self.agent: Process | None = None
         self.hook = w.hooks.get(self.key)
+        self.asked = ""
 
     def recover(self) -> Does:
         self.hook = self.w.hooks[self.key]
@@ -984,7 +1031,10 @@ class Orchestrator(Layer):
         if self.agent is None:
             yield from self._begin()
             return True
+        if (yield from self._read_mail()):
+            return True
         yield from self._note_progress()
+        self._ask()
         if self.agent.alive:
             if self.stopping:
                 self.w.kill(self.agent, "stopped")
@@ -1015,6 +1065,31 @@ class Orchestrator(Layer):
         if self.agent is not None:
             self.w.kill(self.agent, "abandoned")
         yield None
+
+    def _read_mail(self) -> Does:
+        """Hand answers to the work, whose files keep them, before they are taken; whether there was one."""
+        found = False
+        for posted in self.w.pending(self.key):
+            signal = posted.signal
+            if signal is None or objection(signal, self.run.id, {}, {self.key.full: self.me.incarnation}) or \
+                    signal.signal_type != "INPUT_RESPONSE":
+                self.w.take(self.key, str(posted.path), refused=True)
+                continue
+            self.w.answers.add(str(signal.payload["question_id"]))
+            yield None
+            self.w.take(self.key, str(posted.path))
+            found = True
+        return found
+
+    def _ask(self) -> None:
+        """Tell the runner the open question, once a life."""
+        question = self.w.questions.get((self.run.id, self.node, self.me.attempt), "")
+        if question in ("", self.asked) or question in self.w.answers:
+            return
+        self.tell(key_of("runner", self.node, self.run.id), "NEEDS_INPUT", {"question": "?", "question_id": question},
+                  node=self.node, attempt=self.me.attempt,
+                  id_=f"{self.run.id}-{self.node}-{self.me.attempt}-{question}-asked")
+        self.asked = question
 
     def _note_progress(self) -> Does:
         units = self.w.branches.get((self.run.id, self.node), [])
@@ -1061,6 +1136,11 @@ def agent(w: World, proc: Process) -> Steps:
             w.commit(proc, run, node, unit)
             w.wake(proc.key)
             yield None
+    if fate.asks:
+        question = w.questions.setdefault((run, node, proc.attempt), f"q-{run}-{node}-{proc.attempt}")
+        w.wake(proc.key)
+        while question not in w.answers:
+            yield 20.0
 
 
 # ---- merge processor
@@ -1335,9 +1415,25 @@ def up(*, resume: bool) -> Callable[[World, Process], Steps]:
             child.code = RESUME if resume else None
             return Launcher.body(w, child)
 
-        yield from start_life(w, proc, Wish(key), launch)
+        def word(leased: Identity) -> None:
+            if resume and not w.check.shadows[key.run].over:
+                w.post(Signal(launcher_policy.resume_id(key.run, leased.incarnation),
+                              {"role": "launch", "name": "launch", "incarnation": 0},
+                              {"role": "guardian", "name": GUARDIAN}, "GUIDANCE", key.run, w.now, None, 0,
+                              {"action": "resume"}))
+
+        yield from start_life(w, proc, Wish(key), launch, word)
 
     return body
+
+
+def doctor(w: World, proc: Process) -> Steps:
+    """`doctor --fix`: fence and sweep whoever is found dead; to journal the death is its supervisor's matter."""
+    for key in list(w.identities):
+        view = w.view(key)
+        yield None
+        if view.identity is not None and view.verdict is not None and view.verdict.state in ("dead", "lapsed"):
+            yield from replace_life(w, proc, view.identity, "found over by doctor")
 
 
 def _hangs(w: World, me: Process, view: LifeView) -> Does:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from tests.simulator import actors, flows
 from tests.simulator.world import Process, Steps, World
 
+from garrison.cli.cancel_cmd import order
+from garrison.merge.entry import WITHDRAWABLE
 from garrison.records.names import ROLES, Key, launcher
 
 if TYPE_CHECKING:
@@ -26,18 +28,31 @@ class Chaos:
         self.left, self.pace = budget, pace
         self.hunted: list[list[object]] = []
         """[key, lives still to kill, steps left to the next]."""
+        self.words: list[tuple[int, Key]] = []
+        """(steps left, who is about to be given up): so long until a person says that it is to go on."""
 
     def between(self) -> None:
         """Called between any two steps of the world."""
         for hunt in self.hunted:
             self._chase(hunt)
         self.hunted = [hunt for hunt in self.hunted if hunt[1]]
-        if self.w.walks and self.rng.random() < 0.01:
+        if self.w.check.edge or self.words:
+            self._rush()
+        if self.rng.random() < 0.01:
             self.reply()
         if self.left and self.rng.random() * self.pace < 1:
             self.left -= 1
             kind = self.rng.choices(list(EVENTS), weights=list(EVENTS.values()))[0]
             kind(self)
+
+    def _rush(self) -> None:
+        """A person who sees somebody die too often says a word at about the time at which it is given up."""
+        self.words += [(self.rng.randrange(40), key) for key in self.w.check.edge if self.rng.random() < 0.3]
+        self.w.check.edge.clear()
+        for left, key in self.words:
+            if left <= 0:
+                say(self.w, key.run, "unpark", "processor" if key.role == "processor" else key.name)
+        self.words = [(left - 1, key) for left, key in self.words if left > 0]
 
     def _chase(self, hunt: list[object]) -> None:
         key, lives, steps = hunt
@@ -114,9 +129,10 @@ class Chaos:
 
     def wedge(self) -> None:
         """A layer waits for what never comes: it lives, and never takes a step again. (Not on its last step: who has
-        said goodbye and never goes keeps its name's lock from every successor, and only a person can help.)"""
+        said goodbye and never goes keeps its name's lock from every successor, and only a person can help. Nor one
+        that no kill can reach: nobody could ever end it.)"""
         procs = [proc for proc in self.layers() if proc.registered and proc.stopped_until <= self.w.t
-                 and self.w.identities[proc.key].status != "terminated"]
+                 and not proc.revenant and self.w.identities[proc.key].status != "terminated"]
         if proc := self.some(procs):
             self.w.hold(proc, 1e12, "S")
 
@@ -135,8 +151,19 @@ class Chaos:
             say(self.w, run, action, who)
 
     def reply(self) -> None:
-        """A person answers a gate, or gives a signal."""
+        """A person answers a gate, or an agent, or gives a signal."""
         flows.answer(self.w, self._run())
+        flows.answer_agents(self.w, self._run())
+
+    def cancel(self) -> None:
+        """A person gives a node up that is being worked on."""
+        run = self._run()
+        state = self.w.check.shadows[run]
+        names = [name for name, node in state.nodes.items() if node.status == "active" and name not in state.held]
+        if names and not state.over:
+            name = self.rng.choice(names)
+            self.w.cancels.add((run, name))
+            self.w.post(order(Key("runner", name, run), state.nodes[name].attempt, "", self.w.now))
 
     def clock(self) -> None:
         """Somebody sets the wall clock."""
@@ -217,6 +244,23 @@ class Chaos:
                 proc, proc.key, lambda old: actors.ended(old, "crashed", self.w.now, "taken for dead"))
             self.w.note(f"=== {proc.name} is taken for dead")
 
+    def doctor(self) -> None:
+        """`garrison doctor --fix`: whoever is found dead is fenced and swept, by nobody who counts deaths."""
+        self.w.spawn("door", launcher(self._run()), 0, actors.doctor, marker=f"door-{self.w.fresh()}")
+
+    def queue(self) -> None:
+        """A person withdraws an entry of the merge queue, or holds one (until the calm)."""
+        entries = [entry for entry in self.w.queue.entries.values() if entry.status in WITHDRAWABLE]
+        if not entries or self.w.queue_lock is not None:
+            return
+        entry, person = self.rng.choice(entries), Process(0, 0, "door", launcher(self._run()), 0, "", None, 0.0)
+        if self.rng.random() < 0.5:
+            self.w.cancels.add((entry.run, entry.node))
+            self.w.append_merge(person, "cancel", {"entry": entry.id, "reason": "a person"})
+        elif entry.status != "held":
+            self.w.append_merge(person, "state", {"entry": entry.id, "status": "held", "reason": "a person"})
+        self.w.sync_merge()
+
     def up(self) -> None:
         """cron, or a person, asks for a launcher."""
         start(self.w, self._run(), resume=True)
@@ -234,6 +278,7 @@ EVENTS: dict[Callable[[Chaos], None], float] = {
     Chaos.one: 8, Chaos.anything: 4, Chaos.pair: 4, Chaos.twice: 5, Chaos.machine: 2, Chaos.crew: 1, Chaos.delay: 5,
     Chaos.clock: 2, Chaos.again: 4, Chaos.forge: 4, Chaos.stop: 2, Chaos.order: 1.5, Chaos.foreign: 4,
     Chaos.decoy: 2, Chaos.revenant: 3, Chaos.up: 3, Chaos.wait: 1, Chaos.wedge: 3, Chaos.freeze: 2, Chaos.word: 2,
+    Chaos.cancel: 1, Chaos.doctor: 1, Chaos.queue: 0.5,
 }
 """What happens, and how often."""
 

@@ -60,6 +60,10 @@ class Check:
         """The attempt in which a hook was last moved back."""
         self.left: set[tuple[Key, int]] = set()
         """Lives that ended in order."""
+        self.cancelled: set[tuple[str, int]] = set()
+        """Runners and attempts that were cancelled before they had said how they failed."""
+        self.edge: list[Key] = []
+        """Who died so often a moment ago that it is about to be given up."""
         self.hangs = self.probes = self.reworks = self.snapshots = 0
 
     def refold(self) -> None:
@@ -93,6 +97,8 @@ class Check:
         gone = new.status == "crashed" or (new.status == "terminated" and new.reason in ("stopped", "orphaned"))
         if gone and old is not None and old.status in ALIVE:
             self.died[new.key] = self.died.get(new.key, 0) + 1
+            if self.died[new.key] >= LIVES:
+                self.edge.append(new.key)
         if new.status == "parked" and self.died.get(new.key, 0) < LIVES:
             raise Violation(f"{new.key.full} was given up after {self.died.get(new.key, 0)} deaths")
 
@@ -198,6 +204,10 @@ class Check:
         if entry.kind == "signal" and entry.data["id"] in self.world.forged:
             raise Violation(f"{proc.name} obeyed {entry.data['id']}, which is of another run, attempt or life")
         self._book(journal.name, entry)
+        if entry.kind == "signal" and entry.data.get("cancel") and not any(
+                signal.sender == proc.key and (signal.signal_type, signal.attempt) == ("RUNNER_EXITED", proc.attempt)
+                for signal in self.world.said):
+            self.cancelled.add((proc.key.full, entry.data["attempt"]))
         run = self.world.runs[proc.key.run]
         if journal is run.journal:
             self._run(run, entry)
@@ -209,11 +219,19 @@ class Check:
                 raise Violation(f"{name} obeyed {entry.data['id']} twice")
             known.add(entry.data["id"])
         if entry.kind == "death":
+            self._told(entry)
             deaths = self.deaths.setdefault(name, set())
             death = (entry.data["full"], entry.data["incarnation"])
             if death in deaths:
                 raise Violation(f"{name} counted the death of {death} twice")
             deaths.add(death)
+
+    def _told(self, entry: Entry) -> None:
+        """A runner says a death upward before it records it: once it has, no successor of it would."""
+        key = Key.parse(entry.data["full"])
+        said = f"{key.full}-{entry.data['incarnation']}-crashed"
+        if key.role == "orchestrator" and all(signal.id != said for signal in self.world.said):
+            raise Violation(f"the death of life {entry.data['incarnation']} of {key.full} was recorded and not told")
 
     def _run(self, run: Run, entry: Entry) -> None:
         shadow = self.shadows[run.id]
@@ -231,12 +249,25 @@ class Check:
         if change.get("status") == "validated" and (run.id, change["node"]) not in self.landings \
                 and run.plan.initial.get(change["node"]) != "validated":
             raise Violation(f"{change['node']} was called validated without having landed")
+        if entry.kind == "run" and entry.data["status"] == "failed":
+            self._all_rest(run, shadow)
         if entry.kind == "run" and entry.data["status"] == "done":
             flow_check.ended(shadow)
             left = [name for name, node in shadow.nodes.items() if node.status != "validated"] \
                 if run.plan.flow == "dag" else []
             if left or set(shadow.nodes) != set(run.plan.tasks):
                 raise Violation(f"run {run.id} was called done without {left}")
+
+    def _all_rest(self, run: Run, shadow: RunState) -> None:
+        """A run that fails has nobody at work whom its guardian only takes for parked."""
+        for name in shadow.stuck:
+            agent, runner = Key("orchestrator", name, run.id), Key("runner", name, run.id)
+            coming = any(signal.sender == runner for signal in
+                         self.world.inbox.get(Key("guardian", "pipe", run.id), {}).values())
+            journal = self.world.layer_journals.get(runner)
+            told = [entry for entry in (journal.entries if journal else ()) if entry.data.get("full") == agent.full]
+            if self.world.view(agent).living and not coming and told and told[-1].kind == "spawn":
+                raise Violation(f"run {run.id} failed while {agent.full} works: it was taken for parked")
 
     def _merge(self, entry: Entry) -> None:
         if entry.kind == "landed" and entry.data["commit"] not in self.world.history:
@@ -288,13 +319,14 @@ class Check:
         if proc.state == "D" and proc.stopped_until > now:
             raise Violation(f"{proc.name} was called hung while the kernel held it")
 
-    def probed(self, proc: Process, full: str, circuit: Circuit, awaited: bool) -> None:
-        """Its supervisor has nothing to do: then no parked name that somebody waits for may be due for its probe."""
+    def probed(self, proc: Process, full: str, circuit: Circuit, looked: float, *, awaited: bool = True) -> None:
+        """Its supervisor, who looked about at the monotonic time `looked`, has nothing to do: then no parked name that
+        somebody waits for may have been due for its probe."""
         if not circuit.parked or not awaited or circuit.boot_id != self.world.boot_id:
             return
         due = circuit.since + min(7200.0, 600.0 * 2 ** (circuit.parks - 1))
-        if self.world.mono > due + 1.0:
-            raise Violation(f"{full} was due for its probe {self.world.mono - due:.0f} s ago, and {proc.name} rests")
+        if looked > due + 1.0:
+            raise Violation(f"{full} was due for its probe {looked - due:.0f} s ago, and {proc.name} rests")
 
     def compacted(self, proc: Process, journal: Journal, entry: Entry) -> None:
         """A snapshot says all that the records it replaces said."""
@@ -313,10 +345,16 @@ class Check:
         if old is None or attempt == old.attempt:
             return
         self.reworks += 1
+        self._not_cancelled(run, change["node"], old.attempt)
         if run.plan.flow == "walk":
             return
         if attempt != old.attempt + 1 or attempt > run.max_rework + 1:
             raise Violation(f"{change['node']} got attempt {attempt} after {old.attempt}, {run.max_rework} are allowed")
+
+    def _not_cancelled(self, run: Run, name: str, attempt: int) -> None:
+        """Whom a person has cancelled, and whose runner heard it before it said how it failed, gets no new attempt."""
+        if run.plan.flow == "dag" and (Key("runner", name, run.id).full, attempt) in self.cancelled:
+            raise Violation(f"{name} got another attempt though attempt {attempt} was cancelled")
 
     # at the end
 
@@ -370,7 +408,9 @@ class Check:
         if run.fates[name].at(self.shadows[run.id].nodes[name].attempt) != "success" or not reason:
             return bool(reason)
         if self.shadows[run.id].nodes[name].kind == "cancelled":
-            return run.plan.flow == "walk"
+            return run.plan.flow == "walk" or (run.id, name) in self.world.cancels
+        if reason == "a person":
+            return (run.id, name) in self.world.cancels
         if reason.endswith("exit code -9"):
             return (run.id, name) in self.world.harmed  # a tool that somebody killed is judged as red
         if reason == "lost":

@@ -146,7 +146,7 @@ def launch(world: World, run: str) -> None:
 def _fate(rng: random.Random) -> Fate:
     kind = rng.choice(("fail", "fail", "fail", "acceptance", "conflict", "gate")) if rng.random() < 0.35 else "success"
     return Fate(kind, rng.randint(0, 3), rng.choice([1, 2, 7]) if rng.random() < 0.08 else 0,
-                rng.choice([1, 1, 2, 3, 10**6]), 300.0 if rng.random() < 0.08 else 3.0)
+                rng.choice([1, 1, 2, 3, 10**6]), 300.0 if rng.random() < 0.08 else 3.0, rng.random() < 0.1)
 
 
 def answer(world: World, run: str) -> None:
@@ -161,6 +161,12 @@ def answer(world: World, run: str) -> None:
         return
     word = world.rng.choice(["Yes", "no", "n", "Perhaps", ""])
     _say(world, run, "INPUT_RESPONSE", gate["node"], {"question_id": place, "text": word})
+
+
+def answer_agents(world: World, run: str) -> None:
+    """A person answers whatever agents of a run ask, as its guardian tells it."""
+    for node, asked in world.check.shadows[run].questions.items():
+        _say(world, run, "INPUT_RESPONSE", node, {"question_id": asked["id"], "text": "yes"})
 
 
 def _say(world: World, run: str, kind: str, node: str | None, payload: dict[str, object]) -> None:

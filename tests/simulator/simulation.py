@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from tests.simulator import actors, chaos, flows
+from tests.simulator import chaos, flows
 from tests.simulator.chaos import Chaos
-from tests.simulator.check import LIVES
 from tests.simulator.violation import Violation
 from tests.simulator.world import Fate, Journal, Run, World
 
@@ -113,7 +112,7 @@ def _fate(rng: random.Random) -> Fate:
     kind = rng.choice(KINDS) if rng.random() < 0.2 else "success"
     crashes = rng.choice([1, 2, 3, 6, 7, 8, 10**6]) if rng.random() < 0.1 else 0
     pace = rng.choice([300.0, 1500.0]) if rng.random() < 0.08 else 3.0
-    return Fate(kind, rng.randint(0, 3), crashes, rng.choice([1, 1, 2, 10**6]), pace)
+    return Fate(kind, rng.randint(0, 3), crashes, rng.choice([1, 1, 2, 10**6]), pace, rng.random() < 0.1)
 
 
 def _calm(world: World) -> int:
@@ -140,11 +139,7 @@ def _calm(world: World) -> int:
 def _keep(world: World) -> bool:
     """Start what a timer and a person would; False if everything has ended."""
     going = False
-    if world.history[-1] in world.broken:
-        world.history.append("repaired")
-    elif world.queue.pause and world.queue_lock is None:
-        world.append_merge(_person(world), "resume", {"reason": "a person looked"})
-        world.sync_merge()
+    _attend_queue(world)
     for run in world.runs.values():
         status = world.ended(run.id)
         if status == "failed" and run.lifts < 1 and not world.check.shadows[run.id].over and not world.busy():
@@ -154,11 +149,9 @@ def _keep(world: World) -> bool:
             continue
         if status in ("done", "failed") and not world.busy():
             continue
-        if _given_up(world, run):
-            _end_hung(world, run)
-            continue
-        going = True
+        going = True  # also where the guardian was given up: a person has mended what it died of, and resumes
         flows.answer(world, run.id)
+        flows.answer_agents(world, run.id)
         for who in world.check.shadows[run.id].held:
             chaos.say(world, run.id, "unpark", who)
         if not world.launched(run.id) and status not in ("done", "failed"):
@@ -169,23 +162,20 @@ def _keep(world: World) -> bool:
     return going
 
 
+def _attend_queue(world: World) -> None:
+    """A person repairs the target, lifts a pause, and lets go what is held."""
+    if world.history[-1] in world.broken:
+        world.history.append("repaired")
+    elif world.queue.pause and world.queue_lock is None:
+        world.append_merge(_person(world), "resume", {"reason": "a person looked"})
+        world.sync_merge()
+    for entry in [entry for entry in world.queue.entries.values() if entry.status == "held"]:
+        if world.queue_lock is None:
+            world.append_merge(_person(world), "state", {"entry": entry.id, "status": "queued", "reason": ""})
+            world.sync_merge()
+
+
 def _person(world: World) -> object:
     from types import SimpleNamespace
 
     return SimpleNamespace(key=launcher(next(iter(world.runs))), incarnation=0, name="a person")
-
-
-def _end_hung(world: World, run: Run) -> None:
-    """What a person does with a layer that hangs in a run that was given up: nobody above it is left who would."""
-    for proc in list(world.procs.values()):
-        if proc.kind == "layer" and proc.key.run == run.id and proc.stopped_until > 1e11:
-            world.kill(proc, "by a person: it hangs, and its run was given up")
-
-
-def _given_up(world: World, run: Run) -> bool:
-    """Whether the run waits for a person because its guardian was given up, and rightly so."""
-    guardian = actors.Key("guardian", actors.GUARDIAN, run.id)
-    identity = world.identities.get(guardian)
-    if identity is None or identity.status != "parked" or world.launched(run.id):
-        return False
-    return world.check.died[guardian] >= LIVES

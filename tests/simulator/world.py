@@ -112,6 +112,8 @@ class Fate:
     crashes: int = 0
     until: int = 10**6
     pace: float = 3.0
+    asks: bool = False
+    """Whether its agent asks a person before it ends."""
 
     def at(self, attempt: int) -> str:
         """What an attempt comes to."""
@@ -179,6 +181,12 @@ class World:
         """Commits on the target that no gate passes on."""
         self.harmed: set[tuple[str, str]] = set()
         """Nodes of which a disturbance killed a tool alone."""
+        self.questions: dict[tuple[str, str, int], str] = {}
+        """(run, node, attempt) → what its agent asks, as the attempt's files keep it."""
+        self.answers: set[str] = set()
+        """Questions whose answer is there."""
+        self.cancels: set[tuple[str, str]] = set()
+        """Nodes that a person cancelled."""
         self.walks = False
         """Whether its graphs branch and loop, and ask."""
         self.check = Check(self)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from garrison.layers.bringing_up import QUIET, Word, assess
 from garrison.layers.run_state import NodeState, RunState
 from garrison.records.identity import Identity
+from garrison.records.signals import Posted, Signal
 from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import Verdict
 
@@ -42,20 +45,54 @@ def view(verdict: str, status: str = "active", why: str = "process 7 lives") -> 
     ("running", view("ended", "terminated"), "parked", "parked", "mend that"),
     ("running", view("ended", "parked"), "active", "parked", "--resume r1"),
     ("running", view("ended", "held"), "active", "held", "--resume r1"),
-    ("done", view("dead"), "terminated", "over", "done"),
+    ("done", view("ended", "terminated"), "terminated", "over", "done"),
+    ("done", view("elsewhere", why="alive on h in another pid namespace"), "terminated", "over", "done"),
     ("failed", LifeView(), "parked", "over", "failed"),
 ])
 def test_who_is_brought_up(status: str, launched: LifeView, guardian: str, wanted: str, said: str) -> None:
     word = assess("r1", state(status), launched, replace(GUARDIAN, status=guardian) if guardian else None)
-    assert (word.state if word else "") == wanted
-    assert said in (word.line if word else "")
+    assert (word.state if isinstance(word, Word) else "") == wanted
+    assert said in (word.line if isinstance(word, Word) else "")
+    assert isinstance(word, Word) or word == ["--resume"]
+
+
+@pytest.mark.parametrize(("status", "launched", "guardian"), [
+    ("done", view("dead"), "terminated"), ("failed", view("ended", "crashed"), "terminated"),
+    ("stopped", view("dead"), "terminated"), ("stopped", view("lapsed", "starting"), "terminated"),
+    ("running", view("dead"), "parked"), ("failed", view("hung"), "terminated"),
+])
+def test_a_launcher_that_died_before_it_had_said_the_end_has_one_that_says_it(status: str, launched: LifeView,
+                                                                               guardian: str) -> None:
+    assert assess("r1", state(status), launched, replace(GUARDIAN, status=guardian)) == []
+
+
+def resume(id_: str = "r1-resume-1", **more: Any) -> Posted:
+    return Posted(Path("x"), Signal(id_, {"role": "launch", "name": "launch", "incarnation": 0},
+                                    {"role": "guardian", "name": "crew"}, "GUIDANCE", "r1", "now", None, 0,
+                                    {"action": "resume", **more}))
+
+
+@pytest.mark.parametrize(("status", "guardian"), [
+    ("stopped", "terminated"), ("running", "parked"), ("running", "active"), ("failed", "terminated")])
+def test_a_persons_word_to_resume_is_obeyed_though_the_launcher_it_came_with_died(status: str, guardian: str) -> None:
+    above = replace(GUARDIAN, status=guardian)
+    for died in (view("dead"), view("lapsed", "starting"), view("ended", "crashed")):
+        assert assess("r1", state(status), died, above, [resume()]) == ["--resume"]
+        assert assess("r1", state(status), died, above, [resume(again=True)]) == ["--resume", "--again"]
+    if status != "running":
+        assert assess("r1", state(status), view("dead"), above, [resume("r1-resume-0")]) == [], "of an earlier one"
+        obeyed = state(status)
+        obeyed.applied.add("r1-resume-1")
+        assert assess("r1", obeyed, view("dead"), above, [resume()]) == [], "it was obeyed, and the run ended again"
+        ended = assess("r1", state(status), view("ended", "terminated"), above, [resume()])
+        assert isinstance(ended, Word), "a launcher that ended in order has seen to it"
 
 
 def test_a_run_that_failed_with_parked_nodes_waits_for_a_person() -> None:
     parked = state("failed")
     parked.nodes["a"] = NodeState("active", 1)
     word = assess("r1", parked, LifeView(), None)
-    assert word is not None
+    assert isinstance(word, Word)
     assert (word.state, "--resume r1" in word.line, "parked" in word.line) == ("parked", True, True)
 
 

@@ -96,6 +96,27 @@ def test_a_decision_that_its_inputs_do_not_bear_out_is_said() -> None:
     assert [line.same for line in lines] == [False]
 
 
+def _verdict(result: str, tree: str = "t1", reason: str = "exit code 1", entry: str = "a-1") -> Event:
+    return _event("verdict", {"entry": entry, "tree": tree, "command": "c", "result": result, "reason": reason},
+                  about="")
+
+
+def test_a_tree_that_the_gate_judged_again_is_told_once() -> None:
+    """What is red alone is run once more before it is rejected: one red gate, for whoever reads."""
+    rejected = _event("state", {"status": "rejected", "reason": "exit code 1"}, about="")
+    lines = story([_verdict("red"), _verdict("red"), rejected], frozenset())
+    assert [line.text for line in lines] == ["gate red in 2 runs: exit code 1", "merge entry rejected: exit code 1"]
+
+
+@pytest.mark.parametrize(("second", "told"), [
+    (_verdict("green", reason=""), "gate green"), (_verdict("red", tree="t2"), "gate red: exit code 1"),
+    (_verdict("red", reason="exit code 2"), "gate red: exit code 2"), (_verdict("red", entry="a-2"),
+                                                                       "gate red: exit code 1")])
+def test_another_judgement_is_told_by_itself(second: Event, told: str) -> None:
+    lines = story([_verdict("red"), second], frozenset())
+    assert [line.text for line in lines] == ["gate red: exit code 1", told]
+
+
 @pytest.mark.parametrize("spoilt", [{"rule": "next_step", "identity": {"role": "runner", "name": "a"}}, {}])
 def test_a_decision_that_cannot_be_read_back_is_said(spoilt: dict[str, object]) -> None:
     lines = story([_event("decision", {"act": "start", "why": "x", "basis": spoilt})], frozenset())

@@ -10,10 +10,10 @@ import pytest
 from garrison.errors import GarrisonError
 from garrison.layers import flow_policy, guardian_policy, parking
 from garrison.layers.acts import Act
-from garrison.layers.guardian import task_of
 from garrison.layers.guardian_policy import GuardianView
 from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RunState, fold, to_snapshot
+from garrison.layers.tasks import task_of
 from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.gates import approved, asked_in_words, objection, too_late
 from garrison.pipeline.launch import RunPlan, plan_run

@@ -14,13 +14,13 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 ROOMS = [*(f"garrison.records.{name}" for name in ("names", "record", "atomic", "blobs", "config", "journal",
-                                                   "journal_past", "journal_room", "kept", "life", "identity", "hook",
-                                                   "store", "signals", "wisdom", "run")),
+                                                   "journal_past", "journal_room", "life", "identity", "hook", "store",
+                                                   "signals", "wisdom", "run", "old_logs", "kept")),
          *(f"garrison.supervise.{name}" for name in ("verdict", "lease", "restart", "circuit", "step", "explain",
                                                      "observe", "stale", "start", "replace", "evidence", "watch",
                                                      "postmortem")),
          "garrison.system.clock", "garrison.system.processes", "garrison.system.procfs", "garrison.system.children",
-         "garrison.system.tree", "garrison.errors"]
+         "garrison.system.tree", "garrison.system.disk", "garrison.errors"]
 HEAVY = {"typing", "dataclasses", "inspect", "datetime", "uuid", "pathlib", "subprocess", "asyncio", "logging",
          "socket", "ssl",
          "urllib", "urllib.parse", "tempfile", "shutil", "argparse", "ctypes", "random", "click", "lark",

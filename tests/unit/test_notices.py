@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from garrison.errors import UsageError
-from garrison.layers.notices import Notice, Notify, argv_of, config_of, due
-from garrison.layers.run_state import NodeState, RunState
+from garrison.layers.notices import Notice, Notify, Teller, argv_of, config_of, due
+from garrison.layers.run_state import NodeState, RunState, fold, from_snapshot, to_snapshot
+from garrison.records.journal import Entry
+from garrison.system.jobs import JobResult
 
 ALL = Notify(("tell", "{text}"), ("escalate", "question", "failed", "done", "stopped"))
 STATE = RunState("running", nodes={"a": NodeState("active"), "b": NodeState("validated")},
@@ -26,6 +29,50 @@ def test_the_end_is_told_with_how_far_it_came() -> None:
     ended = RunState("failed", "a: red", nodes=STATE.nodes)
     assert [one.text for one in due(ended, [], set(), ALL, "failed")] == ["run failed, 1 of 2 merged: a: red"]
     assert due(ended, [], set(), ALL) == [], "only once the launcher ends with it"
+
+
+def test_a_run_that_was_resumed_is_told_of_when_it_ends_again() -> None:
+    ended = fold([_entry(1, "running"), _entry(2, "failed")])
+    told = {one.key for one in due(ended, [], set(), ALL, "failed")}
+    assert due(ended, [], told, ALL, "failed") == []
+    again = from_snapshot(to_snapshot(ended)).apply(_entry(3, "running")).apply(_entry(4, "failed"))
+    assert [one.event for one in due(again, [], told, ALL, "failed")] == ["failed"]
+
+
+def _entry(seq: int, status: str) -> Entry:
+    return Entry(seq, 1, "t", "2026-01-31T12:00:00.000000Z", "run", {"status": status})
+
+
+class _Command:
+    """A notify command that ends when it is let."""
+
+    ended = False
+
+    def poll(self, _now: float) -> JobResult | None:
+        return JobResult(0, False, 1.0) if self.ended else None
+
+
+def test_only_a_notice_whose_command_has_ended_counts_as_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that dies while the first is told has a successor that tells the second, too."""
+    begun: list[_Command] = []
+
+    def start(*_: Any, **__: Any) -> _Command:
+        begun.append(_Command())
+        return begun[-1]
+
+    monkeypatch.setattr("garrison.layers.notices.Job.start", start)
+    told: list[str] = []
+    teller = Teller(ALL, "r1", {}, tmp_path / "notify.log", lambda notice: told.append(notice.key))
+    for key in ("one", "two", "one"):
+        teller.tell(Notice(key, "failed", key))
+    teller.poll(0.0)
+    assert (len(begun), told, teller.busy) == (1, [], True)
+    begun[0].ended = True
+    teller.poll(1.0)
+    assert (len(begun), told) == (2, ["one"])
+    begun[1].ended = True
+    teller.poll(2.0)
+    assert (told, teller.busy) == (["one", "two"], False)
 
 
 @pytest.mark.parametrize("config", [Notify(), Notify((), ALL.on), Notify(("tell",), ())])

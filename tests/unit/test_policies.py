@@ -649,11 +649,22 @@ def test_a_parked_orchestrator_waits_for_its_probe_which_is_told_before_it_begin
     assert shown(run(replace(facts, circuit=replace(probing, since=NOW - 60)), orchestrator=living)) == [("heal", "")]
 
 
+def test_what_failed_just_before_it_was_cancelled_gets_no_other_attempt() -> None:
+    facts = RunnerFacts()
+    facts.apply(Entry(1, 1, "t", AT, "fact", {"name": "failed", "value": "red", "kind": "acceptance", "attempt": 1}), 1)
+    said = posted("GUIDANCE", target={"role": "runner", "name": "a"}, payload={"action": "cancel", "text": "enough"})
+    (act,) = run(facts, inbox=[said]).acts
+    facts.apply(Entry(2, 1, "t", AT, "signal", {"id": "s1", "attempt": 1, **act.data}), 1)
+    assert (facts.failed, facts.failed_kind) == ("red", runner_policy.CANCELLED)
+
+
 def test_a_person_lets_a_parked_orchestrator_go_on_at_once() -> None:
     view = life("orchestrator", "a", "parked", incarnation=6)
     facts = RunnerFacts(deaths=SIX, circuit=PARKED, incarnation=6)
     said = posted("GUIDANCE", target={"role": "runner", "name": "a"}, payload={"action": "unpark"})
-    (act,) = run(facts, orchestrator=view, inbox=[said]).acts
+    told, act = run(facts, orchestrator=view, inbox=[said]).acts
+    assert (told.kind, told.who, told.data["parked"]) == ("say", "ORCHESTRATOR_STUCK", False), \
+        "a guardian that heard the person before it heard of the parking would take the agent for parked for ever"
     facts.apply(Entry(9, 1, "t", AT, "signal", {"id": "s1", **act.data}), 1)
     assert facts.circuit == Circuit(forgiven=6)
     assert shown(run(facts, orchestrator=view)) == [("start", "")]

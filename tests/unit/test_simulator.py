@@ -198,7 +198,7 @@ def _validated_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _merge_journal_unread(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(guardian_policy, "_landed", lambda state, view: [])
+    patch.setattr(guardian_policy, "_landed", lambda *rest: [])
 
 
 def _landed_not_looked_for(patch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def _runners_not_watched(patch: pytest.MonkeyPatch) -> None:
 def _order_unseen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(flow_policy, "startable", lambda plan, state, view: [
         name for name, node in state.nodes.items() if node.status == "pending"])
-    patch.setattr(flow_policy, "begun", lambda state, name: {
+    patch.setattr(flow_policy, "begun", lambda state, name, *rest: {
         "node": name, "status": "active", "attempt": state.nodes[name].attempt})
 
 
@@ -231,6 +231,21 @@ def _queue_starts_over(patch: pytest.MonkeyPatch) -> None:
 
 def _entry_blamed_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(batch, "_ask_base", lambda *rest: None)
+
+
+def _unforwarded(kind: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """What an agent asks, or is answered, that its runner takes and does not pass on."""
+    def broken(patch: pytest.MonkeyPatch) -> None:
+        real = runner_policy._effect
+        patch.setattr(runner_policy, "_effect", lambda signal, *rest, **more: {} if signal.signal_type == kind
+                      else real(signal, *rest, **more))
+
+    broken.__name__ = f"_unforwarded_{kind}"
+    return broken
+
+
+def _cancelled_and_reworked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(runner_policy, "CANCELLED", "acceptance")
 
 
 # of hangs, rework, parking and compaction
@@ -302,7 +317,8 @@ BROKEN = [*NEW,
           _notes_forgotten, _no_fence, _no_record, _gives_up_early, _applied_forgotten, _runner_forgets_applied,
           _no_objection, _runner_objects_to_nothing, _result_unseen, _every_result_is_good, _acceptance_skipped,
           _validated_early, _merge_journal_unread, _landed_not_looked_for, _runners_not_watched, _order_unseen,
-          _orphans_stay, _queue_starts_over, _entry_blamed_at_once]
+          _orphans_stay, _queue_starts_over, _entry_blamed_at_once, _unforwarded("NEEDS_INPUT"),
+          _unforwarded("INPUT_RESPONSE"), _cancelled_and_reworked]
 
 
 # of flows

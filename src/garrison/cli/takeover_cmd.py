@@ -42,6 +42,9 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
 
     The agent's turn is interrupted and nothing of it runs while you are there. When you leave, it goes on, knowing what
     was said and that a person was there. You have the CLI's own tools; report_result is the agent's alone.
+
+    A node that works as a session (`session=true`) can be taken over too: your CLI is told its conversation, what you
+    say there the agent does not hear, what you do stands in its tree. It does the step that was interrupted once more.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(f"takeover needs a terminal; `garrison answer {node} TEXT` answers what the agent asked")

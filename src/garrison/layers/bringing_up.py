@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
+from garrison.layers.launcher_policy import resume_id
 from garrison.layers.launching import start_detached
 from garrison.layers.one_look import judge_once
 from garrison.layers.preparing import check_resume, state_of
+from garrison.layers.run_state import ENDED
 from garrison.layers.world import World
 from garrison.light import dataclass
 from garrison.records import run as run_records
+from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher
 from garrison.settings import find_home
@@ -22,9 +25,11 @@ from garrison.supervise.step import LifeView
 from garrison.system import user_manager
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from garrison.layers.run_state import RunState
+    from garrison.records.signals import Posted, Signal
 
 QUIET = frozenset({"over", "tended"})
 """States that are as they should be: told only with `--json`."""
@@ -51,11 +56,23 @@ _SAID = {"started": "brought up", "over": "over", "tended": "looked after", "els
          "stopped": "left alone", "parked": "left alone", "held": "left alone", "refused": "not resumed"}
 
 
-def assess(run: str, state: RunState, launched: LifeView, guardian: Identity | None) -> Word | None:
-    """Why a run gets no launcher; None if it is to have one. Pure."""
+def assess(run: str, state: RunState, launched: LifeView, guardian: Identity | None,
+           inbox: Sequence[Posted] = ()) -> Word | list[str]:
+    """Why a run gets no launcher, or the options of the one that it is to have; `inbox`: its guardian's. Pure.
+
+    A launcher that died before it had said how its run ended has a successor that says it, and goes; one that died
+    before a person's word to resume was obeyed has one that resumes.
+    """
+    identity, verdict = launched.identity, launched.verdict
+    unsaid = identity is not None and verdict is not None and (identity.status == "crashed" or (
+        verdict.to_replace and identity.status in ("starting", "active")))
+    if unsaid and identity is not None and (word := _resuming(run, identity.incarnation, state, inbox)):
+        return ["--resume", *(["--again"] if word.payload.get("again") else [])]
+    parked = guardian is not None and guardian.status == "parked"
+    if unsaid and (state.status in ENDED or parked):
+        return []
     if state.over:
         return Word(run, "over", f"{state.status}")
-    identity, verdict = launched.identity, launched.verdict
     if verdict is not None and verdict.state == "elsewhere":
         return Word(run, "elsewhere", f"its launcher is {verdict.why}")
     if verdict is not None and identity is not None and verdict.living:
@@ -66,12 +83,20 @@ def assess(run: str, state: RunState, launched: LifeView, guardian: Identity | N
     if state.status == "stopped":
         why = f" ({state.reason})" if state.reason else ""
         return Word(run, "stopped", f"it was stopped{why}; `garrison launch --resume {run}` goes on")
-    if guardian is not None and guardian.status == "parked":
+    if parked and guardian is not None:
         return Word(run, "parked", f"its guardian was given up ({guardian.reason}); mend that, then "
                                    f"`garrison launch --resume {run}`")
     if identity is not None and identity.status in ("held", "parked"):
         return Word(run, identity.status, f"its launcher is {identity.status}; `garrison launch --resume {run}`")
-    return None
+    return ["--resume"]
+
+
+def _resuming(run: str, incarnation: int, state: RunState, inbox: Sequence[Posted]) -> Signal | None:
+    """The word to resume that this life of the launcher came with, if the guardian has yet to obey it."""
+    said = resume_id(run, incarnation)
+    if said in state.applied:
+        return None
+    return next((posted.signal for posted in inbox if posted.signal is not None and posted.signal.id == said), None)
 
 
 def bring_up(home: Path) -> list[Word]:
@@ -87,11 +112,13 @@ def _bring_up(world: World, run: str) -> Word | None:
         launch = world.launch(run)
         if launch.adhoc:
             return None
-        kept = _assessed(world, launch)
-        if kept is not None:
-            return kept
-        check_resume(world, run)
-        return Word(run, "started", _start(world, launch))
+        found = _assessed(world, launch)
+        if isinstance(found, Word):
+            return found
+        if not found:
+            return Word(run, "started", f"launcher {start_detached(world, launch, found)} says how it ended")
+        check_resume(world, run, again="--again" in found)
+        return Word(run, "started", _start(world, launch, found))
     except (AlreadyAlive, Fenced, Refused) as error:
         word = _view_safely(world, run)
         return word or Word(run, "refused", str(error))
@@ -105,14 +132,15 @@ def wants_launcher(world: World, run: str) -> bool:
     """Whether `garrison up` would start a launcher for a run; one that cannot be read wants none."""
     try:
         launch = world.launch(run)
-        return not launch.adhoc and _assessed(world, launch) is None
+        return not launch.adhoc and not isinstance(_assessed(world, launch), Word)
     except GarrisonError:
         return False
 
 
-def _assessed(world: World, launch: run_records.Launch) -> Word | None:
-    guardian = world.store.read(Identity, Key("guardian", launch.pipeline_id, launch.run_id))
-    return assess(launch.run_id, state_of(world, launch.run_id), _view(world, launcher(launch.run_id)), guardian)
+def _assessed(world: World, launch: run_records.Launch) -> Word | list[str]:
+    guardian = Key("guardian", launch.pipeline_id, launch.run_id)
+    return assess(launch.run_id, state_of(world, launch.run_id), _view(world, launcher(launch.run_id)),
+                  world.store.read(Identity, guardian), signals.pending(world.home, guardian))
 
 
 def _view(world: World, key: Key) -> LifeView:
@@ -127,11 +155,11 @@ def _view_safely(world: World, run: str) -> Word | None:
     return Word(run, "tended", "somebody else was faster") if found.living else None
 
 
-def _start(world: World, launch: run_records.Launch) -> str:
+def _start(world: World, launch: run_records.Launch, options: list[str]) -> str:
     """Through the run's unit if there is one for this home, else by ourselves; says how."""
     manager = user_manager.find(world.environ)
     default = str(find_home(None, {name: value for name, value in world.environ.items() if name != "GARRISON_HOME"}))
     unit = user_manager.has_unit(manager, launch.run_id, str(world.home), default)
-    if manager is not None and unit and user_manager.start_unit(manager, launch.run_id):
+    if manager is not None and unit and options == ["--resume"] and user_manager.start_unit(manager, launch.run_id):
         return f"as {user_manager.unit_of(launch.run_id)}"
-    return f"launcher {start_detached(world, launch, ['--resume'])}"
+    return f"launcher {start_detached(world, launch, options)}"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import GarrisonError, Refused
 from garrison.layers.left_trees import LeftTree, give_back, left_trees, repository
 from garrison.layers.rescued import has_landed
+from garrison.merge import logs
 from garrison.records import atomic
 from garrison.records.life import LifeLock
 from garrison.records.names import Key, launcher
@@ -97,7 +98,7 @@ def _files(world: World, run: str) -> list[Path]:
              if name.endswith(f"@{run}{ending}")]
     found += [world.home / "signals" / name for name in atomic.names(world.home / "signals")
               if name.endswith(f"@{run}")]
-    return [*sorted(found), world.files(run).root]
+    return [*sorted(found), *logs.of_run(world.home, run), world.files(run).root]
 
 
 def _refs(git: Git, standing: Standing, wanted: Wanted, found: Plan) -> None:

@@ -126,13 +126,20 @@ class Crew:
 
     def death(self, view: LifeView, attempt: int = 1) -> dict[str, Any]:
         """Journal the death of a fenced life; returns the record's data."""
+        return self.record_death(self.buried(view, attempt))
+
+    def buried(self, view: LifeView, attempt: int = 1) -> dict[str, Any]:
+        """What there is to record of the death of a fenced life, of which nothing is left then."""
         assert view.identity is not None
         identity = view.identity
         self.sweep(identity)  # the fencing supervisor may have died between fence and sweep
-        data = {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
+        return {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
                 "monotonic": self.world.clock.monotonic(), "boot_id": self.world.observer.where.boot_id,
                 "why": hung_up(identity.reason, server_died=_lost_server(identity)),
                 "class": identity.metadata.get("class", CRASH)}
+
+    def record_death(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Journal it; from here on it is counted."""
         self.record("death", data, sync=True)
         failpoint.here(":death-recorded")
         return data

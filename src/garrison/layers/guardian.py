@@ -15,14 +15,14 @@ from garrison.layers import guardian_policy as policy
 from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
+from garrison.layers.guardian_phase import advanced, implied_phase
 from garrison.layers.guardian_policy import GuardianView, Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.lost_journal import refuse_lost
 from garrison.layers.run_state import RUN_STATUS, RunState, fold, to_snapshot
 from garrison.layers.runner_start import start_runner
+from garrison.layers.tasks import task_of
 from garrison.merge.queue import MergeQueue
-from garrison.pipeline.transforms import expand_context
-from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
@@ -39,10 +39,8 @@ from garrison.system.terminal import abandon
 
 if TYPE_CHECKING:
     from garrison.layers.glance import Glance
-    from garrison.layers.run_state import NodeState
     from garrison.layers.world import World
-    from garrison.pipeline.fidelity import Carried
-    from garrison.pipeline.launch import PlannedTask, RunPlan
+    from garrison.pipeline.launch import RunPlan
     from garrison.records.run import Launch, Result
     from garrison.records.signals import Signal
     from garrison.supervise.start import Life
@@ -52,7 +50,6 @@ if TYPE_CHECKING:
 POLICY_SAYS = ("stuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget", "resume", "run",
               "unparked")
 """What of a signal's effect is journaled with it as it is."""
-_PHASES = ("planning", "executing", "impl_complete", "validating", "merged")
 
 
 class Guardian:
@@ -306,6 +303,7 @@ class Guardian:
         return start_runner(self.world, self.launch, task, parent=self.life.key, journal_incarnation=known)
 
     def _task(self, node: str, attempt: int) -> Task:
+        """The attempt's task, told to all its lives as it was told to the first."""
         path = self.files.attempt(node, attempt) / "task.json"
         task = run_records.load(Task, path)
         if task is None:
@@ -364,57 +362,10 @@ class Guardian:
         self.crew.journal.close()
 
     def _move_hook(self) -> None:
-        """Bring the own hook to the phase the nodes imply, one listed step at a time."""
+        """Bring the own hook to the phase the nodes imply."""
         wanted = implied_phase(self.state)
         if wanted == self._phase or self.exit_code is not None:
             return
         now = self.world.clock.utc()
-
-        def advance(old: hooks.Hook) -> hooks.Hook:
-            if _PHASES.index(wanted) < _PHASES.index(old.phase):
-                return hooks.move(old, wanted, now) if wanted in hooks.PHASES[old.phase] else old
-            for phase in _PHASES[_PHASES.index(old.phase) + 1: _PHASES.index(wanted) + 1]:
-                old = hooks.move(old, phase, now)
-            return old
-
-        self.life.hook(advance)
+        self.life.hook(lambda old: advanced(old, wanted, now))
         self._phase = wanted
-
-
-def implied_phase(state: RunState) -> str:
-    """The guardian's phase: executing from the first node, impl_complete when nothing is left to implement, validating
-    while the queue drains, merged when all landed. Pure."""
-    statuses = set(state.statuses.values())
-    if state.status == "done":
-        return "merged"
-    if not statuses or statuses <= {"pending"}:
-        return "planning"
-    if statuses & {"pending", "active"}:
-        return "executing"
-    return "validating" if "impl_complete" in statuses else "impl_complete"
-
-
-def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
-            context: dict[str, Any] | None = None, told: Carried | None = None) -> Task:
-    """What a runner is told of a node's current attempt; `context` is what the flow's step sees, `told` what its agent
-    is told of the run before it. Pure."""
-    attempt = node.attempt
-    agent = planned.agent or ("command" if planned.command else launch.agent)
-    return Task(
-        launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
-        prompt="\n\n".join(filter(None, (node.steer, expand_context(planned.prompt, context or {})))), agent=agent,
-        command=planned.command, acceptance=planned.acceptance,
-        setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
-        silence_s=planned.silence_s, goal=plan.goal,
-        # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.
-        skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
-        rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
-        attributes=_plain(planned.attrs), context=context or {}, ways=list(planned.ways),
-        preamble=told.preamble or told.history if told else "", continues=told.session if told else "")
-
-
-def _plain(attrs: Any) -> dict[str, Any]:
-    return {str(name): value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
-            for name, value in dict(attrs).items()}
-
-

@@ -18,9 +18,10 @@ from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
 from garrison.layers.guardian_policy import BY_A_PERSON
-from garrison.layers.launcher_policy import EXIT, LauncherView
+from garrison.layers.halves import clear_halves
+from garrison.layers.launcher_policy import EXIT, LauncherView, resume_id, resume_word
 from garrison.layers.loop import leave, say
-from garrison.layers.run_state import RunState
+from garrison.layers.run_state import RunState, fold
 from garrison.merge.queue import MergeQueue
 from garrison.records import atomic, signals
 from garrison.records.identity import Identity
@@ -71,7 +72,7 @@ class Launcher:
         self.state = RunState()
         self.policy = Policy.of(world.timing)
         self.teller = notices.Teller(_notify_config(world.home), self.run, world.environ,
-                                     self.files.layer_log("notify"))
+                                     self.files.layer_log("notify"), self._was_told)
         self.stopping = False
         self.exit_code: int | None = None
         self._to_resume, self._again = resume, again
@@ -85,9 +86,15 @@ class Launcher:
         self._news_at = world.clock.monotonic()
         why = {"why": life.identity.metadata["succeeds"]} if "succeeds" in life.identity.metadata else {}
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume, **why})
-        with contextlib.suppress(OSError):  # they only take room
-            atomic.clear_temporaries(world.home, world.clock.time() - LEFT_BY_THE_KILLED)
+        self._clear()
         self.progress.begin(self.run)
+
+    def _clear(self) -> None:
+        """What killed writers left half written: it only takes room."""
+        now = self.world.clock.time()
+        with contextlib.suppress(OSError):
+            atomic.clear_temporaries(self.world.home, now - LEFT_BY_THE_KILLED)
+            clear_halves(self.world.home, now)
 
     def _fold(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "death":
@@ -98,6 +105,8 @@ class Launcher:
                 self._hear_escalation(str(data["id"]), data["payload"])
         elif kind == "told":
             self.told.add(str(data["key"]))
+        elif kind == "park":
+            self.given_up.append((f"{data['full']}#{data['incarnation']}", str(data["full"]), str(data["why"])))
         elif kind == "lift":
             self.deaths.clear()
         elif kind == "spawn":
@@ -160,9 +169,11 @@ class Launcher:
     def _tell(self, ended: str = "") -> None:
         """Let the person's own command tell what is due."""
         for notice in notices.due(self.state, self.given_up, self.told, self.teller.config, ended):
-            self._log("told", {"key": notice.key, "event": notice.event, "text": notice.text})
             self.teller.tell(notice)
         self.teller.poll(self.world.clock.monotonic())
+
+    def _was_told(self, notice: notices.Notice) -> None:
+        self._log("told", {"key": notice.key, "event": notice.event, "text": notice.text})
 
     def glance(self) -> Glance | None:
         """While the guardian beats: its record, the inbox, the run's journal, whether there is room on the disks."""
@@ -238,9 +249,8 @@ class Launcher:
         if view.guardian.identity is not None and view.guardian.identity.status == "parked":
             self._log("lift", {"full": self.guardian.full, "why": "resumed"})
             self.crew.lift(self.guardian)
-        said = f"{self.run}-resume-{self.life.incarnation}"
-        again = {"again": True} if self._again else {}
-        self.crew.tell(self.guardian, "GUIDANCE", {"action": "resume", **again}, id_=said)
+        self.crew.tell(self.guardian, "GUIDANCE", resume_word(again=self._again),  # once more, if it was said before
+                       id_=resume_id(self.run, self.life.incarnation))
         if self.state.status in ("stopped", "failed"):
             self.state.status = "running"  # the guardian will write so; until then nobody may take it for over
         self._to_resume = False
@@ -271,10 +281,8 @@ class Launcher:
         self.progress.death(data)
 
     def _do_park(self, act: Act, view: LauncherView) -> None:
-        self.crew.park(view.guardian, act.why, 0.0)  # there is no layer above to probe it: a person resumes the run
-        assert view.guardian.identity is not None
-        life = f"{self.guardian.full}#{view.guardian.identity.incarnation}"
-        self.given_up.append((life, self.guardian.full, act.why))
+        # There is no layer above to probe it: a person resumes the run.
+        self._fold("park", self.crew.park(view.guardian, act.why, 0.0))
 
     def _do_term(self, act: Act, view: LauncherView) -> None:
         self.crew.term(view.guardian)
@@ -286,7 +294,7 @@ class Launcher:
             return
         try:
             journal = Writer(self.files.journal, self.life.token)
-            if self.state.status == "running":
+            if fold(journal.entries).status == "running":  # not: lifted by us, and nobody has taken that word yet
                 journal.append("run", {"status": "stopped", "reason": BY_A_PERSON},
                                self.world.clock.utc(), sync=True)
             journal.close()
@@ -307,6 +315,7 @@ class Launcher:
             queue.leave(Path(self.launch.trees))
         terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
         terminal.shutdown()  # our own server, and only if no session of another run is left in it
+        self._clear()  # nothing of a run that is over is left
         self.exit_code = leave(self.life, act.who, EXIT.get(act.who, 1))
         self.crew.journal.close()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from garrison.layers.acts import Act, Decision
+from garrison.layers.run_state import ENDED
 from garrison.light import dataclass, field, replace
 from garrison.supervise.restart import Policy
 from garrison.supervise.step import LifeView, burial, next_step
@@ -15,12 +16,20 @@ if TYPE_CHECKING:
     from garrison.records.signals import Posted
     from garrison.supervise.restart import Death
 
-ENDED = frozenset({"stopped", "done", "failed"})
-
 MEND = "once that is mended, --resume goes on"
 
 EXIT = {"done": 0, "failed": 1, "stopped": 130}
 """Run status → the launcher's exit code."""
+
+
+def resume_id(run: str, incarnation: int) -> str:
+    """The id of the word to resume that a life of the launcher comes with: it is said at its lease, and by itself."""
+    return f"{run}-resume-{incarnation}"
+
+
+def resume_word(*, again: bool) -> dict[str, Any]:
+    """What that word says."""
+    return {"action": "resume", **({"again": True} if again else {})}
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from garrison.errors import AlreadyAlive, Fenced, Refused
+from garrison.layers.launcher_policy import resume_id, resume_word
 from garrison.layers.loop import HELD
 from garrison.layers.one_look import judge_once
 from garrison.layers.plans import hash_of
-from garrison.layers.preparing import LOCALE, taken
+from garrison.layers.preparing import LOCALE, state_of, taken
 from garrison.layers.world import World, layer_argv
 from garrison.light import replace
 from garrison.records import atomic, signals
@@ -103,10 +104,23 @@ def lease_launcher(world: World, run: str) -> Identity:
 
 def allow_steps(world: World, launch: Launch, steps: int) -> None:
     """Tell the guardian how many nodes the flow may visit when the run goes on."""
+    _tell_guardian(world, launch, fresh_id()[:12], {"action": "budget", "max_steps": steps})
+
+
+def _tell_guardian(world: World, launch: Launch, id_: str, payload: dict[str, Any]) -> None:
     signals.post(world.home, Signal(
-        fresh_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0},
+        id_, {"role": "launch", "name": "launch", "incarnation": 0},
         {"role": "guardian", "name": launch.pipeline_id}, "GUIDANCE", launch.run_id, world.clock.utc(), None, 0,
-        {"action": "budget", "max_steps": steps}))
+        payload))
+
+
+def _leased(world: World, launch: Launch, options: list[str]) -> Identity:
+    """The launcher's lease; a person's word to resume is durable with it, whatever becomes of that launcher."""
+    identity = lease_launcher(world, launch.run_id)
+    again = "--again" in options
+    if "--resume" in options and (again or not state_of(world, launch.run_id).over):
+        _tell_guardian(world, launch, resume_id(launch.run_id, identity.incarnation), resume_word(again=again))
+    return identity
 
 
 def _succession(old: Identity, verdict: Verdict) -> str:
@@ -151,7 +165,7 @@ def become_launcher(world: World, launch: Launch, options: list[str]) -> None:
     """Lease the launcher's life and re-execute this process as it; does not return."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     prefix = scope_for(world)
-    argv, env = launcher_process(world, launch, lease_launcher(world, launch.run_id), options)
+    argv, env = launcher_process(world, launch, _leased(world, launch, options), options)
     argv = [*prefix, *argv]
     os.execve(argv[0], argv, env)
 
@@ -159,7 +173,7 @@ def become_launcher(world: World, launch: Launch, options: list[str]) -> None:
 def start_detached(world: World, launch: Launch, options: list[str]) -> int:
     """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid."""
     prefix = scope_for(world)
-    identity = lease_launcher(world, launch.run_id)
+    identity = _leased(world, launch, options)
     argv, env = launcher_process(world, launch, identity, [*options, "--quiet"])
     log = world.files(launch.run_id).layer_log("launch")
     atomic.make_directory(log.parent)

@@ -23,7 +23,7 @@ from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Task
 from garrison.supervise.start import Life, register
-from garrison.system import failpoint, keeper
+from garrison.system import disk, failpoint, keeper
 from garrison.system.processes import become_subreaper
 from garrison.system.waker import Waker
 
@@ -134,10 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         atomic.stay_within(world.home)
         make = prepare(world, options)
         life = register(world.observer, key, options.incarnation, time.sleep)
-        layer = make(life)
+        layer = recover(world, life, make)
         if options.stop:
             layer.stop(signal.SIGTERM)
-        life.ready()
         return _told(options.role, run(layer, life, world, waker))
     except GarrisonError as error:
         return crash(life, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
@@ -145,6 +144,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("GARRISON_DEBUG") == "1":
             raise
         return crash(life, f"{key.full}#{options.incarnation}", fault(error))
+
+
+def recover(world: World, life: Life, make: Callable[[Life], Layer]) -> Layer:
+    """The layer of `life`, made and ready. On a full disk that waits, as its loop will, for as long as a start may
+    take: what is recovered from disk can be recovered again, as by the next life."""
+    until = world.clock.monotonic() + world.timing.spawn_deadline
+
+    def over() -> bool:
+        return world.clock.monotonic() > until
+
+    def wait(seconds: float) -> None:
+        with contextlib.suppress(OSError):  # who waits is not hung
+            life.beat()
+        time.sleep(seconds)
+
+    layer = disk.when_there_is_room(lambda: make(life), wait, over)
+    disk.when_there_is_room(life.ready, wait, over)
+    return layer
 
 
 def _told(role: str, code: int) -> int:

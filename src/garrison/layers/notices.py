@@ -5,9 +5,10 @@
     on = ["escalate", "question", "failed"]
     timeout = 10
 
-The rule of this room: what is to be told follows from the state of the run alone, and what was told is journaled, so
-that a launcher that died is followed by one that tells the rest. A command that fails is said in the log and is no
-reason to stop. `done` and `stopped` may be listed too. The command gets the event as JSON on its standard input.
+The rule of this room: what is to be told follows from the state of the run alone, and is journaled as told once its
+command has ended, so that a launcher that died is followed by one that tells the rest: rather twice than never. A
+command that fails is said in the log and is no reason to stop. `done` and `stopped` may be listed too. The command
+gets the event as JSON on its standard input.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from garrison.system.jobs import Job
 from garrison.system.screen import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from garrison.layers.run_state import RunState
@@ -91,7 +92,8 @@ def due(state: RunState, given_up: Iterable[tuple[str, str, str]], told: set[str
     if ended:
         reason = f": {state.reason}" if state.reason else ""
         merged = sum(1 for node in state.nodes.values() if node.status == "validated")
-        found.append(Notice(f"run:{ended}", ended, f"run {ended}, {merged} of {len(state.nodes)} merged{reason}"))
+        found.append(Notice(f"run:{ended}:{state.ends}", ended,  # a run that was resumed ends anew
+                            f"run {ended}, {merged} of {len(state.nodes)} merged{reason}"))
     return [one for one in found if one.key not in told and one.event in config.on and config.command]
 
 
@@ -106,16 +108,19 @@ def argv_of(config: Notify, run: str, notice: Notice) -> list[str]:
 
 
 class Teller:
-    """Runs the command, one notice at a time."""
+    """Runs the command, one notice at a time; `told` is called with each whose command has ended, or cannot be run."""
 
-    def __init__(self, config: Notify, run: str, environ: Mapping[str, str], log: Path) -> None:
-        self.config, self.run, self.environ, self.log = config, run, environ, log
+    def __init__(self, config: Notify, run: str, environ: Mapping[str, str], log: Path,
+                 told: Callable[[Notice], None]) -> None:
+        self.config, self.run, self.environ, self.log, self.told = config, run, environ, log, told
         self._job: Job | None = None
         self._waiting: list[Notice] = []
+        """The first of them is the one whose command runs, if one does."""
 
     def tell(self, notice: Notice) -> None:
-        """Run the command for it, once those before it have ended."""
-        self._waiting.append(notice)
+        """Run the command for it, once those before it have ended; again, while it waits, is no matter."""
+        if all(one.key != notice.key for one in self._waiting):
+            self._waiting.append(notice)
 
     def poll(self, now: float) -> None:
         """Take one step; monotonic seconds."""
@@ -127,13 +132,19 @@ class Teller:
             if not result.ok:
                 how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
                 say(f"the notify command {how}; its output is in {self.log}")
-        if self._waiting:
-            self._job = self._start(self._waiting.pop(0), now)
+            self._over()
+        while self._waiting and self._job is None:
+            self._job = self._start(self._waiting[0], now)
+            if self._job is None:
+                self._over()
+
+    def _over(self) -> None:
+        self.told(self._waiting.pop(0))
 
     @property
     def busy(self) -> bool:
         """Whether anything is still to be told."""
-        return self._job is not None or bool(self._waiting)
+        return bool(self._waiting)
 
     def finish(self) -> None:
         """Tell what is left, within the command's own time limit each."""

@@ -33,7 +33,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.wisdom import build_wisdom_prompt_block
-from garrison.supervise.postmortem import TERMINAL_GONE, ending
+from garrison.supervise.postmortem import KEEPER_GONE, TERMINAL_GONE, ending
 from garrison.supervise.start import unfenced
 from garrison.system import disk, failpoint, keeper
 from garrison.system.autopsy import cgroup_of, oom_counter, oom_kills
@@ -74,6 +74,7 @@ class Orchestrator:
         self.stopping = False
         self._gone = False
         self._stopped = "stopped"
+        self._keeper = os.getppid()
         self._oom_counter = oom_counter(cgroup_of(os.getpid()))
         self._oom_kills = oom_kills(self._oom_counter) or 0
         self.exit_code: int | None = None
@@ -100,7 +101,7 @@ class Orchestrator:
         if outcome is None:
             return self._let_go(now) or answered
         if self.stopping:
-            self._end(self._stopped)
+            self._end(self._asked())
         elif outcome.killed and not self._gone:
             # Without a result: the runner counts a death and starts a successor with wisdom.
             grew = (oom_kills(self._oom_counter) or 0) > self._oom_kills
@@ -111,6 +112,12 @@ class Orchestrator:
         else:
             self._finish(outcome)
         return True
+
+    def _asked(self) -> str:
+        """Why it ends that was told to. A terminal is closed to all in it when its first process dies, the keeper."""
+        if self._stopped == TERMINAL_GONE and os.getppid() != self._keeper:
+            return KEEPER_GONE
+        return self._stopped
 
     def _had_no_room(self, outcome: Outcome) -> bool:
         """Whether the agent failed on a full disk: that is no verdict on the work, and its successor waits for room."""
@@ -137,7 +144,7 @@ class Orchestrator:
             self._end("done")
             return True
         if self.stopping:
-            self._end(self._stopped)
+            self._end(self._asked())
             return True
         disk.demand(self.tree)
         self._note_progress()  # a predecessor may have died between its commit and its note of it

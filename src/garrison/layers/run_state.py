@@ -40,6 +40,9 @@ RUN_STATUS: dict[str, frozenset[str]] = {
 """Run status → what may follow; `--resume` lifts `stopped`, and a `failed` whose nodes are parked (`RunState.over`)."""
 
 
+ENDED = frozenset({"stopped", "done", "failed"})
+"""Statuses in which nothing goes on."""
+
 RESUMED = "resumed"
 """Why a run goes on that had ended, as its state says it."""
 
@@ -102,6 +105,8 @@ class RunState:
     """Place of the flow → the latest cycle of the manager there (see flow_policy)."""
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Node → its latest outcome in the flow: status, and label, reason, visits where there are any."""
+    ends: int = 0
+    """How often the run has ended: once more each time it was resumed."""
     flow: RunFlow | None = field(default=None, compare=False)
 
     @property
@@ -132,6 +137,7 @@ class RunState:
         return self
 
     def _on_run(self, data: dict[str, Any], at: str) -> None:
+        self.ends += data["status"] in ENDED and self.status not in ENDED
         self.status, self.reason = data["status"], data.get("reason", "")
         if self.status == "running":
             self.began = self.began or at
@@ -269,7 +275,7 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "circuits": {full: asdict(one) for full, one in state.circuits.items()},
             "held": state.held, "began": state.began, "gates": state.gates, "outcomes": state.outcomes,
             "managers": state.managers, "heard": state.heard, "cancelled": sorted(state.cancelled),
-            "budget": state.budget, "flow": state.flow.to_data() if state.flow is not None else {}}
+            "budget": state.budget, "ends": state.ends, "flow": state.flow.to_data() if state.flow is not None else {}}
 
 
 def from_snapshot(data: dict[str, Any]) -> RunState:
@@ -282,7 +288,8 @@ def from_snapshot(data: dict[str, Any]) -> RunState:
                     {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
                     dict(data.get("stuck", {})), dict(data.get("held", {})), data.get("began", ""),
                     dict(data.get("gates", {})), dict(data.get("heard", {})), set(data.get("cancelled", ())),
-                    data.get("budget"), dict(data.get("managers", {})), dict(data.get("outcomes", {})))
+                    data.get("budget"), dict(data.get("managers", {})), dict(data.get("outcomes", {})),
+                    data.get("ends", 0))
 
 
 def _kept(table: dict[str, dict[str, Any]], data: dict[str, Any], at: str) -> None:

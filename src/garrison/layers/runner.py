@@ -10,21 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.layers import runner_policy as policy
-from garrison.layers import validator
 from garrison.layers.above import Above
 from garrison.layers.acts import Act, Decision
 from garrison.layers.crew import START_RACES, Crew, perform
 from garrison.layers.glance import all_beat, silent, stamps
-from garrison.layers.guardian_policy import Merge
 from garrison.layers.loop import leave, say
 from garrison.layers.node_signs import NodeSigns
+from garrison.layers.node_tree import NodeTree
 from garrison.layers.orchestrator_start import close_sessions, start_orchestrator
-from garrison.layers.own_branch import archive
-from garrison.layers.rescue import Keeper, keep_tree, unkept
+from garrison.layers.own_entry import OwnEntry
+from garrison.layers.rescue import Keeper
 from garrison.layers.runner_jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.layers.runner_start import worktree_of, write_state
-from garrison.layers.runner_tree import key_of_setup, make_tree, remove_tree
 from garrison.merge.queue import MergeQueue
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -39,8 +37,6 @@ from garrison.supervise.restart import CRASH, Policy
 from garrison.system import disk, failpoint
 from garrison.system.clock import iso
 from garrison.system.git import Git
-from garrison.system.git.rescues import LIVE, rescue_stem
-from garrison.system.leftovers import hide_untracked
 from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
@@ -53,8 +49,6 @@ if TYPE_CHECKING:
     from garrison.system.waker import Waker
 
 
-SIGNAL_GRACE = 2.0
-"""Seconds that a landing seen in the queue's journal waits for its signal."""
 _OURS = "validator-"
 """Begins the id of a question that our own validator asks."""
 
@@ -72,8 +66,9 @@ class Runner:
         self.branch = branch_of(launch.run_id, task.node)
         self.tree = worktree_of(launch, task.node)
         self.git = Git(Path(launch.repo))
-        self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
-                                git=self.git)
+        queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
+                           git=self.git)
+        self.entry = OwnEntry(queue, task, self.branch, life.key.full)
         journal = Writer(self.files.layer_journal(f"runner-{task.node}"), life.token)
         self.facts = RunnerFacts()
         for entry in journal.entries:
@@ -88,12 +83,11 @@ class Runner:
         self.signs = NodeSigns(self.folder, self.tree, task)
         self.jobs = RunnerJobs(world, life, launch, task, self.git, self.tree)
         self.keeper = Keeper(world, life, launch, task, self.tree)
+        self.work = NodeTree(self.git, launch, task, self.tree, self.branch, self.folder, self._rescued)
         self._asked = ""
         self.stopping = False
         self.exit_code: int | None = None
         self._stopping_since: float | None = None
-        self._landed_since: float | None = None
-        self._tree_ready = False
         self._wrong_result = ""
         self._unkept = ""
         self._view: RunnerView | None = None
@@ -111,11 +105,11 @@ class Runner:
         """Everything there is to see, now."""
         now = self.world.clock.monotonic()
         self._hear_job(now)
-        inbox, merge = signals.pending(self.world.home, self.life.key), self._merge()
+        inbox, merge = signals.pending(self.world.home, self.life.key), self.entry.look(self.phase)
         return RunnerView(
             self.task, self.phase, now, self.world.observer.where.boot_id, inbox=inbox,
             orchestrator=self.crew.guard(self.orchestrator, self.signs), result=self._result(), merge=merge,
-            merge_told=self._merge_told(merge, now), tree_ready=self._tree_ready,
+            merge_told=self.facts.merge_told or self.entry.waited(merge, now), tree_ready=self.work.ready,
             job=self.jobs.name, validator=bool(self.jobs.command(VALIDATOR)),
             stopping=self.stopping, overdue=self._overdue(now), adhoc=self.launch.adhoc,
             orphaned_for=self.above.alone_for(now), orphan_grace=self.world.timing.orphan_grace)
@@ -133,23 +127,6 @@ class Runner:
             say(wrong)
         self._wrong_result = wrong
         return result
-
-    def _merge(self) -> Merge | None:
-        if self.phase not in ("validating", "impl_complete"):
-            return None
-        found = [entry for entry in self.queue.entries()
-                 if (entry.run, entry.node, entry.attempt) == (self.launch.run_id, self.task.node, self.task.attempt)]
-        if not found:
-            return None
-        return Merge(found[-1].attempt, found[-1].status, found[-1].reason or "", found[-1].commit or "")
-
-    def _merge_told(self, merge: Merge | None, now: float) -> bool:
-        """The journal is the truth; the signal about it is waited for a little, so that it is taken and not left."""
-        if self.facts.merge_told or merge is None or merge.status != "landed":
-            return self.facts.merge_told
-        if self._landed_since is None:
-            self._landed_since = now
-        return now - self._landed_since > SIGNAL_GRACE
 
     # the loop's Layer
 
@@ -185,7 +162,7 @@ class Runner:
             self.crew.watch(waker, [self._view.orchestrator], records=True)
         self.jobs.watch(waker)
         self.keeper.watch(waker)
-        for folder in (self.folder, self.queue.path.parent):
+        for folder in (self.folder, self.entry.folder):
             if folder.is_dir():
                 waker.watch_directory(folder)
 
@@ -251,17 +228,10 @@ class Runner:
             self._fact("failed", f"the target branch {self.launch.base} is gone from {self.launch.repo}")
             return
         again = self.task.attempt > 1 and not self.facts.tree
-        if again and self.task.rework == "fresh" and self.tree.is_dir() and not view.orchestrator.living:
-            keep_tree(self.git, self.tree, self.launch.run_id, self.task.node, self.task.attempt - 1,
-                      "left by an attempt that was given up")
-            remove_tree(self.git, self.tree)
-        for note in make_tree(self.git, self.task, self.tree, self.branch, tip, self.folder / "conflicts.txt"):
+        for note in self.work.begin(tip, again=again, living=view.orchestrator.living):
             say(note)
-        if not view.orchestrator.living:
-            self.git.clear_locks(self.tree, self.branch)
         if again:
             self._fact("tree", "made")
-        self._tree_ready = True
 
     def _do_job(self, act: Act, view: RunnerView) -> None:
         disk.demand(self.tree)
@@ -273,7 +243,8 @@ class Runner:
         fact = self.jobs.poll(now)
         if fact is not None and not self.stopping:
             if fact == (SETUP, "ok"):
-                self._was_set_up()
+                self._fact("setup_key", self.work.setup_key())
+                self.work.was_set_up()
             self._fact(fact.name, fact.value)
         question = self.jobs.question
         if question is None or question.id == self._asked:
@@ -281,11 +252,6 @@ class Runner:
         self._asked = question.id
         self.above.tell("NEEDS_INPUT", {"question": question.text, "question_id": f"{_OURS}{question.id}"},
                         f"{self.launch.run_id}-{self.task.node}-{self.task.attempt}-{_OURS}{question.id}")
-
-    def _was_set_up(self) -> None:
-        self._fact("setup_key", key_of_setup(self.launch, self.task, self.tree))
-        if not (self.folder / "prompt.md").exists():  # later there may be an agent's new directories too
-            hide_untracked(self.git, self.tree)
 
     def _fact(self, name: str, value: str | int, kind: str = "") -> None:
         self._log("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt}, sync=True)
@@ -306,7 +272,7 @@ class Runner:
 
     def _do_start(self, act: Act, view: RunnerView) -> None:
         """The orchestrator's life, in the terminal; a dead session of its name goes first."""
-        if self.facts.setup == "ok" and self.facts.setup_key != key_of_setup(self.launch, self.task, self.tree):
+        if self.facts.setup == "ok" and self.facts.setup_key != self.work.setup_key():
             self._fact("setup", "")  # a life before changed what the set-up reads: once more, then the start
             return
         previous = view.orchestrator.identity
@@ -314,7 +280,7 @@ class Runner:
             if previous.status == "crashed":
                 self.crew.sweep(previous)
             close_sessions(self.terminal, previous)
-            self.git.clear_locks(self.tree, self.branch)
+            self.work.clear_locks()
         try:
             leased = start_orchestrator(self.world, self.launch, self.task, self.tree, self.terminal,
                                         parent=self.life.key, journal_incarnation=self.facts.incarnation)
@@ -337,10 +303,10 @@ class Runner:
         self.crew.replace(view.orchestrator, act.why, act.data.get("class", CRASH))
 
     def _do_record(self, act: Act, view: RunnerView) -> None:
-        data = self.crew.death(view.orchestrator, self.task.attempt)
-        self.facts.add_death(data)
+        data = self.crew.buried(view.orchestrator, self.task.attempt)
         self.above.tell("ORCHESTRATOR_CRASHED", {"incarnation": data["incarnation"], "why": data["why"]},
-                        f"{self.orchestrator.full}-{data['incarnation']}-crashed")
+                        f"{self.orchestrator.full}-{data['incarnation']}-crashed")  # first: once recorded, nobody would
+        self.facts.add_death(self.crew.record_death(data))
 
     def _do_park(self, act: Act, view: RunnerView) -> None:
         data = self.crew.park(view.orchestrator, act.why, self._cool_down(), self.task.attempt)
@@ -351,15 +317,13 @@ class Runner:
 
     def _do_keep(self, act: Act, view: RunnerView) -> None:
         """What a parked agent left is kept under a rescue ref; its tree stays for whoever resumes."""
-        if self.tree.is_dir():
-            self._rescue("left when it was parked")
+        self.work.rescue("left when it was parked")
 
     def _do_term(self, act: Act, view: RunnerView) -> None:
         self.crew.term(view.orchestrator)
 
     def _do_enqueue(self, act: Act, view: RunnerView) -> None:
-        self.queue.enqueue(self.launch.run_id, self.task.node, self.task.attempt, self.branch,
-                           recipient=self.life.key.full)
+        self.entry.put()
 
     def _do_say(self, act: Act, view: RunnerView) -> None:
         data = {"node_id": self.task.node, "branch": self.branch, **act.data}
@@ -377,35 +341,28 @@ class Runner:
             reason += f"; its work stays in {self.tree}, for it could not be kept: {self._unkept}"
             self._close_session(view.orchestrator)
         else:
-            ref = self._rescue("left when it failed") if self.tree.is_dir() else ""
+            ref = self.work.rescue("left when it failed")
             self._leave_tree(view.orchestrator)
         self._do_say(Act("say", "RUNNER_EXITED", data={
             "status": "failed", "kind": act.who, "reason": reason, "rescue": ref}), view)
 
     def _do_tidy(self, act: Act, view: RunnerView) -> None:
         """Everything is on the target (or pinned by the queue): the session and the tree go, the branch is archived."""
-        tip = self.git.branch_tip(self.branch)
-        if self.tree.is_dir() and unkept(self.git, self.tree, [tip] if tip else []):
-            self._rescue("had not committed when its branch landed")
+        self.work.rescue_rest()
         self._leave_tree(view.orchestrator)
-        self.git.forget_rescues([one.ref for attempt in range(1, self.task.attempt + 1) for one in
-                                 self.git.lives(rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE))])
-        if not self.launch.adhoc and tip:
-            archive(self.git, self.task, self.branch, tip)
+        self.work.put_aside()
 
     def _keep(self, view: RunnerView) -> None:
         """What the agent has so far, at intervals."""
-        working = self._tree_ready and view.orchestrator.living and not self.stopping
+        working = self.work.ready and view.orchestrator.living and not self.stopping
         ref, note = self.keeper.turn(view.now, view.orchestrator.identity if working else None)
         if ref:
-            self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
+            self._rescued(ref)
         if note:
             say(note)
 
-    def _rescue(self, what: str) -> str:
-        ref = keep_tree(self.git, self.tree, self.launch.run_id, self.task.node, self.task.attempt, what)
+    def _rescued(self, ref: str) -> None:
         self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
-        return ref
 
     def _close_session(self, orchestrator: LifeView) -> None:
         if orchestrator.identity is not None:
@@ -414,8 +371,7 @@ class Runner:
     def _leave_tree(self, orchestrator: LifeView) -> None:
         self._close_session(orchestrator)
         self.keeper.end()
-        validator.leave_tree(self.git, self.tree, self.task)
-        remove_tree(self.git, self.tree)
+        self.work.leave()
 
     def _do_end(self, act: Act, view: RunnerView) -> None:
         self.keeper.end()

@@ -68,8 +68,8 @@ class RunnerFacts:
         if entry.kind == "signal":
             self.applied.add(data["id"])
             self.merge_told |= data.get("type") == "MERGE_COMPLETE" and data.get("attempt", attempt) == attempt
-            if data.get("cancel") and data.get("attempt") == attempt and not self.failed:
-                self.failed, self.failed_kind = data["cancel"], CANCELLED
+            if data.get("cancel") and data.get("attempt") == attempt:  # what failed a moment ago is not tried again
+                self.failed, self.failed_kind = self.failed or data["cancel"], CANCELLED
             self.kill = max(self.kill, data.get("kill", 0))
             if data.get("unpark"):
                 self.circuit = circuit.lifted(self.circuit, self.incarnation)
@@ -156,7 +156,11 @@ def _signals(facts: RunnerFacts, view: RunnerView) -> list[Act]:
         elif why := objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, lives):
             acts.append(Act("refuse", why=why, posted=posted))
         else:
-            acts.append(Act("take", posted=posted, data=_effect(signal, lives, handed_over=_handed_over(facts, view))))
+            effect = _effect(signal, lives, handed_over=_handed_over(facts, view))
+            if effect.get("unpark"):  # that it is parked may have been said in the meantime: the last word counts
+                acts.append(Act("say", "ORCHESTRATOR_STUCK", data={
+                    "parked": False, "why": "it was unparked", "again": f"unparked-{signal.id}"}))
+            acts.append(Act("take", posted=posted, data=effect))
     return acts
 
 

@@ -17,6 +17,7 @@ from garrison.records.store import Store
 from garrison.settings import Timing
 from garrison.supervise.observe import Observer
 from garrison.supervise.start import start_life
+from garrison.system import disk
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment
 from garrison.system.processes import RealProcesses
@@ -76,7 +77,9 @@ class World:
                                                       **own})
 
     def start_layer(self, wish: Wish, launch: Launch, extra: list[str] | None = None) -> Identity:
-        """Begin the life of a Python layer as a detached process; its output goes to the layer's log."""
+        """Begin the life of a Python layer as a detached process; its output goes to the layer's log. OSError (ENOSPC)
+        on a full disk, where it could not register, and would count as a death."""
+        disk.demand(self.home)
         key = wish.key
 
         def spawn(identity: Identity, life: str) -> None:

@@ -16,7 +16,7 @@ from garrison.errors import Refused
 from garrison.light import dataclass
 from garrison.merge import decide
 from garrison.merge.slot import Slot, read_line, read_pid
-from garrison.records import atomic
+from garrison.records import atomic, old_logs
 from garrison.system import disk, ending, processes
 from garrison.system.environment import child_environment
 from garrison.system.held_back import tell_held_back
@@ -208,8 +208,10 @@ class GateRun:
             processes.exit_code(child.pid)
 
     def forget(self) -> None:
-        """Remove the folder after its verdict was recorded; logs stay."""
+        """Remove the folder after its verdict was recorded; the logs stay, as far as `old_logs` has it."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        for log in (self.log, self.setup_log):
+            old_logs.shorten(log)
 
     def detach(self) -> None:
         """Leave it running for a successor."""

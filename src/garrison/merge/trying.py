@@ -16,6 +16,7 @@ from garrison.merge import decide, failpoint
 from garrison.merge.gate import GateRun, Verdict, marker_of
 from garrison.merge.slot import Slot, acquire
 from garrison.merge.steps import Progress, Wait
+from garrison.records import old_logs
 from garrison.system import disk, ending, processes
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Trials:
         slot = self._idle.pop() if self._idle else acquire(self.git, self.folder)
         run = self._gate_run(config, slot, f"{first.id}.{number}", first, number)
         self._runs[run.folder.name] = run
+        old_logs.forget(run.log.parent, [log for one in self._runs.values() for log in (one.log, one.setup_log)])
         self.pen.append("test", {
             "entry": first.id, "entries": [entry.id for entry in entries], "of": of, "number": number,
             "job": run.folder.name, "commit": commit, "tree": tree, "slot": slot.number, "command": self.key(config),

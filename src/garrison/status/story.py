@@ -45,7 +45,8 @@ def story(events: Sequence[Event], names: frozenset[str], nodes: Collection[str]
     """The lines about the agents `names` (all of them where it is empty) and about `nodes`, in order.
 
     A decision and what came of it are one line; one that nothing came of (the supervisor died in between, another was
-    faster) has a line of its own.
+    faster) has a line of its own. A tree that the gate judged the same way again (what is red alone is run once more)
+    is told once, where it was judged last, with how often.
     """
     return [line for line in _joined(events) if line.about and (
         not names or line.about in names or line.node in nodes)]
@@ -55,6 +56,8 @@ def _joined(events: Sequence[Event]) -> list[Told]:
     told: list[Told | None] = []
     decided: dict[str, int] = {}
     """Who decided, with its life → where the decision stands that nothing has come of yet."""
+    judged: dict[str, _Judgement] = {}
+    """Merge entry → what the gate said of it last."""
     for event in events:
         line = tell(event)
         if line is None:
@@ -67,6 +70,12 @@ def _joined(events: Sequence[Event]) -> list[Told]:
             line = replace(line, observed=before.observed, rule=before.rule, same=before.same, data=before.data)
             told[at] = None
             del decided[event.by]
+        elif event.kind == "verdict":
+            last = judged.get(event.data["entry"])
+            now = judged[event.data["entry"]] = _judgement(event.data, len(told), last)
+            if last is not None and now.runs > last.runs:
+                told[last.at] = None
+                line = replace(line, text=_verdict(event.data, now.runs))
         told.append(line)
     return [line for line in told if line is not None]
 
@@ -192,6 +201,26 @@ def _run(data: dict[str, Any]) -> str:
     return f"run {data['status']}" + (f": {first_line(data['reason'])}" if data.get("reason") else "")
 
 
+@dataclass(frozen=True)
+class _Judgement:
+    """What the gate said of a tree, in so many runs one after the other, and where that is told."""
+
+    said: tuple[str, str, str, str]
+    at: int
+    runs: int = 1
+
+
+def _judgement(data: dict[str, Any], at: int, before: _Judgement | None) -> _Judgement:
+    said = (data.get("tree", ""), data.get("command", ""), data["result"], first_line(data.get("reason", "")))
+    return _Judgement(said, at, before.runs + 1 if before is not None and before.said == said else 1)
+
+
+def _verdict(data: dict[str, Any], runs: int = 1) -> str:
+    often = f" in {runs} runs" if runs > 1 else ""
+    reason = f": {first_line(data['reason'])}" if data.get("reason") else ""
+    return f"gate {data['result']}{often}{reason}"
+
+
 _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "fenced": _fenced, "swept": _swept, "death": _death, "spawn": _spawn, "node": _node, "signal": _signal,
     "fact": _fact, "run": _run,
@@ -204,8 +233,7 @@ _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "note": lambda data: first_line(data["text"]),
     "refused": lambda data: f"refused the signal {data['file']}: {first_line(data['why'])}",
     "enq": lambda data: f"enqueued {data['branch']} at {data['oid'][:10]} for {data['target']}",
-    "verdict": lambda data: f"gate {data['result']}"
-                            + (f": {first_line(data['reason'])}" if data.get("reason") else ""),
+    "verdict": _verdict,
     "state": lambda data: f"merge entry {data['status']}"
                           + (f": {first_line(data['reason'])}" if data.get("reason") else ""),
     "landed": lambda data: f"landed as {data['commit'][:10]}",

@@ -8,6 +8,8 @@ KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a killed process, as its parent sees it and as a shell says it."""
 TERMINAL_GONE = "its terminal is gone"
 """Why an orchestrator ended that heard SIGHUP."""
+KEEPER_GONE = "its keeper, the process above it in its terminal, was killed"
+"""Why, when it was not the terminal that went first: a keeper ends of itself only after its orchestrator."""
 
 
 def cause(verdict: str, *, code: int | None = None, memory: bool = False, server_died: bool = False) -> str:

@@ -24,6 +24,7 @@ from garrison.records.life import LifeLock
 from garrison.supervise.lease import activate, hook_for, lease, marker
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
+from garrison.system.disk import when_there_is_room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,19 +187,24 @@ def _there(old: R | None, key: Key) -> R:
 def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[float], None]) -> Life:
     """Step 3, the child's half: become the life the lease was for.
 
-    `wait(seconds)` passes time between tries for the life lock. StartRefused (exit 75) if the lease is not ours or the
-    lock stays held past the deadline; nothing is written then.
+    `wait(seconds)` passes time between tries for the life lock, and for room on a full disk: both until the deadline.
+    StartRefused (exit 75) if the lease is not ours or the lock stays held past it; nothing is written then.
     """
     store, clock = observer.store, observer.clock
     leased = store.read(Identity, key)
     _check_lease(leased, key, incarnation)
     limit = from_iso(leased.spawn_deadline) if leased and leased.spawn_deadline else clock.time()
-    lock = LifeLock.try_take(store.life_path(key))
-    while lock is None:
-        if clock.time() > limit:
+
+    def over() -> bool:
+        return clock.time() > limit
+
+    def take() -> LifeLock | None:
+        return LifeLock.try_take(store.life_path(key))
+
+    while (lock := when_there_is_room(take, wait, over)) is None:
+        if over():
             raise StartRefused(f"the life lock of {key.full} stays held; life {incarnation} gives up")
         wait(0.01)
-        lock = LifeLock.try_take(store.life_path(key))
     failpoint.here(":life-locked")
     me, now = observer.me(os.getpid()), clock.utc()
 
@@ -206,8 +212,8 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
         return activate(_check_lease(old, key, incarnation), me, now)
 
     try:
-        identity = store.update(Identity, key, become)
-        link_hook(observer, identity)
+        identity = when_there_is_room(lambda: store.update(Identity, key, become), wait, over)
+        when_there_is_room(lambda: link_hook(observer, identity), wait, over)
     except BaseException:
         lock.release()
         raise

@@ -4,28 +4,53 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 ENOUGH = 65536
 """Bytes below which a disk counts as full: a record and its temporary need less, an agent's work mostly more."""
+NAMES = 16
+"""Files that may still be made, below which a disk counts as full although it has room for bytes."""
+PAUSE = 0.1
+"""Seconds between two tries of what found no room."""
 
-
-_LACKING = re.compile(r"No space left on device|Disk quota exceeded")
+_LACKING = ("No space left on device", "Disk quota exceeded")
 
 
 def lacking(said: str) -> bool:
     """Whether a program's words say that it found no room. Pure."""
-    return _LACKING.search(said) is not None
+    return any(word in said for word in _LACKING)
 
 
 def full(path: Path) -> bool:
-    """Whether the disk that holds `path` is full; an absent path, or a disk without a size, is not."""
+    """Whether the disk that holds `path` is full, of bytes or of files; an absent path, or a disk without a size or a
+    count of files, is not."""
     try:
         found = os.statvfs(path)
     except OSError:
         return False
-    return found.f_blocks > 0 and found.f_bavail * found.f_frsize < ENOUGH
+    bytes_gone = found.f_blocks > 0 and found.f_bavail * found.f_frsize < ENOUGH
+    return bytes_gone or (found.f_files > 0 and max(found.f_favail, found.f_ffree) < NAMES)
+
+
+def when_there_is_room(step: Callable[[], T], wait: Callable[[float], None], over: Callable[[], bool]) -> T:
+    """What `step` returns. While it finds no room it is tried again, after `wait(seconds)`; its OSError once `over()`.
+
+    For what has no loop around it yet that waits. `step` must be one that can be done again after it failed.
+    """
+    while True:
+        try:
+            return step()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or over():
+                raise
+        wait(PAUSE)
 
 
 def demand(path: Path) -> None:

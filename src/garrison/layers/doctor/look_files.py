@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
 from garrison.layers.doctor.findings import NOTE, WARNING, FileFact, Finding
+from garrison.layers.halves import halves
 from garrison.layers.left_trees import holds_work, left_trees, repository
 from garrison.merge.slot import job_lives
 from garrison.records import atomic
@@ -20,7 +21,6 @@ from garrison.records.journal import read_all
 from garrison.records.life import is_held
 from garrison.records.names import Key
 from garrison.records.run import Launch
-from garrison.system import processes
 from garrison.system.git import Git
 from garrison.system.plain import PlainTerminal
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 LOCK_AGE = 60.0
 """Seconds after which a lock file of git is nobody's who is still at it."""
-_TEMPORARY = re.compile(r"\.(.+)\.(\d+)(?:-\d+)?\.tmp\Z")
 
 
 def file_facts(world: World) -> Iterator[FileFact]:
@@ -54,7 +53,8 @@ def file_facts(world: World) -> Iterator[FileFact]:
             yield replace(fact, advice="`garrison merge-queue doctor` in its repository rebuilds it")
     for path in sorted((world.home / "run" / "plain").glob("[!.]*.json")):
         yield from _tried(path, partial(PlainTerminal(world.home).find, path.stem))
-    yield from _halves(world.home)
+    for path in halves(world.home):
+        yield FileFact(str(path), "half", "half written by a process that is gone")
 
 
 def _record(world: World, kind: type[Identity] | type[Hook], path: Path) -> Iterator[FileFact]:
@@ -104,15 +104,6 @@ def _any_held(world: World, run: str, beginning: str) -> bool:
 
 def _journal(path: Path, *, held: bool, movable: bool) -> Iterator[FileFact]:
     yield from _tried(path, lambda: read_all(path), held=held and movable, movable=movable)
-
-
-def _halves(home: Path) -> Iterator[FileFact]:
-    """Temporaries of writers that are gone."""
-    for folder in ("identities", "hooks", "signals", "runs", "merge-queue", "run"):
-        for path in sorted((home / folder).rglob(".*.tmp")):
-            match = _TEMPORARY.match(path.name)
-            if match and processes.probe(int(match[2])) is None:
-                yield FileFact(str(path), "half", "half written by a process that is gone")
 
 
 def inbox_findings(world: World, runs: Mapping[str, Standing]) -> Iterator[Finding]:

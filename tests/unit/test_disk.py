@@ -1,0 +1,55 @@
+"""When a disk counts as full, and waiting for room."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from garrison.system import disk
+
+
+@pytest.mark.parametrize(("found", "full"), [
+    ({}, False),
+    ({"f_bavail": 15}, True),
+    ({"f_favail": 3, "f_ffree": 3}, True),
+    ({"f_favail": 0, "f_ffree": 3}, True),
+    ({"f_favail": 0}, False),
+    ({"f_files": 0, "f_ffree": 0, "f_favail": 0}, False),
+    ({"f_blocks": 0, "f_bavail": 0}, False),
+])
+def test_a_disk_is_full_of_bytes_or_of_files(found: dict[str, int], full: bool,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen to begin lives that could not write a name on a disk with bytes to spare, and to count their deaths."""
+    roomy = {"f_blocks": 1000, "f_bavail": 500, "f_frsize": 4096, "f_files": 1000, "f_ffree": 500, "f_favail": 500}
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(**(roomy | found)))
+    assert disk.full(Path("/anywhere")) is full
+
+
+def test_what_finds_no_room_is_tried_again_until_it_is_over() -> None:
+    tries: list[int] = []
+    waits: list[float] = []
+
+    def step() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return "done"
+
+    assert disk.when_there_is_room(step, waits.append, lambda: False) == "done"
+    assert len(tries) == 3 and waits == [disk.PAUSE] * 2
+    tries.clear()
+    with pytest.raises(OSError, match="No space left"):
+        disk.when_there_is_room(step, waits.append, lambda: True)
+    assert len(tries) == 1
+
+
+def test_any_other_refusal_is_told_at_once() -> None:
+    def step() -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with pytest.raises(PermissionError):
+        disk.when_there_is_room(step, pytest.fail, lambda: False)

@@ -1,0 +1,88 @@
+"""What stays of logs that nobody writes any more, and which of the gates' logs belong to a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from garrison.merge import logs
+from garrison.records import old_logs
+from garrison.records.journal import Writer
+
+AT = "2026-01-31T12:00:00.000000Z"
+
+
+def test_of_a_long_log_whole_lines_of_its_beginning_and_its_end_stay(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    lines = [f"line {number}" for number in range(1000)]
+    log.write_text("".join(f"{line}\n" for line in lines))
+    size = log.stat().st_size
+    old_logs.shorten(log, 400)
+    kept = log.read_text().splitlines()
+    at = next(i for i, line in enumerate(kept) if line.startswith("[garrison left out "))
+    assert kept[:at] == lines[:at]
+    assert kept[at + 1:] == lines[at - len(kept) + 1:]
+    assert 5 < at < len(kept) - 15
+    left_out = size - sum(len(line) + 1 for line in kept if line != kept[at])
+    assert kept[at] == f"[garrison left out {left_out} bytes here]"
+    before = log.stat()
+    old_logs.shorten(log, 10_000)
+    assert log.stat() == before
+
+
+def test_a_log_of_one_endless_line_is_shortened_too(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_bytes(b"x" * 10_000)
+    old_logs.shorten(log, 400)
+    assert log.read_bytes() == b"x" * 100 + b"\n[garrison left out 9600 bytes here]\n" + b"x" * 300
+
+
+def test_what_cannot_be_shortened_harms_nobody(tmp_path: Path) -> None:
+    old_logs.shorten(tmp_path / "none.log")
+    (tmp_path / "folder.log").mkdir()
+    old_logs.shorten(tmp_path / "folder.log")
+    old_logs.forget(tmp_path / "nowhere")
+    old_logs.forget(tmp_path, kept=0)
+    assert (tmp_path / "folder.log").is_dir()
+
+
+def test_the_logs_written_longest_ago_go(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}.log").write_text("")
+        os.utime(tmp_path / f"{number}.log", (number, number))
+    (tmp_path / "other").write_text("")
+    old_logs.forget(tmp_path, [tmp_path / "1.log"], kept=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.log", "3.log", "4.log", "5.log", "other"]
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Path:
+    """A queue's folder: run r1 has an entry that is over and one that waits, r2 one that is over."""
+    folder = tmp_path / "merge-queue/repo-1/main"
+    (folder / "logs").mkdir(parents=True)
+    journal = Writer(folder / "journal.jsonl", "processor-p@r1#1")
+    for name, run, node in (("a-1-x", "r1", "a"), ("b-1-x", "r1", "b"), ("a-1-y", "r2", "a")):
+        journal.append("enq", {"entry": name, "run": run, "node": node, "attempt": 1, "oid": "1" * 40, "repo": "/r",
+                               "branch": f"garrison/{run}/{node}",
+                               "target": "main", "strategy": "merge", "supersedes": [], "recipient": ""}, AT)
+    for name in ("a-1-x", "a-1-y"):
+        journal.append("cancel", {"entry": name, "reason": "not wanted"}, AT)
+    journal.close()
+    for name in ("a-1-x.1", "a-1-x.2", "a-1-x.2.setup", "b-1-x.1", "a-1-y.1", "preflight-r1", "preflight-r1.setup",
+                 "preflight-r12", "preflight-hand"):
+        (folder / "logs" / f"{name}.log").write_text("")
+    return folder
+
+
+def test_the_logs_of_a_run_are_those_of_what_is_over(tmp_path: Path, queue: Path) -> None:
+    assert sorted(path.name for path in logs.of_run(tmp_path, "r1")) == [
+        "a-1-x.1.log", "a-1-x.2.log", "a-1-x.2.setup.log", "preflight-r1.log", "preflight-r1.setup.log"]
+    assert [path.name for path in logs.of_run(tmp_path, "r3")] == []
+
+
+def test_the_logs_of_a_queue_that_cannot_be_read_stay(tmp_path: Path, queue: Path) -> None:
+    lines = (queue / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (queue / "journal.jsonl").write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:]]))
+    assert logs.of_run(tmp_path, "r1") == []

@@ -99,8 +99,9 @@ def main() -> None:
                 pass
             world.processes.reap()
             supervisor.crew.watch(waker, [supervisor.crew.view(CHILD)])
+            world.store.rest()  # this and what follows as `layers.loop` does
             if not waker.wait(1.0):
-                world.processes.remember()  # as `layers.loop` does
+                world.processes.remember()
 
 
 if __name__ == "__main__":

@@ -89,6 +89,8 @@ def test_what_is_gone_or_damaged_is_told(home: Path) -> None:
             store.read(Identity, KEY)
     path.unlink()
     assert store.read(Identity, KEY) is None
+    assert held() == before + 1, "what is to be removed waits for a quiet moment"
+    store.rest()
     assert held() == before
 
 
@@ -98,6 +100,11 @@ def test_so_many_are_kept_and_let_go_with_the_store(tmp_path: Path) -> None:
         key = Key("runner", name, "r1")
         store.update(Identity, key, lambda _, key=key: replace(FIRST, name=key.name))  # type: ignore[misc]
         assert store.read(Identity, key) == replace(FIRST, name=name)
+    store.rest()
     assert held() == before + 2
+    for turn in range(100):
+        store.update(Identity, key, lambda old, turn=turn: replace(old, agent_id=f"{turn:x}"))  # type: ignore[misc]
+        store.read(Identity, key)
+    assert held() < before + 50
     del store
     assert held() == before

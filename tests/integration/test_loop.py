@@ -54,6 +54,7 @@ def drive(layer: Any, rescan: float, **patience: float) -> int:
         rescan=rescan, **{"beat_timeout": 300.0, "git_patience": 100.0, "damage_patience": 100.0, **patience})
     processes = SimpleNamespace(reap=lambda: None, remember=lambda: layer.remembered.append(layer.turns))
     world: Any = SimpleNamespace(timing=timing, processes=processes, home=Path("/proc"), environ={},
+                                 store=SimpleNamespace(rest=lambda: None),
                                  clock=SimpleNamespace(monotonic=lambda: float(next(seconds))))
     life: Any = SimpleNamespace(beat=lambda: None)
     return run(layer, life, world)

@@ -123,6 +123,7 @@ def _rest(layer: Layer, life: Life, world: World, waker: Waker, seen: Glance | N
     The first sleep is a rescan's, so that an event lost while the watches were set costs no more; later ones are naps,
     unless files cannot be watched.
     """
+    world.store.rest()
     due, pause = layer.next_wake(), _pause(layer, world)
     end = world.clock.monotonic() + (trust(world.timing) if due is None else min(due, trust(world.timing)))
     while True:

@@ -229,9 +229,10 @@ class Writer:
         with atomic.replacing(self.path, os.O_APPEND) as descriptor:
             atomic.write_all(descriptor, line)
             os.fsync(descriptor)
+            file = os.fstat(descriptor)  # while nothing is lost if it fails
         # Held from before it got its name: there is no moment after which a full disk would leave us without a file.
         old, self._descriptor, self._end, self._size = self._descriptor, descriptor, len(line), len(line)
-        self._file = os.fstat(descriptor)
+        self._file = file
         try:
             atomic.sync_directory(self.path.parent)
         finally:

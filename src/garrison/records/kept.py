@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST = min(256, os.sysconf("SC_OPEN_MAX") // 4)
-"""Files held open at most."""
+"""Files held open at most, but for a few that are about to be closed."""
+_LEFT = 32
 
 
 class Kept:
@@ -23,6 +24,7 @@ class Kept:
     def __init__(self, most: int) -> None:
         self.most = most
         self._ones: dict[str, tuple[tuple[int, ...], int, Any]] = {}
+        self._left: list[int] = []
 
     def get(self, path: str) -> Any | None:
         """The record in the file `path`, if it is known to be that still."""
@@ -46,14 +48,23 @@ class Kept:
             self.drop(next(iter(self._ones)))
 
     def drop(self, path: str) -> None:
-        """Forget a record."""
+        """Forget a record. Its file is closed later: if it was replaced, that removes it, which is no work for a moment
+        in which a successor is waited for."""
         one = self._ones.pop(path, None)
         if one is not None:
-            os.close(one[1])
+            self._left.append(one[1])
+            if len(self._left) > _LEFT:
+                self.rest()
+
+    def rest(self) -> None:
+        """Close what was left open; for a quiet moment."""
+        while self._left:
+            os.close(self._left.pop())
 
     def __del__(self) -> None:
         for path in list(self._ones):
             self.drop(path)
+        self.rest()
 
 
 def mark(seen: os.stat_result) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     R = TypeVar("R", Identity, Hook)
 
 _FOLDERS: dict[type, str] = {Identity: "identities", Hook: "hooks"}
+_MOST_PATHS = 2000
 
 
 class Store:
@@ -35,14 +36,23 @@ class Store:
         self.home = home
         self._folders = {kind: home / name for kind, name in _FOLDERS.items()}
         self._kept = Kept(keep) if keep else None
+        self._paths: dict[tuple[type, Key, str], Path] = {}
 
     def path(self, kind: type[R], key: Key) -> Path:
         """The file of a record."""
-        return self._folders[kind] / f"{key.full}.json"
+        return self._path(kind, key, "json")
+
+    def _path(self, kind: type, key: Key, ending: str) -> Path:
+        found = self._paths.get((kind, key, ending))
+        if found is None:  # a look at a life names its files a dozen times, and to make a Path takes longer than a stat
+            if len(self._paths) > _MOST_PATHS:
+                self._paths.clear()
+            found = self._paths[kind, key, ending] = self._folders[kind] / f"{key.full}.{ending}"
+        return found
 
     def life_path(self, key: Key) -> Path:
         """The file whose lock a living process holds."""
-        return self._folders[Identity] / f"{key.full}.life"
+        return self._path(Identity, key, "life")
 
     def read(self, kind: type[R], key: Key) -> R | None:
         """The record, or None if there is none; RecordError if it cannot be read as one."""
@@ -68,6 +78,11 @@ class Store:
             raise
         kept.put(name, descriptor, seen, found)
         return found
+
+    def rest(self) -> None:
+        """Do in a quiet moment what would hold up who waits for a record."""
+        if self._kept is not None:
+            self._kept.rest()
 
     def get(self, kind: type[R], key: Key) -> R:
         """The record; NotFound if there is none."""
@@ -97,7 +112,7 @@ class Store:
             atomic.make_directory(folder)
         elif not folder.is_dir():
             raise Fenced(f"{folder} is gone; stopping without writing")
-        with atomic.locked(folder / f"{key.full}.lock"):
+        with atomic.locked(self._path(kind, key, "lock")):
             old = self.read(kind, key)
             if incarnation is not None:
                 check_incarnation(old, key, incarnation)

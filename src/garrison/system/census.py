@@ -47,9 +47,9 @@ SETTLED = 10.0
 """Seconds after which a process has long become what it was started as."""
 EVERY = 60.0
 """Seconds between two censuses, at least."""
-FEW = 256
+FEW = 128
 """So many pids are rather tried than all of /proc is listed."""
-SOME = 16
+SOME = 32
 """So many given since are looked at in a quiet moment rather than by the next sweep."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -7,6 +7,7 @@ fails is told, and keeps nobody from the next.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,6 +104,10 @@ def _quarantine(world: World, finding: Finding) -> None:
     atomic.sync_directory(path.parent)
 
 
+def _finish(_world: World, finding: Finding) -> None:
+    shutil.rmtree(finding.about)
+
+
 def _refuse(_world: World, finding: Finding) -> None:
     for path in finding.about:
         signals.refuse(path, "its run is over (doctor)")
@@ -110,5 +115,6 @@ def _refuse(_world: World, finding: Finding) -> None:
 
 _MENDS: dict[str, Mend] = {
     "fence": _fence, "sweep": _sweep, "close": _close, "unlock": _unlock, "give_back": _give_back,
-    "clear_slots": _clear_slots, "unregister": _unregister, "quarantine": _quarantine, "refuse": _refuse}
+    "clear_slots": _clear_slots, "unregister": _unregister, "quarantine": _quarantine, "finish": _finish,
+    "refuse": _refuse}
 """Remedy → how it is done."""

@@ -54,8 +54,8 @@ def file_facts(world: World) -> Iterator[FileFact]:
     for path in sorted((world.home / "run" / "plain").glob("[!.]*.json")):
         yield from _tried(path, partial(PlainTerminal(world.home).find, path.stem))
     for path in halves(world.home):
-        kind, what = ("removal", "removed") if path.is_dir() else ("half", "written")
-        yield FileFact(str(path), kind, f"half {what} by a process that is gone")
+        what, done = ("removal", "removed") if path.is_dir() else ("half", "written")
+        yield FileFact(str(path), what, f"half {done} by a process that is gone")
 
 
 def _record(world: World, kind: type[Identity] | type[Hook], path: Path) -> Iterator[FileFact]:

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from garrison.layers import cleaning
 from garrison.layers.doctor.examine import examine, treat
 from garrison.layers.doctor.findings import Finding
+from garrison.layers.halves import clear_halves
 from garrison.layers.left_trees import left_trees
+from garrison.layers.standing import standings
 from garrison.layers.world import World
 from garrison.merge.queue import MergeQueue, pin
 from garrison.merge.slot import acquire
@@ -334,6 +337,41 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
     assert done.returncode == 0, done.stderr
     assert git(place.repo, "show", "refs/garrison/rescue/rests/a/1:work") == "w"
     assert list(place.trees.rglob("*")) == []
+
+
+def test_a_removal_that_is_cut_off_leaves_no_half_of_a_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen to leave a graph without a record: a run that nobody knew, that no command removed, no look found."""
+    home.run("over", "running", "failed")
+    planned = cleaning.plan(home.world, standings(home.world)["over"], cleaning.Wanted())
+    rmtree = shutil.rmtree
+
+    def cut(path: Path, **more: Any) -> None:
+        if path.exists():
+            raise KeyboardInterrupt
+        rmtree(path, **more)
+
+    def half() -> list[str]:
+        return [finding.about for finding in home.examine() if finding.check == "files"]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", cut)
+        cleaning.remove(home.world, planned)
+    assert run_records.runs(home.place.home) == []
+    aside, = (home.place.home / "runs").iterdir()
+    assert not half()
+    clear_halves(home.place.home, time.time() + 60)
+    assert aside.exists(), "its remover is still at it"
+    left = aside.rename(aside.with_name(".over.4194303.tmp"))
+    assert half() == [str(left)]
+    clear_halves(home.place.home, time.time() - 60)
+    assert left.exists(), "whoever removes it may be seen by others only"
+    copy = shutil.copytree(left, left.with_name(".again.4194303.tmp"))
+    clear_halves(home.place.home, time.time() + 60)
+    assert not left.exists() and not copy.exists()
+    (copy / "more").mkdir(parents=True)
+    assert home.examine(fix=True)
+    assert not copy.exists() and not (home.place.home / "quarantine").exists()
+    assert not half()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from garrison.system import disk
+from garrison.system import disk, room
 
 
 @pytest.mark.parametrize(("found", "full"), [
@@ -39,11 +39,11 @@ def test_what_finds_no_room_is_tried_again_until_it_is_over() -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return "done"
 
-    assert disk.when_there_is_room(step, waits.append, lambda: False) == "done"
-    assert len(tries) == 3 and waits == [disk.PAUSE] * 2
+    assert room.when_there_is_room(step, waits.append, lambda: False) == "done"
+    assert len(tries) == 3 and waits == [room.PAUSE] * 2
     tries.clear()
     with pytest.raises(OSError, match="No space left"):
-        disk.when_there_is_room(step, waits.append, lambda: True)
+        room.when_there_is_room(step, waits.append, lambda: True)
     assert len(tries) == 1
 
 
@@ -52,4 +52,4 @@ def test_any_other_refusal_is_told_at_once() -> None:
         raise OSError(errno.EACCES, "Permission denied")
 
     with pytest.raises(PermissionError):
-        disk.when_there_is_room(step, pytest.fail, lambda: False)
+        room.when_there_is_room(step, pytest.fail, lambda: False)

@@ -15,6 +15,7 @@ from garrison.cli.which import known_run
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.layers import cleaning
 from garrison.layers.cleaning import Plan, Wanted
+from garrison.layers.halves import clear_halves
 from garrison.layers.standing import Standing, standings
 from garrison.layers.world import World
 from garrison.settings import find_home
@@ -64,6 +65,8 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
     if even_unlanded and not (archives or rescues):
         raise UsageError("--even-unlanded goes with --archives or --rescues")
     world = World.real(find_home(home))
+    if yes and not dry_run:
+        clear_halves(world.home, world.clock.time())  # also what a clean that was killed left
     plans = [cleaning.plan(world, one, Wanted(archives, rescues, even_unlanded))
              for one in _chosen(world, run, older_than, force=force)]
     if not as_json:

@@ -7,6 +7,7 @@ removed its launcher's and guardian's life locks are held, so nobody can begin i
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.layers.doctor.look_lives import open_sessions
+from garrison.layers.halves import clear_halves
 from garrison.layers.left_trees import LeftTree, give_back, left_trees, repository
 from garrison.layers.rescued import has_landed
 from garrison.merge import logs
@@ -130,9 +132,10 @@ def remove(world: World, planned: Plan) -> None:
             _leave_repository(world, repository(standing.launch), planned)
         for path in _files(world, standing.run):
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                _remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
+    clear_halves(world.home, world.clock.time())
     planned.done = True
 
 
@@ -143,6 +146,15 @@ def _close_sessions(world: World, run: str) -> None:
             if Key.parse(session.name).run == run:
                 terminal.close(session)
                 terminal.shutdown()
+
+
+def _remove_folder(path: Path) -> None:
+    """Gone from its name at once, whenever we are killed: with half of its records a run would be one that nobody knows
+    any more, or one that never began, and goes on. What is left aside is a temporary of ours as any other."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)  # of a process that had our pid before us
+    path.rename(aside)
+    shutil.rmtree(aside)
 
 
 def _leave_repository(world: World, git: Git, planned: Plan) -> None:

@@ -1,4 +1,5 @@
-"""Files left half written: temporaries of writers that were killed between their first byte and the rename.
+"""What was left half done: temporaries of writers that were killed between their first byte and the rename, folders of
+runs whose remover was killed between the rename and the last file.
 
 Nobody ever reads one; they only take room, and make whoever looks into a home wonder. Rule: a temporary bears its
 writer's pid, and is left over when no such process is there. A writer in another pid namespace is not seen from here,
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from typing import TYPE_CHECKING
 
 from garrison.system import processes
@@ -25,17 +27,25 @@ _TEMPORARY = re.compile(r"\..+\.(\d+)(?:-\d+)?\.tmp\Z")
 
 
 def halves(home: Path) -> Iterator[Path]:
-    """Temporaries of `home` whose writers are gone."""
+    """Temporaries of `home` whose writers are gone; none within another."""
     for folder in FOLDERS:
+        last: Path | None = None
         for path in sorted((home / folder).rglob(".*.tmp")):
             match = _TEMPORARY.match(path.name)
-            if match and processes.probe(int(match[1])) is None:
-                yield path
+            if match and last not in path.parents and processes.probe(int(match[1])) is None:
+                yield (last := path)
 
 
 def clear_halves(home: Path, now: float) -> None:
     """Remove those that nobody has touched for as long as a write may take; `now` is the wall time, in seconds."""
-    for path in halves(home):
-        with contextlib.suppress(OSError):
-            if path.is_file() and not path.is_symlink() and path.stat().st_mtime < now - A_WRITE:
-                path.unlink()
+    with contextlib.suppress(OSError):  # another may be at it, too
+        for path in halves(home):
+            if path.lstat().st_mtime < now - A_WRITE:
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.is_file() and not path.is_symlink():
+        path.unlink()

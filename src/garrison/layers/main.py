@@ -23,8 +23,9 @@ from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Task
 from garrison.supervise.start import Life, register
-from garrison.system import disk, failpoint, keeper
+from garrison.system import failpoint, keeper
 from garrison.system.processes import become_subreaper
+from garrison.system.room import when_there_is_room
 from garrison.system.waker import Waker
 
 if TYPE_CHECKING:
@@ -159,8 +160,8 @@ def recover(world: World, life: Life, make: Callable[[Life], Layer]) -> Layer:
             life.beat()
         time.sleep(seconds)
 
-    layer = disk.when_there_is_room(lambda: make(life), wait, over)
-    disk.when_there_is_room(life.ready, wait, over)
+    layer = when_there_is_room(lambda: make(life), wait, over)
+    when_there_is_room(life.ready, wait, over)
     return layer
 
 

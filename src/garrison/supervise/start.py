@@ -24,7 +24,7 @@ from garrison.records.life import LifeLock
 from garrison.supervise.lease import activate, hook_for, lease, marker
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
-from garrison.system.disk import when_there_is_room
+from garrison.system.room import when_there_is_room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

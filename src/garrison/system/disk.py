@@ -7,18 +7,12 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-    from typing import TypeVar
-
-    T = TypeVar("T")
 
 ENOUGH = 65536
 """Bytes below which a disk counts as full: a record and its temporary need less, an agent's work mostly more."""
 NAMES = 16
 """Files that may still be made, below which a disk counts as full although it has room for bytes."""
-PAUSE = 0.1
-"""Seconds between two tries of what found no room."""
 
 _LACKING = ("No space left on device", "Disk quota exceeded")
 
@@ -37,20 +31,6 @@ def full(path: Path) -> bool:
         return False
     bytes_gone = found.f_blocks > 0 and found.f_bavail * found.f_frsize < ENOUGH
     return bytes_gone or (found.f_files > 0 and max(found.f_favail, found.f_ffree) < NAMES)
-
-
-def when_there_is_room(step: Callable[[], T], wait: Callable[[float], None], over: Callable[[], bool]) -> T:
-    """What `step` returns. While it finds no room it is tried again, after `wait(seconds)`; its OSError once `over()`.
-
-    For what has no loop around it yet that waits. `step` must be one that can be done again after it failed.
-    """
-    while True:
-        try:
-            return step()
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or over():
-                raise
-        wait(PAUSE)
 
 
 def demand(path: Path) -> None:

@@ -21,6 +21,7 @@ REMEDIES = {
     "clear_slots": "remove the gate slots that nobody uses",
     "unregister": "forget the worktree whose directory is gone",
     "quarantine": "move the file to quarantine/",
+    "finish": "remove the rest of the folder",
     "refuse": "move the signals to refused/",
     "close_off": "take the right to write it from others",
 }
@@ -136,8 +137,8 @@ def judge_session(fact: SessionFact) -> Finding | None:
 
 @dataclass(frozen=True)
 class FileFact:
-    """A file that cannot be used: `kind` is torn, foreign, newer, unreadable or half (a killed writer's temporary);
-    `held` by a living owner; `movable` if a layer can go on without it."""
+    """A file that cannot be used: `kind` is torn, foreign, newer, unreadable, half (a killed writer's temporary) or
+    removal (what a killed remover left); `held` by a living owner; `movable` if a layer can go on without it."""
 
     path: str
     kind: str
@@ -151,6 +152,8 @@ class FileFact:
 def judge_file(fact: FileFact) -> Finding:
     """What to do about a file: only what is torn, has no living owner and can be done without is moved."""
     text = fact.why if fact.path in fact.why else f"{fact.path}: {fact.why}"
+    if fact.kind == "removal":
+        return Finding("files", WARNING, text, "finish", about=fact.path)
     if fact.kind == "half":
         return Finding("files", WARNING, text, "quarantine", about=fact.path)
     if fact.kind != "torn":

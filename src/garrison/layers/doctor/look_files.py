@@ -47,7 +47,7 @@ def file_facts(world: World) -> Iterator[FileFact]:
         for name in names:
             if name.endswith(".json") and not name.startswith("."):
                 yield from _record(world, kind, folder / name)
-    for run in sorted(atomic.names(world.home / "runs")):
+    for run in sorted(name for name in atomic.names(world.home / "runs") if not name.startswith(".")):
         yield from _run(world, run)
     for path in sorted((world.home / "merge-queue").glob("*/*/journal.jsonl")):
         for fact in _journal(path, held=True, movable=False):
@@ -55,7 +55,8 @@ def file_facts(world: World) -> Iterator[FileFact]:
     for path in sorted((world.home / "run" / "plain").glob("[!.]*.json")):
         yield from _tried(path, partial(PlainTerminal(world.home).find, path.stem))
     for path in halves(world.home):
-        yield FileFact(str(path), "half", "half written by a process that is gone")
+        what, done = ("removal", "removed") if path.is_dir() else ("half", "written")
+        yield FileFact(str(path), what, f"half {done} by a process that is gone")
 
 
 def _record(world: World, kind: type[Identity] | type[Hook], path: Path) -> Iterator[FileFact]:

@@ -7,6 +7,7 @@ fails is told, and keeps nobody from the next.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,10 @@ def _close_off(_world: World, finding: Finding) -> None:
     path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_IWOTH)
 
 
+def _finish(_world: World, finding: Finding) -> None:
+    shutil.rmtree(finding.about)
+
+
 def _refuse(_world: World, finding: Finding) -> None:
     for path in finding.about:
         signals.refuse(path, "its run is over or gone (doctor)")
@@ -116,6 +121,6 @@ def _refuse(_world: World, finding: Finding) -> None:
 
 _MENDS: dict[str, Mend] = {
     "fence": _fence, "sweep": _sweep, "close": _close, "unlock": _unlock, "give_back": _give_back,
-    "clear_slots": _clear_slots, "unregister": _unregister, "quarantine": _quarantine, "refuse": _refuse,
-    "close_off": _close_off}
+    "clear_slots": _clear_slots, "unregister": _unregister, "quarantine": _quarantine, "finish": _finish,
+    "refuse": _refuse, "close_off": _close_off}
 """Remedy → how it is done."""

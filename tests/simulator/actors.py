@@ -396,7 +396,7 @@ class Launcher(Layer):
         self.first: Entry | None = None
         self.policy = Policy()
         self.stopping_since: float | None = None
-        self.to_resume = proc.code == RESUME
+        self.to_resume, self.lifts = proc.code == RESUME, False
         proc.code = None
 
     def recover(self) -> Does:
@@ -426,7 +426,6 @@ class Launcher(Layer):
                 self.state.apply(entry)
                 self.seq = entry.seq
         self.read = len(entries)
-        status = self.state.status
         if self.w.rng.random() < 0.3:
             yield None
         w, now = self.w, self.w.mono
@@ -436,10 +435,13 @@ class Launcher(Layer):
         others = self.stopping and any(
             w.view(key).living for key in list(w.identities)
             if key.run == self.run.id and key.role in ("runner", "orchestrator", "processor"))
+        status, to_resume = launcher_policy.resuming(
+            self.state, launcher_policy.resume_id(self.run.id, self.me.incarnation), said=self.lifts,
+            asked=self.to_resume and not self.state.over)
         view = LauncherView(
             now, w.boot_id, run_status=status, guardian=self.watch.look(w.view(self.guardian)), deaths=self.deaths,
             inbox=w.pending(self.key), applied=frozenset(self.applied), stopping=self.stopping, overdue=overdue,
-            others_living=others, to_resume=self.to_resume and not self.state.over)
+            others_living=others, to_resume=to_resume)
         yield None
         self.decision = launcher_policy.decide(view, self.policy)
         return (yield from self.perform(self.decision.acts, view))
@@ -465,9 +467,7 @@ class Launcher(Layer):
             yield None
         self.tell(self.guardian, "GUIDANCE", {"action": "resume"},
                   id_=launcher_policy.resume_id(self.run.id, self.me.incarnation))
-        if self.state.status in ("stopped", "failed"):
-            self.state.status = "running"
-        self.to_resume = False
+        self.to_resume, self.lifts = False, True
         yield None
 
     def do_say_stop(self, act: Act, view: LauncherView) -> Does:

@@ -808,6 +808,24 @@ def test_what_a_launcher_does(seen: dict[str, Any], expected: list[tuple[str, st
     assert launch(**seen) == expected
 
 
+@pytest.mark.parametrize(("status", "taken", "said", "asked", "expected"), [
+    ("stopped", False, False, True, ("stopped", True)),
+    ("stopped", False, True, False, ("running", False)),
+    ("failed", False, True, False, ("running", False)),
+    ("running", False, True, False, ("running", False)),
+    ("done", False, True, False, ("done", False)),
+    ("running", True, True, False, ("running", False)),
+    ("stopped", True, True, False, ("stopped", False)),
+    # Found by seed 801422: taken of the door while the run went on still, and said again when it failed after that; who
+    # thought it lifted then began one guardian after the other.
+    ("failed", True, False, True, ("failed", False)),
+])
+def test_a_word_to_resume_lifts_a_run_until_it_is_taken(
+        status: str, taken: bool, said: bool, asked: bool, expected: tuple[str, bool]) -> None:
+    state = RunState(status, applied={"r1-resume-2"} if taken else set())
+    assert launcher_policy.resuming(state, "r1-resume-2", said=said, asked=asked) == expected
+
+
 def test_a_launcher_takes_what_it_can_read() -> None:
     assert launch(inbox=[posted("ESCALATE"), Posted("x", None, "torn")]) == [("take", ""), ("refuse", "")]  # type: ignore[arg-type]
 

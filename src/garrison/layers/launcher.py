@@ -76,6 +76,8 @@ class Launcher:
         self.stopping = False
         self.exit_code: int | None = None
         self._to_resume, self._again = resume, again
+        self._lifts = False
+        """Whether the word to resume was said by this life, and may not have been taken yet."""
         self._stopping_since: float | None = None
         self._view: LauncherView | None = None
         self._decision = Decision([])
@@ -132,10 +134,13 @@ class Launcher:
         if not self._ready and guardian.identity and "ready_at" in guardian.identity.metadata:
             self._ready = notify("READY=1")
         overdue = self._stopping_since is not None and now - self._stopping_since > self.world.timing.stop_guardian
+        status, to_resume = policy.resuming(
+            self.state, resume_id(self.run, self.life.incarnation), said=self._lifts,
+            asked=self._to_resume and (self._again or not self.state.over))
         return LauncherView(
-            now, self.world.observer.where.boot_id, self.state.status, guardian, self.deaths,
+            now, self.world.observer.where.boot_id, status, guardian, self.deaths,
             signals.pending(self.world.home, self.life.key), frozenset(self.applied), self.stopping, overdue,
-            self.stopping and self._others_living(), self._to_resume and (self._again or not self.state.over))
+            self.stopping and self._others_living(), to_resume)
 
     def _look_for_room(self) -> None:
         """Who meets a full disk cannot write so into a log on it; a person at the terminal is told here."""
@@ -251,9 +256,7 @@ class Launcher:
             self.crew.lift(self.guardian)
         self.crew.tell(self.guardian, "GUIDANCE", resume_word(again=self._again),  # once more, if it was said before
                        id_=resume_id(self.run, self.life.incarnation))
-        if self.state.status in ("stopped", "failed"):
-            self.state.status = "running"  # the guardian will write so; until then nobody may take it for over
-        self._to_resume = False
+        self._to_resume, self._lifts = False, True
 
     def _do_say_stop(self, act: Act, view: LauncherView) -> None:
         last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0

@@ -13,6 +13,7 @@ from garrison.supervise.step import LifeView, burial, next_step
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from garrison.layers.run_state import RunState
     from garrison.records.signals import Posted
     from garrison.supervise.restart import Death
 
@@ -30,6 +31,17 @@ def resume_id(run: str, incarnation: int) -> str:
 def resume_word(*, again: bool) -> dict[str, Any]:
     """What that word says."""
     return {"action": "resume", **({"again": True} if again else {})}
+
+
+def resuming(state: RunState, word: str, *, said: bool, asked: bool) -> tuple[str, bool]:
+    """The run's status for who resumes it by the signal `word`, and whether that has yet to be said.
+
+    Once it is said the guardian will lift what was stopped or failed, so nobody may take the run for over. Once the
+    guardian has taken it, its journal tells what came of it: a run that ended after that has ended again.
+    """
+    taken = word in state.applied
+    lifts = said and not taken and state.status in ("stopped", "failed")
+    return "running" if lifts else state.status, asked and not taken
 
 
 @dataclass(frozen=True)

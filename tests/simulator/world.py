@@ -266,8 +266,8 @@ class World:
         proc.alive, proc.code = False, code
         if self.procs.pop(proc.pid, None) is not None:
             self.ours -= proc.kind != "decoy"
-        if self.life.get(proc.key) is proc:
-            del self.life[proc.key]
+        for key in [key for key, holder in self.life.items() if holder is proc]:  # a launcher may hold its guardian's
+            del self.life[key]
         if self.queue_lock is proc:
             self.queue_lock = None
         if self.processor_lock is proc:

@@ -298,9 +298,9 @@ def test_a_node_in_the_queue_lands_though_its_runner_was_given_up() -> None:
 # ---- parked nodes, as the guardian sees them
 
 
-def stuck(parked: bool = True, attempt: int = 1) -> Posted:
+def stuck(parked: bool = True, attempt: int = 1, life: int = 6) -> Posted:
     return posted("ORCHESTRATOR_STUCK", attempt=attempt,
-                  payload={"parked": parked, "why": "6 deaths", "probe_at": AT if parked else ""})
+                  payload={"parked": parked, "life": life, "why": "6 deaths", "probe_at": AT if parked else ""})
 
 
 def applied(state: RunState, said: Posted, **seen: Any) -> RunState:
@@ -322,11 +322,24 @@ def test_a_parked_node_leaves_its_slot_to_another_and_takes_it_back_with_its_pro
     assert applied(state, stuck(attempt=2), runners=runners).stuck == {}
     state.applied.clear()
     applied(state, stuck(), runners=runners)
-    assert state.stuck == {"a": {"why": "6 deaths", "probe_at": AT}}
+    assert state.stuck == {"a": {"why": "6 deaths", "probe_at": AT, "life": 6}}
     assert shown(guard(state, WIDE, 1, runners=runners)) == [("node", "b")]
     state.applied.clear()
     assert applied(state, stuck(parked=False), runners=runners).stuck == {}
     assert guard(state, WIDE, 1, runners=runners).acts == []
+
+
+def test_that_an_agent_is_parked_and_that_it_no_longer_is_may_come_in_any_order() -> None:
+    # Found by seed 811846: a run failed while its agent worked, whose parking was taken after its end.
+    state = journal(node("a", "active"), node("b", "pending"), RUNNING)
+    for parked, life_, expected in ((False, 6, {}), (True, 6, {}), (True, 7, {"a": 7}), (False, 6, {"a": 7}),
+                                    (False, 7, {}), (True, 7, {})):
+        state.applied.clear()
+        applied(state, stuck(parked=parked, life=life_), runners={"a": life("runner", "a")})
+        assert {name: one["life"] for name, one in state.stuck.items()} == expected
+    state.applied.clear()
+    hangs = posted("ORCHESTRATOR_STUCK", payload={"incarnation": 8, "why": "no beat"})
+    assert guard(state, inbox=[hangs], runners={"a": life("runner", "a")}).acts[0].data == {}
 
 
 @pytest.mark.parametrize(("of_b", "of_c", "expected"), [
@@ -633,7 +646,8 @@ def test_an_orchestrator_that_dies_too_often_is_parked_and_the_guardian_is_told_
     view = life("orchestrator", "a", "crashed", incarnation=6)
     decision = run(RunnerFacts(deaths=SIX), orchestrator=view)
     assert shown(decision) == [("say", "ORCHESTRATOR_STUCK"), ("park", "")]
-    assert decision.acts[0].data == {"parked": True, "why": decision.acts[1].why, "again": "parked-6"}
+    assert decision.acts[0].data == {"parked": True, "life": 6, "why": decision.acts[1].why,
+                                      "again": "parked-6"}
 
 
 def test_a_parked_orchestrator_waits_for_its_probe_which_is_told_before_it_begins() -> None:
@@ -680,6 +694,9 @@ def test_a_person_lets_a_parked_orchestrator_go_on_at_once() -> None:
     told, act = run(facts, orchestrator=view, inbox=[said]).acts
     assert (told.kind, told.who, told.data["parked"]) == ("say", "ORCHESTRATOR_STUCK", False), \
         "a guardian that heard the person before it heard of the parking would take the agent for parked for ever"
+    assert told.data["life"] == 6
+    at_work = run(facts, orchestrator=life("orchestrator", "a", "active", incarnation=7), inbox=[said]).acts[0]
+    assert at_work.data["life"] == 6, "what becomes of the life that works is not told yet"
     facts.apply(Entry(9, 1, "t", AT, "signal", {"id": "s1", **act.data}), 1)
     assert facts.circuit == Circuit(forgiven=6)
     assert shown(run(facts, orchestrator=view)) == [("start", "")]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
     from garrison.system.waker import Waker
 
-POLICY_SAYS = ("stuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget", "resume", "run",
+POLICY_SAYS = ("stuck", "unstuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget", "resume", "run",
               "unparked")
 """What of a signal's effect is journaled with it as it is."""
 

@@ -126,8 +126,7 @@ def _effect(plan: RunPlan, state: RunState, view: GuardianView, signal: Signal, 
         return flow_policy.told(state, signal.payload) or guidance(state, view, signal.payload)
     if signal.signal_type == "ORCHESTRATOR_STUCK" and node and node.status == "active" \
             and signal.attempt == node.attempt:
-        told = {"why": str(signal.payload.get("why", "")), "probe_at": str(signal.payload.get("probe_at", ""))}
-        return {"stuck": told if signal.payload.get("parked") else {}}
+        return _stuck(state, signal)
     if signal.signal_type == "NEEDS_INPUT" and node:
         return {"question": {"id": signal.payload.get("question_id", ""), "text": signal.payload.get("question", "")}}
     if signal.signal_type == "INPUT_RESPONSE" and signal.node_id in plan.gates:
@@ -135,6 +134,19 @@ def _effect(plan: RunPlan, state: RunState, view: GuardianView, signal: Signal, 
     if signal.signal_type == "INPUT_RESPONSE" and node:
         return {"answer": signal.payload.get("question_id", "")}
     return {}
+
+
+def _stuck(state: RunState, signal: Signal) -> dict[str, Any]:
+    """That an agent's life is parked, or that it no longer is; whichever of the two comes first. (Signals are taken in
+    the order of their times, and clocks are set.)"""
+    said, life = signal.payload, int(signal.payload.get("life", 0))
+    if "parked" not in said:  # it hangs: that it is replaced is its runner's
+        return {}
+    if not said["parked"]:
+        return {"unstuck": life}
+    if life <= state.unstuck.get(str(signal.node_id), 0):
+        return {}
+    return {"stuck": {"why": str(said.get("why", "")), "probe_at": str(said.get("probe_at", "")), "life": life}}
 
 
 def _answered(state: RunState, signal: Signal) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 Journal kinds: `run` {status, reason} · `node` {node, status, attempt, reason, commit, step?, kind?} · `flow` {event,
 place_id, node, outcome, took?} (see run_flow) · `gate` {place, node, …} (it waits for a word) · `manager` {place, node,
 cycle, steer, steered} (it looked at its child) · `signal` {id, type, node, …, effect?, flow?, heard?, budget?,
-question?, answer?, stuck?, hold?, unhold?, resume?, run?, unparked?} (applied: effect and id are one record, so that a
-crash between them is impossible) · `cancel` {node} · `death` {full, …} · `spawn`, `park`, `heal` {full, …} (see
-supervise.circuit) · `note` (told, not folded) · `snapshot`.
+question?, answer?, stuck?, unstuck?, hold?, unhold?, resume?, run?, unparked?} (applied: effect and id are one record,
+so that a crash between them is impossible) · `cancel` {node} · `death` {full, …} · `spawn`, `park`, `heal` {full, …}
+(see supervise.circuit) · `note` (told, not folded) · `snapshot`.
 
 Who folds with the run's program (its guardian does) has the flow's state; who reads without it (status, answer) has
 the nodes, the gates and the latest outcomes, which need no graph.
@@ -87,8 +87,10 @@ class RunState:
     """Node → its open question, {id, text}."""
     circuits: dict[str, Circuit] = field(default_factory=dict)
     """Full name → its circuit, of those who were parked by the guardian in this attempt."""
-    stuck: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Node → {why, probe_at}, where its runner parked its agent."""
+    stuck: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Node → {why, probe_at, life}, where its runner parked its agent."""
+    unstuck: dict[str, int] = field(default_factory=dict)
+    """Node → the last life of its agent of which was said that it is not parked any more."""
     held: dict[str, str] = field(default_factory=dict)
     """Node or `processor` → why a person parked it."""
     began: str = ""
@@ -195,15 +197,7 @@ class RunState:
             self.questions[data["node"]] = data["question"]
         if data.get("answer") and self.questions.get(data["node"], {}).get("id") == data["answer"]:
             del self.questions[data["node"]]
-        if "stuck" in data:
-            self.stuck.pop(data["node"], None)
-            if data["stuck"]:
-                self.stuck[data["node"]] = data["stuck"]
-        if "hold" in data:
-            self.held[data["hold"]] = data.get("text", "")
-        if "unhold" in data:
-            self.held.pop(data["unhold"], None)
-            self._unpark([data["unhold"]], data.get("lives", {}))
+        self._hear_of_parking(data)
         if "resume" in data:
             self._unpark(data.get("unparked", []), data["resume"])
         if "run" in data:
@@ -220,6 +214,20 @@ class RunState:
             self.heard[name] = [*self.heard.get(name, []), data["heard"].get("value", True)]
         if data.get("budget"):
             self.budget = int(data["budget"])
+
+    def _hear_of_parking(self, data: dict[str, Any]) -> None:
+        """What a signal says of who is parked."""
+        if "stuck" in data:
+            self.stuck[data["node"]] = data["stuck"]
+        if "unstuck" in data:
+            life = self.unstuck[data["node"]] = max(data["unstuck"], self.unstuck.get(data["node"], 0))
+            if data["node"] in self.stuck and self.stuck[data["node"]]["life"] <= life:
+                del self.stuck[data["node"]]
+        if "hold" in data:
+            self.held[data["hold"]] = data.get("text", "")
+        if "unhold" in data:
+            self.held.pop(data["unhold"], None)
+            self._unpark([data["unhold"]], data.get("lives", {}))
 
     def _unpark(self, names: list[str], lives: dict[str, int]) -> None:
         """Empty the windows of these nodes' runners (or of the processor): a person lets them go on."""
@@ -271,7 +279,7 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "nodes": {name: asdict(node) for name, node in state.nodes.items()},
             "deaths": {full: [asdict(death) for death in deaths] for full, deaths in state.deaths.items()},
             "buried": state.buried, "incarnations": state.incarnations, "lifted": state.lifted,
-            "questions": state.questions, "stuck": state.stuck,
+            "questions": state.questions, "stuck": state.stuck, "unstuck": state.unstuck,
             "circuits": {full: asdict(one) for full, one in state.circuits.items()},
             "held": state.held, "began": state.began, "gates": state.gates, "outcomes": state.outcomes,
             "managers": state.managers, "heard": state.heard, "cancelled": sorted(state.cancelled),
@@ -286,7 +294,8 @@ def from_snapshot(data: dict[str, Any]) -> RunState:
                     dict(data.get("buried", {})), dict(data["incarnations"]), dict(data["lifted"]),
                     dict(data.get("questions", {})),
                     {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
-                    dict(data.get("stuck", {})), dict(data.get("held", {})), data.get("began", ""),
+                    dict(data.get("stuck", {})), dict(data.get("unstuck", {})), dict(data.get("held", {})),
+                    data.get("began", ""),
                     dict(data.get("gates", {})), dict(data.get("heard", {})), set(data.get("cancelled", ())),
                     data.get("budget"), dict(data.get("managers", {})), dict(data.get("outcomes", {})),
                     data.get("ends", 0))

@@ -159,7 +159,8 @@ def _signals(facts: RunnerFacts, view: RunnerView) -> list[Act]:
             effect = _effect(signal, lives, handed_over=_handed_over(facts, view))
             if effect.get("unpark"):  # that it is parked may have been said in the meantime: the last word counts
                 acts.append(Act("say", "ORCHESTRATOR_STUCK", data={
-                    "parked": False, "why": "it was unparked", "again": f"unparked-{signal.id}"}))
+                    "parked": False, "life": _parked_life(view), "why": "it was unparked",
+                    "again": f"unparked-{signal.id}"}))
             acts.append(Act("take", posted=posted, data=effect))
     return acts
 
@@ -291,9 +292,17 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
 
 def _stuck(view: RunnerView, how: str, why: str) -> Act:
     """Telling the guardian that the agent is parked, or is tried again; once for each life that was parked."""
+    life = _parked_life(view)
+    return Act("say", "ORCHESTRATOR_STUCK", data={"parked": how == "parked", "life": life, "why": why,
+                                                  "again": f"{how}-{life}"})
+
+
+def _parked_life(view: RunnerView) -> int:
+    """The last life that is over: the one of which it is said that it is, or is no longer, parked."""
     identity = view.orchestrator.identity
-    life = identity.incarnation if identity else 0
-    return Act("say", "ORCHESTRATOR_STUCK", data={"parked": how == "parked", "why": why, "again": f"{how}-{life}"})
+    if identity is None:
+        return 0
+    return identity.incarnation if identity.status in ("crashed", "parked") else identity.incarnation - 1
 
 
 def _was_stopped(facts: RunnerFacts, orchestrator: LifeView) -> bool:

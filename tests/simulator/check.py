@@ -14,6 +14,7 @@ from tests.simulator.violation import Violation
 from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.layers.run_flow import RunFlow
 from garrison.layers.run_state import RUN_STATUS, RunState, to_snapshot
+from garrison.layers.runner_policy import CANCELLED
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
@@ -365,8 +366,8 @@ class Check:
             fate = run.fates[name]
             if run.plan.initial.get(name) in ("validated", "failed"):
                 continue
-            if node.status == "failed" and fate.kind in ("acceptance", "conflict", "gate") and \
-                    node.attempt - node.first < run.max_rework and self._was_red(fate.kind, node.reason):
+            if node.status == "failed" and node.kind != CANCELLED and node.attempt - node.first < run.max_rework and \
+                    fate.kind in ("acceptance", "conflict", "gate") and self._was_red(fate.kind, node.reason):
                 raise Violation(f"{name} failed in attempt {node.attempt} ({node.reason}) and was not reworked")
             if node.status == "failed" and not self._deserved(run, name, node.reason):
                 raise Violation(f"{name} failed ({node.reason}), although its fate was {fate}")

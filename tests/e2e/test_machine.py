@@ -307,6 +307,7 @@ def with_pid(pid: int) -> subprocess.Popen[bytes] | None:
     return None
 
 
+@pytest.mark.slow  # it gives pids anew to whoever runs beside it, too: no neighbour for tests that name a pid
 @pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="the kernel's next pid cannot be set here")
 def test_who_got_the_pid_of_one_of_ours_is_neither_adopted_nor_signalled(place: Place) -> None:
     """In the same boot: all of a run dies, and strangers are given the numbers its records tell of."""

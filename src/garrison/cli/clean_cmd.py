@@ -74,6 +74,8 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
     if plans and not dry_run:
         _agree(plans, yes=yes)
     failed = [] if dry_run else [text for one in plans if (text := _remove(world, one))]
+    if plans and not dry_run:
+        clear_halves(world.home, world.clock.time())  # once, for it looks through all of the home
     if as_json:
         show_json([one.body() for one in plans])
     if failed:

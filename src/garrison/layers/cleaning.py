@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.layers.doctor.look_lives import open_sessions
-from garrison.layers.halves import clear_halves
 from garrison.layers.left_trees import LeftTree, give_back, left_trees, repository
 from garrison.layers.rescued import has_landed
 from garrison.merge import logs
@@ -135,7 +134,6 @@ def remove(world: World, planned: Plan) -> None:
                 _remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
-    clear_halves(world.home, world.clock.time())
     planned.done = True
 
 

@@ -9,10 +9,10 @@ which is why one that is removed must be older than any write takes.
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 from typing import TYPE_CHECKING
 
+from garrison.records.atomic import TEMPORARY
 from garrison.system import processes
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ FOLDERS = ("identities", "hooks", "signals", "runs", "merge-queue", "run")
 """Where in a home records are written."""
 A_WRITE = 2.0
 """Seconds; a write takes milliseconds."""
-_TEMPORARY = re.compile(r"\..+\.(\d+)(?:-\d+)?\.tmp\Z")
 
 
 def halves(home: Path) -> Iterator[Path]:
@@ -31,7 +30,7 @@ def halves(home: Path) -> Iterator[Path]:
     for folder in FOLDERS:
         last: Path | None = None
         for path in sorted((home / folder).rglob(".*.tmp")):
-            match = _TEMPORARY.match(path.name)
+            match = TEMPORARY.fullmatch(path.name)
             if match and last not in path.parents and processes.probe(int(match[1])) is None:
                 yield (last := path)
 

@@ -187,7 +187,8 @@ def _temporary(path: str, flags: int) -> tuple[str, int]:
             continue
 
 
-_TEMPORARY = re.compile(r"\..+\.\d+(-\d+)?\.tmp")
+TEMPORARY = re.compile(r"\..+\.(\d+)(?:-\d+)?\.tmp")
+"""What a temporary is called; its group is the pid of its writer."""
 
 
 def clear_temporaries(folder: Path, before: float) -> list[str]:
@@ -197,7 +198,7 @@ def clear_temporaries(folder: Path, before: float) -> list[str]:
     """
     removed = []
     for parent, _, files in os.walk(folder):
-        for name in filter(_TEMPORARY.fullmatch, files):
+        for name in filter(TEMPORARY.fullmatch, files):
             path = os.path.join(parent, name)  # noqa: PTH118  # light
             with suppress(FileNotFoundError):
                 found = os.lstat(path)

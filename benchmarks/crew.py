@@ -87,7 +87,7 @@ class Crew:
             if one.environ.get("GARRISON_HOME") != str(self.place.home) or " -m garrison." not in one.argv:
                 continue
             words = one.argv.split()
-            role = words[words.index("garrison.layers.main") + 1] if "garrison.layers.main" in words else "launch"
+            role = words[words.index("garrison.processes.main") + 1] if "garrison.processes.main" in words else "launch"
             found[one.pid] = role
         return found
 

@@ -58,9 +58,9 @@ def claimed(crew: Crew) -> dict[str, set[int]]:
     """Name → pids of layers that were started under it; an orchestrator's keeper, above it, is no life of its own."""
     layers = {}
     for one in processes():
-        if " garrison.layers.main " in one.argv and one.environ.get("GARRISON_HOME") == str(crew.place.home):
+        if " garrison.processes.main " in one.argv and one.environ.get("GARRISON_HOME") == str(crew.place.home):
             words = one.argv.split()
-            role = words[words.index("garrison.layers.main") + 1]
+            role = words[words.index("garrison.processes.main") + 1]
             layers[one.pid] = f"{role}-{words[words.index('--name') + 1]}", one.ppid
     keepers = {parent for name, parent in layers.values() if layers.get(parent, ("", 0))[0] == name}
     found: dict[str, set[int]] = {}

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from garrison.errors import Fenced
-from garrison.layers.crew import Crew
-from garrison.layers.world import World
+from garrison.processes.runtime import World
+from garrison.processes.supervisor import Crew
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key

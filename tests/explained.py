@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from garrison.layers.chronicle import Chronicle
-from garrison.status.story import story
+from garrison.views.event_log import Chronicle
+from garrison.views.explain import story
 
 ORDERED = ("attempt ", "to stop what still lives")
 """Starts that follow from no death, but from what is to be done."""

@@ -82,7 +82,7 @@ class Storm:
         """Two lives of one name at work for longer than a replacement takes."""
         lives: dict[str, set[str]] = {}
         for one in self.victims():
-            if "garrison.layers.main" in one.argv:
+            if "garrison.processes.main" in one.argv:
                 stem, _, life = one.environ["GARRISON_LIFE"].rpartition(":")[2].partition("#")
                 lives.setdefault(stem, set()).add(life)
         seen = {f"{stem} {' and '.join(sorted(found))}" for stem, found in lives.items() if len(found) > 1}

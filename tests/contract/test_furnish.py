@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import Refused
-from garrison.layers.rescued import restore_tree
 from garrison.merge.slot import acquire
+from garrison.processes.rescue_refs import restore_tree
 from garrison.system.furnish import count_pointers, furnish
 from garrison.system.git import Git, GitError
 from support import git, make_repository

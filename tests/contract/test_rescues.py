@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.layers import rescued
-from garrison.layers.left_trees import give_back, left_trees
-from garrison.layers.rescue import main, unkept
-from garrison.layers.rescued import Place
-from garrison.layers.runner_tree import make_tree
+from garrison.processes import rescue_refs
+from garrison.processes.orphaned_worktrees import give_back, left_trees
+from garrison.processes.rescue_refs import Place
+from garrison.processes.snapshots import main, unkept
+from garrison.processes.worktree import make_tree
 from garrison.records.run import Launch, Task
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import LIVE_KEPT, parse_rescue, rescue_stem
@@ -111,7 +111,7 @@ def test_a_repository_begun_inside_the_tree_is_kept_too(repo: Path, tree: Path, 
         link = git(repo, "rev-parse", f"{ref}:{name}")
         assert git(repo, "show", f"{link}:work") == f"of {name}"
     assert git(repo, "fsck", "--connectivity-only", "--no-dangling") == ""
-    told = rescued.restore_tree(ours, git(repo, "rev-parse", ref), tmp_path / "again")
+    told = rescue_refs.restore_tree(ours, git(repo, "rev-parse", ref), tmp_path / "again")
     assert sorted(note.partition(" ")[0] for note in told) == ["sub/born", "unborn"]
     ours.forget_rescues([ref])
     assert git(repo, "for-each-ref", "--format=%(refname)", "refs/garrison/parts") == ""
@@ -132,16 +132,16 @@ def test_what_has_landed_since_is_told(repo: Path, tree: Path) -> None:
     place = Place(ours, {"r1": "main"})
     (tree / "a").write_text("1\n")
     name = parse_rescue(ours.keep_work(tree, STEM, "garrison: what n left when it failed"))
-    found = rescued.look(place, name)
+    found = rescue_refs.look(place, name)
     assert (found.landed, found.files, found.size, found.why) == (False, 1, 2, "left when it failed")
     (repo / "a").write_text("1\n")
     (repo / "b").write_text("another's\n")
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "the same by hand")
-    assert rescued.look(place, name).landed, "the target has all that it holds"
+    assert rescue_refs.look(place, name).landed, "the target has all that it holds"
     git(repo, "rm", "-q", "a")
     git(repo, "commit", "-qm", "taken back")
-    assert not rescued.look(place, name).landed
+    assert not rescue_refs.look(place, name).landed
 
 
 def test_choosing_one(repo: Path) -> None:
@@ -150,7 +150,7 @@ def test_choosing_one(repo: Path) -> None:
     known = [(place, parse_rescue(f"refs/garrison/rescue/{ref}")) for ref in refs]
 
     def chosen(word: str, run: str | None = None) -> str:
-        return rescued.choose(known, word, run)[1].ref.removeprefix("refs/garrison/rescue/")
+        return rescue_refs.choose(known, word, run)[1].ref.removeprefix("refs/garrison/rescue/")
 
     assert chosen("n") == "r1/n/1"
     assert chosen("live") == chosen("r1/live") == chosen("r1/live/2") == "r1/live/2-live-5"
@@ -162,21 +162,21 @@ def test_choosing_one(repo: Path) -> None:
     with pytest.raises(NotFound, match="there is r1/n, r1/live"):
         chosen("nobody")
     with pytest.raises(NotFound, match="no rescue at all"):
-        rescued.choose([], "n", None)
+        rescue_refs.choose([], "n", None)
 
 
 def test_restoring_touches_nothing_that_is_there(repo: Path, tree: Path, tmp_path: Path) -> None:
     ours = Git(repo)
     (tree / "a").write_text("1\n")
     commit = git(repo, "rev-parse", ours.keep_work(tree, STEM, "m"))
-    rescued.restore_branch(ours, commit, "again")
+    rescue_refs.restore_branch(ours, commit, "again")
     assert git(repo, "show", "again:a") == "1"
     for taken in ("again", "main", "again/below"):
         with pytest.raises(Refused, match="is there already"):
-            rescued.restore_branch(ours, commit, taken)
+            rescue_refs.restore_branch(ours, commit, taken)
     for bad in ("-d", "a..b", ""):
         with pytest.raises(UsageError):
-            rescued.restore_branch(ours, commit, bad)
+            rescue_refs.restore_branch(ours, commit, bad)
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(repo)
     for there, why in ((tmp_path / "empty", "there already"), (repo / "inside", "lies in the checkout"),
@@ -184,8 +184,8 @@ def test_restoring_touches_nothing_that_is_there(repo: Path, tree: Path, tmp_pat
                        (tree / "inside", "lies in the checkout"),
                        (repo / ".git" / "x", "lies in the checkout")):
         with pytest.raises(Refused, match=why):
-            rescued.restore_tree(ours, commit, there)
-    rescued.restore_tree(ours, commit, tmp_path / "new" / "place")
+            rescue_refs.restore_tree(ours, commit, there)
+    rescue_refs.restore_tree(ours, commit, tmp_path / "new" / "place")
     assert (tmp_path / "new" / "place" / "a").read_text() == "1\n"
     assert git(repo, "status", "--porcelain") == ""
 
@@ -198,7 +198,7 @@ def test_sha256_repositories_have_rescues_too(tmp_path: Path) -> None:
     ours.add_worktree(tmp_path / "t", "b", "main")
     (tmp_path / "t" / "a").write_text("1\n")
     ref = ours.keep_work(tmp_path / "t", STEM, "garrison: what n left")
-    found = rescued.look(Place(ours, {}), parse_rescue(ref))
+    found = rescue_refs.look(Place(ours, {}), parse_rescue(ref))
     assert (len(found.commit), found.files, found.landed) == (64, 1, False)
     assert ours.keep_live(tmp_path / "t", STEM + "-live", "m", "main", timeout=60)
 

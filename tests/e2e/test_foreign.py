@@ -33,8 +33,8 @@ def decoys(places: Callable[..., Place]) -> Iterator[Place]:
     subprocess.run([*tmux, "set", "-g", "destroy-unattached", "off"], env=env, check=True)
     alike = [subprocess.Popen(["bash", "-c", f"exec -a '{argv0}' sleep 1000"], start_new_session=True,
                               env={**env, "GARRISON_LIFE": life}) for argv0, life in (
-        (f"{sys.executable} -P -m garrison.layers.main runner --run r1 --name a --incarnation 1", ""),
-        ("garrison.layers.main guardian --run r1 --name crew --incarnation 1", "/other/home:r1:guardian-crew#1"),
+        (f"{sys.executable} -P -m garrison.processes.main runner --run r1 --name a --incarnation 1", ""),
+        ("garrison.processes.main guardian --run r1 --name crew --incarnation 1", "/other/home:r1:guardian-crew#1"),
         ("tmux -S /other/home/run/tmux", "/other/home:r1:orchestrator-a#1"))]
     place.env["TMUX"] = f"{theirs}/socket,1,0"
     yield place

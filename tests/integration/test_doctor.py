@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from garrison.layers import cleaning
-from garrison.layers.doctor.examine import examine, treat
-from garrison.layers.doctor.findings import Finding
-from garrison.layers.halves import clear_halves
-from garrison.layers.left_trees import left_trees
-from garrison.layers.standing import standings
-from garrison.layers.world import World
+from garrison.doctor import cleanup
+from garrison.doctor.examine import examine, treat
+from garrison.doctor.findings import Finding
 from garrison.merge.queue import MergeQueue, pin
 from garrison.merge.slot import acquire
+from garrison.processes.orphaned_worktrees import left_trees
+from garrison.processes.run_status import standings
+from garrison.processes.runtime import World
+from garrison.processes.temp_files import clear_halves
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
@@ -342,7 +342,7 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
 def test_a_removal_that_is_cut_off_leaves_no_half_of_a_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen to leave a graph without a record: a run that nobody knew, that no command removed, no look found."""
     home.run("over", "running", "failed")
-    planned = cleaning.plan(home.world, standings(home.world)["over"], cleaning.Wanted())
+    planned = cleanup.plan(home.world, standings(home.world)["over"], cleanup.Wanted())
     rmtree = shutil.rmtree
 
     def cut(path: Path, **more: Any) -> None:
@@ -355,7 +355,7 @@ def test_a_removal_that_is_cut_off_leaves_no_half_of_a_run(home: Home, monkeypat
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", cut)
-        cleaning.remove(home.world, planned)
+        cleanup.remove(home.world, planned)
     assert run_records.runs(home.place.home) == []
     aside, = (home.place.home / "runs").iterdir()
     assert not half()

@@ -743,10 +743,10 @@ def test_a_reader_that_goes_away_is_no_error(box: Box) -> None:
 def test_find_stale_respawns_only_when_asked(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """The door asks once to bring up what there is; what that does has tests of its own."""
     from garrison.cli import identity_door
-    from garrison.layers import bringing_up
+    from garrison.processes import resume_all
 
     asked: list[Path] = []
-    monkeypatch.setattr(bringing_up, "bring_up", lambda home: asked.append(home) or [])
+    monkeypatch.setattr(resume_all, "bring_up", lambda home: asked.append(home) or [])
     assert identity_door.main(["find-stale", "--home", str(box.home)]) == 0
     assert asked == []
     assert identity_door.main(["find-stale", "--respawn", "--home", str(box.home)]) == 0

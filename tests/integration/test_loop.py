@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from garrison.errors import GarrisonError, RecordError
-from garrison.layers.loop import run
+from garrison.processes.loop import run
 from garrison.system.git import GitError
 
 RESCAN = 0.2

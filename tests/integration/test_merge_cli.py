@@ -13,10 +13,10 @@ from merge_support import World, check, drive, git, until
 
 from garrison.cli.main import main
 from garrison.cli.merge_queue_cmd import enqueue, process_next
-from garrison.layers.queue_notes import note, waiting_of_others
-from garrison.layers.world import World as Outside
 from garrison.merge.config import Config
 from garrison.merge.processor import Wait
+from garrison.processes.merge_client import note, waiting_of_others
+from garrison.processes.runtime import World as Outside
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals

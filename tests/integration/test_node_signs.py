@@ -15,16 +15,16 @@ import pytest
 
 from garrison.agents.claude.in_flight import SILENT, tool_in_flight
 from garrison.agents.claude.stretch import _TOOL_LIMIT
-from garrison.layers import node_signs
-from garrison.layers.node_signs import NodeSigns, newest
+from garrison.processes import agent_activity
+from garrison.processes.agent_activity import NodeSigns, newest
 from garrison.records.identity import Identity
 from garrison.records.run import Task
 from garrison.records.store import Store
-from garrison.status import life_signs
 from garrison.supervise.observe import Observer
 from garrison.system.clock import FakeClock, iso
 from garrison.system.memory import MemoryProcesses
 from garrison.system.notify import watchdog
+from garrison.views import heartbeats
 from support import DEADLINE, git
 
 
@@ -66,7 +66,7 @@ def test_there_may_be_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (signs.silence, signs.tool(), signs.waiting()) == (None, None, "")
     for name in "abc":
         (tmp_path / name).touch()
-    monkeypatch.setattr(node_signs, "MOST", 2)
+    monkeypatch.setattr(agent_activity, "MOST", 2)
     found = newest(tmp_path)
     assert found is not None
     assert found[1] == 2, "a tree of any size costs no more"
@@ -96,13 +96,13 @@ def test_how_status_tells_of_silence(signs: NodeSigns, tmp_path: Path) -> None:
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     (signs.folder / "output.log").write_text("x")
     clock.advance(30)
-    found = life_signs.of_node(observer, None, signs)
+    found = heartbeats.of_node(observer, None, signs)
     assert found["last"]["kind"] in ("output", "head")
-    assert (found["stopped"], found["silence_s"], life_signs.silent(found)) == (False, 90.0, "")
+    assert (found["stopped"], found["silence_s"], heartbeats.silent(found)) == (False, 90.0, "")
     clock.advance(200)
     os.utime(signs.folder / "output.log", (clock.time() - 125, clock.time() - 125))
-    assert life_signs.silent(life_signs.of_node(observer, None, signs)) == ", silent for 2m (last: output)"
-    assert life_signs.silent(None) == ""
+    assert heartbeats.silent(heartbeats.of_node(observer, None, signs)) == ", silent for 2m (last: output)"
+    assert heartbeats.silent(None) == ""
 
 
 def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: NodeSigns, tmp_path: Path) -> None:
@@ -110,14 +110,14 @@ def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: NodeSi
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     born = Identity(role="orchestrator", name="a", run_id="r1", agent_id="a", incarnation=2, status="active",
                     created_at=iso(clock.time() - 5))
-    assert life_signs.silent(life_signs.of_node(observer, born, signs)) == "", "its predecessor's silence"
+    assert heartbeats.silent(heartbeats.of_node(observer, born, signs)) == "", "its predecessor's silence"
     old = replace(born, created_at=iso(clock.time() - 190))
     for path in [signs.tree, *signs.tree.rglob("*")]:
         os.utime(path, (clock.time() - 300, clock.time() - 300))
-    assert ", silent for 3m" in life_signs.silent(life_signs.of_node(observer, old, signs))
+    assert ", silent for 3m" in heartbeats.silent(heartbeats.of_node(observer, old, signs))
     (signs.tree / "calc.py").write_text("x = 1\n")
     os.utime(signs.tree / "calc.py", (clock.time() - 3, clock.time() - 3))
-    assert life_signs.silent(life_signs.of_node(observer, old, signs)) == "", "it writes files"
+    assert heartbeats.silent(heartbeats.of_node(observer, old, signs)) == "", "it writes files"
 
 
 def test_a_service_managers_watchdog_is_told_if_it_asked_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from garrison.cli import launch_cmd
 from garrison.errors import AlreadyAlive, Fenced, Refused
-from garrison.layers import bringing_up, launching
+from garrison.processes import launch as launching
+from garrison.processes import resume_all
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.system import user_manager
@@ -35,8 +36,8 @@ def home(tmp_path: Path) -> Path:
 def test_a_run_that_cannot_go_on_is_told_and_the_next_one_started(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr(bringing_up, "start_detached", lambda _world, launch, _options: started.append(launch.run_id))
-    words = bringing_up.bring_up(home)
+    monkeypatch.setattr(resume_all, "start_detached", lambda _world, launch, _options: started.append(launch.run_id))
+    words = resume_all.bring_up(home)
     assert [(word.run, word.state) for word in words] == [("r1", "refused"), ("r2", "started")]
     assert words[0].line.startswith("run r1 is not resumed: ")
     assert "has no branch gone any more" in words[0].line
@@ -45,7 +46,7 @@ def test_a_run_that_cannot_go_on_is_told_and_the_next_one_started(
 
 def test_the_command_says_both_and_fails_for_the_one(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bringing_up, "start_detached", lambda *_: 7)
+    monkeypatch.setattr(resume_all, "start_detached", lambda *_: 7)
     done = CliRunner().invoke(launch_cmd.up, ["--home", str(home)])
     assert (done.exit_code, done.stdout) == (1, "r2\n")
     assert done.stderr.startswith("run r1 is not resumed: ")
@@ -59,7 +60,7 @@ def test_a_unit_of_this_home_is_started_instead(home: Path, monkeypatch: pytest.
     monkeypatch.setattr(user_manager, "find", lambda _environ: manager)
     monkeypatch.setattr(user_manager, "has_unit", lambda *_: True)
     monkeypatch.setattr(user_manager, "start_unit", lambda _manager, run: not begun.append(run))
-    assert [word.why for word in bringing_up.bring_up(home)][1] == "as garrison@r2.service"
+    assert [word.why for word in resume_all.bring_up(home)][1] == "as garrison@r2.service"
     assert begun == ["r2"]
 
 
@@ -69,16 +70,16 @@ def test_who_comes_second_is_told_so(home: Path, monkeypatch: pytest.MonkeyPatch
         launching.lease_launcher(world, launch.run_id)
         raise lost
 
-    monkeypatch.setattr(bringing_up, "start_detached", too_late)
-    assert [word.state for word in bringing_up.bring_up(home)] == ["refused", "tended"]
+    monkeypatch.setattr(resume_all, "start_detached", too_late)
+    assert [word.state for word in resume_all.bring_up(home)] == ["refused", "tended"]
 
 
 def test_a_full_disk_keeps_the_other_runs_from_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_world: object, _launch: object, _options: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(bringing_up, "start_detached", full)
-    words = bringing_up.bring_up(home)
+    monkeypatch.setattr(resume_all, "start_detached", full)
+    words = resume_all.bring_up(home)
     assert [word.state for word in words] == ["refused", "refused"]
     assert "No space left" in words[1].line
 

@@ -165,7 +165,7 @@ def test_any_place_can_be_gone_on_from(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_is_compacted_under_way_tells_nothing_twice(tmp_path: Path) -> None:
-    from garrison.layers.run_state import fold, to_snapshot
+    from garrison.processes.run_state import fold, to_snapshot
 
     with town(tmp_path) as made:
         told = begun(made)

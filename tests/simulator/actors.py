@@ -1,7 +1,7 @@
 """The layers as generators: observe, decide with the real pure functions, act in atomic steps.
 
-Each follows its thin counterpart in `garrison.layers` act by act; what is decided is called there (always through its
-module, so that a test may break a rule). A `yield` stands wherever the real layer could be killed or overtaken.
+Each follows its thin counterpart in `garrison.processes` act by act; what is decided is called there (always through
+its module, so that a test may break a rule). A `yield` stands wherever the real layer could be killed or overtaken.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ from typing import Any
 from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
 
 from garrison.errors import AlreadyAlive, Fenced, ForbiddenTransition, Refused
-from garrison.layers import flow_policy, guardian_policy, launcher_policy, run_state, runner_policy
-from garrison.layers.acts import Act, Decision
-from garrison.layers.guardian import POLICY_SAYS
-from garrison.layers.guardian_phase import advanced, implied_phase
-from garrison.layers.guardian_policy import GuardianView, Merge
-from garrison.layers.launcher_policy import LauncherView
-from garrison.layers.own_entry import SIGNAL_GRACE
-from garrison.layers.run_flow import RunFlow
-from garrison.layers.run_state import RUN_STATUS, RunState
-from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.merge import batch
 from garrison.merge.entry import Entry as MergeEntry
 from garrison.merge.entry import entry_id
 from garrison.merge.tell import signal_of
+from garrison.processes import run_state
+from garrison.processes.actions import Act, Decision
+from garrison.processes.guardian import flow_policy
+from garrison.processes.guardian import policy as guardian_policy
+from garrison.processes.guardian.hook_phase import advanced, implied_phase
+from garrison.processes.guardian.policy import GuardianView, Merge
+from garrison.processes.guardian.process import POLICY_SAYS
+from garrison.processes.launcher import policy as launcher_policy
+from garrison.processes.launcher.policy import LauncherView
+from garrison.processes.merge_client import SIGNAL_GRACE
+from garrison.processes.run_flow import RunFlow
+from garrison.processes.run_state import RUN_STATUS, RunState
+from garrison.processes.runner import policy as runner_policy
+from garrison.processes.runner.policy import RunnerFacts, RunnerView
 from garrison.records import hook as hooks
 from garrison.records.identity import ALIVE, Identity, ended, step
 from garrison.records.journal import Entry

@@ -12,9 +12,9 @@ from tests.simulator import flow_check
 from tests.simulator.violation import Violation
 
 from garrison.errors import ForbiddenTransition, GarrisonError
-from garrison.layers.run_flow import RunFlow
-from garrison.layers.run_state import RUN_STATUS, RunState, to_snapshot
-from garrison.layers.runner_policy import CANCELLED
+from garrison.processes.run_flow import RunFlow
+from garrison.processes.run_state import RUN_STATUS, RunState, to_snapshot
+from garrison.processes.runner.policy import CANCELLED
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key

@@ -9,7 +9,7 @@ from tests.simulator.violation import Violation
 from garrison.pipeline.outcome import Outcome
 
 if TYPE_CHECKING:
-    from garrison.layers.run_state import RunState
+    from garrison.processes.run_state import RunState
     from garrison.records.journal import Entry
 
 

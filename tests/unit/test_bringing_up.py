@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from garrison.layers.bringing_up import QUIET, Word, assess
-from garrison.layers.run_state import NodeState, RunState
+from garrison.processes.resume_all import QUIET, Word, assess
+from garrison.processes.run_state import NodeState, RunState
 from garrison.records.identity import Identity
 from garrison.records.signals import Posted, Signal
 from garrison.supervise.step import LifeView

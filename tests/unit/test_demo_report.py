@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from garrison.cli.demo_chaos import CHAOS, Chaos, Death
 from garrison.cli.demo_report import Rework, brief, shortfall
-from garrison.layers.run_state import NodeState, RunState
+from garrison.processes.run_state import NodeState, RunState
 from garrison.records.names import Key
 
 DONE = [Rework("m", 1, "gate", "red"), Rework("s", 1, "conflict", "in x")]

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from garrison.cli.clean_cmd import _length
-from garrison.errors import UsageError
-from garrison.layers import cleaning
-from garrison.layers.doctor import findings
-from garrison.layers.doctor.examine import CHECKS
-from garrison.layers.doctor.findings import (
+from garrison.doctor import cleanup, findings
+from garrison.doctor.examine import CHECKS
+from garrison.doctor.findings import (
     REMEDIES,
     BearerFact,
     FileFact,
@@ -22,10 +20,11 @@ from garrison.layers.doctor.findings import (
     RunFact,
     SessionFact,
 )
-from garrison.layers.doctor.look_machine import file_system
-from garrison.layers.doctor.mend import _MENDS
-from garrison.layers.rescue import pause
-from garrison.layers.standing import Standing
+from garrison.doctor.fixes import _MENDS
+from garrison.doctor.machine import file_system
+from garrison.errors import UsageError
+from garrison.processes.run_status import Standing
+from garrison.processes.snapshots import pause
 from garrison.records.run import Launch
 
 
@@ -148,8 +147,8 @@ def test_only_a_run_that_is_over_may_be_removed(standing: Standing, over: bool, 
 def test_old_enough_is_by_when_a_run_was_last_heard_of() -> None:
     known = [Standing("old", "done", LAUNCH), Standing("young", "done", LAUNCH), Standing("going", "running", LAUNCH)]
     ages = {"old": 100.0, "young": 900.0, "going": 0.0}
-    assert [one.run for one in cleaning.choose(known, 500, 1000.0, ages)] == ["old"]
-    assert [one.run for one in cleaning.choose(known, 0, 1000.0, ages)] == ["old", "young"]
+    assert [one.run for one in cleanup.choose(known, 500, 1000.0, ages)] == ["old"]
+    assert [one.run for one in cleanup.choose(known, 0, 1000.0, ages)] == ["old", "young"]
 
 
 def test_lengths_of_time() -> None:

@@ -10,8 +10,8 @@ import pytest
 from garrison.cli import main as cli
 from garrison.cli import output
 from garrison.errors import Fenced, GarrisonError, PreflightRed, RecordCorrupt, UsageError
-from garrison.status.gather import _hint
 from garrison.system.clock import age
+from garrison.views.run_view import _hint
 
 
 def fail(error: BaseException) -> int:

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.layers.chronicle import Event, about_of
 from garrison.records.identity import STATUSES, Identity
 from garrison.records.journal import Entry
-from garrison.status.story import observation, story
 from garrison.supervise.explain import from_plain, replay, to_plain
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import Basis, LifeView, burial, next_step
 from garrison.supervise.verdict import Seen, judge
+from garrison.views.event_log import Event, about_of
+from garrison.views.explain import observation, story
 
 NOW = "2026-01-31T12:00:00.000000Z"
 TICKS = st.sampled_from([None, 7, 8])

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from garrison.errors import GarrisonError
-from garrison.layers import flow_policy, guardian_policy, parking
-from garrison.layers.acts import Act
-from garrison.layers.guardian_policy import GuardianView
-from garrison.layers.run_flow import RunFlow
-from garrison.layers.run_state import RunState, fold, to_snapshot
-from garrison.layers.tasks import task_of
 from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.gates import approved, asked_in_words, objection, too_late
 from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
+from garrison.processes.actions import Act
+from garrison.processes.guardian import flow_policy, parking, policy
+from garrison.processes.guardian.policy import GuardianView
+from garrison.processes.run_flow import RunFlow
+from garrison.processes.run_plan import task_of
+from garrison.processes.run_state import RunState, fold, to_snapshot
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.run import Launch, Result
@@ -110,7 +110,7 @@ def test_a_loop_begins_a_landed_node_again_and_says_what_was_red() -> None:
     assert story.land("work").begin() == ["test"]
     assert story.state.nodes["test"].attempt == 2
     assert story.land("test").state.flow.over == "done"
-    assert guardian_policy.decide(LOOP, story.state, story.view(), 2, Policy()).acts == [Act("run", "done")]
+    assert policy.decide(LOOP, story.state, story.view(), 2, Policy()).acts == [Act("run", "done")]
     assert story.state.outcomes["test"] == {"status": "success", "place": "test#2", "ends": 2}
 
 
@@ -211,11 +211,11 @@ def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() ->
     assert (story.act().kind, story.act().who) == ("cancel", "b")
     story.settle()
     assert story.state.cancelled == {"b"} and story.act() is None
-    assert guardian_policy.decide(RACE, story.state, story.view(runners=gone("b", status="active")), 2,
+    assert policy.decide(RACE, story.state, story.view(runners=gone("b", status="active")), 2,
                                   Policy()).acts == []
     story.node("b", "failed", reason="cancelled", kind="cancelled")
     assert story.state.cancelled == set()
-    assert guardian_policy.decide(RACE, story.state, story.view(), 2, Policy()).acts == [Act("run", "done")]
+    assert policy.decide(RACE, story.state, story.view(), 2, Policy()).acts == [Act("run", "done")]
 
 
 # ---- gates
@@ -229,7 +229,7 @@ def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> 
     body = Signal("s1", {"role": "launch", "name": "launch"}, {"role": "guardian", "name": "p"}, "INPUT_RESPONSE", RUN,
                   AT, node, 0, {"question_id": place, "text": text})
     view = story.view(inbox=[Posted("s1.json", body)])  # type: ignore[arg-type]
-    return guardian_policy.decide(ASK, story.state, view, 2, Policy()).acts[0]
+    return policy.decide(ASK, story.state, view, 2, Policy()).acts[0]
 
 
 def test_a_gate_is_journaled_and_waits() -> None:
@@ -237,7 +237,7 @@ def test_a_gate_is_journaled_and_waits() -> None:
     gate = story.state.gates["ask#1"]
     assert (gate["text"], gate["deadline"], gate["default"]) == ("Ship it?", iso(WALL + 3600), "Yes")
     assert story.act() is None
-    assert guardian_policy.decide(ASK, story.state, story.view(), 2, Policy()).acts == []
+    assert policy.decide(ASK, story.state, story.view(), 2, Policy()).acts == []
     assert asked_in_words(gate).startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
     assert fold(story.entries).gates == story.state.gates, "who has no graph sees the same"
 
@@ -296,7 +296,7 @@ def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None
     story = Story(plan)
     story.begin()
     story.land("a")
-    (act,) = guardian_policy.decide(plan, story.state, story.view(), 2, Policy()).acts
+    (act,) = policy.decide(plan, story.state, story.view(), 2, Policy()).acts
     assert (act.kind, act.who) == ("run", "stopped") and "max_steps" in act.why
     story.tell("run", {"status": "stopped"})
     story.tell("signal", {"id": "b", "type": "GUIDANCE", "node": None,

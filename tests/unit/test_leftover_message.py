@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.layers.orchestrator import SUBJECT, _message
+from garrison.processes.orchestrator.process import SUBJECT, _message
 from garrison.records.run import Task
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from garrison.errors import UsageError
-from garrison.layers.notices import Notice, Notify, Teller, argv_of, config_of, due
-from garrison.layers.run_state import NodeState, RunState, fold, from_snapshot, to_snapshot
+from garrison.processes.notifications import Notice, Notify, Teller, argv_of, config_of, due
+from garrison.processes.run_state import NodeState, RunState, fold, from_snapshot, to_snapshot
 from garrison.records.journal import Entry
 from garrison.system.jobs import JobResult
 
@@ -60,7 +60,7 @@ def test_only_a_notice_whose_command_has_ended_counts_as_told(tmp_path: Path, mo
         begun.append(_Command())
         return begun[-1]
 
-    monkeypatch.setattr("garrison.layers.notices.Job.start", start)
+    monkeypatch.setattr("garrison.processes.notifications.Job.start", start)
     told: list[str] = []
     teller = Teller(ALL, "r1", {}, tmp_path / "notify.log", lambda notice: told.append(notice.key))
     for key in ("one", "two", "one"):

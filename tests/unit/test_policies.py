@@ -9,17 +9,20 @@ from typing import Any
 import pytest
 
 from garrison.errors import Fenced, ForbiddenTransition
-from garrison.layers import flow_policy, guardian_policy, launcher_policy, runner_policy
-from garrison.layers.acts import Decision
-from garrison.layers.guardian import POLICY_SAYS
-from garrison.layers.guardian_policy import GuardianView, Merge
-from garrison.layers.launcher_policy import LauncherView
-from garrison.layers.run_flow import RunFlow
-from garrison.layers.run_state import RunState, fold, from_snapshot, to_snapshot
-from garrison.layers.runner import Runner
-from garrison.layers.runner_policy import RunnerFacts, RunnerView
 from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
+from garrison.processes.actions import Decision
+from garrison.processes.guardian import flow_policy
+from garrison.processes.guardian import policy as guardian_policy
+from garrison.processes.guardian.policy import GuardianView, Merge
+from garrison.processes.guardian.process import POLICY_SAYS
+from garrison.processes.launcher import policy as launcher_policy
+from garrison.processes.launcher.policy import LauncherView
+from garrison.processes.run_flow import RunFlow
+from garrison.processes.run_state import RunState, fold, from_snapshot, to_snapshot
+from garrison.processes.runner import policy as runner_policy
+from garrison.processes.runner.policy import RunnerFacts, RunnerView
+from garrison.processes.runner.process import Runner
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from garrison.layers.progress import Progress, describe
-from garrison.layers.run_state import NodeState, RunState
+from garrison.processes.launcher.progress import Progress, describe
+from garrison.processes.run_state import NodeState, RunState
 from garrison.records.journal import Entry
 
 AT = "2026-01-31T12:34:56.000000Z"

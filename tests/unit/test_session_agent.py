@@ -13,8 +13,7 @@ from garrison.agents import registry
 from garrison.agents.as_session import ORDER, SessionAgent, SessionWish
 from garrison.agents.graph.session import Function
 from garrison.errors import UsageError
-from garrison.layers.session_tools import tools_of
-from garrison.layers.session_work import ASK, Work, claim_of, next_words
+from garrison.processes.orchestrator.session_attempt import ASK, Work, claim_of, next_words, tools_of
 from garrison.session import Session, SessionState
 from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.scripted import Script

@@ -18,7 +18,7 @@ from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.seam import Outcome
 from garrison.agents.session_stretches import SessionWork
-from garrison.layers.session_work import Work
+from garrison.processes.orchestrator.session_attempt import Work
 from garrison.records.life import LifeLock
 from garrison.session.adapters import remembering
 from garrison.session.tools import Dispatch

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.simulator.simulation import Failed, simulate
 
-from garrison.layers import flow_policy, guardian_policy, run_state, runner_policy
-from garrison.layers.acts import Decision
 from garrison.merge import batch
 from garrison.merge.state import QueueState
+from garrison.processes import run_state
+from garrison.processes.actions import Decision
+from garrison.processes.guardian import flow_policy
+from garrison.processes.guardian import policy as guardian_policy
+from garrison.processes.runner import policy as runner_policy
 from garrison.records import store
 from garrison.supervise import evidence, lease, restart, verdict
 from garrison.supervise.circuit import Circuit

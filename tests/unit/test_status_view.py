@@ -14,7 +14,7 @@ from garrison.cli.stage import stage_of
 from garrison.cli.watch import frame
 from garrison.records.run import Launch
 from garrison.settings import Timing
-from garrison.status.limits import Used, limits
+from garrison.views.limits import Used, limits
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 

@@ -10,9 +10,9 @@ from garrison.merge.entry import TRANSITIONS, Entry
 from garrison.merge.facts import Pause
 from garrison.records.run import Launch
 from garrison.settings import Timing
-from garrison.status.doing import Facts, doing
-from garrison.status.limits import TIMES, Used, limits
 from garrison.supervise.restart import Death
+from garrison.views.activity import Facts, doing
+from garrison.views.limits import TIMES, Used, limits
 
 ENTRY = Entry("a-1-x", "r1", "a", 1, "b", "oid", "main")
 ALIVE = Facts("active", phase="executing", runner_living=True, agent_living=True, agent_status="active", agent_lives=1)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from garrison.errors import GarrisonError, RecordCorrupt
-from garrison.layers import main
-from garrison.layers.world import World
+from garrison.processes import main
+from garrison.processes.runtime import World
 from garrison.records import record
 from garrison.records.identity import Identity
 from garrison.system import autopsy, ending, processes

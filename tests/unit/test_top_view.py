@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from garrison.cli import top_data, top_keys, top_view
 from garrison.cli.paint import text, width
 from garrison.cli.top_view import SIGNS, Chosen, picture
-from garrison.status.spending import pause_after
 from garrison.system.usage import Used
+from garrison.views.usage import pause_after
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 

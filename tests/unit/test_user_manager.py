@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.layers import launching
-from garrison.layers.world import World
+from garrison.processes import launch
+from garrison.processes.runtime import World
 from garrison.system import user_manager
 from garrison.system.tmux_server import _scope
 from garrison.system.user_manager import Way, lingering_of, serves, way
@@ -96,25 +96,25 @@ def systemd(tmp_path: Path) -> Systemd:
 
 def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World.real(systemd.root, systemd.environ)
-    assert launching.scope_for(world)[1:] == ["--user", "--scope", "--quiet", "--collect", "--"]
+    assert launch.scope_for(world)[1:] == ["--user", "--scope", "--quiet", "--collect", "--"]
     assert systemd.asked[-1] == "systemd-run --user --scope --quiet --collect -- true", "tried before it is relied upon"
-    assert launching.note_on_logout(world) == ""
-    assert launching.scope_for(World.real(systemd.root, {**systemd.environ, "NOTIFY_SOCKET": "/s"})) == [], "a unit"
+    assert launch.note_on_logout(world) == ""
+    assert launch.scope_for(World.real(systemd.root, {**systemd.environ, "NOTIFY_SOCKET": "/s"})) == [], "a unit"
     monkeypatch.setenv("PATH", systemd.environ["PATH"])
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(systemd.runtime))
     assert _scope()[1:3] == ["--user", "--scope"]
 
     systemd.say("loginctl", "Linger=no\n")
-    assert launching.scope_for(world) == [], "the manager would take the scope with it at logout"
+    assert launch.scope_for(world) == [], "the manager would take the scope with it at logout"
     assert _scope() == []
-    assert "loginctl enable-linger" in launching.note_on_logout(world)
+    assert "loginctl enable-linger" in launch.note_on_logout(world)
 
     systemd.say("loginctl", "Linger=yes\n")
     systemd.program("systemd-run", "echo 'Failed to connect to bus' >&2; exit 1")
-    assert launching.scope_for(world) == []
+    assert launch.scope_for(world) == []
     (systemd.runtime / "systemd" / "private").unlink()
     assert user_manager.find(world.environ) is None
-    assert launching.note_on_logout(world) == ""
+    assert launch.note_on_logout(world) == ""
     assert user_manager.find({"PATH": "/nonexistent"}) is None
 
 

@@ -12,7 +12,7 @@ from garrison.agents.claude import budget
 from garrison.agents.claude.budget import Limits
 from garrison.agents.claude.files import ClaudeFiles
 from garrison.records.run import RunFiles
-from garrison.status import spending
+from garrison.views import usage
 from garrison.web.observed import costs_told
 
 DAY = "2026-01-31"
@@ -28,14 +28,14 @@ def call(home: Path, run: str, node: str, tokens: int, attempt: int = 1) -> Clau
 
 
 def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spending, "COSTS_EVERY", 0.0)
+    monkeypatch.setattr(usage, "COSTS_EVERY", 0.0)
     call(tmp_path, "r1", "a", 1_000_000).order.write_text(json.dumps({"settings": {"budget": 2.0, "budget_run": 9.0}}))
     again = call(tmp_path, "r1", "a", 100, attempt=2)
     again.order.write_text(json.dumps({"settings": {"budget": 3.0, "budget_day": 20, "budget_run": None}}))
     spoken = call(tmp_path, "r1", "b", 200)
     (spoken.folder.parent / ORDER).write_text(json.dumps({"settings": {"budget_run": 5.0}}))
     call(tmp_path, "r2", "a", 1_000_000)
-    costs = spending.Costs(tmp_path)
+    costs = usage.Costs(tmp_path)
     told = costs_told(costs.look(DAY), "r1")
     assert told["tokens"] == {"all": [1_000_300, 30], "nodes": {"a": [1_000_100, 20], "b": [200, 10]}}
     assert told["limits"] == {"run": 5.0, "day": 20, "nodes": {"a": 3.0}}
@@ -50,4 +50,4 @@ def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("order", [None, [], {}, {"settings": None}, {"settings": {"budget": "much"}}])
 def test_what_is_no_order_limits_nothing(order: object) -> None:
-    assert spending.limits_of(order) == Limits()
+    assert usage.limits_of(order) == Limits()

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garrison.layers.chronicle import GUARDIAN, QUEUE, Record
 from garrison.records.journal import Entry
+from garrison.views.event_log import GUARDIAN, QUEUE, Record
 from garrison.web.position import Position, decode, stamp
 from garrison.web.projection import SIGNALS, TIMELINE, Drawn, Projection, laid_over, latest
 

@@ -11,16 +11,16 @@ from garrison.cli.agents_cmd import _who
 from garrison.cli.which import run_of_node
 from garrison.cli.why_cmd import _meant, standing
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.layers.chronicle import Event
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
-from garrison.status.story import _counted, observation, tell
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.step import Basis, LifeView
 from garrison.supervise.verdict import Seen, judge
+from garrison.views.event_log import Event
+from garrison.views.explain import _counted, observation, tell
 
 AT = "2026-01-31T12:00:00.000000Z"
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from garrison.agents.seam import Assignment
 
-PROGRAM = (sys.executable, "-P", "-m", "garrison.layers.session_work", "{prompt_file}")
+PROGRAM = (sys.executable, "-P", "-m", "garrison.processes.orchestrator.session_attempt", "{prompt_file}")
 ORDER = "session_order.json"
 """The file beside the prompt that tells the program everything else."""
 SCRIPTED = "scripted"

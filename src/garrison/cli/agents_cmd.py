@@ -56,12 +56,12 @@ def show_command(role: str, name: str | None, run: str | None, as_json: bool, ho
 
     `seen` tells what this machine shows of it now: verdict, process state, beat, tree.
     """
-    from garrison.status import life_signs
+    from garrison.views import heartbeats
 
     role, name, run = _who(role, name, run)
     store = resolve.home_store(home)
     identity = store.get(Identity, resolve.find(store, Identity, role, name, run))
-    seen = life_signs.of_layer(resolve.observer_of(store), identity)
+    seen = heartbeats.of_layer(resolve.observer_of(store), identity)
     show_json({**identity_door.show(role, name, run, home), "seen": seen})
 
 
@@ -90,9 +90,9 @@ agents.add_command(respawn)
 @home_option
 def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -> None:
     """Show who directs whom: the layers as an agent graph."""
-    from garrison.layers.control import control_graph
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.pipeline.write import to_dot
+    from garrison.processes.control_graph import control_graph
 
     identities = [one for one in identity_door.readable(resolve.home_store(home)) if run in (None, one.run_id)]
     found = control_graph(identities)

@@ -8,8 +8,8 @@ from garrison.cli import resolve, which
 from garrison.cli.home_cmd import home_option, run_option
 from garrison.cli.output import say
 from garrison.errors import NotFound, Refused
-from garrison.layers.run_state import RunState, fold
 from garrison.pipeline import gates
+from garrison.processes.run_state import RunState, fold
 from garrison.records import journal, signals
 from garrison.records import run as run_records
 from garrison.records.names import Key

@@ -12,12 +12,12 @@ from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option
 from garrison.cli.output import say, show_json
 from garrison.cli.which import known_run
+from garrison.doctor import cleanup
+from garrison.doctor.cleanup import Plan, Wanted
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.layers import cleaning
-from garrison.layers.cleaning import Plan, Wanted
-from garrison.layers.halves import clear_halves
-from garrison.layers.standing import Standing, standings
-from garrison.layers.world import World
+from garrison.processes.run_status import Standing, standings
+from garrison.processes.runtime import World
+from garrison.processes.temp_files import clear_halves
 from garrison.settings import find_home
 from garrison.system.clock import from_iso
 from garrison.system.git.rescues import RESCUES
@@ -67,7 +67,7 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
     world = World.real(find_home(home))
     if yes and not dry_run:
         clear_halves(world.home, world.clock.time())  # also what a clean that was killed left
-    plans = [cleaning.plan(world, one, Wanted(archives, rescues, even_unlanded))
+    plans = [cleanup.plan(world, one, Wanted(archives, rescues, even_unlanded))
              for one in _chosen(world, run, older_than, force=force)]
     if not as_json:
         _tell(plans, world)
@@ -86,7 +86,7 @@ def _chosen(world: World, run: str | None, older_than: float, *, force: bool) ->
     known = standings(world)
     if run is None:
         ages = {one.run: from_iso(one.ended_at) for one in known.values() if one.ended_at}
-        return cleaning.choose(list(known.values()), older_than, world.clock.time(), ages)
+        return cleanup.choose(list(known.values()), older_than, world.clock.time(), ages)
     one = known[known_run(world.home, run)]
     if one.living or not (one.over or force):
         more = "" if one.living else f"; to remove it all the same: --run {run} --force"
@@ -124,7 +124,7 @@ def _agree(plans: list[Plan], *, yes: bool) -> None:
 def _remove(world: World, one: Plan) -> str:
     """Remove one run; why it could not be, '' if it is gone."""
     try:
-        cleaning.remove(world, one)
+        cleanup.remove(world, one)
     except (GarrisonError, OSError) as error:
         text = str(error) if isinstance(error, GarrisonError) else f"{error.strerror}: {error.filename}"
         say(f"run {one.run}: {text}")

@@ -15,7 +15,7 @@ import click
 from garrison.cli.demo_chaos import Chaos, who
 from garrison.cli.demo_stage import RUN, Stage
 from garrison.cli.output import show_table
-from garrison.layers.run_state import RunState
+from garrison.processes.run_state import RunState
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key

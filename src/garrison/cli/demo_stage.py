@@ -20,9 +20,9 @@ from pathlib import Path
 
 import click
 
-from garrison.layers.run_state import RunState
-from garrison.layers.world import World
 from garrison.merge.queue import MergeQueue
+from garrison.processes.run_state import RunState
+from garrison.processes.runtime import World
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader
 from garrison.records.names import Key

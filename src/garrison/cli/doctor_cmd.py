@@ -10,9 +10,9 @@ import click
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
-from garrison.layers.doctor.examine import CHECKS, examine, treat
-from garrison.layers.doctor.findings import REMEDIES, Finding
-from garrison.layers.world import World
+from garrison.doctor.examine import CHECKS, examine, treat
+from garrison.doctor.findings import REMEDIES, Finding
+from garrison.processes.runtime import World
 from garrison.settings import find_home
 
 

@@ -21,14 +21,14 @@ from garrison.cli.home_cmd import home_option, json_option
 from garrison.cli.output import say
 from garrison.cli.which import known_run
 from garrison.errors import UsageError
-from garrison.layers.chronicle import Chronicle, Event
 from garrison.records import run as run_records
 from garrison.records.names import launcher
 from garrison.records.store import Store
 from garrison.settings import find_home
-from garrison.status.story import tell
 from garrison.system.clock import iso
 from garrison.system.screen import clean
+from garrison.views.event_log import Chronicle, Event
+from garrison.views.explain import tell
 
 _POLL = 0.25
 """Seconds between two looks while following."""

@@ -228,7 +228,7 @@ def _find_stale(options: argparse.Namespace) -> None:
 
 
 def _respawn(home: str | None) -> None:
-    from garrison.layers.bringing_up import TOLD_TO_CRON, bring_up
+    from garrison.processes.resume_all import TOLD_TO_CRON, bring_up
     from garrison.settings import find_home
 
     for word in bring_up(find_home(home)):

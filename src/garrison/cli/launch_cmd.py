@@ -18,11 +18,12 @@ import click
 from garrison.cli import completing
 from garrison.cli.helping import Explained
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
-from garrison.layers import launching, preparing
-from garrison.layers.bringing_up import QUIET, bring_up
-from garrison.layers.preparing import Request
-from garrison.layers.queue_notes import waiting_of_others
-from garrison.layers.world import World
+from garrison.processes import launch as launching
+from garrison.processes import preflight
+from garrison.processes.merge_client import waiting_of_others
+from garrison.processes.preflight import Request
+from garrison.processes.resume_all import QUIET, bring_up
+from garrison.processes.runtime import World
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher
@@ -95,9 +96,9 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
     if resume is not None:
         if pipeline or target_dir:
             raise UsageError("--resume RUN stands alone: the run keeps its pipeline and target")
-        resumed = preparing.check_resume(world, resume, onto=onto, again=again)
+        resumed = preflight.check_resume(world, resume, onto=onto, again=again)
         if not as_begun:
-            preparing.refuse_changed(world, resumed)
+            preflight.refuse_changed(world, resumed)
         _note_queue(world, resumed)
         _go(world, resumed, [*flags, "--resume", *(["--again"] if again else [])], detach=detach, serve=serve,
             steps=options["max_steps"])
@@ -108,7 +109,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
     request = Request(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
     with _interruptible():
-        prepared = preparing.prepare(world, request, _say)
+        prepared = preflight.prepare(world, request, _say)
     _note_queue(world, prepared.launch)
     if dry_run:
         _describe(prepared, as_json=as_json)
@@ -176,7 +177,7 @@ def _status(world: World, key: Key) -> str:
     return identity.status if identity else "absent"
 
 
-def _describe(prepared: preparing.Prepared, *, as_json: bool) -> None:
+def _describe(prepared: preflight.Prepared, *, as_json: bool) -> None:
     launch_, plan = prepared.launch, prepared.plan
     body = {"pipeline": launch_.pipeline_id, "repository": launch_.repo, "base": launch_.base, "gate": launch_.gate,
             "setup": launch_.setup, "max_agents": launch_.max_agents, "initial": dict(plan.initial),
@@ -230,7 +231,7 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
     if not _await(over, timeout):
         raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, "
                             "and say `garrison stop` again to hurry")
-    state = preparing.state_of(world, run)
+    state = preflight.state_of(world, run)
     click.echo(f"run {run}: {'stopped' if launch_.adhoc else state.status}")
 
 
@@ -257,7 +258,7 @@ class _Stopping:
             if identity and world.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
                 world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
                 return identity.agent_id
-        status = preparing.state_of(world, run).status
+        status = preflight.state_of(world, run).status
         if status in ("done", "failed", "stopped") and not _living(world, run):
             raise Refused(f"run {run} is {status} already")
         launching.start_detached(world, self.launch, ["--stop"])

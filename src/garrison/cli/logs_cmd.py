@@ -20,7 +20,7 @@ from garrison.cli.home_cmd import home_option, run_option
 from garrison.cli.output import say
 from garrison.cli.which import lives, run_lives, run_of_node
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.layers.run_state import fold
+from garrison.processes.run_state import fold
 from garrison.records import journal
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run

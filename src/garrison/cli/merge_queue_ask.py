@@ -95,8 +95,8 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
 
 
 def _under_way(home: str | None) -> set[str]:
-    from garrison.layers.queue_notes import under_way
-    from garrison.layers.world import World
+    from garrison.processes.merge_client import under_way
+    from garrison.processes.runtime import World
 
     return under_way(World.real(find_home(home)))
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from garrison.cli import cost_cmd
 from garrison.merge.queue import queues_of, target_of
-from garrison.status.gather import Gatherer
+from garrison.views.run_view import Gatherer
 
 STATUSES = ("new", "running", "stopped", "done", "failed", "corrupt")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

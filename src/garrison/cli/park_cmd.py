@@ -14,8 +14,8 @@ from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, run_option
 from garrison.cli.output import say
 from garrison.errors import NotFound, Refused
-from garrison.layers.parking import parked
-from garrison.layers.run_state import RunState, fold
+from garrison.processes.guardian.parking import parked
+from garrison.processes.run_state import RunState, fold
 from garrison.records import journal, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity

@@ -96,7 +96,7 @@ def _of_run(run: str, home: str | None) -> tuple[Graph, dict[str, str]]:
     files = RunFiles(find_home(home), check_run(run))
     if not files.graph.is_file():
         raise NotFound(f"no run {run} with a graph in {find_home(home)}; `garrison status` lists the runs")
-    from garrison.layers.run_state import fold
+    from garrison.processes.run_state import fold
     from garrison.records.journal import read_all
 
     nodes = fold(read_all(files.journal)).nodes

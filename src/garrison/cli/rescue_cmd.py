@@ -14,12 +14,12 @@ from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import say, show_json, show_table
 from garrison.cli.which import known_run
 from garrison.errors import GarrisonError, UsageError
-from garrison.layers import rescued
+from garrison.processes import rescue_refs
 from garrison.settings import find_home
 from garrison.system.clock import age
 
 if TYPE_CHECKING:
-    from garrison.layers.rescued import Place, Rescue
+    from garrison.processes.rescue_refs import Place, Rescue
     from garrison.system.git.rescues import RescueName
 
 repo_option = click.option("--repo", type=click.Path(path_type=Path), metavar="DIR",
@@ -34,7 +34,7 @@ def rescue() -> None:
 def _known(home: Path, repo: Path | None, run: str | None) -> list[tuple[Place, RescueName]]:
     if run is not None and repo is None:
         known_run(home, run)
-    return rescued.all_names(rescued.places(home, repo, run, say), run)
+    return rescue_refs.all_names(rescue_refs.places(home, repo, run, say), run)
 
 
 @rescue.command("list", cls=Explained, examples=(
@@ -51,7 +51,7 @@ def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | 
     found: list[Rescue] = []
     for where, name in _known(place, repo, run):
         try:
-            found.append(rescued.look(where, name))
+            found.append(rescue_refs.look(where, name))
         except GarrisonError as error:
             say(f"{name.ref}: {error}")
     if as_json:
@@ -86,10 +86,10 @@ def _size(count: int) -> str:
 @home_option
 def show_command(which: str, run: str | None, repo: Path | None, patch: bool, as_json: bool, home: str | None) -> None:
     """Show what a rescue holds, against the commit of the target branch where it began."""
-    where, name = rescued.choose(_known(find_home(home), repo, run), which, run)
-    found = rescued.look(where, name)
+    where, name = rescue_refs.choose(_known(find_home(home), repo, run), which, run)
+    found = rescue_refs.look(where, name)
     if as_json:
-        changed = rescued.changes(where.git, found.against, found.commit)
+        changed = rescue_refs.changes(where.git, found.against, found.commit)
         show_json({**found.body(), "changed": changed})
         return
     say(f"{name.ref} = {found.commit[:10]}, {'landed' if found.landed else 'not landed'}: {found.why}")
@@ -116,12 +116,12 @@ def restore_command(which: str, branch: str | None, into: Path | None, run: str 
     """Have the work of a rescue again, as a branch or in a fresh worktree; your checkout stays as it is."""
     if (branch is None) == (into is None):
         raise UsageError("say either --branch NAME or --into DIR")
-    where, name = rescued.choose(_known(find_home(home), repo, run), which, run)
+    where, name = rescue_refs.choose(_known(find_home(home), repo, run), which, run)
     commit = where.git.rev(name.ref) or ""
     if branch is not None:
-        rescued.restore_branch(where.git, commit, branch)
+        rescue_refs.restore_branch(where.git, commit, branch)
     elif into is not None:
-        for note in rescued.restore_tree(where.git, commit, into):
+        for note in rescue_refs.restore_tree(where.git, commit, into):
             say(note)
     if as_json:
         show_json({"ref": name.ref, "commit": commit, "repo": str(where.git.root), "branch": branch,

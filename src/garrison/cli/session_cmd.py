@@ -173,7 +173,7 @@ async def _opened(stack: AsyncExitStack, home: Path, name: str, *, turn: Path | 
     Its tools work in `tree`, as far as its trust tier has any.
     """
     from garrison.delegation.desk import claude_node
-    from garrison.layers.session_tools import tools_of
+    from garrison.processes.orchestrator.session_attempt import tools_of
     from garrison.session.claude import claude_adapters
     from garrison.session.session import Session, read_state
     from garrison.session.trust import read_tiers, tier_of

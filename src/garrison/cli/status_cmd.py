@@ -21,9 +21,9 @@ from garrison.cli.paint import Line, text
 from garrison.cli.stage import Stage, show, stage
 from garrison.cli.which import known_run
 from garrison.errors import NotFound, UsageError
-from garrison.layers.launcher_policy import EXIT
+from garrison.processes.launcher.policy import EXIT
 from garrison.settings import find_home
-from garrison.status.gather import Gatherer, shown
+from garrison.views.run_view import Gatherer, shown
 
 SHOWN = 8
 """Finished runs listed above those shown in full while watching all."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from garrison.cli.paint import Line, Span, fit, raw, span, table, wrapped
-from garrison.status.doing import first_line
-from garrison.status.life_signs import silent
-from garrison.status.limits import span_of
 from garrison.system import screen
 from garrison.system.clock import age
+from garrison.views.activity import first_line
+from garrison.views.heartbeats import silent
+from garrison.views.limits import span_of
 
 COLOURS: Mapping[str, str] = {
     "merged": "good", "skipped": "dim", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",

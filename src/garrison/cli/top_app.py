@@ -32,7 +32,7 @@ from garrison.cli.top_data import Looker, environment
 from garrison.cli.top_keys import ACTIONS, Action, argv_of, moved, typed
 from garrison.cli.top_view import Chosen, Picture, picture
 from garrison.errors import GarrisonError
-from garrison.status.spending import pause_after
+from garrison.views.usage import pause_after
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.cli.main")
 STYLES: Mapping[str, Style] = {

@@ -14,11 +14,11 @@ from typing import Any
 from garrison.cli.status_view import merged
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
-from garrison.status.gather import Gatherer, shown
-from garrison.status.spending import Costs, Spent, Trees, by_stem, meter_of
 from garrison.system import usage
 from garrison.system.clock import age
 from garrison.system.usage import NOTHING, Used, added
+from garrison.views.run_view import Gatherer, shown
+from garrison.views.usage import Costs, Spent, Trees, by_stem, meter_of
 
 FINAL = ("done", "failed")
 """Run statuses that nothing follows: such a run is read once more only when its journal changes."""

@@ -13,9 +13,9 @@ from typing import Any
 from garrison.cli.paint import Line, Span, fit, raw, span, width, wrapped
 from garrison.cli.status_view import COLOURS
 from garrison.cli.top_data import details, size
-from garrison.status.doing import first_line
 from garrison.system import screen
 from garrison.system.clock import age
+from garrison.views.activity import first_line
 
 SIGNS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",

@@ -19,15 +19,15 @@ from garrison.cli.paint import Line, Span, text, wrapped
 from garrison.cli.stage import show, stage
 from garrison.cli.which import known_run, nearest, nodes_of, run_of_node
 from garrison.errors import NotFound, Refused
-from garrison.layers.chronicle import Chronicle
 from garrison.pipeline.nesting import JOINT
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher
 from garrison.records.store import Store
 from garrison.settings import find_home
-from garrison.status.gather import Gatherer
-from garrison.status.story import Told, story
+from garrison.views.event_log import Chronicle
+from garrison.views.explain import Told, story
+from garrison.views.run_view import Gatherer
 
 _INDENT = " " * 10
 _OF_A_NODE = ("runner", "orchestrator")

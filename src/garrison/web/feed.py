@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError, NotFound
-from garrison.layers.chronicle import QUEUE, Chronicle, Record
 from garrison.pipeline.draw import SHAPE_OF, to_drawing
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.parser import parse_file
 from garrison.records import run as run_records
 from garrison.records.names import check_run
 from garrison.records.run import Launch, RunFiles
-from garrison.status.story import tell
+from garrison.views.event_log import QUEUE, Chronicle, Record
+from garrison.views.explain import tell
 from garrison.web.client import Client, encoded
 from garrison.web.position import Position, decode, stamp
 from garrison.web.projection import Drawn, Projection

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.status.spending import pause_after
 from garrison.system.watch import Changes
+from garrison.views.usage import pause_after
 from garrison.web.client import ALIVE, Client, encoded
 from garrison.web.feed import TRIES, Feed, as_bytes, replay
 from garrison.web.listing import Listing

@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 
-from garrison.layers.main import fault
+from garrison.processes.main import fault
 from garrison.system.screen import clean
 
 

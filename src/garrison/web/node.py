@@ -13,13 +13,13 @@ from typing import Any
 
 from garrison.agents.claude.files import ClaudeFiles
 from garrison.errors import GarrisonError, NotFound
-from garrison.layers.chronicle import Chronicle, Event
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.names import Key
 from garrison.records.run import Result, RunFiles, Task
 from garrison.records.store import Store
-from garrison.status.story import Told, story
+from garrison.views.event_log import Chronicle, Event
+from garrison.views.explain import Told, story
 from garrison.web.transcript import blocks_of
 
 LOG_BYTES = 256 << 10

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from garrison.records.run import RunFiles
-from garrison.status.gather import Gatherer
-from garrison.status.spending import Costs, Spent, Trees, by_stem, meter_of, narrowest, together
 from garrison.system import usage
+from garrison.views.run_view import Gatherer
+from garrison.views.usage import Costs, Spent, Trees, by_stem, meter_of, narrowest, together
 
 MIB = 1 << 20
 

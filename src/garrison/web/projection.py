@@ -14,15 +14,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from garrison.layers.chronicle import GUARDIAN, QUEUE, Record
-from garrison.layers.run_state import RunState
 from garrison.merge.entry import Entry
 from garrison.merge.state import QueueState
 from garrison.pipeline.questions import FREE_TEXT
+from garrison.processes.run_state import RunState
 from garrison.records.names import Key
-from garrison.status.gather import gates_told
-from garrison.status.look import event_of
-from garrison.status.nodes import place_of
+from garrison.views.event_log import GUARDIAN, QUEUE, Record
+from garrison.views.node_view import place_of
+from garrison.views.run_reader import event_of
+from garrison.views.run_view import gates_told
 from garrison.web.position import RUNNER
 
 TIMELINE, SIGNALS = 300, 200

@@ -1,0 +1,193 @@
+"""The program of every layer: `python -m garrison.processes.main ROLE --home H --run R --name N --incarnation I`.
+
+Started only by a spawner that holds a lease; it becomes that life, recovers, says ready and enters the loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError, NotFound
+from garrison.processes.loop import FENCED_EXIT, HELD, SIGNALS, Layer, run, say
+from garrison.processes.runtime import World
+from garrison.records import atomic
+from garrison.records import run as run_records
+from garrison.records.names import Key
+from garrison.records.run import Task
+from garrison.supervise.start import Life, register
+from garrison.system import failpoint, keeper
+from garrison.system.processes import become_subreaper
+from garrison.system.room import when_there_is_room
+from garrison.system.waker import Waker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line of a layer."""
+    parser = argparse.ArgumentParser(prog="garrison.processes.main", description="one layer's process")
+    parser.add_argument("role", choices=["launch", "guardian", "runner", "orchestrator", "processor"])
+    parser.add_argument("--home", required=True)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--incarnation", type=int, required=True)
+    parser.add_argument("--attempt", type=int, default=1)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--stop", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    return parser.parse_args(argv)
+
+
+def prepare(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    """What makes the layer of a role, recovered from disk, once its life has begun.
+
+    All that takes long and neither writes nor can change comes first, while the name is not held yet: a role's own
+    modules (a runner parses no graph) and the run's plan. What goes wrong is said by the life that it happens to.
+    """
+    try:
+        return _PREPARE[options.role](world, options)
+    except Exception as error:  # its reason belongs into the identity, which is not ours yet
+        wrong = error
+
+    def fail(_life: Life) -> Layer:
+        raise wrong
+
+    return fail
+
+
+def _launcher(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.processes.launcher.process import Launcher
+    from garrison.processes.launcher.progress import Progress
+
+    return lambda life: Launcher(world, life, world.launch(options.run),
+                                 Progress(as_json=options.json, quiet=options.quiet), resume=options.resume,
+                                 again=options.again)
+
+
+def _guardian(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.processes.guardian.process import Guardian
+    from garrison.processes.run_plan import plan_of
+    from garrison.system.git import Git
+
+    launch = world.launch(options.run)
+    plan, git = plan_of(world.files(options.run), launch), Git(Path(launch.repo))
+    with contextlib.suppress(GarrisonError, OSError):  # a repository that is gone is the guardian's to tell
+        _ = git.common  # a git process's time
+    return lambda life: Guardian(world, life, launch, plan, git)
+
+
+def _processor(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.processes.merge_processor.process import Processor
+
+    return lambda life: Processor(world, life, world.launch(options.run))
+
+
+def _runner(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.processes.runner.process import Runner
+
+    return lambda life: Runner(world, life, world.launch(options.run), _task(world, options))
+
+
+def _orchestrator(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+    from garrison.processes.orchestrator.process import Orchestrator
+
+    return lambda life: Orchestrator(world, life, world.launch(options.run), _task(world, options))
+
+
+_PREPARE = {"launch": _launcher, "guardian": _guardian, "processor": _processor, "runner": _runner,
+            "orchestrator": _orchestrator}
+
+
+def _task(world: World, options: argparse.Namespace) -> Task:
+    path = world.files(options.run).attempt(options.name, options.attempt) / "task.json"
+    task = run_records.load(Task, path)
+    if task is None:
+        raise NotFound(f"{path} is missing; it is written before a runner is started")
+    return task
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Become the life the lease was for and live it; returns the exit code."""
+    options = arguments(sys.argv[1:] if argv is None else argv)
+    failpoint.role = options.role
+    if options.role == "orchestrator":
+        keeper.divide()
+    # What a launcher's shell had started before it became one is not ours, whoever's child it is.
+    become_subreaper(adopting=options.role != "launch")
+    # A user has few inotify instances, editors want them too, and what an agent's layer watches is nobody else's.
+    waker = Waker(SIGNALS, sparing=options.role == "orchestrator")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+    key = Key(options.role, options.name, options.run)
+    life = None
+    try:
+        world = World.real(Path(options.home))
+        atomic.stay_within(world.home)
+        make = prepare(world, options)
+        life = register(world.observer, key, options.incarnation, time.sleep)
+        layer = recover(world, life, make)
+        if options.stop:
+            layer.stop(signal.SIGTERM)
+        return _told(options.role, run(layer, life, world, waker))
+    except GarrisonError as error:
+        return crash(life, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
+    except Exception as error:  # whatever it is: the log gets a line, and who counts the death gets the reason
+        if os.environ.get("GARRISON_DEBUG") == "1":
+            raise
+        return crash(life, f"{key.full}#{options.incarnation}", fault(error))
+
+
+def recover(world: World, life: Life, make: Callable[[Life], Layer]) -> Layer:
+    """The layer of `life`, made and ready. On a full disk that waits, as its loop will, for as long as a start may
+    take: what is recovered from disk can be recovered again, as by the next life."""
+    until = world.clock.monotonic() + world.timing.spawn_deadline
+
+    def over() -> bool:
+        return world.clock.monotonic() > until
+
+    def wait(seconds: float) -> None:
+        with contextlib.suppress(OSError):  # who waits is not hung
+            life.beat()
+        time.sleep(seconds)
+
+    layer = when_there_is_room(lambda: make(life), wait, over)
+    when_there_is_room(life.ready, wait, over)
+    return layer
+
+
+def _told(role: str, code: int) -> int:
+    """The exit code as its reader knows it: a person's launcher failed, where who counts lives is told of a fence."""
+    return 1 if role == "launch" and code == FENCED_EXIT else code
+
+
+def crash(life: Life | None, who: str, why: str, code: int = 1) -> int:
+    """Say why a layer cannot go on, in its log and in its identity; returns the exit code."""
+    say(f"{who}: {why}")
+    if life is not None:
+        with contextlib.suppress(GarrisonError, OSError):  # fenced, or the record itself is what is damaged
+            life.crash(why, code)
+    return code
+
+
+def fault(error: Exception) -> str:
+    """An error that nobody foresaw, in one line: what the machine refused, else the place in garrison."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.strerror}: {error.filename}; mend that, then go on"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
+    return f"a fault in garrison ({type(error).__name__}: {error}, {where}); GARRISON_DEBUG=1 shows where"
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""The merge processor: drives the merge queue as a supervised process."""

@@ -1,0 +1,300 @@
+"""What must be true before a run exists, or goes on: graph, repository, gate, agents and pre-flight are checked here.
+
+The rule of this room: a launch that cannot land anything ends with one line and has cost nothing; only the queue's
+settings are written, once the pre-flight has passed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.agents import registry
+from garrison.errors import RecordError, Refused, UsageError
+from garrison.light import dataclass, field, replace
+from garrison.merge import decide as merge_decide
+from garrison.merge.config import Config
+from garrison.merge.preflight import preflight
+from garrison.merge.queue import MergeQueue
+from garrison.pipeline.beginning import digest_of
+from garrison.pipeline.graph import DialectError
+from garrison.pipeline.launch import RunPlan, plan_run, rewriting
+from garrison.pipeline.nesting import beside
+from garrison.pipeline.parser import parse
+from garrison.pipeline.transforms import rewritten
+from garrison.processes import notifications
+from garrison.processes.loop import say
+from garrison.processes.run_plan import plan_of, refuse_lost
+from garrison.processes.run_state import RunState, fold
+from garrison.processes.runner.validator import NAME as VALIDATOR
+from garrison.processes.runner.validator import wanted
+from garrison.processes.runtime import World
+from garrison.records import run as run_records
+from garrison.records.identity import ALIVE, Identity
+from garrison.records.journal import read_all
+from garrison.records.names import check_name, check_run, fit_name, launcher, quoted
+from garrison.records.run import Launch
+from garrison.settings import trees_root
+from garrison.system import capacity
+from garrison.system.environment import held_back
+from garrison.system.git import Git, validate_repository
+from garrison.system.git.repository import detached, underway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE", "LC_TIME", "LC_NUMERIC")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for; None means: not said."""
+
+    pipeline: Path
+    target: Path
+    run: str | None = None
+    pipeline_id: str | None = None
+    base: str | None = None
+    setup: str | None = None
+    setup_key: list[str] = field(default_factory=list)
+    gate: str | None = None
+    no_gate: bool = False
+    env: list[str] = field(default_factory=list)
+    agent: str = "command"
+    max_agents: int | None = None
+    max_respawn: int = 10
+    max_rework: int = 2
+    terminal: str = "auto"
+    new: bool = False
+    auto_approve: bool = False
+    max_steps: int | None = None
+    allow_foreign_imports: bool = False
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A launch that may begin: its record, its graph's text and its plan."""
+
+    launch: Launch
+    text: str
+    plan: RunPlan
+
+
+def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepared:
+    """Check everything, run the pre-flight; returns what `create` writes. Refused or UsageError otherwise."""
+    text = _read(request.pipeline)
+    notifications.wanted(world.home)
+    graph, text = rewritten(parse(text, str(request.pipeline)), text)
+    plan = plan_run(graph, max_steps=request.max_steps, load=rewriting(beside))
+    repo = validate_repository(request.target)
+    git = Git(repo)
+    git.check_branch_space()
+    if what := underway(git.git_dir(repo)):
+        say(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
+    pipeline_id = _pipeline_id(request, plan)
+    base = _base(request, plan, git)
+    launch = Launch(
+        run_id=request.run or "", pipeline_id=pipeline_id, repo=str(repo), base=base, created_at=world.clock.utc(),
+        trees=str(trees_root(world.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
+        setup=request.setup or plan.setup, lock_files=request.setup_key or list(plan.setup_key),
+        no_gate=request.no_gate, env=_environment_names(world, request, plan),
+        held_back=held_back(world.environ, request.env), agent=request.agent,
+        max_agents=request.max_agents or _agents_at_once(say), max_respawn=request.max_respawn,
+        max_rework=request.max_rework,
+        terminal=request.terminal, path=world.environ.get("PATH", os.defpath),
+        locale={name: world.environ[name] for name in LOCALE if name in world.environ},
+        graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "", auto_approve=request.auto_approve,
+        max_steps=request.max_steps)
+    _refuse_unfinished(world, launch, request)
+    launch = _with_gate(world, launch, git, request, plan, say)
+    return Prepared(launch, text, plan)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read pipeline {path}: {error.strerror}; name a DOT file, or /dev/stdin") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"pipeline {path} is not UTF-8 text; save it as such") from error
+
+
+def _pipeline_id(request: Request, plan: RunPlan) -> str:
+    asked = request.pipeline_id
+    return check_name(asked) if asked is not None else fit_name(plan.id or request.pipeline.stem)
+
+
+def _agents_at_once(say: Callable[[str], None]) -> int:
+    """The default of --max-agents; said where memory makes it less than the cores would."""
+    cores, memory = capacity.cores(), capacity.available_memory()
+    number = capacity.default_agents(cores, memory)
+    if number < capacity.default_agents(cores, None) and memory is not None:
+        say(f"note: {number} at once, for {memory >> 20} MiB of memory are left; --max-agents says otherwise")
+    return number
+
+
+def _base(request: Request, plan: RunPlan, git: Git) -> str:
+    base = plan.base if request.base is None else request.base
+    if base is None and (base := git.current_branch()) is None:
+        raise Refused(detached(git.root))
+    if not git.branch_exists(base):  # `main~1` names a commit, not a branch
+        shown = base if re.fullmatch(r"[\w./-]{1,60}", base) else quoted(base)
+        raise Refused(f"{git.root} has no branch {shown}; create it, or name another with --base")
+    return base
+
+
+def _environment_names(world: World, request: Request, plan: RunPlan) -> list[str]:
+    """Variables that pass through: --env, and what the agents' profiles ask for. Unknown agents are refused here."""
+    agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
+    validators = {validator for task in plan.tasks.values() if (validator := wanted(task.attrs))}
+    asked = registry.check(agents | validators, world.home)
+    for name in validators:
+        registry.agent(name, world.home, VALIDATOR)
+    if unset := unset_variables(world, request.env):
+        raise Refused(f"--env {unset[0]}: no such variable is set here, so no agent and no gate would see it; "
+                      "export it, or leave that --env out")
+    for name, task in plan.tasks.items():
+        which = task.agent or ("command" if task.command else request.agent)
+        if which == "command" and not task.command:
+            raise Refused(f"node {name} has no command=; give it one, or name another agent with --agent or agent=")
+        registry.check_node(which, name, task.attrs, world.home)
+        if session := registry.session_wish(which, name, task.attrs, world.home):
+            from garrison.session.trust import read_tiers, working_tier
+
+            working_tier(session.tier, read_tiers())
+    return sorted({*request.env, *(name for name in asked if name in world.environ)})
+
+
+def unset_variables(world: World, names: Iterable[str]) -> list[str]:
+    """Those of `names` that this process could not pass on."""
+    return [name for name in names if name not in world.environ]
+
+
+def taken(run: str) -> Refused:
+    """What to say of a run id that is in use."""
+    return Refused(f"there is a run {run} already; go on with --resume {run} or choose another --run")
+
+
+def _refuse_unfinished(world: World, launch: Launch, request: Request) -> None:
+    if request.run is not None and (world.home / "runs" / check_run(request.run)).exists():
+        raise taken(request.run)
+    if request.new:
+        return
+    for run in run_records.runs(world.home):
+        try:
+            other, state = world.launch(run), state_of(world, run)
+        except RecordError as error:
+            say(f"run {run} is passed over: {error}")
+            continue
+        if (other.pipeline_id, other.repo) != (launch.pipeline_id, launch.repo) or other.adhoc:
+            continue
+        if state.status in ("done", "failed"):
+            continue
+        done = sum(1 for node in state.nodes.values() if node.status == "validated")
+        raise Refused(f"run {run} of this pipeline and repository is unfinished ({done} of {len(state.nodes)} done); "
+                      f"go on with --resume {run}, or say --new")
+
+
+def state_of(world: World, run: str) -> RunState:
+    """A run's state as its journal tells it."""
+    return fold(read_all(world.files(run).journal))
+
+
+def _with_gate(world: World, launch: Launch, git: Git, request: Request, plan: RunPlan,
+               say: Callable[[str], None]) -> Launch:
+    """The launch with the queue's gate settled and the pre-flight passed."""
+    queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
+    recorded = queue.state.config
+    gate = None if request.no_gate else request.gate or plan.gate or (recorded.gate if recorded else None)
+    setup = launch.setup
+    if setup is None and recorded is not None and gate == recorded.gate:
+        setup = recorded.setup
+    lock_files = launch.lock_files or (list(recorded.lock_files) if recorded else [])
+    if gate is None and not request.no_gate:
+        raise Refused("no gate: say how a merged tree is tested with --gate 'COMMAND' (or gate= in the graph), "
+                      "or --no-gate to land untested")
+    config = Config(gate, setup, request.no_gate, world.timing.gate_timeout, tuple(lock_files))
+    why = merge_decide.refusal(recorded, config, unfinished=len(queue.state.unfinished()),
+                               processor=queue.processor_alive())
+    if why:
+        raise Refused(why)
+    launch = replace(launch, gate=gate, setup=setup, lock_files=lock_files)
+    try:
+        preflight(queue, config, trees=Path(launch.trees), environment=world.environment(launch, {}), run=launch.run_id,
+                  held_back=launch.held_back,
+                  base=f"refs/heads/{launch.base}", allow_foreign_imports=request.allow_foreign_imports, progress=say)
+    except BaseException:
+        queue.leave(Path(launch.trees))
+        raise
+    queue.configure(config)
+    return launch
+
+
+def check_resume(world: World, run: str, *, onto: bool = False, again: bool = False) -> Launch:
+    """The launch of a run that may be resumed. Refused if it is over, or if its base was rewritten (unless `onto`).
+
+    A run that is over, but whose launcher died before it had said so, is resumed: the new one says it and goes. One
+    that failed is resumed, too, where a person wants the failed nodes tried `again`.
+    """
+    launch = world.launch(check_run(run))
+    state = state_of(world, run)
+    refuse_lost(world.store, launch, state, world.files(run).journal)
+    last = world.store.read(Identity, launcher(run))
+    if again:
+        _refuse_again(world, launch, state)
+    elif state.over:
+        if last is not None and last.status in ALIVE:
+            return launch
+        raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "") + "; "
+                      + ("to try the failed nodes once more say --again; " if state.status == "failed" else "")
+                      + "start another with --new")
+    if not Path(launch.repo).is_dir():
+        raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then --resume {run}")
+    git = Git(validate_repository(Path(launch.repo)))
+    tip = git.rev(f"refs/heads/{launch.base}")
+    if tip is None:
+        raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")
+    if not onto and not git.is_ancestor(launch.base_oid, tip):
+        raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
+                      "say --onto to go on upon it")
+    _keep_gate(world, launch, git)
+    if unset := unset_variables(world, launch.env):
+        say(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents and gate go "
+            "on without them unless you stop, export them and resume again")
+    return launch
+
+
+def _refuse_again(world: World, launch: Launch, state: RunState) -> None:
+    """Refuse to try the failed nodes of a run once more that has none, or that did not fail at one."""
+    run, files = launch.run_id, world.files(launch.run_id)
+    if state.status != "failed":
+        raise Refused(f"run {run} is {state.status}, and --again is for one that failed; leave it out")
+    plan = plan_of(files, launch)
+    flow = fold(read_all(files.journal), plan.program, run, plan.children).flow
+    if flow is not None and flow.over and flow.state.resumable != "again":
+        raise Refused(f"run {run} cannot be tried again: {flow.why or 'it did not fail at a node'}; start another with "
+                      "--new")
+
+
+def refuse_changed(world: World, launch: Launch) -> None:
+    """Refuse to go on with a run whose graph's file says something else now than when it was launched."""
+    path, files = Path(launch.graph_source), world.files(launch.run_id)
+    if not launch.graph_source or not path.is_file() or not files.graph.is_file():
+        return
+    kept = digest_of(parse(_read(files.graph), str(files.graph)))
+    try:
+        same = digest_of(rewritten(parse(_read(path), str(path)), "")[0]) == kept
+    except DialectError:
+        same = False
+    if not same:
+        raise Refused(f"{path} was changed since run {launch.run_id} began; say --as-begun to go on with the graph as "
+                      "it was launched, or start another run with --new")
+
+
+def _keep_gate(world: World, launch: Launch, git: Git) -> None:
+    """A queue whose journal was damaged and moved away is told again what this run was launched with."""
+    queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
+    if queue.state.config is None and (launch.gate or launch.no_gate):
+        queue.configure(Config(launch.gate, launch.setup, launch.no_gate, world.timing.gate_timeout))

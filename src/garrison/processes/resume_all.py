@@ -1,0 +1,164 @@
+"""`garrison up`: a launcher for each run that is unfinished, not stopped by a person, and has none.
+
+After a boot, a logout, an out-of-memory kill of everything: a person, cron or a timer asks, as often as it likes. Who
+is to be brought up is decided by `assess` (pure); each run's word says what was done, or what keeps it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
+from garrison.light import dataclass
+from garrison.processes.launch import judge_once, start_detached
+from garrison.processes.launcher.policy import resume_id
+from garrison.processes.preflight import check_resume, state_of
+from garrison.processes.run_state import ENDED
+from garrison.processes.runtime import World
+from garrison.records import run as run_records
+from garrison.records import signals
+from garrison.records.identity import Identity
+from garrison.records.names import Key, launcher
+from garrison.settings import find_home
+from garrison.supervise.step import LifeView
+from garrison.system import user_manager
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from garrison.processes.run_state import RunState
+    from garrison.records.signals import Posted, Signal
+
+QUIET = frozenset({"over", "tended"})
+"""States that are as they should be: told only with `--json`."""
+TOLD_TO_CRON = frozenset({"started", "refused"})
+"""What the door that cron calls says each minute: what it did, and what it could not do."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """What became of one run. `state`: started; over, tended (has a launcher), elsewhere, stopped, parked, held: left
+    alone; refused: it should go on and cannot."""
+
+    run: str
+    state: str
+    why: str = ""
+
+    @property
+    def line(self) -> str:
+        """For a person."""
+        return f"run {self.run} is {_SAID[self.state]}: {self.why}" if self.why else f"run {self.run}: {self.state}"
+
+
+_SAID = {"started": "brought up", "over": "over", "tended": "looked after", "elsewhere": "left alone",
+         "stopped": "left alone", "parked": "left alone", "held": "left alone", "refused": "not resumed"}
+
+
+def assess(run: str, state: RunState, launched: LifeView, guardian: Identity | None,
+           inbox: Sequence[Posted] = ()) -> Word | list[str]:
+    """Why a run gets no launcher, or the options of the one that it is to have; `inbox`: its guardian's. Pure.
+
+    A launcher that died before it had said how its run ended has a successor that says it, and goes; one that died
+    before a person's word to resume was obeyed has one that resumes.
+    """
+    identity, verdict = launched.identity, launched.verdict
+    unsaid = identity is not None and verdict is not None and (identity.status == "crashed" or (
+        verdict.to_replace and identity.status in ("starting", "active")))
+    if unsaid and identity is not None and (word := _resuming(run, identity.incarnation, state, inbox)):
+        return ["--resume", *(["--again"] if word.payload.get("again") else [])]
+    parked = guardian is not None and guardian.status == "parked"
+    if unsaid and (state.status in ENDED or parked):
+        return []
+    if state.over:
+        return Word(run, "over", f"{state.status}")
+    if verdict is not None and verdict.state == "elsewhere":
+        return Word(run, "elsewhere", f"its launcher is {verdict.why}")
+    if verdict is not None and identity is not None and verdict.living:
+        return Word(run, "tended", f"its launcher is {verdict.state} (pid {identity.pid})")
+    if state.status == "failed":
+        return Word(run, "parked", "it failed with parked nodes; once they are mended "
+                                   f"`garrison launch --resume {run}`")
+    if state.status == "stopped":
+        why = f" ({state.reason})" if state.reason else ""
+        return Word(run, "stopped", f"it was stopped{why}; `garrison launch --resume {run}` goes on")
+    if parked and guardian is not None:
+        return Word(run, "parked", f"its guardian was given up ({guardian.reason}); mend that, then "
+                                   f"`garrison launch --resume {run}`")
+    if identity is not None and identity.status in ("held", "parked"):
+        return Word(run, identity.status, f"its launcher is {identity.status}; `garrison launch --resume {run}`")
+    return ["--resume"]
+
+
+def _resuming(run: str, incarnation: int, state: RunState, inbox: Sequence[Posted]) -> Signal | None:
+    """The word to resume that this life of the launcher came with, if the guardian has yet to obey it."""
+    said = resume_id(run, incarnation)
+    if said in state.applied:
+        return None
+    return next((posted.signal for posted in inbox if posted.signal is not None and posted.signal.id == said), None)
+
+
+def bring_up(home: Path) -> list[Word]:
+    """Look at every run of a home and start the launchers that are missing; one word a run. Harmless twice at once."""
+    world = World.real(home)
+    return [word for run in run_records.runs(home) if (word := _bring_up(world, run)) is not None]
+
+
+def _bring_up(world: World, run: str) -> Word | None:
+    """One run; whatever it meets, the others must not wait for it."""
+    home = world.home
+    try:
+        launch = world.launch(run)
+        if launch.adhoc:
+            return None
+        found = _assessed(world, launch)
+        if isinstance(found, Word):
+            return found
+        if not found:
+            return Word(run, "started", f"launcher {start_detached(world, launch, found)} says how it ended")
+        check_resume(world, run, again="--again" in found)
+        return Word(run, "started", _start(world, launch, found))
+    except (AlreadyAlive, Fenced, Refused) as error:
+        word = _view_safely(world, run)
+        return word or Word(run, "refused", str(error))
+    except GarrisonError as error:
+        return Word(run, "refused", str(error))
+    except OSError as error:
+        return Word(run, "refused", f"{error.strerror}: {error.filename or home}; mend that, then `garrison up` again")
+
+
+def wants_launcher(world: World, run: str) -> bool:
+    """Whether `garrison up` would start a launcher for a run; one that cannot be read wants none."""
+    try:
+        launch = world.launch(run)
+        return not launch.adhoc and not isinstance(_assessed(world, launch), Word)
+    except GarrisonError:
+        return False
+
+
+def _assessed(world: World, launch: run_records.Launch) -> Word | list[str]:
+    guardian = Key("guardian", launch.pipeline_id, launch.run_id)
+    return assess(launch.run_id, state_of(world, launch.run_id), _view(world, launcher(launch.run_id)),
+                  world.store.read(Identity, guardian), signals.pending(world.home, guardian))
+
+
+def _view(world: World, key: Key) -> LifeView:
+    """A launcher that lives, but hangs, is looked at twice and counts as none."""
+    identity = world.store.read(Identity, key)
+    return LifeView(identity, judge_once(world, identity).verdict if identity else None)
+
+
+def _view_safely(world: World, run: str) -> Word | None:
+    """After a refusal: somebody else may have been faster; then all is well."""
+    found = _view(world, launcher(run))
+    return Word(run, "tended", "somebody else was faster") if found.living else None
+
+
+def _start(world: World, launch: run_records.Launch, options: list[str]) -> str:
+    """Through the run's unit if there is one for this home, else by ourselves; says how."""
+    manager = user_manager.find(world.environ)
+    default = str(find_home(None, {name: value for name, value in world.environ.items() if name != "GARRISON_HOME"}))
+    unit = user_manager.has_unit(manager, launch.run_id, str(world.home), default)
+    if manager is not None and unit and options == ["--resume"] and user_manager.start_unit(manager, launch.run_id):
+        return f"as {user_manager.unit_of(launch.run_id)}"
+    return f"launcher {start_detached(world, launch, options)}"

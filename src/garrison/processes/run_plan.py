@@ -1,0 +1,78 @@
+"""What a run will do: its plan, read from the snapshot of its graph, and the task of each attempt.
+
+A task holds all that its runner and agent need, as JSON values, so that neither reads the pipeline; it is built once
+an attempt. A run that has started but whose journal is empty is refused: it must not start again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from garrison.errors import RecordError, Refused
+from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.nesting import kept
+from garrison.pipeline.parser import parse_file
+from garrison.pipeline.transforms import expand_context
+from garrison.records.hook import Hook
+from garrison.records.names import Key
+from garrison.records.run import Task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.pipeline.fidelity import Carried
+    from garrison.pipeline.launch import PlannedTask, RunPlan
+    from garrison.processes.run_state import NodeState, RunState
+    from garrison.records.run import Launch, RunFiles
+    from garrison.records.store import Store
+
+
+def plan_of(files: RunFiles, launch: Launch | None = None) -> RunPlan:
+    """The plan of the run's graph.dot, with the options of its launch; Refused if that was changed since."""
+    plan = plan_run(parse_file(files.graph), max_steps=launch.max_steps if launch is not None else None,
+                    load=kept(files.graphs))
+    if launch is not None and launch.graph_hash not in ("", hash_of(files.graph.read_text(encoding="utf-8"), plan)):
+        raise Refused(f"{files.graph}, or what lies in {files.graphs}, is not what run {launch.run_id} began with any "
+                      "more; put it back, or start another run with --new")
+    return plan
+
+
+def hash_of(text: str, plan: RunPlan) -> str:
+    """What tells a run's graph, and those within it, from others: of the texts, as the run keeps them."""
+    return hashlib.sha256(json.dumps([text, dict(plan.texts)], sort_keys=True).encode()).hexdigest()
+
+
+def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
+            context: dict[str, Any] | None = None, told: Carried | None = None) -> Task:
+    """What a runner is told of a node's current attempt; `context` is what the flow's step sees, `told` what its agent
+    is told of the run before it. Pure."""
+    attempt = node.attempt
+    agent = planned.agent or ("command" if planned.command else launch.agent)
+    return Task(
+        launch.run_id, planned.node, attempt, label=planned.label, prd_ref=launch.prd_ref,
+        prompt="\n\n".join(filter(None, (node.steer, expand_context(planned.prompt, context or {})))), agent=agent,
+        command=planned.command, acceptance=planned.acceptance,
+        setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
+        silence_s=planned.silence_s, goal=plan.goal,
+        # "Done, still to validate": its acceptance is asked of the target; without one nothing would be proven.
+        skip_agent=plan.initial.get(planned.node) == "impl_complete" and planned.acceptance is not None,
+        rework=str(planned.attrs.get("rework", "fresh")), rework_reason=node.reason if attempt > 1 else "",
+        attributes=_plain(planned.attrs), context=context or {}, ways=list(planned.ways),
+        preamble=told.preamble or told.history if told else "", continues=told.session if told else "")
+
+
+def _plain(attrs: Any) -> dict[str, Any]:
+    return {str(name): value if isinstance(value, (str, int, float, bool)) or value is None else str(value)
+            for name, value in dict(attrs).items()}
+
+
+def refuse_lost(store: Store, launch: Launch, state: RunState, journal: Path) -> None:
+    """RecordError, naming the journal, if `state` (what it tells) is that of a run not yet begun, and this one has."""
+    if launch.adhoc or state.status != "new":
+        return
+    hook = store.read(Hook, Key("guardian", launch.pipeline_id, launch.run_id))
+    if hook is not None and hook.phase != "planning":
+        raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); put a "
+                          "copy of it back, or start another run with --new")

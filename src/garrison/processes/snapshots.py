@@ -2,8 +2,8 @@
 
 At intervals a child of the runner (`python -m garrison.processes.snapshots`) keeps what the tree holds under a rescue
 ref: the runner goes on beating, the tree and its index are only read, and the child is ended when it takes too long.
-The rules of this room: `pause` decides and is pure; nothing here is needed for a run to go on, so a failure is said once
-and tried again later.
+The rules of this room: `pause` decides and is pure; nothing here is needed for a run to go on, so a failure is said
+once and tried again later.
 """
 
 from __future__ import annotations

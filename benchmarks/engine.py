@@ -29,10 +29,10 @@ from typing import Any
 from table import Table
 
 from garrison.pipeline.flow import Finished, FlowState, advance, begin
+from garrison.pipeline.flow.program import Program, compile_graph
 from garrison.pipeline.lint import lint
 from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.parser import parse
-from garrison.pipeline.program import Program, compile_graph
 from garrison.pipeline.transforms import prepare
 
 STEP = Path(__file__).with_name("engine_step.py")

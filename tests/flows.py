@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from garrison.pipeline.flow import Change, Event, Finished, FlowState, Place, advance, opening
+from garrison.pipeline.flow.program import Program, compile_graph
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
 from garrison.pipeline.parser import parse
-from garrison.pipeline.program import Program, compile_graph
 
 OK = Outcome(SUCCESS)
 

@@ -22,11 +22,11 @@ from lark import Lark, UnexpectedInput
 
 from garrison.errors import GarrisonError
 from garrison.pipeline import parser
-from garrison.pipeline.build import build
+from garrison.pipeline.flow.program import compile_graph
 from garrison.pipeline.graph import DialectError, Graph, place
 from garrison.pipeline.lint import errors, lint
-from garrison.pipeline.program import compile_graph
-from garrison.pipeline.refusals import explain
+from garrison.pipeline.parse_errors import explain
+from garrison.pipeline.parser import build
 from garrison.pipeline.transforms import prepare
 
 FRAGMENTS = (

@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import Refused
-from garrison.pipeline.draw import to_drawing
-from garrison.pipeline.launch import plan_run
+from garrison.pipeline.dot_writer import to_dot, to_drawing
+from garrison.pipeline.flow.program import compile_graph
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.parser import parse, parse_file
-from garrison.pipeline.program import compile_graph
+from garrison.pipeline.plan import plan_run
 from garrison.pipeline.stylesheet import PROPERTIES
 from garrison.pipeline.transforms import prepare
-from garrison.pipeline.write import to_dot
 from support import DEADLINE
 
 CORPUS = Path(__file__).parents[2] / ".." / "shared" / "corpus"

@@ -16,7 +16,7 @@ import pytest
 
 from garrison.pipeline import Call, Outcome, RunResult, run
 from garrison.pipeline.flow import Finished, event_from_data
-from garrison.pipeline.run_files import RunFolder, read_run
+from garrison.pipeline.run_directory import RunFolder, read_run
 from garrison.records import journal
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -90,7 +90,7 @@ def lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     """Makes places for runs, each in its own directory. What a power cut leaves is not asked: nothing is synced."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _descriptor: None)
-    monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
     made = 0
 
     def make(graph: str) -> Life:
@@ -165,7 +165,7 @@ def test_killed_in_every_life_until_it_ends(graph: str, lives: Callable[[str], L
 def test_killed_while_the_journal_is_compacted(point: str, lives: Callable[[str], Life],
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     whole, life = lives("loop").run(), lives("loop")
-    monkeypatch.setattr("garrison.pipeline.run_files.SNAPSHOT_EVERY", 3)
+    monkeypatch.setattr("garrison.pipeline.run_directory.SNAPSHOT_EVERY", 3)
     monkeypatch.setenv("GARRISON_FAILPOINT", f"pipeline:compact.{point}")
     deaths = 0
     while life.die(0, "") != 0:

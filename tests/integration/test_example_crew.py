@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse_file
+from garrison.pipeline.plan import RunPlan, plan_run
 from support import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,8 +17,8 @@ from garrison.errors import NotFound, UsageError
 from garrison.pipeline import Call, Event, Outcome, Question, RunResult, parse, run
 from garrison.pipeline.artifacts import THRESHOLD, Artifacts
 from garrison.pipeline.handlers.call import MAX_DEPTH
-from garrison.pipeline.handlers.human import answer_file, signal_file
 from garrison.pipeline.handlers.registry import Registry
+from garrison.pipeline.handlers.wait import answer_file, signal_file
 from support import DEADLINE, stat, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -28,7 +28,7 @@ GATE = f"""digraph {{ {ENDS} gate [shape=hexagon, label="Ship it?"]; ship [type=
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
 
 
 def ok(_call: Call) -> Outcome:

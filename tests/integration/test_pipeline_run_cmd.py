@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from garrison.cli.main import garrison
 from garrison.cli.main import run as run_command
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.pipeline.run_files import RunFolder
+from garrison.pipeline.run_directory import RunFolder
 from support import PROGRAM, stat, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -35,7 +35,7 @@ Call = Callable[..., Result]
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     monkeypatch.setenv("GARRISON_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
 
     def invoke(*words: object, fails: type[Exception] | None = None) -> Result:
         result = CliRunner().invoke(garrison, ["pipeline", *map(str, words)])

@@ -11,9 +11,9 @@ import pytest
 from blocks import Block, blocks
 from garrison.cli.main import main
 from garrison.pipeline import run
-from garrison.pipeline.context_keys import WRITTEN
 from garrison.pipeline.graph import HANDLERS, SHAPES
 from garrison.pipeline.lint import RULES, lint
+from garrison.pipeline.lint.context_keys import WRITTEN
 from garrison.pipeline.parser import parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulator.world import Fate, Journal, Run
 
-from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.records.run import Task
 from garrison.records.signals import Signal
 

@@ -10,8 +10,8 @@ from tests.simulator.chaos import Chaos
 from tests.simulator.violation import Violation
 from tests.simulator.world import Fate, Journal, Run, World
 
-from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.records.names import launcher
 from garrison.records.run import Task
 

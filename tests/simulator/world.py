@@ -17,7 +17,7 @@ from tests.simulator.check import Check
 from garrison.errors import Fenced, Refused
 from garrison.merge.config import Config
 from garrison.merge.state import QueueState
-from garrison.pipeline.launch import RunPlan
+from garrison.pipeline.plan import RunPlan
 from garrison.records import journal as journals
 from garrison.records import store
 from garrison.records.hook import Hook

@@ -15,9 +15,9 @@ import pytest
 
 from garrison.errors import Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
-from garrison.pipeline.events import KINDS
+from garrison.pipeline.event_stream import KINDS
 from garrison.pipeline.handlers.call import Waiting
-from garrison.pipeline.run_files import BEGUN, RunFolder, packed, read_run, unpacked
+from garrison.pipeline.run_directory import BEGUN, RunFolder, packed, read_run, unpacked
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -32,7 +32,7 @@ BRANCHES = f"""digraph branches {{ {ENDS} fan [shape=component]; l [type=work]; 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries follow at once; how long they wait is tested with the policy."""
-    monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
 
 
 def ok(call: Call) -> Outcome:
@@ -489,7 +489,7 @@ def test_large_values_are_kept_beside_the_journal(tmp_path: Path) -> None:
 
 
 def test_a_long_journal_is_compacted_and_still_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.run_files.SNAPSHOT_EVERY", 4)
+    monkeypatch.setattr("garrison.pipeline.run_directory.SNAPSHOT_EVERY", 4)
     long = LOOP.replace(">=5", ">=12").replace("<5", "<12")
     interrupted(long, tmp_path / "r", lambda call: call.visit == 11, counting)
     found = read_run(RunFolder(tmp_path / "r"))

@@ -21,9 +21,9 @@ from garrison.pipeline.flow import (
     event_from_data,
     event_to_data,
 )
+from garrison.pipeline.flow.retry import PRESETS, RetryPolicy
 from garrison.pipeline.flow.state import FLOW_STATUS
 from garrison.pipeline.outcome import PARTIAL, RETRY, SUCCESS, Outcome
-from garrison.pipeline.retry import PRESETS, RetryPolicy
 
 # ---- how often
 

@@ -10,8 +10,8 @@ import pytest
 from garrison.errors import GarrisonError
 from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.gates import approved, asked_in_words, objection, too_late
-from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.processes.actions import Act
 from garrison.processes.guardian import flow_policy, parking, policy
 from garrison.processes.guardian.policy import GuardianView

@@ -9,8 +9,8 @@ import pytest
 
 from flows import program_of
 from garrison.errors import Refused
+from garrison.pipeline.flow.program import compile_graph
 from garrison.pipeline.parser import parse
-from garrison.pipeline.program import compile_graph
 
 
 def refused(text: str) -> str:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from flows import OK, Ride, program_of, reloaded
 from garrison.pipeline.flow import Finished, Place, Restarted, Resumed, advance, begin, choose
+from garrison.pipeline.flow.program import Program
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, STATUSES, SUCCESS, Outcome
-from garrison.pipeline.program import Program
 
 SEEDS = st.integers(0, 2**40)
 CONDITIONS = ["outcome=success", "outcome=fail", "outcome!=fail", "preferred_label=L1", "context.k>1", "context.k<2",

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz_dialect import FRAGMENTS, LONG, check, cost, damaged, fuzz, soup
-from garrison.pipeline.refusals import explain
+from garrison.pipeline.parse_errors import explain
 
 TEXTS = st.text(max_size=30) | st.text(alphabet='digraph {}[]="\\->;,+ab\n/*#', max_size=40)
 SOUPS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map(" ".join)

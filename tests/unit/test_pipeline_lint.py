@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from garrison.pipeline.lint import RULES, errors, find_cycle, lint
+from garrison.pipeline.graph import find_cycle
+from garrison.pipeline.lint import RULES, errors, lint
 from garrison.pipeline.parser import parse
 
 OPEN = "start [shape=Mdiamond] a [label=A] end [shape=Msquare] start -> a "

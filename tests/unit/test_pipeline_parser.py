@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import GarrisonError, NotFound
-from garrison.pipeline import build
+from garrison.pipeline import parser
 from garrison.pipeline.graph import DialectError, Graph, TypeConflict, Value, flag, number, place, seconds, text
 from garrison.pipeline.parser import MAX_BYTES, parse, parse_file
 
@@ -226,12 +226,12 @@ def test_too_much_text() -> None:
 
 
 def test_too_many_nodes_and_edges(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (build.MAX_NODES, MAX_BYTES) == (20_000, 4 * 2**20)
-    monkeypatch.setattr(build, "MAX_NODES", 3)
+    assert (parser.MAX_NODES, MAX_BYTES) == (20_000, 4 * 2**20)
+    monkeypatch.setattr(parser, "MAX_NODES", 3)
     assert len(parse("digraph { a b c a }").nodes) == 3
     with pytest.raises(DialectError, match=r":2:5: more than 3 nodes"):
         parse("digraph { a b\n c; d }")
-    monkeypatch.setattr(build, "MAX_EDGES", 3)
+    monkeypatch.setattr(parser, "MAX_EDGES", 3)
     with pytest.raises(DialectError, match="more than 3 edges"):
         parse("digraph { {a b} -> {b c} }")
 

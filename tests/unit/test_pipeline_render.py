@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from garrison.cli.main import main
-from garrison.pipeline.draw import to_drawing
+from garrison.pipeline.dot_writer import to_drawing
 from garrison.pipeline.parser import parse
 
 TEXT = """digraph work { goal="Make it"; rankdir=LR

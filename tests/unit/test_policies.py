@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from garrison.errors import Fenced, ForbiddenTransition
-from garrison.pipeline.launch import RunPlan, plan_run
 from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.processes.actions import Decision
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy

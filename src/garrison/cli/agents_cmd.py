@@ -90,8 +90,8 @@ agents.add_command(respawn)
 @home_option
 def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -> None:
     """Show who directs whom: the layers as an agent graph."""
+    from garrison.pipeline.dot_writer import to_dot
     from garrison.pipeline.graph import Edge, Graph, Node
-    from garrison.pipeline.write import to_dot
     from garrison.processes.control_graph import control_graph
 
     identities = [one for one in identity_door.readable(resolve.home_store(home)) if run in (None, one.run_id)]

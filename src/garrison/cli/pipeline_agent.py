@@ -22,12 +22,11 @@ from garrison.agents.seam import Assignment
 from garrison.errors import GarrisonError, UsageError
 from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.graph import Graph, text
-from garrison.pipeline.handlers.call import Call, failed
+from garrison.pipeline.handlers.call import Call, failed, in_thread
 from garrison.pipeline.handlers.tool import environment, readable
 from garrison.pipeline.lint import command_of
 from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import FREE_TEXT, Question
-from garrison.pipeline.threads import in_thread
 from garrison.records.names import fit_run
 from garrison.records.run import Task
 from garrison.system.jobs import tail

@@ -19,14 +19,14 @@ from garrison.cli import pipeline_more, pipeline_render, pipeline_run
 from garrison.cli.home_cmd import home_option
 from garrison.cli.pipeline_places import is_place
 from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.gates import asked_in_words
 from garrison.pipeline.graph import DialectError, Graph
-from garrison.pipeline.launch import plan_run, rewriting
 from garrison.pipeline.lint import ERROR, Finding, errors, lint
-from garrison.pipeline.nesting import beside, kept
 from garrison.pipeline.parser import parse_file
+from garrison.pipeline.plan import plan_run, rewriting
+from garrison.pipeline.subpipelines import beside, kept
 from garrison.pipeline.transforms import rewritten
-from garrison.pipeline.write import to_dot
 from garrison.processes.run_state import RunState, fold
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run

@@ -16,7 +16,7 @@ from garrison.errors import NotFound, Refused, UsageError
 from garrison.records import atomic
 
 if TYPE_CHECKING:
-    from garrison.pipeline.run_files import RunFolder
+    from garrison.pipeline.run_directory import RunFolder
 
 
 @click.command(cls=Explained, examples=(
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 def parse(file: Path, *, dot: bool, as_json: bool) -> None:
     """Read the graph in FILE; exit 1 with its line and column if it is none."""
     from garrison.cli.pipeline_cmd import graph_json
+    from garrison.pipeline.dot_writer import to_dot
     from garrison.pipeline.parser import parse_file
-    from garrison.pipeline.write import to_dot
 
     graph = parse_file(file)
     if as_json:
@@ -76,7 +76,7 @@ def _first_line(handler: Any) -> str:
 @home_option
 def answer(run: str, node: str, label: str, home: str | None) -> None:
     """Answer the gate NODE of RUN with LABEL: an edge's label, its key, or the node it leads to."""
-    from garrison.pipeline.handlers.human import answer_file
+    from garrison.pipeline.handlers.wait import answer_file
     from garrison.pipeline.questions import FREE_TEXT, Option, Question, listed, match
 
     folder = find_place(run, home)
@@ -106,7 +106,7 @@ def answer(run: str, node: str, label: str, home: str | None) -> None:
 @home_option
 def signal(run: str, name: str, data: str, home: str | None) -> None:
     """Give RUN the signal NAME."""
-    from garrison.pipeline.handlers.human import signal_file
+    from garrison.pipeline.handlers.wait import signal_file
 
     folder = find_place(run, home)
     path = signal_file(folder.root, name)
@@ -122,8 +122,7 @@ def _when(folder: RunFolder, said: str) -> None:
 
 def _asking(folder: RunFolder) -> dict[str, tuple[RunFolder, dict[str, Any]]]:
     """The questions that are open in a run and in its children: gate → (its run, the question)."""
-    from garrison.pipeline.checkpoint import read_checkpoint
-    from garrison.pipeline.run_files import RunFolder
+    from garrison.pipeline.run_directory import RunFolder, read_checkpoint
 
     found: dict[str, tuple[RunFolder, dict[str, Any]]] = {}
     for path in sorted((folder.root / "children").glob("*/journal.jsonl")):
@@ -142,10 +141,9 @@ def _asked(folder: RunFolder, node: str) -> tuple[RunFolder, dict[str, Any]] | N
 
 def show_run(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     """The status of one run of `pipeline run`."""
-    from garrison.pipeline.checkpoint import read_checkpoint
+    from garrison.pipeline.dot_writer import to_dot
     from garrison.pipeline.parser import parse
-    from garrison.pipeline.run_files import read_run
-    from garrison.pipeline.write import to_dot
+    from garrison.pipeline.run_directory import read_checkpoint, read_run
 
     folder = find_place(run, home)
     seen = read_checkpoint(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import NotFound, UsageError
-from garrison.pipeline.run_files import RunFolder
+from garrison.pipeline.run_directory import RunFolder
 from garrison.records import atomic
 from garrison.records.names import fit_run
 from garrison.records.run import RunFiles

@@ -34,7 +34,7 @@ SECONDS = 120
 @home_option
 def render(file: Path | None, output: Path | None, run_id: str | None, home: str | None, *, svg: bool) -> None:
     """Draw the graph in FILE, or of a RUN. FILE itself is never written."""
-    from garrison.pipeline.draw import to_drawing
+    from garrison.pipeline.dot_writer import to_drawing
     from garrison.pipeline.parser import parse_file
 
     if file is None and run_id is None:
@@ -86,8 +86,7 @@ def _of_run(run: str, home: str | None) -> tuple[Graph, dict[str, str]]:
     from garrison.settings import find_home
 
     if is_place(run, home):
-        from garrison.pipeline.checkpoint import read_checkpoint
-        from garrison.pipeline.run_files import read_run
+        from garrison.pipeline.run_directory import read_checkpoint, read_run
 
         folder = find_place(run, home)
         seen = read_checkpoint(folder) or {"node_outcomes": {}, "in_flight": ()}

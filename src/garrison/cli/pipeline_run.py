@@ -19,14 +19,14 @@ from garrison.cli.home_cmd import home_option
 from garrison.cli.output import say, show_json
 from garrison.cli.pipeline_places import context_values, find_place, new_place, pairs
 from garrison.errors import Refused, UsageError
-from garrison.pipeline.run_files import RunFolder
+from garrison.pipeline.run_directory import RunFolder
 from garrison.settings import find_home
 
 if TYPE_CHECKING:
     from garrison.pipeline.engine import RunResult
-    from garrison.pipeline.events import Event
+    from garrison.pipeline.event_stream import Event
     from garrison.pipeline.graph import Graph
-    from garrison.pipeline.run_files import Begun
+    from garrison.pipeline.run_directory import Begun
 
 WAITING_CODE = 3
 _CODES = {"success": 0, "fail": 1, "waiting": WAITING_CODE}
@@ -74,7 +74,7 @@ def run(file: Path, run_dir: Path | None, tree: Path | None, values: tuple[str, 
     """Run the graph in FILE here and now."""
     from garrison.pipeline.engine import run_async
     from garrison.pipeline.parser import parse_file
-    from garrison.pipeline.simulate import parse_outcomes
+    from garrison.pipeline.simulation import parse_outcomes
 
     graph, place = parse_file(file), find_home(home)
     told, given = parse_outcomes(outcomes), pairs(answers, "--answer", "GATE=LABEL")
@@ -106,7 +106,7 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
     """Go on with RUN (an id, or its directory) where it was interrupted, suspended, or out of steps."""
     from garrison.pipeline.engine import run_async
     from garrison.pipeline.parser import parse
-    from garrison.pipeline.run_files import read_run
+    from garrison.pipeline.run_directory import read_run
 
     folder = find_place(run, home)
     begun = read_run(folder).begun
@@ -136,7 +136,7 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
 def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: tuple[str, ...], home: str | None, *,
          as_json: bool) -> None:
     """Begin a new run from the moment when RUN started NODE. RUN stays as it is; resume the new one to run it."""
-    from garrison.pipeline.fork import fork_run
+    from garrison.pipeline.open_run import fork_run
 
     folder = find_place(run, home)
     target = run_dir or new_place(find_home(home), folder.root.name.rpartition("-")[0] or None, folder.root)
@@ -193,7 +193,7 @@ async def _ended_in_order(work: Coroutine[Any, Any, RunResult]) -> RunResult:
 def _means(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answers: dict[str, str], *,
            auto_approve: bool, as_json: bool) -> dict[str, Any]:
     """Who does the nodes and who answers the gates."""
-    from garrison.pipeline import simulate as simulation
+    from garrison.pipeline import simulation
     from garrison.pipeline.questions import AutoApprove, Console, Prepared
 
     if simulated:

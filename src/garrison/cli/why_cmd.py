@@ -19,7 +19,7 @@ from garrison.cli.paint import Line, Span, text, wrapped
 from garrison.cli.stage import show, stage
 from garrison.cli.which import known_run, nearest, nodes_of, run_of_node
 from garrison.errors import NotFound, Refused
-from garrison.pipeline.nesting import JOINT
+from garrison.pipeline.subpipelines import JOINT
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher

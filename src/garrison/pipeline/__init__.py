@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from garrison.pipeline.engine import RunResult, run, run_async
-    from garrison.pipeline.events import Event
+    from garrison.pipeline.event_stream import Event
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.pipeline.handlers.call import Call, Waiting
     from garrison.pipeline.outcome import Outcome
@@ -28,7 +28,7 @@ __all__ = ["AutoApprove", "Call", "Callback", "Console", "Edge", "Event", "Graph
 
 _ROOMS = {
     "engine": ("RunResult", "run", "run_async"),
-    "events": ("Event",),
+    "event_stream": ("Event",),
     "graph": ("Edge", "Graph", "Node"),
     "handlers.call": ("Call", "Waiting"),
     "outcome": ("Outcome",),

@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from garrison.pipeline.calls import Caller, checked
-from garrison.pipeline.checkpoint import checkpoint_of, write_checkpoint, write_status
-from garrison.pipeline.events import Stream
+from garrison.pipeline.event_stream import Stream
 from garrison.pipeline.flow import (
     Aborted,
     Change,
@@ -29,11 +27,12 @@ from garrison.pipeline.flow import (
     advance,
     event_to_data,
 )
+from garrison.pipeline.flow.program import Program
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error
 from garrison.pipeline.handlers.registry import Registry
+from garrison.pipeline.invoke import Caller, checked
 from garrison.pipeline.outcome import Outcome
-from garrison.pipeline.program import Program
-from garrison.pipeline.run_files import Begun, RunFolder, RunJournal
+from garrison.pipeline.run_directory import Begun, RunFolder, RunJournal, checkpoint_of, write_checkpoint, write_status
 
 CHECKPOINT_EVERY = 0.5
 """Seconds between two writings of checkpoint.json at least; the journal has every step."""

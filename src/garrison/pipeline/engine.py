@@ -21,10 +21,8 @@ from typing import Any
 
 from garrison.errors import Refused, UsageError
 from garrison.pipeline.artifacts import Artifacts
-from garrison.pipeline.beginning import GraphLike, Opened, check_agent, check_resume, new, resumed, write_beginning
-from garrison.pipeline.checkpoint import status_of
 from garrison.pipeline.driver import Driver, Hold, Options
-from garrison.pipeline.events import Event, Stream
+from garrison.pipeline.event_stream import Event, Stream
 from garrison.pipeline.flow import (
     Aborted,
     Change,
@@ -38,11 +36,12 @@ from garrison.pipeline.flow import (
 )
 from garrison.pipeline.graph import flag, text
 from garrison.pipeline.handlers.call import Scope
-from garrison.pipeline.handlers.human import INTERRUPTED
 from garrison.pipeline.handlers.registry import ADOPTING, Registry
+from garrison.pipeline.handlers.wait import INTERRUPTED
+from garrison.pipeline.open_run import GraphLike, Opened, check_agent, check_resume, new, resumed, write_beginning
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, Outcome
 from garrison.pipeline.questions import as_answerer
-from garrison.pipeline.run_files import RunFolder, RunJournal
+from garrison.pipeline.run_directory import RunFolder, RunJournal, status_of
 from garrison.pipeline.transforms import Transform
 from garrison.system.clock import SystemClock
 

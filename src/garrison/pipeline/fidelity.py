@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from garrison.pipeline.flow.program import CONDITIONAL, Program
 from garrison.pipeline.flow.state import FlowState, Place
 from garrison.pipeline.graph import Edge, Graph, Node, text
 from garrison.pipeline.outcome import Outcome
-from garrison.pipeline.program import CONDITIONAL, Program
 
 FULL, TRUNCATE, COMPACT = "full", "truncate", "compact"
 LOW, MEDIUM, HIGH = "summary:low", "summary:medium", "summary:high"

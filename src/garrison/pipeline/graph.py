@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar, overload
 
 from garrison.errors import GarrisonError
@@ -154,6 +155,15 @@ def _neighbours(nodes: Mapping[str, Node], pairs: Iterable[tuple[str, str]]) -> 
     for one, other in pairs:
         found[one][other] = None
     return {node: list(others) for node, others in found.items()}
+
+
+def find_cycle(graph: Graph) -> list[str]:
+    """The nodes of one cycle, in the direction of its edges, the first repeated at the end; empty without a cycle."""
+    try:
+        TopologicalSorter(graph.predecessors()).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def known_handler(name: str) -> bool:

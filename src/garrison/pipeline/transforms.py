@@ -18,9 +18,9 @@ from dataclasses import replace
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.condition import as_text
+from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Graph, Node, Value, place, text
 from garrison.pipeline.stylesheet import Stylesheet, defaults, parse_stylesheet
-from garrison.pipeline.write import to_dot
 
 Transform = Callable[[Graph], Graph]
 

@@ -18,11 +18,11 @@ from garrison.merge import decide as merge_decide
 from garrison.merge.config import Config
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
-from garrison.pipeline.beginning import digest_of
 from garrison.pipeline.graph import DialectError
-from garrison.pipeline.launch import RunPlan, plan_run, rewriting
-from garrison.pipeline.nesting import beside
+from garrison.pipeline.open_run import digest_of
 from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import RunPlan, plan_run, rewriting
+from garrison.pipeline.subpipelines import beside
 from garrison.pipeline.transforms import rewritten
 from garrison.processes import notifications
 from garrison.processes.loop import say

@@ -14,22 +14,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.pipeline.checkpoint import checkpoint_of
 from garrison.pipeline.fidelity import carried, edge_of, remembered
 from garrison.pipeline.flow import Finished, FlowState, advance, begin, event_from_data
-from garrison.pipeline.managing import MANAGER, ended, telemetry_of
-from garrison.pipeline.nesting import child_failed, given, inner, written
+from garrison.pipeline.node_status import FAILED, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
-from garrison.pipeline.status import FAILED, VALIDATED
+from garrison.pipeline.run_directory import checkpoint_of
+from garrison.pipeline.subpipelines import MANAGER, child_failed, ended, given, inner, telemetry_of, written
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from garrison.pipeline.fidelity import Carried
     from garrison.pipeline.flow import Place
+    from garrison.pipeline.flow.program import Program
     from garrison.pipeline.graph import Node
-    from garrison.pipeline.launch import RunPlan
-    from garrison.pipeline.program import Program
+    from garrison.pipeline.plan import RunPlan
 
 
 KNOWN = (VALIDATED, FAILED)

@@ -11,9 +11,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError, Refused
-from garrison.pipeline.launch import RunPlan, plan_run
-from garrison.pipeline.nesting import kept
 from garrison.pipeline.parser import parse_file
+from garrison.pipeline.plan import RunPlan, plan_run
+from garrison.pipeline.subpipelines import kept
 from garrison.pipeline.transforms import expand_context
 from garrison.records.hook import Hook
 from garrison.records.names import Key
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.pipeline.fidelity import Carried
-    from garrison.pipeline.launch import PlannedTask, RunPlan
+    from garrison.pipeline.plan import PlannedTask, RunPlan
     from garrison.processes.run_state import NodeState, RunState
     from garrison.records.run import Launch, RunFiles
     from garrison.records.store import Store

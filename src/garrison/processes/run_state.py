@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from garrison.light import asdict, dataclass, field
-from garrison.pipeline.routing import step
+from garrison.pipeline.node_status import step
 from garrison.processes.run_flow import RunFlow
 from garrison.records.names import Key
 from garrison.supervise import circuit
@@ -26,8 +26,8 @@ from garrison.supervise.restart import Death
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from garrison.pipeline.launch import RunPlan
-    from garrison.pipeline.program import Program
+    from garrison.pipeline.flow.program import Program
+    from garrison.pipeline.plan import RunPlan
     from garrison.records.journal import Entry
 
 RUN_STATUS: dict[str, frozenset[str]] = {

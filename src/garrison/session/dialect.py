@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 from garrison.errors import UsageError
 from garrison.light import replace
-from garrison.pipeline.context_keys import SESSION_STATE, WRITTEN
 from garrison.pipeline.graph import Edge, Graph, Node, flag
+from garrison.pipeline.lint.context_keys import SESSION_STATE, WRITTEN
 from garrison.pipeline.parser import parse
 from garrison.session.adapters import NODES
 

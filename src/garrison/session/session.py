@@ -178,8 +178,8 @@ class Session:
 
     def update_graph(self, turn: str | None = None, heartbeat: str | None = None) -> None:
         """Replace a graph (DOT text) from the next run on; an error in it is told now, and nothing changes."""
-        from garrison.pipeline.beginning import prepared
         from garrison.pipeline.handlers.registry import Registry
+        from garrison.pipeline.open_run import prepared
 
         read = {name: _read(name, text) for name, text in (("turn", turn), ("heartbeat", heartbeat))
                 if text is not None}

@@ -13,7 +13,7 @@ from garrison.errors import GarrisonError
 from garrison.merge.entry import Entry
 from garrison.merge.queue import Follower
 from garrison.merge.state import QueueState
-from garrison.pipeline.routing import blocked_by
+from garrison.pipeline.plan import blocked_by
 from garrison.processes.run_state import RunState
 from garrison.processes.runner.policy import RunnerFacts
 from garrison.records.journal import Entry as JournalEntry
@@ -22,7 +22,7 @@ from garrison.records.run import RunFiles
 from garrison.supervise.restart import Death
 
 if TYPE_CHECKING:
-    from garrison.pipeline.launch import RunPlan
+    from garrison.pipeline.plan import RunPlan
 
 
 EVENTS = 50

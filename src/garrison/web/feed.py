@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError, NotFound
-from garrison.pipeline.draw import SHAPE_OF, to_drawing
+from garrison.pipeline.dot_writer import SHAPE_OF, to_drawing
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.parser import parse_file
 from garrison.records import run as run_records

@@ -7,13 +7,13 @@ node: what is between them runs again. Else it blocks what comes after it; the r
 
 from __future__ import annotations
 
+from garrison.pipeline.flow.program import CONDITIONAL, Program
 from garrison.pipeline.flow.routing import choose_all
 from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place
 from garrison.pipeline.flow.turn import Turn
 from garrison.pipeline.flow.walk import MAX_REDIRECTS, gate_open, known_outcome
+from garrison.pipeline.node_status import ACTIVE
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
-from garrison.pipeline.program import CONDITIONAL, Program
-from garrison.pipeline.status import ACTIVE
 
 
 def enter(turn: Turn, move: Move) -> None:

@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from garrison.pipeline.condition import normal_label
+from garrison.pipeline.flow.program import Route, Unit
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
-from garrison.pipeline.program import Route, Unit
 
 Context = Mapping[str, Any]
 

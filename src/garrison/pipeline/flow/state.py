@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from garrison.pipeline.flow.program import Route
 from garrison.pipeline.outcome import Outcome
-from garrison.pipeline.program import Route
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as value

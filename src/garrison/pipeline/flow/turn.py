@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from garrison.errors import ForbiddenTransition
+from garrison.pipeline.flow.program import Program, Route, Unit
 from garrison.pipeline.flow.state import (
     FAILED,
     FLOW_STATUS,
@@ -24,7 +25,6 @@ from garrison.pipeline.flow.state import (
     copy_json,
 )
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCESS, Outcome
-from garrison.pipeline.program import Program, Route, Unit
 
 
 @dataclass(slots=True)

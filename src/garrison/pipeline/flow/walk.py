@@ -6,12 +6,12 @@ target, or ends its branch; at the exit every visited goal gate must have succee
 
 from __future__ import annotations
 
-from garrison.pipeline.flow import fan
+from garrison.pipeline.flow import parallel
+from garrison.pipeline.flow.program import CONDITIONAL, EXIT, FAN_IN, PARALLEL, START, Unit
 from garrison.pipeline.flow.routing import choose
 from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place
 from garrison.pipeline.flow.turn import Turn
 from garrison.pipeline.outcome import FAIL, PARTIAL, SUCCESS, Outcome
-from garrison.pipeline.program import CONDITIONAL, EXIT, FAN_IN, PARALLEL, START, Unit
 
 MAX_REDIRECTS = 3
 MAX_RESTARTS = 5
@@ -66,7 +66,7 @@ def give_up(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
         fail_branch(turn, branch, unit.id, "no_matching_edge", detail)
         return
     for target in unit.retry_targets:
-        there = fan.left_for(turn, branch, target, unit, outcome)
+        there = parallel.left_for(turn, branch, target, unit, outcome)
         if there is not None:
             turn.change.notes.append(f"{unit.id} failed; back to {target}")
             turn.enqueue(there, target, None, f"{unit.id} failed: {outcome.failure_reason or 'no reason given'}")
@@ -100,12 +100,12 @@ def _through(turn: Turn, place: Place, unit: Unit) -> None:
     if unit.handler == START:
         _pass(turn, place, Outcome(SUCCESS))
     elif unit.handler == CONDITIONAL:
-        _pass(turn, place, fan.bare(branch.last))
+        _pass(turn, place, parallel.bare(branch.last))
     elif unit.handler == FAN_IN:
-        _pass(turn, place, fan.consolidated(turn, place.branch))
+        _pass(turn, place, parallel.consolidated(turn, place.branch))
     elif unit.handler == EXIT:
         _exit(turn, place)
-    elif unit.handler == PARALLEL and not fan.opened(turn, place, unit):
+    elif unit.handler == PARALLEL and not parallel.opened(turn, place, unit):
         _joined(turn, place.id)
 
 
@@ -117,8 +117,8 @@ def _pass(turn: Turn, place: Place, outcome: Outcome) -> None:
 def _exit(turn: Turn, place: Place) -> None:
     if place.branch != ROOT:
         last = turn.state.branches[place.branch].last
-        turn.record(place, fan.bare(last), automatic=True)
-        _ended(turn, place.branch, fan.bare(last), place.node)
+        turn.record(place, parallel.bare(last), automatic=True)
+        _ended(turn, place.branch, parallel.bare(last), place.node)
         return
     gate = next((one for one in turn.program.gates if not gate_open(turn, one)), None)
     if gate is None:
@@ -169,7 +169,7 @@ def _restart(turn: Turn, target: str, outcome: Outcome) -> None:
                   state.visits, state.repeated):
         table.clear()
     context = {**state.first_context, "internal.restart_count": state.restarts}
-    turn.open_branch(ROOT, context, fan.bare(outcome)).counts = counts
+    turn.open_branch(ROOT, context, parallel.bare(outcome)).counts = counts
     turn.change.notes.append(f"begun afresh at {target}")
     turn.enqueue(ROOT, target, None, "")
 
@@ -180,9 +180,9 @@ def _restart(turn: Turn, target: str, outcome: Outcome) -> None:
 def _left(turn: Turn, move: Move) -> bool:
     """Whether a move leads out of its branch, which ends then: at its join, or astray."""
     last, node = turn.state.branches[move.branch].last, turn.state.branches[move.branch].last_node
-    inside, outside = fan.borders(turn, move.branch)
+    inside, outside = parallel.borders(turn, move.branch)
     if move.node == inside:
-        _ended(turn, move.branch, fan.bare(last), node)
+        _ended(turn, move.branch, parallel.bare(last), node)
         return True
     if move.node in outside:
         fail_branch(turn, move.branch, node, "branch_left_parallel",
@@ -192,24 +192,24 @@ def _left(turn: Turn, move: Move) -> bool:
 
 
 def _ended(turn: Turn, branch: str, outcome: Outcome, node: str) -> None:
-    fan_id = fan.end_branch(turn, branch, outcome, node)
+    fan_id = parallel.end_branch(turn, branch, outcome, node)
     if fan_id is not None:
         _joined(turn, fan_id)
 
 
 def _joined(turn: Turn, fan_id: str) -> None:
     """A parallel is decided: record its outcome and go on at the join, or wherever its failure leads."""
-    place, outcome = fan.closed(turn, fan_id)
-    if fan.opened_again(turn, place, outcome):
+    place, outcome = parallel.closed(turn, fan_id)
+    if parallel.opened_again(turn, place, outcome):
         return
     unit = turn.program.units[place.node]
-    failure_edge = fan.failure_edge(turn, place, unit, outcome)
+    failure_edge = parallel.failure_edge(turn, place, unit, outcome)
     turn.record(place, outcome, automatic=True)
     if turn.is_stuck(place.node, outcome):
         return
     if failure_edge is not None:
         turn.enqueue(place.branch, failure_edge.target, failure_edge)
-    elif fan.goes_to_join(turn, unit, outcome):
-        turn.enqueue(place.branch, fan.fanning(turn, place.node).join)
+    elif parallel.goes_to_join(turn, unit, outcome):
+        turn.enqueue(place.branch, parallel.fanning(turn, place.node).join)
     else:
         give_up(turn, place.branch, unit, outcome)

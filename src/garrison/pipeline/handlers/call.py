@@ -1,16 +1,23 @@
-"""What a handler is called with (`Call`), what the whole run offers it (`Scope`), and what it may answer.
+"""Handler interface: the `Call` a handler receives, the `Scope` its run offers, and the results it may return.
 
-The rule of this room: a call is read-only but for its folder, its events and its artifacts. What a handler wants kept
-for later nodes it returns as `context_updates`.
+A call is read-only except for its folder, its events and its artifacts. Values for later nodes are returned as
+`context_updates`.
+
+Plain functions run in daemon threads (`in_thread`), so that none blocks the event loop. A thread cannot be killed: once
+its caller is cancelled, its result is dropped.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from garrison.errors import UsageError
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SUCCESS, Outcome, fold_status, from_status_file
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from garrison.pipeline.flow import Place
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.pipeline.questions import Answerer
+
 
 MAX_DEPTH = 8
 """How deep pipelines may run within pipelines."""
@@ -200,3 +208,45 @@ def from_error(error: BaseException) -> Outcome:
 def is_async(handler: Any) -> bool:
     """Whether calling `handler` gives something to await."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+T = TypeVar("T")
+
+
+class _Interrupted(Exception):
+    """What a KeyboardInterrupt is while it is carried from a thread to who waits for it."""
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """The result of `work()`, called in a new thread with the caller's context variables."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = copy_context()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def body() -> None:
+        result: T | None = None
+        failure: BaseException | None = None
+        try:
+            result = context.run(work)
+        except (StopIteration, SystemExit) as error:  # a future cannot carry them
+            failure = RuntimeError(f"{type(error).__name__}: {error}")
+        except KeyboardInterrupt:
+            failure = _Interrupted()
+        except BaseException as error:  # it is the caller's to judge
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=body, daemon=True, name="garrison-handler").start()
+    try:
+        return await future
+    except _Interrupted:
+        raise KeyboardInterrupt from None

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from garrison.pipeline.context_keys import RESPONSE
 from garrison.pipeline.fidelity import remembered
 from garrison.pipeline.graph import flag
 from garrison.pipeline.handlers.call import Call, Handler, Waiting, as_outcome, failed, from_status, is_async
+from garrison.pipeline.lint.context_keys import RESPONSE
 from garrison.pipeline.outcome import SUCCESS, Outcome
 
 SAID = "said.json"
@@ -47,7 +47,7 @@ async def codergen(call: Call) -> Outcome | Waiting:
 
 async def asked(agent: Any, call: Call) -> Any:
     """What the agent says; a plain function of it runs in a thread, so that others go on meanwhile."""
-    from garrison.pipeline.threads import in_thread
+    from garrison.pipeline.handlers.call import in_thread
 
     how: Handler | Callable[[], Any]
     run = getattr(agent, "run", None)

@@ -30,10 +30,10 @@ OWN_TIMEOUT = frozenset({"wait.human", "wait.signal", "tool"})
 BUILT_IN: Mapping[str, tuple[str, str, str]] = {
     "codergen": ("codergen", "codergen", "one call of an agent"),
     "tool": ("tool", "tool", "a shell command"),
-    "wait.human": ("human", "wait_human", "a person's choice between the edges"),
-    "wait.signal": ("human", "wait_signal", "a signal from outside"),
-    "stack.manager_loop": ("nested", "manager_loop", "supervision of a child pipeline"),
-    "subgraph": ("nested", "subgraph", "another pipeline's file as one node"),
+    "wait.human": ("wait", "wait_human", "a person's choice between the edges"),
+    "wait.signal": ("wait", "wait_signal", "a signal from outside"),
+    "stack.manager_loop": ("subgraph", "manager_loop", "supervision of a child pipeline"),
+    "subgraph": ("subgraph", "subgraph", "another pipeline's file as one node"),
 }
 """Type → (module, function, what it is); loaded when a graph has such a node."""
 

@@ -1,8 +1,8 @@
-"""What is wrong with a graph that reads well: one small function a rule, and a table of them. Pure.
+"""Lint: problems of a graph that parses. One small function a rule, and the table of all rules. Pure.
 
-The rule of this room: a rule looks at a `View` of the graph alone and yields what it found; it never raises, changes or
-starts anything. An `error` keeps a run from being launched, a `warning` does not. A new rule is a function in one of
-the files here and a line in that file's `RULES`.
+A rule looks only at a `View` of the graph and yields what it finds; it never raises, changes or starts anything. An
+`error` keeps a run from being launched, a `warning` does not. A new rule is a function in one of the modules here and a
+line in `RULES`.
 """
 
 from __future__ import annotations
@@ -10,20 +10,46 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from garrison.pipeline.graph import Graph
-from garrison.pipeline.lint import ends, keys, kinds, paths, routes
-from garrison.pipeline.lint.finding import ERROR, WARNING, Finding, Rules, View, command_of, flow_of
-from garrison.pipeline.lint.paths import find_cycle
+from garrison.pipeline.lint import attributes, context_keys, edges, structure
+from garrison.pipeline.lint.findings import ERROR, WARNING, Finding, Rules, View, command_of, flow_of
 
-__all__ = ["ERROR", "RULES", "WARNING", "Finding", "command_of", "errors", "find_cycle", "flow_of", "lint"]
+__all__ = ["ERROR", "RULES", "WARNING", "Finding", "command_of", "errors", "flow_of", "lint"]
 
-RULES: Rules = {**ends.RULES, **paths.RULES, **kinds.RULES, **routes.RULES, **keys.RULES}
-"""Every rule: its name, how much it weighs, and the function that looks."""
+RULES: Rules = {
+    "start_node": (ERROR, structure.start_node),
+    "terminal_node": (ERROR, structure.terminal_node),
+    "start_no_incoming": (ERROR, structure.start_no_incoming),
+    "exit_no_outgoing": (ERROR, structure.exit_no_outgoing),
+    "node_id": (ERROR, structure.node_id),
+    "undeclared_node": (WARNING, structure.undeclared_node),
+    "reachability": (ERROR, structure.reachability),
+    "retry_target_exists": (ERROR, structure.retry_target_exists),
+    "dag_cycle": (ERROR, structure.dag_cycle),
+    "parallel_without_join": (ERROR, structure.parallel_without_join),
+    "goal_gate_has_retry": (WARNING, structure.goal_gate_has_retry),
+    "dead_end": (WARNING, structure.dead_end),
+    "loop_without_exit": (WARNING, structure.loop_without_exit),
+    "type_conflict": (ERROR, attributes.type_conflict),
+    "status_known": (ERROR, attributes.status_known),
+    "tool_command_required": (ERROR, attributes.tool_command_required),
+    "stylesheet_syntax": (ERROR, attributes.stylesheet_syntax),
+    "type_known": (WARNING, attributes.type_known),
+    "fidelity_valid": (WARNING, attributes.fidelity_valid),
+    "prompt_on_llm_nodes": (WARNING, attributes.prompt_on_llm_nodes),
+    "timeout_unit": (WARNING, attributes.timeout_unit),
+    "condition_syntax": (ERROR, edges.condition_syntax),
+    "ambiguous_edges": (WARNING, edges.ambiguous_edges),
+    "conditions_not_exhaustive": (WARNING, edges.conditions_not_exhaustive),
+    "duplicate_edge": (WARNING, edges.duplicate_edge),
+    "context_key_unknown": (WARNING, context_keys.context_key_unknown),
+}
+"""Every rule: its name, its severity, and its function."""
 
 
 def lint(graph: Graph, handlers: Collection[str] = ()) -> list[Finding]:
-    """All findings, errors before warnings, each kind in the order of the text.
+    """Return all findings, errors before warnings, each group in the order of the text.
 
-    `handlers` are the types that this installation runs beyond those of the dialect.
+    `handlers` are the node types this installation runs besides those of the dialect.
     """
     view = View(graph, frozenset(handlers))
     findings = [found.finding(name, severity) for name, (severity, rule) in RULES.items() for found in rule(view)]
@@ -31,5 +57,5 @@ def lint(graph: Graph, handlers: Collection[str] = ()) -> list[Finding]:
 
 
 def errors(findings: list[Finding]) -> list[Finding]:
-    """Those findings that keep a run from being launched."""
+    """Return the findings that keep a run from being launched."""
     return [finding for finding in findings if finding.severity == ERROR]

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents import said
 from garrison.light import replace
 from garrison.pipeline import gates
-from garrison.pipeline.context_keys import RESPONSE
 from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
+from garrison.pipeline.lint.context_keys import RESPONSE
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, Outcome
 from garrison.pipeline.transforms import expand_context
 from garrison.processes.actions import Act
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from garrison.pipeline.flow import Place
-    from garrison.pipeline.launch import RunPlan
+    from garrison.pipeline.plan import RunPlan
     from garrison.processes.guardian.policy import GuardianView
     from garrison.processes.run_flow import RunFlow
     from garrison.processes.run_state import NodeState, RunState

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from garrison.light import dataclass, field, replace
-from garrison.pipeline.routing import first_status
+from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Act, Decision
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.parking import BY_HAND, UNFINISHED, guidance, resting, summary, waits_for_a_person
@@ -20,7 +20,7 @@ from garrison.supervise.restart import STOP, Policy
 from garrison.supervise.step import LifeView, Step, burial, next_step
 
 if TYPE_CHECKING:
-    from garrison.pipeline.launch import RunPlan
+    from garrison.pipeline.plan import RunPlan
     from garrison.processes.run_state import NodeState, RunState
     from garrison.records.identity import Identity
     from garrison.records.run import Result

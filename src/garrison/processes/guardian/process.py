@@ -36,7 +36,7 @@ from garrison.system.clock import iso
 from garrison.system.terminal import abandon
 
 if TYPE_CHECKING:
-    from garrison.pipeline.launch import RunPlan
+    from garrison.pipeline.plan import RunPlan
     from garrison.processes.fingerprint import Glance
     from garrison.processes.runtime import World
     from garrison.records.run import Launch, Result

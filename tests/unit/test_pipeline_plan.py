@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from garrison.errors import Refused
-from garrison.pipeline.launch import plan_run
+from garrison.pipeline.node_status import imported
 from garrison.pipeline.parser import parse
-from garrison.pipeline.status import imported
+from garrison.pipeline.plan import plan_run
 
 ENDS = "start [shape=Mdiamond] end [shape=Msquare]"
 

@@ -23,9 +23,17 @@ from urllib.parse import quote
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.pipeline.graph import text
 from garrison.pipeline.handlers.call import MAX_DEPTH, Call, Waiting, failed
-from garrison.pipeline.managing import Manager, ended, manager_of, telemetry_of
-from garrison.pipeline.nesting import child_failed, file_of, given, written
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.pipeline.subpipelines import (
+    Manager,
+    child_failed,
+    ended,
+    file_of,
+    given,
+    manager_of,
+    telemetry_of,
+    written,
+)
 from garrison.records import atomic
 
 if TYPE_CHECKING:
@@ -117,7 +125,7 @@ def _steer(call: Call, telemetry: Mapping[str, Any]) -> bool:
     node, directory = telemetry.get("stack.child.current_node"), telemetry.get("stack.child.directory")
     if not node or not directory:
         return False
-    from garrison.pipeline.run_files import RunFolder
+    from garrison.pipeline.run_directory import RunFolder
 
     child = RunFolder(Path(directory))
     for folder in (child.root, atomic.make_directory(child.node(str(node)))):
@@ -150,7 +158,7 @@ def _file(call: Call) -> Path | Outcome:
 async def _child(call: Call, path: Path, telemetry: dict[str, Any] | None = None) -> RunResult:
     """Run or go on with the child of this attempt."""
     from garrison.pipeline.engine import run_async
-    from garrison.pipeline.run_files import RunFolder
+    from garrison.pipeline.run_directory import RunFolder
 
     directory = None
     if call.run.directory is not None:

@@ -17,15 +17,25 @@ from collections.abc import Iterator, Mapping
 from garrison.errors import Refused, UsageError
 from garrison.light import dataclass, field, replace
 from garrison.pipeline.fidelity import ways_on
+from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.gates import HANDLERS as WAITS
 from garrison.pipeline.gates import Gate, gates_of
-from garrison.pipeline.graph import Graph, Node, known_handler, one_line, seconds, text
-from garrison.pipeline.lint import command_of, errors, find_cycle, flow_of, lint
-from garrison.pipeline.managing import MANAGER, Manager, manager_of
-from garrison.pipeline.nesting import JOINT, MAX_DEPTH, SUBGRAPH, Loader, beside, file_of, inner
+from garrison.pipeline.graph import Graph, Node, find_cycle, known_handler, one_line, seconds, text
+from garrison.pipeline.lint import command_of, errors, flow_of, lint
+from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED, imported
 from garrison.pipeline.parser import parse
-from garrison.pipeline.program import AUTOMATIC, Program, compile_graph
-from garrison.pipeline.status import imported
+from garrison.pipeline.subpipelines import (
+    JOINT,
+    MANAGER,
+    MAX_DEPTH,
+    SUBGRAPH,
+    Loader,
+    Manager,
+    beside,
+    file_of,
+    inner,
+    manager_of,
+)
 from garrison.pipeline.transforms import prepare, rewritten
 
 TASKS = ("codergen", "tool")
@@ -273,3 +283,50 @@ def _line(graph: Graph, line: int, column: int, message: str) -> str:
     return f"{place}: {one_line(message)}"
 
 
+# ---- the status of tasks ---------------------------------------------------------------------------------------------
+
+
+def first_status(plan: RunPlan) -> dict[str, str]:
+    """The status of every task when a new run begins.
+
+    What the graph calls validated or failed is so; what it calls active or impl_complete was begun by someone whose
+    branch and process this run does not have, so it is pending here, and starts before the others.
+    """
+    kept = (VALIDATED, FAILED)
+    return {task: plan.initial[task] if plan.initial.get(task) in kept else PENDING for task in plan.tasks}
+
+
+def blocked_by(plan: RunPlan, status: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """For each pending task of a dag that failures keep from starting: the failed tasks before it, in file order.
+
+    A failure passes on only along edges that need a success; in a walk nobody waits for what was not reached.
+    """
+    if plan.flow != "dag":
+        return {}
+    order = {task: position for position, task in enumerate(plan.tasks)}
+    causes: dict[str, frozenset[str]] = {}
+    for node in _in_order(plan):
+        if status.get(node) == FAILED:
+            causes[node] = frozenset({node})
+        elif node in plan.tasks and status.get(node, PENDING) != PENDING:
+            causes[node] = frozenset()
+        else:
+            causes[node] = frozenset().union(*(causes[one] for one in plan.predecessors.get(node, ())
+                                               if not _passes(plan, status, one, node)))
+    return {task: tuple(sorted(causes[task], key=order.__getitem__)) for task in plan.tasks
+            if status.get(task, PENDING) == PENDING and causes[task]}
+
+
+def _passes(plan: RunPlan, status: Mapping[str, str], before: str, node: str) -> bool:
+    """Whether a failed node may lead on to `node` all the same."""
+    if plan.program is None or status.get(before) != FAILED or before not in plan.program.units:
+        return False
+    unit = plan.program.units[before]
+    return unit.on_error_continue or any(route.target == node for route in unit.conditional)
+
+
+def _in_order(plan: RunPlan) -> list[str]:
+    """All nodes, predecessors before successors."""
+    from graphlib import TopologicalSorter
+
+    return list(TopologicalSorter(plan.predecessors).static_order())

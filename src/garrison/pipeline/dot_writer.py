@@ -1,15 +1,57 @@
-"""A graph as a drawing: Graphviz text with shapes, labels, conditions, and, of a run, how far each node is. Pure.
+"""Graph to DOT text: an exact copy (`to_dot`) and a drawing (`to_drawing`). Pure.
 
-The rule of this room: only what is drawn is written. The attributes of a graph come from somebody, and some of them
-make Graphviz read files or emit links; so shape, label and class of look are chosen here and nothing is passed on.
+Parsing an exact copy gives the same graph (tests/unit/test_pipeline_dot_writer.py checks it). garrison never overwrites
+the file a graph came from.
+
+A drawing shows shapes, labels, conditions and, for a run, the status of each node. It passes on no attribute of the
+graph: some make Graphviz read files or emit links, and a graph may come from anybody.
 """
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 
 from garrison.pipeline.graph import SHAPES, Edge, Graph, Node, text
+
+_PLAIN = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+_NUMBER = re.compile(r"\d+\Z", re.ASCII)
+_KEYWORDS = frozenset({"digraph", "subgraph", "graph", "node", "edge", "strict"})
+_QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"})
+
+
+def to_dot(graph: Graph, annotations: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """The graph as text; `annotations` maps a node to attributes that are added to or put over its own."""
+    extra = annotations or {}
+    lines = ["digraph {" if graph.id is None else f"digraph {_id(graph.id)} {{"]
+    if graph.attrs:
+        lines.append(f"    graph{_attributes(graph.attrs)};")
+    for node in graph.nodes.values():
+        lines.append(f"    {_id(node.id)}{_attributes({**node.attrs, **extra.get(node.id, {})})};")
+    for edge in graph.edges:
+        lines.append(f"    {_id(edge.source)} -> {_id(edge.target)}{_attributes(edge.attrs)};")
+    return "\n".join([*lines, "}", ""])
+
+
+def _attributes(attrs: Mapping[str, str]) -> str:
+    if not attrs:
+        return ""
+    return " [" + ", ".join(f"{_id(key)}={_value(value)}" for key, value in attrs.items()) + "]"
+
+
+def _id(text: str) -> str:
+    """Plain only where Graphviz takes it plain too: a dotted key is quoted."""
+    return text if _PLAIN.match(text) and text.lower() not in _KEYWORDS else _quote(text)
+
+
+def _value(text: str) -> str:
+    return text if _NUMBER.match(text) else _id(text)
+
+
+def _quote(text: str) -> str:
+    return f'"{str(text).translate(_QUOTED)}"'
+
 
 LABEL_CHARS, EDGE_CHARS = 28, 24
 """Characters of a line of a node's label, and of an edge's."""
@@ -32,22 +74,24 @@ def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled:
 
     Not `titled`: without the goal above it. `font`: where no fonts are installed, Graphviz knows Helvetica's widths.
     """
-    named, title = f"fontname={_quoted(font)}", _wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""
-    lines = [f"digraph {_quoted(graph.id or 'pipeline')} {{",
+    named, title = f"fontname={_drawn_string(font)}", _wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""
+    lines = [f"digraph {_drawn_string(graph.id or 'pipeline')} {{",
              f'    graph [rankdir={"LR" if text(graph.attrs, "rankdir", "").upper() == "LR" else "TB"}, '
-             f"label={_quoted(title)}, labelloc=t, {named}];",
+             f"label={_drawn_string(title)}, labelloc=t, {named}];",
              f'    node [style="filled", fillcolor=white, {named}, fontsize=11];',
              f"    edge [{named}, fontsize=9];"]
-    lines += [f"    {_quoted(node.id)} [{_node(node, (status or {}).get(node.id, ''))}];"
+    lines += [f"    {_drawn_string(node.id)} [{_drawn_node(node, (status or {}).get(node.id, ''))}];"
               for node in graph.nodes.values()]
-    lines += [f"    {_quoted(edge.source)} -> {_quoted(edge.target)}{_edge(edge)};" for edge in graph.edges]
-    lines += [f'    {_quoted(node.id)} -> {_quoted(target)} [style=dotted, constraint=false, label="retry"];'
+    lines += [f"    {_drawn_string(edge.source)} -> {_drawn_string(edge.target)}{_drawn_edge(edge)};"
+              for edge in graph.edges]
+    lines += [f"    {_drawn_string(node.id)} -> {_drawn_string(target)} "
+              '[style=dotted, constraint=false, label="retry"];'
               for node in graph.nodes.values() for key in ("retry_target", "fallback_retry_target")
               if (target := text(node.attrs, key)) is not None and target in graph.nodes]
     return "\n".join([*lines, "}", ""])
 
 
-def _node(node: Node, status: str) -> str:
+def _drawn_node(node: Node, status: str) -> str:
     label = _wrapped(node.label, LABEL_CHARS)
     if status:
         label = f"{label}\n({status})"
@@ -58,10 +102,10 @@ def _node(node: Node, status: str) -> str:
         found["xlabel"] = node.handler
     if text(node.attrs, "goal_gate", "").lower() in ("true", "yes", "on", "1"):
         found["peripheries"] = "2"
-    return ", ".join(f"{key}={_quoted(value)}" for key, value in found.items())
+    return ", ".join(f"{key}={_drawn_string(value)}" for key, value in found.items())
 
 
-def _edge(edge: Edge) -> str:
+def _drawn_edge(edge: Edge) -> str:
     label, condition = text(edge.attrs, "label", ""), text(edge.attrs, "condition", "")
     said = [_wrapped(label, EDGE_CHARS)] if label else []
     if condition:
@@ -69,7 +113,7 @@ def _edge(edge: Edge) -> str:
     found = {"label": "\n".join(said)} if said else {}
     if text(edge.attrs, "loop_restart", "").lower() == "true":
         found["style"] = "dashed"
-    return f" [{', '.join(f'{key}={_quoted(value)}' for key, value in found.items())}]" if found else ""
+    return f" [{', '.join(f'{key}={_drawn_string(value)}' for key, value in found.items())}]" if found else ""
 
 
 def _wrapped(written: str, width: int) -> str:
@@ -77,7 +121,7 @@ def _wrapped(written: str, width: int) -> str:
     return "\n".join(lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES - 1], lines[MAX_LINES - 1][:-1] + "…"])
 
 
-def _quoted(written: str) -> str:
+def _drawn_string(written: str) -> str:
     """A quoted string; a backslash is doubled, because Graphviz has escapes of its own (\\N, \\G, \\l)."""
     escaped = written.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\0", "")
     return f'"{escaped}"'

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from garrison.pipeline import run
-from garrison.pipeline.fork import fork_run
+from garrison.pipeline.open_run import fork_run
 from garrison.pipeline.parser import parse
-from garrison.pipeline.run_files import RunFolder
-from garrison.pipeline.simulate import handlers_for, parse_outcomes
+from garrison.pipeline.run_directory import RunFolder
+from garrison.pipeline.simulation import handlers_for, parse_outcomes
 
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
 LOOP = """a; f; start -> a; a -> exit [condition="outcome=success"]; a -> f [condition="outcome!=success"]; f -> a"""
@@ -35,7 +35,7 @@ def play(body: str, *outcomes: str, **options: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.pipeline.retry.RetryPolicy.delay", lambda *_: 0.0)
+    monkeypatch.setattr("garrison.pipeline.flow.retry.RetryPolicy.delay", lambda *_: 0.0)
 
 
 @pytest.mark.parametrize(("body", "outcome", "ran"), [

@@ -22,11 +22,10 @@ from urllib.parse import quote
 
 from garrison.pipeline.gates import chosen, gate_of, misfit, unanswerable, unanswered, unheard
 from garrison.pipeline.graph import flag, seconds, text
-from garrison.pipeline.handlers.call import Call, Waiting, failed
+from garrison.pipeline.handlers.call import Call, Waiting, failed, in_thread
 from garrison.pipeline.outcome import SKIPPED as SKIPPED_STATUS
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.questions import SKIPPED, TIMEOUT, Option, Question, listed, match
-from garrison.pipeline.threads import in_thread
 from garrison.records import atomic
 
 _LOOK = 0.2

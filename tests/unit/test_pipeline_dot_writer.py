@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Edge, Graph, Node
 from garrison.pipeline.parser import parse
-from garrison.pipeline.write import to_dot
 
 TEXTS = st.text(alphabet=st.characters(codec="utf-8"), max_size=12) | st.sampled_from(
     ['"', "\\", "\\n", 'a\\"', "graph", "node", "3.5", "a b", "a-b", "x.y", "// no", "\r\n", "\\\n", ""])

@@ -16,17 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.events import Stream
+from garrison.pipeline.event_stream import Stream
 from garrison.pipeline.fidelity import FULL, Carried, carried, edge_of
 from garrison.pipeline.flow import FlowState, Place
+from garrison.pipeline.flow.program import Program
 from garrison.pipeline.graph import seconds
-from garrison.pipeline.handlers.call import Call, Scope, Waiting, as_outcome, failed, from_error, is_async
-from garrison.pipeline.handlers.human import INTERRUPTED, ask_again
+from garrison.pipeline.handlers.call import Call, Scope, Waiting, as_outcome, failed, from_error, in_thread, is_async
 from garrison.pipeline.handlers.registry import ADOPTING, OWN_TIMEOUT, Registry
+from garrison.pipeline.handlers.wait import INTERRUPTED, ask_again
 from garrison.pipeline.outcome import Outcome, check_json
-from garrison.pipeline.program import Program
-from garrison.pipeline.run_files import RunFolder
-from garrison.pipeline.threads import in_thread
+from garrison.pipeline.run_directory import RunFolder
 from garrison.records import atomic
 
 _QUICK = 0.005

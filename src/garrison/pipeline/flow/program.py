@@ -14,11 +14,23 @@ from dataclasses import dataclass, field, replace
 
 from garrison.errors import GarrisonError, Refused
 from garrison.pipeline.condition import Condition, ConditionSyntax, keys_of, normal_label, parse_condition
-from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, flag, number, one_line, place, seconds, text
-from garrison.pipeline.joins import Join, find_join, opens_branch
-from garrison.pipeline.retry import NO_RETRY, RetryPolicy, policy_of
-from garrison.pipeline.status import imported
-from garrison.pipeline.write import to_dot
+from garrison.pipeline.dot_writer import to_dot
+from garrison.pipeline.flow.joins import Join, find_join, opens_branch
+from garrison.pipeline.flow.retry import NO_RETRY, RetryPolicy, policy_of
+from garrison.pipeline.graph import (
+    Edge,
+    Graph,
+    Node,
+    TypeConflict,
+    find_cycle,
+    flag,
+    number,
+    one_line,
+    place,
+    seconds,
+    text,
+)
+from garrison.pipeline.node_status import imported
 
 START, EXIT, CONDITIONAL, PARALLEL, FAN_IN = "start", "exit", "conditional", "parallel", "parallel.fan_in"
 
@@ -262,8 +274,6 @@ def _indegree(graph: Graph, edges: tuple[Route, ...]) -> dict[str, int]:
 
 
 def _refuse_cycle(graph: Graph) -> None:
-    from garrison.pipeline.lint import find_cycle
-
     cycle = find_cycle(graph)
     if cycle:
         node = graph.nodes[cycle[0]]

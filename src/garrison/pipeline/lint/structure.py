@@ -1,6 +1,6 @@
-"""Rules on the ways through a graph: what is reached, what runs in a circle, what leads nowhere, where branches meet.
+"""Lint rules on the structure of a graph: start, exits, node ids, reachability, cycles, and where branches join.
 
-Everything here is linear in nodes and edges and without recursion, so that a chain of 20,000 nodes is no special case.
+Every rule is linear in nodes and edges and free of recursion, so that a chain of 20,000 nodes is no special case.
 """
 
 from __future__ import annotations
@@ -8,17 +8,69 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from graphlib import CycleError, TopologicalSorter
 
+from garrison.errors import UsageError
 from garrison.pipeline.condition import Condition
-from garrison.pipeline.graph import Graph, Node, TypeConflict, flag, text
-from garrison.pipeline.joins import find_join, opens_branch
-from garrison.pipeline.lint.finding import ERROR, RETRY_TARGETS, WARNING, Found, Rules, View, condition_of
+from garrison.pipeline.flow.joins import find_join, opens_branch
+from garrison.pipeline.graph import Graph, Node, TypeConflict, find_cycle, flag, text
+from garrison.pipeline.lint.findings import RETRY_TARGETS, Found, View, condition_of
+from garrison.records.names import check_node
 
-SHOWN = 8
-"""As many nodes of a cycle as a message names."""
-MANY = 500
-"""In a graph of more nodes than this none is looked for that is spelled alike."""
+MAX_SHOWN = 8
+"""Nodes of a cycle that a message names."""
+MAX_SIMILAR = 500
+"""Nodes up to which a graph is searched for a similar name."""
+
+
+def start_node(view: View) -> Iterator[Found]:
+    """Exactly one start."""
+    first, *more = view.graph.of("start") or (None,)
+    if first is None:
+        yield Found("the graph has no start node", "give one node shape=Mdiamond")
+    for node in more:
+        yield Found(f"{node.id} is a second start node", f"keep {first.id if first else ''} as the only one", node)
+
+
+def terminal_node(view: View) -> Iterator[Found]:
+    """At least one exit."""
+    if not view.graph.of("exit"):
+        yield Found("the graph has no exit node", "give one node shape=Msquare")
+
+
+def start_no_incoming(view: View) -> Iterator[Found]:
+    """Nothing leads back into the start."""
+    for edge in view.graph.edges:
+        if view.handler[edge.target] == "start":
+            yield Found(f"{edge} leads into the start node", "lead it to the node to go back to", edge)
+
+
+def exit_no_outgoing(view: View) -> Iterator[Found]:
+    """Nothing leads on from an exit."""
+    for edge in view.graph.edges:
+        if view.handler[edge.source] == "exit":
+            yield Found(f"{edge} leaves an exit node", "remove it, or give the node another shape", edge)
+
+
+def node_id(view: View) -> Iterator[Found]:
+    """A node's name also names branches, files and sessions."""
+    taken: dict[str, str] = {}
+    for node in view.graph.nodes.values():
+        try:
+            check_node(node.id)
+        except UsageError:
+            yield Found(f"{node.id!r:.60} cannot name a task", "use 1 to 48 of A-Z a-z 0-9 _ -, first a letter or _",
+                        node)
+        other = taken.setdefault(node.id.lower(), node.id)
+        if other != node.id:
+            yield Found(f"{node.id} and {other} differ only in case", "rename one of them", node)
+
+
+def undeclared_node(view: View) -> Iterator[Found]:
+    """A node that only edges name may be a slip of the pen."""
+    for node in view.graph.nodes.values():
+        if not node.declared:
+            yield Found(f"{node.id} stands only in edges", f"declare it ({node.id} [label=...]) or correct the name",
+                        node)
 
 
 def reachability(view: View) -> Iterator[Found]:
@@ -138,15 +190,6 @@ def reach(starts: Iterable[str], ways: Mapping[str, Sequence[str]]) -> set[str]:
     return reached
 
 
-def find_cycle(graph: Graph) -> list[str]:
-    """The nodes of one cycle, in the direction of its edges, the first repeated at the end; empty without a cycle."""
-    try:
-        TopologicalSorter(graph.predecessors()).prepare()
-    except CycleError as error:
-        return list(error.args[1])
-    return []
-
-
 def circles(graph: Graph) -> list[list[str]]:
     """The strongly connected components that hold a cycle (Tarjan's algorithm); the nodes of each in file order."""
     targets = graph.successors()
@@ -206,22 +249,11 @@ def _rescues(graph: Graph) -> list[str]:
 
 
 def _shown(cycle: Sequence[str]) -> str:
-    return " -> ".join(cycle if len(cycle) <= SHOWN else [*cycle[:SHOWN - 2], "...", cycle[-1]])
+    return " -> ".join(cycle if len(cycle) <= MAX_SHOWN else [*cycle[:MAX_SHOWN - 2], "...", cycle[-1]])
 
 
 @lru_cache(maxsize=64)
 def _nearest(word: str, words: tuple[str, ...]) -> str:
     """Looked for only where that takes no time."""
-    near = get_close_matches(word, words, 1, 0.6) if len(words) <= MANY else []
+    near = get_close_matches(word, words, 1, 0.6) if len(words) <= MAX_SIMILAR else []
     return f" (did you mean {near[0]}?)" if near else ""
-
-
-RULES: Rules = {
-    "reachability": (ERROR, reachability),
-    "retry_target_exists": (ERROR, retry_target_exists),
-    "dag_cycle": (ERROR, dag_cycle),
-    "parallel_without_join": (ERROR, parallel_without_join),
-    "goal_gate_has_retry": (WARNING, goal_gate_has_retry),
-    "dead_end": (WARNING, dead_end),
-    "loop_without_exit": (WARNING, loop_without_exit),
-}

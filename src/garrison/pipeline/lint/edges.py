@@ -21,9 +21,9 @@ from garrison.pipeline.condition import (
     normal_label,
     parse_condition,
 )
-from garrison.pipeline.context_keys import VALUES
 from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, number, place
-from garrison.pipeline.lint.finding import ERROR, WARNING, Found, Rules, View, condition_of
+from garrison.pipeline.lint.context_keys import VALUES
+from garrison.pipeline.lint.findings import Found, View, condition_of
 from garrison.pipeline.outcome import SUCCESS, Outcome
 
 MAX_CASES = 256
@@ -220,11 +220,3 @@ def _tries(key: str, words: Sequence[str], clauses: Sequence[Clause]) -> list[st
     if any(pair <= {word.lower() for word in words} for pair in _PAIRS):
         return list(words)
     return [*words, ""]
-
-
-RULES: Rules = {
-    "condition_syntax": (ERROR, condition_syntax),
-    "ambiguous_edges": (WARNING, ambiguous_edges),
-    "conditions_not_exhaustive": (WARNING, conditions_not_exhaustive),
-    "duplicate_edge": (WARNING, duplicate_edge),
-}

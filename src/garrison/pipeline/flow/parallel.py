@@ -25,11 +25,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, Fanning, Route, Unit
 from garrison.pipeline.flow.routing import choose
 from garrison.pipeline.flow.state import ROOT, Fan, Move, Place
 from garrison.pipeline.flow.turn import Turn
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
-from garrison.pipeline.program import CONDITIONAL, FAN_IN, Fanning, Route, Unit
 
 RESULTS = "parallel.results"
 

@@ -1,22 +1,81 @@
-"""The rule on context keys: a condition asks for a key that somebody writes.
+"""Lint rule on context keys: a condition asks for a key that some node writes.
+
+`WRITTEN` lists each key once, with the handler that writes it. A key ending in `.` covers all keys with that prefix.
+Codergen nodes, subgraphs and registered handlers may write any other key.
 
 A key is known when a handler of this graph writes it. It may be known when the graph or a node declares it (`inputs`,
-`vars`, `output_key`, ...), when a text of the graph names it, so that an agent was told of it, when a prompt stands in
-another file (`@FILE`), and when a handler is not the dialect's own: then only a slip is reported for which the right
-key is at hand, the same one under its prefix, by our name, or spelled nearly so.
+`vars`, `output_key`, ...), when a text of the graph mentions it (an agent was told of it), when a prompt is in another
+file (`@FILE`), or when a handler is not built in. In those cases the rule reports only a probable mistake: a key that
+exists under a prefix, under another engine's name for it, or with a similar spelling.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 
 from garrison.pipeline.condition import ConditionSyntax, keys_of
-from garrison.pipeline.context_keys import ANYTHING, ENGINE, KNOWN_AS, SESSION_STATE, WRITTEN
 from garrison.pipeline.graph import known_handler, place
-from garrison.pipeline.lint.finding import WARNING, Found, Rules, View, condition_of
+from garrison.pipeline.lint.findings import Found, View, condition_of
+
+ENGINE = "the engine"
+
+WRITTEN: Mapping[str, tuple[str, ...]] = {
+    ENGINE: ("outcome", "preferred_label", "failure_reason", "failure_class", "last_stage", "last_failure",
+             "last_failed_node", "current_node", "graph.", "internal."),
+    "codergen": ("last_response",),
+    "tool": ("tool.output", "tool.exit_code"),
+    "wait.human": ("human.gate.selected", "human.gate.label", "human.gate.text", "human.gate.node"),
+    "wait.signal": ("signal.",),
+    "parallel": ("parallel.results", "parallel.success_count", "parallel.failure_count"),
+    "parallel.fan_in": ("parallel.fan_in.best_id", "parallel.fan_in.best_outcome"),
+    "stack.manager_loop": ("stack.child.",),
+    "session.classify": ("session.input_type", "session.refusal", "session.response"),
+    "session.authorize": ("session.authorized", "session.refusal", "session.trust_tier"),
+    "session.mode_select": ("session.cognitive_mode",),
+    "session.memory_recall": ("session.recalled_memories",),
+    "session.build_prompt": ("session.prompt", "session.system_prompt"),
+    "session.llm_call": ("llm.response_type", "llm.content", "llm.tool_calls", "llm.thinking"),
+    "session.tool_dispatch": ("session.messages", "session.tool_results", "session.tool_calls_made",
+                              "llm.tool_results"),
+    "session.format": ("session.response",),
+    "session.process_results": ("session.actions", "session.goal_updates", "session.new_goals", "session.memory_notes",
+                                "session.working_memory", "session.decompositions", "session.proposal_decisions",
+                                "session.concerns", "session.curiosity", "session.identity_insights"),
+    "session.execute_actions": ("session.has_action_results", "session.tool_turn"),
+    "session.memory_update": ("session.working_memory", "session.messages"),
+    "session.update_goals": ("session.goals",),
+    "session.background_checks": ("session.background_checks", "session.background_check_results"),
+}
+"""Handler → the keys it writes."""
+
+RESPONSE = 200
+"""Characters of an agent's response that stand in `last_response`."""
+
+SESSION_STATE = ("session.id", "session.session_id", "session.agent_id", "session.trust_tier", "session.turn_count",
+                 "session.messages", "session.working_memory", "session.goals", "session.cognitive_mode",
+                 "session.input", "session.response", "session.is_heartbeat", "session.initiative",
+                 "session.heartbeat_count", "session.consolidation_due", "session.reflection_due", "session.plan_due")
+"""What a session brings along into each of its graphs."""
+
+ANYTHING = frozenset({"codergen", "subgraph", "stack.manager_loop"})
+"""Handlers whose work may set any key."""
+
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "session.cognitive_mode": ("reflection", "goal_pursuit", "plan_execution", "consolidation"),
+    "llm.response_type": ("text", "tool_call"),
+}
+"""Keys that have one of a few values."""
+
+KNOWN_AS: Mapping[str, str] = {
+    "tool_stdout": "tool.output", "tool_output": "tool.output", "tool.stdout": "tool.output",
+    "exit_code": "tool.exit_code", "tool_exit_code": "tool.exit_code",
+    "human_choice": "human.gate.selected", "human_answer": "human.gate.selected", "status": "outcome",
+}
+"""What other engines call a key of ours."""
+
 
 _WORD = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 _NOT_TEXT = frozenset({"label", "shape", "style", "class", "color", "fillcolor", "condition"})
@@ -98,6 +157,3 @@ def _probably(key: str, known: frozenset[str]) -> str | None:
         return exact[0]
     near = get_close_matches(key, [one for one in known if not one.endswith(".")], 1, 0.85)
     return near[0] if near else None
-
-
-RULES: Rules = {"context_key_unknown": (WARNING, context_key_unknown)}

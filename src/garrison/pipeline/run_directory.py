@@ -1,13 +1,14 @@
-"""A run directory: who may write it, its journal, and what is derived from that.
+"""Run directory: its owner lock, its journal, and the files derived from the journal.
 
-    journal.jsonl     the truth: `begun`, then one `flow` record a step (appended and synced before the run goes on)
+    journal.jsonl     source of truth: `begun`, then one `flow` record a step, synced before the run continues
     checkpoint.json   derived: where the run is, for people and programs; never read to resume
-    graph.dot         the graph it began with (or was changed to)      manifest.json    what it is, for a listing
-    events.jsonl      the stream of events                             owner.lock       held by the one who runs it
-    NODE/             files of the node's latest attempt; earlier ones in NODE/attempts/
+    graph.dot         the graph it started with (or was changed to)    manifest.json    summary for listings
+    events.jsonl      the event stream                                 owner.lock       held while a process drives it
+    NODE/             files of the node's latest attempt; earlier ones in NODE/attempts/; status.json is derived
     artifacts/ answers/ signals/ children/ blobs/
 
-The rule of this room: one owner; the journal first. Values over 8 kB of a step lie beside the journal as blobs.
+One owner at a time; the journal is written first. Values over 8 kB of a step are stored beside the journal as blobs.
+The derived files may lag behind the journal.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound, RecordCorrupt, Refused
 from garrison.records import atomic
@@ -27,6 +28,10 @@ from garrison.records.journal import SNAPSHOT_EVERY, Entry, read_all
 from garrison.records.journal_room import RoomyWriter
 from garrison.records.life import LifeLock, is_held
 from garrison.system.failpoint import here
+
+if TYPE_CHECKING:
+    from garrison.pipeline.flow import FlowState
+    from garrison.pipeline.flow.program import Program
 
 BEGUN, FLOW, GRAPH, SNAPSHOT = "begun", "flow", "graph", "snapshot"
 """The kinds of records: how it began, one event of the machine, a changed graph, a compacted journal."""
@@ -271,3 +276,54 @@ def unpacked(data: Mapping[str, Any]) -> dict[str, Any]:
 
 _text = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """A value as JSON text."""
+
+
+def status_of(state: FlowState) -> str:
+    """A run's status as people and programs are told it."""
+    return {"done": "success", "failed": "fail"}.get(state.status, state.status)
+
+
+def checkpoint_of(program: Program, state: FlowState, run: str, how: str) -> dict[str, Any]:
+    """Where a run is, as JSON."""
+    return {
+        "schema": 1, "run": run, "graph_hash": program.digest, "status": status_of(state),
+        "reason": state.reason or state.detail, "detail": state.detail, "how": how, "steps": state.steps,
+        "current_node": state.completed[-1] if state.completed else "",
+        "next_nodes": [*dict.fromkeys([place.node for place in state.in_flight.values()]
+                                      + [move.node for move in state.queue])],
+        "in_flight": [asdict(place) for place in state.in_flight.values()],
+        "completed_nodes": list(state.completed),
+        "node_outcomes": {node: outcome.status for node, outcome in state.outcomes.items()},
+        "visits": dict(state.visits),
+        "counters": {"max_steps": state.max_steps, "redirects": state.redirects, "restarts": state.restarts},
+        "context": dict(state.context()),
+    }
+
+
+def write_status(folder: Path, node: str, state: FlowState) -> None:
+    """status.json of a node: its latest outcome."""
+    outcome = state.outcomes.get(node)
+    if outcome is None:
+        return
+    atomic.make_directory(folder)
+    body = {"node": node, "outcome": outcome.status, **outcome.to_data(), "visits": state.visits.get(node, 0)}
+    (folder / "status.json").write_text(json.dumps(body, ensure_ascii=False, indent=1), encoding="utf-8",
+                                        errors="backslashreplace")
+
+
+def write_checkpoint(folder: RunFolder, checkpoint: Mapping[str, Any], *, durable: bool) -> None:
+    """Replace checkpoint.json."""
+    body = json.dumps(checkpoint, ensure_ascii=False, indent=1 if durable else None)  # indented is ten times slower
+    atomic.write(folder.checkpoint, body.encode("utf-8", "backslashreplace"), durable=durable)
+
+
+def read_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
+    """What checkpoint.json says; None if there is none. It may be a moment older than the journal."""
+    raw = atomic.read(folder.checkpoint)
+    if raw is None:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(raw)
+    except ValueError as error:
+        raise RecordCorrupt(folder.checkpoint, f"it is no JSON ({error})") from None
+    return found

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from garrison.errors import UsageError
+from garrison.pipeline.flow.retry import policy_of
 from garrison.pipeline.graph import Graph
 from garrison.pipeline.handlers.call import Call, Handler
 from garrison.pipeline.handlers.registry import BUILT_IN, OWN, offered
 from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome, fold_status
 from garrison.pipeline.questions import AutoApprove, Prepared
-from garrison.pipeline.retry import policy_of
 
 Told = Mapping[str, tuple[str, int | None]]
 
@@ -36,7 +36,7 @@ def handlers_for(graph: Graph, outcomes: Told, labels: Mapping[str, str]) -> dic
 
     async def play(call: Call) -> Outcome | Any:
         if call.node.handler == "wait.human" and call.node.id not in outcomes:
-            from garrison.pipeline.handlers.human import wait_human
+            from garrison.pipeline.handlers.wait import wait_human
 
             return await wait_human(call)
         return played(call, outcomes, labels)

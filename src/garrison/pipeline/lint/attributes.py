@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 
-from garrison.pipeline import status
+from garrison.pipeline import node_status
 from garrison.pipeline.fidelity import MODES
+from garrison.pipeline.flow.program import ERROR_POLICIES, JOIN_POLICIES
+from garrison.pipeline.flow.retry import PRESETS
 from garrison.pipeline.graph import (
     HANDLERS,
     Edge,
@@ -23,9 +25,7 @@ from garrison.pipeline.graph import (
     seconds,
     text,
 )
-from garrison.pipeline.lint.finding import ERROR, WARNING, Found, Rules, View, command_of
-from garrison.pipeline.program import ERROR_POLICIES, JOIN_POLICIES
-from garrison.pipeline.retry import PRESETS
+from garrison.pipeline.lint.findings import Found, View, command_of
 from garrison.pipeline.stylesheet import StylesheetSyntax, parse_stylesheet
 
 FLOWS = ("dag", "walk")
@@ -148,8 +148,8 @@ def status_known(view: View) -> Iterator[Found]:
     """The status that a graph brings along is one that garrison knows."""
     for node in view.graph.nodes.values():
         word = text(node.attrs, "status")
-        if word is not None and status.fold(word) is None:
-            yield Found(f"{node.id} has the unknown status {word!r:.40}", "use " + ", ".join(status.WORDS), node,
+        if word is not None and node_status.fold(word) is None:
+            yield Found(f"{node.id} has the unknown status {word!r:.40}", "use " + ", ".join(node_status.WORDS), node,
                         *place(node.attrs["status"]))
 
 
@@ -222,15 +222,3 @@ def stylesheet_syntax(view: View) -> Iterator[Found]:
 
 def _whose(owner: Node | Edge | None) -> str:
     return f"{owner.id if isinstance(owner, Node) else owner}: " if owner else ""
-
-
-RULES: Rules = {
-    "type_conflict": (ERROR, type_conflict),
-    "status_known": (ERROR, status_known),
-    "tool_command_required": (ERROR, tool_command_required),
-    "stylesheet_syntax": (ERROR, stylesheet_syntax),
-    "type_known": (WARNING, type_known),
-    "fidelity_valid": (WARNING, fidelity_valid),
-    "prompt_on_llm_nodes": (WARNING, prompt_on_llm_nodes),
-    "timeout_unit": (WARNING, timeout_unit),
-}

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from garrison.errors import ForbiddenTransition
-from garrison.pipeline.launch import RunPlan, plan_run
+from garrison.pipeline.node_status import NODE_STATUS, step
 from garrison.pipeline.parser import parse
-from garrison.pipeline.routing import NODE_STATUS, blocked_by, first_status, step
+from garrison.pipeline.plan import RunPlan, blocked_by, first_status, plan_run
 
 ALLOWED = {("pending", "active"), ("active", "impl_complete"), ("active", "failed"), ("impl_complete", "validated"),
            ("impl_complete", "failed"), ("impl_complete", "active"), ("failed", "active"),

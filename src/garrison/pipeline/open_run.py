@@ -1,7 +1,10 @@
-"""How a run comes to be driven: begun from a graph, or taken up from its journal.
+"""Open a run for a driver: start it from a graph, resume it from its journal, or fork it from another run.
 
-The rule of this room: a graph is linted, transformed and compiled before anything is written; a journal is folded into
-the state that it leads to. Whatever does not fit is refused in one line, and the directory stays as it is.
+A graph is linted, transformed and compiled before anything is written; a resumed run's journal is replayed to its
+current state. Whatever does not fit is refused in one line, and the directory stays unchanged.
+
+A fork only reads the old run. The new run has its own directory and journal; it starts with the state the old run had
+when the node was started, so that earlier work is not repeated.
 """
 
 from __future__ import annotations
@@ -10,23 +13,24 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from garrison.errors import Refused, UsageError
+from garrison.errors import NotFound, Refused, UsageError
+from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.flow import Change, FlowState, advance, event_from_data, opening
+from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.handlers.codergen import NO_AGENT
-from garrison.pipeline.handlers.registry import Registry
+from garrison.pipeline.handlers.registry import ANY, Registry
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.outcome import check_json
 from garrison.pipeline.parser import parse, parse_file
-from garrison.pipeline.program import Program, compile_graph
-from garrison.pipeline.run_files import BEGUN, GRAPH, Begun, Recorded, RunFolder, RunJournal, recorded
+from garrison.pipeline.run_directory import BEGUN, GRAPH, Begun, Recorded, RunFolder, RunJournal, read_run, recorded
 from garrison.pipeline.transforms import Transform, installed, prepare
-from garrison.pipeline.write import to_dot
 from garrison.records import atomic
+from garrison.system.clock import SystemClock
 
 ON_RESUME = ("rerun", "ask", "fail")
 """What becomes of an interrupted node that has `side_effecting=true`."""
@@ -176,3 +180,67 @@ def check_resume(graph: Graph) -> None:
         if (word := text(node.attrs, "on_resume", "rerun")) not in ON_RESUME:
             raise UsageError(f"{graph.source}:{node.line}:{node.column}: node {node.id} has on_resume={word!r:.40}; "
                              f"use {', '.join(ON_RESUME)}")
+
+
+def fork_run(source: RunFolder, target: Path, node: str, visit: int | None, changes: Mapping[str, Any]) -> int:
+    """Begin in `target` the run that `source` was when it started `node`; returns which visit that is.
+
+    `visit` is the node's visit (default: the last). `changes` are put into the new run's context. NotFound if the node
+    was never started then; Refused if `target` holds a run.
+    """
+    found = read_run(source)
+    check_json(changes, "changes")
+    registry = Registry({ANY: lambda _call: None})  # nothing is run here
+    program = prepared(parse(found.begun.graph, found.begun.source or "<graph>"), registry, found.begun.max_steps,
+                       found.begun.flow or None)
+    if node in program.units and program.units[node].handler in AUTOMATIC:
+        raise Refused(f"a run passes through {node} ({program.units[node].handler}) by itself; fork at a node that "
+                      "does work")
+    kept, visited = _state_at(program, found, node, visit)
+    if RunFolder(target).exists():
+        raise Refused(f"{target} holds a run already; give another directory")
+    state = FlowState.from_data(kept)
+    for context in state.contexts.values():
+        context.update(changes)
+    folder = RunFolder(target)
+    at = SystemClock().utc()
+    begun = replace(found.begun, run=folder.root.name, state=json.dumps(state.to_data(), ensure_ascii=False), at=at,
+                    forked=f"{found.begun.run} at {node}, visit {visited}")
+    journal = RunJournal(folder, SystemClock().utc)
+    try:
+        journal.append(BEGUN, begun.to_data())
+        atomic.write(folder.graph, begun.graph.encode("utf-8", "surrogatepass"))
+        manifest = {"run": begun.run, "source": begun.source, "graph_hash": begun.hash, "began_at": at,
+                    "tree": begun.tree, "seed": begun.seed, "forked": begun.forked}
+        atomic.write(folder.manifest, json.dumps(manifest, indent=1).encode())
+    finally:
+        journal.close()
+    return visited
+
+
+def _state_at(program: Program, found: Recorded, node: str, visit: int | None) -> tuple[dict[str, Any], int]:
+    """The state right after the machine put that visit of `node` in flight."""
+    kept: tuple[dict[str, Any], int] | None = None
+    seen: list[int] = []
+
+    def look(state: FlowState, change: Change) -> None:
+        nonlocal kept
+        for place in change.started:
+            if place.node == node and place.attempt == 1:
+                number = max(state.visits[node], seen[-1] + 1 if seen else 0)  # a loop_restart counts visits anew
+                seen.append(number)
+                if visit in (None, number):
+                    kept = state.to_data(), number
+
+    if found.snapshot is not None:
+        state = FlowState.from_data(found.snapshot)
+    else:
+        state, change = first_state(program, found.begun)
+        look(state, change)
+    for event in found.events:
+        look(state, advance(program, state, event_from_data(event)))
+    if kept is None:
+        begun = f"visits {seen[0]} to {seen[-1]} can be forked" if seen else "it was never started"
+        before = " since its journal was compacted" if found.snapshot is not None else ""
+        raise NotFound(f"no {f'visit {visit} of ' if visit else ''}{node} in {found.begun.run}: {begun}{before}")
+    return kept

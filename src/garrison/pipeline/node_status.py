@@ -1,0 +1,70 @@
+"""Status of a task in a garrison run: the words, the allowed transitions, and the status a graph brings along. Pure.
+
+A graph's `status` attributes are read once, as the state a run starts with; garrison never writes them back. Spellings
+are normalized, and an unknown word is an error, never "pending". `validated` means landed.
+
+    pending -> active -> impl_complete -> validated
+               active | impl_complete -> failed        the work or its landing failed for good
+               impl_complete -> active                 rework: landing was refused, and a new attempt starts
+               failed -> active                        rework of a failure, or retried by a person
+    validated | failed | skipped -> pending            the flow reaches the task again: a retry, or a loop
+    pending -> skipped                                 no edge into it was followed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from garrison.errors import ForbiddenTransition
+from garrison.pipeline.graph import Graph, TypeConflict, text
+
+PENDING, ACTIVE, IMPL_COMPLETE, VALIDATED, FAILED = "pending", "active", "impl_complete", "validated", "failed"
+SKIPPED = "skipped"
+
+WORDS: Mapping[str, str] = {
+    "pending": PENDING,
+    "active": ACTIVE,
+    "impl_complete": IMPL_COMPLETE,
+    "validated": VALIDATED,
+    "accepted": VALIDATED,
+    "failed": FAILED,
+}
+"""What may stand in a graph, and the node status it means."""
+
+
+NODE_STATUS: Mapping[str, frozenset[str]] = {
+    PENDING: frozenset({ACTIVE, SKIPPED}),
+    ACTIVE: frozenset({IMPL_COMPLETE, FAILED}),
+    IMPL_COMPLETE: frozenset({VALIDATED, FAILED, ACTIVE}),
+    FAILED: frozenset({ACTIVE, PENDING}),
+    VALIDATED: frozenset({PENDING}),
+    SKIPPED: frozenset({PENDING}),
+}
+"""From each status, those that may follow."""
+
+
+def step(old: str, new: str, node: str = "node") -> str:
+    """`new`, if it may follow `old`; ForbiddenTransition (which changes nothing) if it may not."""
+    allowed = NODE_STATUS.get(old, frozenset())
+    if new not in allowed:
+        raise ForbiddenTransition(node, old, new, allowed)
+    return new
+
+
+def fold(word: str) -> str | None:
+    """The node status that `word` means; None for a word nobody knows."""
+    return WORDS.get(word.strip().lower().replace("-", "_").replace(" ", "_"))
+
+
+def imported(graph: Graph) -> dict[str, str]:
+    """The status of each node that has one in the graph; TypeConflict for an unknown word."""
+    found = {}
+    for node in graph.nodes.values():
+        word = text(node.attrs, "status")
+        if word is None:
+            continue
+        status = fold(word)
+        if status is None:
+            raise TypeConflict("status", node.attrs["status"], "a node status; write " + ", ".join(WORDS))
+        found[node.id] = status
+    return found

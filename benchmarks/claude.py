@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from garrison.agents.claude.files import ClaudeFiles, read_json
+from garrison.agents.claude.attempt_files import ClaudeFiles, read_json
 from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
 from garrison.testing.turn import Turn, say, use

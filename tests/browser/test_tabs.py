@@ -9,7 +9,7 @@ from typing import Any
 from playwright.sync_api import Page, expect
 from served import serving
 
-from garrison.agents.claude.files import ClaudeFiles
+from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.records.run import RunFiles
 from support import wait_for
 from top_support import Town, town

@@ -76,7 +76,7 @@ class Scene:
 
     def endings(self, node: str, attempt: int = 1) -> list[str]:
         """How the node's stretches ended."""
-        from garrison.agents.claude.files import ClaudeFiles
+        from garrison.agents.claude.attempt_files import ClaudeFiles
 
         return [one.kind for one in ClaudeFiles(self.folder(node, attempt).parent).read_endings()]
 

@@ -52,7 +52,7 @@ def test_a_death_in_mid_tool_is_resumed_with_its_past(scene, who):
 
 def stretch_of(place) -> int | None:
     """The process that holds the SDK."""
-    return next((one.pid for one in place.mine() if "garrison.agents.claude.stretch" in one.argv), None)
+    return next((one.pid for one in place.mine() if "garrison.agents.claude.connection" in one.argv), None)
 
 
 def in_mid_turn(scene):

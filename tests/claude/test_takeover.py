@@ -65,7 +65,7 @@ def take_over(place, *more: str) -> subprocess.Popen[bytes]:
 
 
 def stretches(place) -> list[int]:
-    return [one.pid for one in place.mine() if "garrison.agents.claude.stretch" in one.argv]
+    return [one.pid for one in place.mine() if "garrison.agents.claude.connection" in one.argv]
 
 
 def test_a_person_takes_over_and_leaves_and_the_agent_goes_on(scene, taking):

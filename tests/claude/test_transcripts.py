@@ -12,7 +12,7 @@ import pytest
 from claude_agent_sdk.testing import run_session_store_conformance
 
 from claude_scripts import again, report, work
-from garrison.agents.claude.store import TranscriptStore
+from garrison.agents.claude.transcripts import TranscriptStore
 from support import processes, wait_for
 
 

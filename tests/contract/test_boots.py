@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude import leftover
-from garrison.agents.claude.files import ClaudeFiles
+from garrison.agents.claude import cli_process
+from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.merge.gate import WRAPPER
 from garrison.merge.slot import job_lives, read_pid
 from garrison.system import processes
-from garrison.system.plain import PlainTerminal
+from garrison.system.process_terminal import PlainTerminal
 from support import wait_for
 
 
@@ -80,12 +80,12 @@ def test_a_cli_of_another_boot_is_forgotten_and_not_ended(
         tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.Probe) -> None:
     files = ClaudeFiles(tmp_path)
     files.process.parent.mkdir(parents=True, exist_ok=True)
-    leftover.note(files, other.pid, 1)
+    cli_process.record_process(files, other.pid, 1)
     rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
-    leftover.end(files)
+    cli_process.end_orphan(files)
     assert processes.living(other.pid, other.ticks)
     assert not files.process.exists()
     rebooted.setenv("GARRISON_BOOT_ID", "boot-1")
-    leftover.note(files, other.pid, 1)
-    leftover.end(files)
+    cli_process.record_process(files, other.pid, 1)
+    cli_process.end_orphan(files)
     wait_for("it was ended", lambda: not processes.living(other.pid, other.ticks))

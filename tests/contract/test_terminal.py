@@ -19,7 +19,7 @@ import pytest
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.system import ending, processes
-from garrison.system.plain import PlainTerminal
+from garrison.system.process_terminal import PlainTerminal
 from garrison.system.terminal import Session, Terminal, choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape
 from garrison.system.tmux_server import available, socket_path

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import GarrisonError
-from garrison.system import processes, tmux_client
+from garrison.system import processes, tmux_server
 from garrison.system.terminal import Session
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_server import available, socket_path
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(not available(), reason="there is no tmux >= 3.2
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    for one in tmux_client.servers(tmp_path / "run"):
+    for one in tmux_server.servers(tmp_path / "run"):
         os.kill(one.pid, signal.SIGKILL)
-    wait_for("our servers are gone", lambda: not tmux_client.servers(tmp_path / "run"))
+    wait_for("our servers are gone", lambda: not tmux_server.servers(tmp_path / "run"))
 
 
 def opened(home: Path, name: str = "a@r1") -> Session:
@@ -53,16 +53,16 @@ def test_a_stopped_server_is_continued_and_nothing_is_asked_twice(home: Path) ->
 def test_no_command_waits_for_ever_for_a_deaf_server_and_an_open_replaces_it(home: Path,
                                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """Deaf: stopped, and nothing continues it (a server in an endless loop cannot be had)."""
-    monkeypatch.setattr(tmux_client, "wake", lambda _run: None)
-    monkeypatch.setattr(tmux_client, "PATIENCE", 0.3)
-    monkeypatch.setattr(tmux_client, "OPENING", 3.0)  # the new server has no longer either
+    monkeypatch.setattr(tmux_server, "wake", lambda _run: None)
+    monkeypatch.setattr(tmux_server, "PATIENCE", 0.3)
+    monkeypatch.setattr(tmux_server, "OPENING", 3.0)  # the new server has no longer either
     first = opened(home)
     os.kill(server_of(first), signal.SIGSTOP)
     wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
     with pytest.raises(GarrisonError, match="does not answer"):
         TmuxTerminal(home).sessions()
     assert processes.probe(server_of(first)), "only who needs a session replaces it"
-    monkeypatch.setattr(tmux_client, "PATIENCE", DEADLINE)
+    monkeypatch.setattr(tmux_server, "PATIENCE", DEADLINE)
     second = opened(home, "b@r1")
     assert server_of(second) != server_of(first)
     assert [one.name for one in TmuxTerminal(home).sessions()] == ["b@r1"]
@@ -81,7 +81,7 @@ def test_a_server_whose_socket_was_removed_makes_it_anew(home: Path) -> None:
         terminal.close(session, grace=0)
     Path(first.socket).unlink()
     terminal.shutdown()
-    wait_for("it does not outlive its last session", lambda: not tmux_client.servers(home / "run"))
+    wait_for("it does not outlive its last session", lambda: not tmux_server.servers(home / "run"))
 
 
 def test_an_emptied_runtime_directory_does_not_lose_the_server(tmp_path: Path,
@@ -101,9 +101,9 @@ def test_an_emptied_runtime_directory_does_not_lose_the_server(tmp_path: Path,
         assert server_of(opened(home, "b@r1")) == server_of(first)
         assert socket_path(home / "run") == Path(first.socket)
     finally:
-        for one in tmux_client.servers(home / "run"):
+        for one in tmux_server.servers(home / "run"):
             os.kill(one.pid, signal.SIGKILL)
-        wait_for("our servers are gone", lambda: not tmux_client.servers(home / "run"))
+        wait_for("our servers are gone", lambda: not tmux_server.servers(home / "run"))
         shutil.rmtree(runtime, ignore_errors=True)
 
 
@@ -111,9 +111,9 @@ def test_a_stale_socket_and_a_foreign_server_do_no_harm(home: Path, monkeypatch:
     """What a boot leaves: the socket's file, and nobody behind it."""
     first = opened(home)
     os.kill(server_of(first), signal.SIGKILL)
-    wait_for("it is gone", lambda: not tmux_client.servers(home / "run"))
+    wait_for("it is gone", lambda: not tmux_server.servers(home / "run"))
     assert Path(first.socket).exists()
     for name in ("PATIENCE", "OPENING"):
-        monkeypatch.setattr(tmux_client, name, 20 * DEADLINE)  # whoever waited for an answer would not end in time
+        monkeypatch.setattr(tmux_server, name, 20 * DEADLINE)  # whoever waited for an answer would not end in time
     assert not TmuxTerminal(home).alive(first)
     assert server_of(opened(home)) != server_of(first)

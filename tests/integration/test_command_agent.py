@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from garrison.agents.base import Assignment, Outcome, Profile
 from garrison.agents.command import CommandAgent, CommandWork
 from garrison.agents.registry import agent
 from garrison.agents.scripted import SCRIPTED
-from garrison.agents.seam import Assignment, Outcome, Profile
 from garrison.errors import GarrisonError, Refused
 from garrison.records.run import Task
 from support import DEADLINE

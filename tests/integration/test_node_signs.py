@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude.in_flight import SILENT, tool_in_flight
-from garrison.agents.claude.stretch import _TOOL_LIMIT
+from garrison.agents.claude.connection import _TOOL_LIMIT
+from garrison.agents.claude.stream import SILENT, tool_in_flight
 from garrison.processes import agent_activity
 from garrison.processes.agent_activity import NodeSigns, newest
 from garrison.records.identity import Identity

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.claude.files import ClaudeFiles, append_line
+from garrison.agents.claude.attempt_files import ClaudeFiles, append_line
 from garrison.records.journal import Writer, read_all
 from garrison.records.run import RunFiles
 from garrison.web import client, hub

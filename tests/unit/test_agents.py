@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from garrison.agents import prompt, registry, scripted
+from garrison.agents.base import Assignment, Outcome, Profile
 from garrison.agents.command import SHELL, fill, judged, settled
-from garrison.agents.seam import Assignment, Outcome, Profile
 from garrison.errors import UsageError
 from garrison.records.run import Task
 from garrison.system.jobs import JobResult

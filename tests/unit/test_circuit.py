@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.agents.claude import decide as claude
 from garrison.agents.claude import failures
+from garrison.agents.claude import policy as claude
 from garrison.records.identity import Identity
 from garrison.supervise import circuit, restart
 from garrison.supervise.circuit import CLOSED, Circuit

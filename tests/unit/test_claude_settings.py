@@ -7,8 +7,8 @@ import json
 import pytest
 
 from garrison.agents import registry
-from garrison.agents.claude import events, settings, tools_words
-from garrison.agents.claude.order import Order, from_json, to_json
+from garrison.agents.claude import settings, stream, tools_words
+from garrison.agents.claude.job import Order, from_json, to_json
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
 from garrison.errors import UsageError
 
@@ -73,11 +73,11 @@ def test_a_malformed_profile_is_refused(tmp_path, text):
     ({"kind": "result", "error": False, "usd": 0.5}, "── session ended its turn, $0.5000 in all"),
     ({"kind": "usage"}, ""), ({"kind": "from the future"}, "")])
 def test_what_a_person_sees(event, line):
-    assert events.shown(event) == line
+    assert stream.shown(event) == line
 
 
 def test_a_long_text_loses_its_middle():
-    cut = events.cut("a" * 5000 + "END")
+    cut = stream.cut("a" * 5000 + "END")
     assert len(cut) < 2100
     assert cut.startswith("aaa")
     assert cut.endswith("END")

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from garrison.agents.graph import AgentFailure, SessionSpec
-from garrison.agents.objects import object_in
+from garrison.agents.json_answer import extract_object
 from garrison.delegation import classify, context
 from garrison.delegation.crew import Crew, read_crew
 from garrison.delegation.events import OrderBroken
@@ -332,7 +332,7 @@ def test_what_is_null_was_left_out() -> None:
     ("", None), ("[1]", None), ("{" * 100_000, None), ('{"a": ' * 100_000, None), ('x {y} {"a": {"b": "}"}} z', {
         "a": {"b": "}"}})])
 def test_an_object_is_found_in_any_words(said: str, found: Any) -> None:
-    assert object_in(said) == found
+    assert extract_object(said) == found
 
 
 # ---- the crew's files

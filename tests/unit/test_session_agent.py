@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from garrison.agents import registry
-from garrison.agents.as_session import ORDER, SessionAgent, SessionWish
 from garrison.agents.graph.session import Function
+from garrison.agents.session_agent import ORDER, SessionAgent, SessionWish
 from garrison.errors import UsageError
 from garrison.processes.orchestrator.session_attempt import ASK, Work, claim_of, next_words, tools_of
 from garrison.session import Session, SessionState

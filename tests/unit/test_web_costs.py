@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.as_session import ORDER
 from garrison.agents.claude import budget
+from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.agents.claude.budget import Limits
-from garrison.agents.claude.files import ClaudeFiles
+from garrison.agents.session_agent import ORDER
 from garrison.records.run import RunFiles
 from garrison.views import usage
 from garrison.web.observed import costs_told

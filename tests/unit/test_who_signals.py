@@ -31,11 +31,11 @@ ALLOWED = {
     "cli/demo_claude_stage.py:terminate": (1, "a child of its own that is not reaped: the demo's model server"),
     "cli/demo_stage.py:send_signal": (2, "a child of its own that is not reaped: the demo's launcher"),
     "testing/isolation.py:send_signal": (1, "a child of its own that is not reaped: what it isolates"),
-    "agents/claude/work.py:kill": (2, "`Job.kill`"),
+    "agents/claude/attempt.py:kill": (2, "`Job.kill`"),
     "agents/command.py:kill": (1, "`Job.kill`"),
     "processes/runner/process.py:kill": (1, "`Job.kill` of its jobs"),
     "processes/runner/jobs.py:kill": (1, "`Job.kill`"),
-    "system/tmux_client.py:kill": (1, "a child of its own that is not reaped: a tmux command without an answer"),
+    "system/tmux_server.py:kill": (1, "a child of its own that is not reaped: a tmux command without an answer"),
     "system/tmux.py:kill-server": (1, "by our own socket, when no session is left on it"),
     "system/tmux.py:kill-session": (1, "by our own socket, by id, only on the very server that made it"),
 }

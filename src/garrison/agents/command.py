@@ -11,8 +11,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents import said
-from garrison.agents.seam import Outcome, Profile, Work
+from garrison.agents import result as said
+from garrison.agents.base import Outcome, Profile, Work
 from garrison.errors import Refused
 from garrison.supervise.postmortem import ending
 from garrison.system.jobs import Job, JobResult, tail
@@ -20,7 +20,7 @@ from garrison.system.jobs import Job, JobResult, tail
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.agents.seam import Assignment
+    from garrison.agents.base import Assignment
 
 SHELL = Profile("command", ("/bin/sh", "-c", "{command}"))
 """The node's own `command`, by a shell."""

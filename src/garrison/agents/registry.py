@@ -19,11 +19,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents import as_session
-from garrison.agents.as_session import SessionAgent, SessionWish
+from garrison.agents import session_agent
+from garrison.agents.base import Profile
 from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile
 from garrison.agents.command import SHELL, CommandAgent
-from garrison.agents.seam import Profile
+from garrison.agents.session_agent import SessionAgent, SessionWish
 from garrison.errors import Refused, UsageError
 from garrison.light import dataclass, field
 from garrison.records.config import config_path, read_config, words_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from garrison.agents.seam import Agent
+    from garrison.agents.base import Agent
 
 RULES = ("exit_zero", "result_file")
 KINDS = ("command", "claude", "session")
@@ -97,7 +97,7 @@ def _session(where: str, name: str, rest: dict[str, Any]) -> SessionProfile:
     of = rest.pop("of", "claude")
     if not isinstance(of, str) or of == name:
         raise UsageError(f"{where}: of should name another agent, one of kind claude or `scripted`")
-    return SessionProfile(name, of, as_session.wish(where, rest))
+    return SessionProfile(name, of, session_agent.wish(where, rest))
 
 
 def _command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> Profile:
@@ -125,10 +125,10 @@ def agent(name: str, home: Path, part: str = "worker", attributes: Mapping[str, 
     """
     profile = known(name, home)
     if part == "worker" and (
-            isinstance(profile, SessionProfile) or as_session.is_wanted(attributes or {}, f"agent {name}")):
+            isinstance(profile, SessionProfile) or session_agent.is_wanted(attributes or {}, f"agent {name}")):
         return _as_session(profile, home)
     if isinstance(profile, ClaudeProfile):
-        from garrison.agents.claude.work import ClaudeAgent
+        from garrison.agents.claude.attempt import ClaudeAgent
 
         return ClaudeAgent(profile.name, profile.settings, part)
     if part == "validator" or isinstance(profile, SessionProfile):
@@ -139,9 +139,9 @@ def agent(name: str, home: Path, part: str = "worker", attributes: Mapping[str, 
 def session_wish(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> SessionWish | None:
     """The session as which a node's agent runs, None if it runs as none; UsageError for what cannot be meant."""
     profile = known(name, home)
-    if not isinstance(profile, SessionProfile) and not as_session.is_wanted(attributes, f"node {node}"):
+    if not isinstance(profile, SessionProfile) and not session_agent.is_wanted(attributes, f"node {node}"):
         return None
-    return as_session.wish(f"node {node}", attributes, _as_session(profile, home).begin)
+    return session_agent.wish(f"node {node}", attributes, _as_session(profile, home).begin)
 
 
 def claude_of(name: str, home: Path) -> ClaudeSettings | None:
@@ -156,7 +156,7 @@ def _as_session(profile: Known, home: Path) -> SessionAgent:
     begin = profile.wish if isinstance(profile, SessionProfile) else SessionWish()
     if isinstance(mind, ClaudeProfile):
         return SessionAgent(profile.name, mind.settings, begin)
-    if mind.name == as_session.SCRIPTED:
+    if mind.name == session_agent.SCRIPTED:
         return SessionAgent(profile.name, None, begin)
     raise UsageError(f"agent {mind.name} cannot run as a session; a Claude agent can, and `scripted`")
 

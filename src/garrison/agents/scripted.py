@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from garrison.agents.seam import Profile
+from garrison.agents.base import Profile
 
 SCRIPTED = Profile("scripted", (sys.executable, "-P", "-m", "garrison.agents.scripted", "{node}"))
 

@@ -97,7 +97,7 @@ async def _answered(desk: AgentOrchestrator, message: str, *, as_json: bool = Fa
 
 
 def _show(event: Event) -> None:
-    from garrison.system.screen import clean_lines
+    from garrison.system.terminal_text import clean_lines
 
     if event.type == "agent_delegate":
         say(f"→ {event.to}")

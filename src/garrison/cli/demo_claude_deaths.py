@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from garrison.agents.claude.files import read_json
+from garrison.agents.claude.attempt_files import read_json
 from garrison.cli.demo_claude_stage import ClaudeStage
 from garrison.cli.demo_stage import RUN
 from garrison.records.names import Key

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from garrison.agents.claude.files import ClaudeFiles, read_lines
+from garrison.agents.claude.attempt_files import ClaudeFiles, read_lines
 from garrison.cli.demo_stage import RUN, Stage
 from garrison.errors import Refused
 

@@ -26,7 +26,7 @@ from garrison.records.names import launcher
 from garrison.records.store import Store
 from garrison.settings import find_home
 from garrison.system.clock import iso
-from garrison.system.screen import clean
+from garrison.system.terminal_text import clean
 from garrison.views.event_log import Chronicle, Event
 from garrison.views.explain import tell
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from garrison.agents import registry
-from garrison.agents.claude import program
+from garrison.agents.claude import cli_process
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option
@@ -50,8 +50,8 @@ def login(name: str, console: bool, status: bool, home: str | None) -> None:
 
 def run_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], words: Sequence[str]) -> None:
     """Become the CLI, with the home's folder and an environment as a session has it; does not return."""
-    atomic.make_directory(program.config_folder(home))
-    argv = [program.program(settings), *words]
+    atomic.make_directory(cli_process.config_folder(home))
+    argv = [cli_process.find_cli(settings), *words]
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -65,4 +65,5 @@ def environment(home: Path, settings: ClaudeSettings, names: Sequence[str],
                 source: Mapping[str, str]) -> dict[str, str]:
     """The CLI's environment: what a session has, but no key. Pure but for looking where the SDK lies."""
     wanted = [name for name in names if name not in KEYS]
-    return child_environment(source, wanted, {"GARRISON_HOME": str(home), **program.environment(home, settings)})
+    return child_environment(
+        source, wanted, {"GARRISON_HOME": str(home), **cli_process.cli_environment(home, settings)})

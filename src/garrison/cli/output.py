@@ -32,7 +32,9 @@ def show_json(value: Any) -> None:
 
 def say(line: str) -> None:
     """Print one line on stderr."""
-    from garrison.system.screen import clean  # its patterns are compiled where words are shown, not in each cron call
+    from garrison.system.terminal_text import (
+        clean,  # its patterns are compiled where words are shown, not in each cron call
+    )
 
     print(clean(line), file=sys.stderr)
 
@@ -56,7 +58,7 @@ def show_table(head: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = 
 
 
 def _cell(value: Any) -> str:
-    from garrison.system.screen import clean
+    from garrison.system.terminal_text import clean
 
     return "-" if value is None or value == "" else clean(str(value))
 
@@ -115,7 +117,7 @@ def _no_reader() -> int:
 
 def tell(error: GarrisonError) -> None:
     """An error as its one line, and below it the end of the log that explains it, if there is one."""
-    from garrison.system.screen import clean_lines
+    from garrison.system.terminal_text import clean_lines
 
     say(f"garrison: {error}")
     for line in clean_lines(error.tail):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from garrison.light import dataclass
-from garrison.system import screen
+from garrison.system import terminal_text
 
 STYLES: Mapping[str, str] = {
     "": "", "head": "1", "dim": "2", "good": "32", "busy": "33", "due": "36", "bad": "1;31",
@@ -32,7 +32,7 @@ Line = list[Span]
 
 def span(value: object, style: str = "") -> Span:
     """`value` as clean text; `-` for None and ''."""
-    text = "" if value is None else screen.clean(str(value))
+    text = "" if value is None else terminal_text.clean(str(value))
     return Span(text or "-", style if text else "dim")
 
 
@@ -43,7 +43,7 @@ def raw(text: str, style: str = "") -> Line:
 
 def width(line: Line) -> int:
     """The columns that a line takes."""
-    return sum(screen.width(part.text) for part in line)
+    return sum(terminal_text.width(part.text) for part in line)
 
 
 def fit(line: Line, columns: int | None) -> Line:
@@ -53,27 +53,27 @@ def fit(line: Line, columns: int | None) -> Line:
     kept: Line = []
     for part in line:
         room = columns - width(kept)
-        kept.append(Span(screen.fit(part.text, room), part.style))
-        if screen.width(part.text) > room:
+        kept.append(Span(terminal_text.fit(part.text, room), part.style))
+        if terminal_text.width(part.text) > room:
             break
     return kept
 
 
 def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", most: int = 8) -> list[Line]:
     """Clean `text` in as many lines as it needs, `most` at the most, the first not indented."""
-    text = screen.clean(text)
+    text = terminal_text.clean(text)
     if columns is None:
         return [[Span(text, style)]]
-    lines = screen.wrap(text, max(2, columns - len(indent))) or [""]
+    lines = terminal_text.wrap(text, max(2, columns - len(indent))) or [""]
     if len(lines) > most:
-        lines = [*lines[: most - 1], screen.fit(lines[most - 1] + " …", columns - len(indent))]
+        lines = [*lines[: most - 1], terminal_text.fit(lines[most - 1] + " …", columns - len(indent))]
     return [[Span((indent if number else "") + line, style)] for number, line in enumerate(lines)]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | None, least: int = 24) -> list[Line]:
     """A table whose last column takes what is left, at least `least`; where that is not there, a block a row."""
     body = [list(row) for row in rows]
-    widths = [max([screen.width(name), *(screen.width(row[place].text) for row in body)])
+    widths = [max([terminal_text.width(name), *(terminal_text.width(row[place].text) for row in body)])
               for place, name in enumerate(head)]
     fixed = sum(widths[:-1]) + len(GAP) * (len(head) - 1)
     room = None if columns is None else columns - fixed
@@ -84,7 +84,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | No
 
 def _row(cells: Sequence[Span], widths: Sequence[int], room: int | None) -> list[Line]:
     """A row; its last cell goes on below itself where it is wider than `room`."""
-    first: Line = [Span(screen.pad(cell.text, each) + GAP, cell.style)
+    first: Line = [Span(terminal_text.pad(cell.text, each) + GAP, cell.style)
                    for cell, each in zip(cells[:-1], widths, strict=False)]
     last = wrapped(cells[-1].text, room, cells[-1].style, most=3)
     return [[*first, *last[0]], *([Span(" " * width(first)), *line] for line in last[1:])]
@@ -94,8 +94,8 @@ def _block(head: Sequence[str], row: Sequence[Span], columns: int) -> list[Line]
     """A row on a narrow screen: its first two cells, then the others by name, then the last, as far as they say
     anything."""
     second = row[1].text
-    lines = [fit([Span(screen.fit(row[0].text, max(8, columns - screen.width(second) - len(GAP))) + GAP, row[0].style),
-                  row[1]], columns)]
+    room = max(8, columns - terminal_text.width(second) - len(GAP))
+    lines = [fit([Span(terminal_text.fit(row[0].text, room) + GAP, row[0].style), row[1]], columns)]
     facts = " · ".join(f"{name.lower()} {cell.text}" for name, cell in zip(head[2:-1], row[2:-1], strict=True)
                        if cell.text != "-")
     for text, style in ((facts, "dim"), ("" if row[-1].text == "-" else row[-1].text, row[-1].style)):

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import registry
-from garrison.agents.said import outcome
-from garrison.agents.seam import Assignment
+from garrison.agents.base import Assignment
+from garrison.agents.result import outcome
 from garrison.errors import GarrisonError, UsageError
 from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.graph import Graph, text
@@ -33,7 +33,7 @@ from garrison.system.jobs import tail
 from garrison.system.processes import open_verified
 
 if TYPE_CHECKING:
-    from garrison.agents.seam import Work
+    from garrison.agents.base import Work
 
 _LOOK = 1.0
 """Seconds between two looks at work whose end nothing tells."""

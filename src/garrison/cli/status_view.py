@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from garrison.cli.paint import Line, Span, fit, raw, span, table, wrapped
-from garrison.system import screen
+from garrison.system import terminal_text
 from garrison.system.clock import age
 from garrison.views.activity import first_line
 from garrison.views.heartbeats import silent
@@ -108,8 +108,9 @@ def _nodes(body: Mapping[str, Any], columns: int | None) -> list[Line]:
     if not body["nodes"]:
         return []
     longest = 48 if columns is None else max(12, columns // 4)
-    rows = [(Span(screen.fit(screen.clean(node["node"]), longest)), _word(node["place"]), span(node["phase"]),
-             span(f"{node['attempt']}/{node['attempts']}"), span(_lives(node["lives"])), span(age(node["since_s"])),
+    rows = [(Span(terminal_text.fit(terminal_text.clean(node["node"]), longest)), _word(node["place"]),
+             span(node["phase"]), span(f"{node['attempt']}/{node['attempts']}"), span(_lives(node["lives"])),
+             span(age(node["since_s"])),
              span(_doing(node) + silent(node.get("signs")), "bad" if node["place"] == "failed" else ""))
             for node in body["nodes"]]
     return table(NODES, rows, columns)
@@ -139,11 +140,11 @@ def _layers(body: Mapping[str, Any], columns: int | None) -> list[Line]:
 def _failure(body: Mapping[str, Any], failed: Mapping[str, Any], columns: int | None) -> Iterator[Line]:
     why = first_line(failed["reason"]) or "no reason was recorded"
     yield from wrapped(f"{failed['node']} failed in attempt {failed['attempt']}: {why}", columns, "bad", "  ")
-    for line in screen.clean_lines(failed["tail"])[-5:]:
+    for line in terminal_text.clean_lines(failed["tail"])[-5:]:
         yield fit(raw("    " + line.expandtabs()), columns)
     look = f"look: garrison logs {failed['node']} --run {body['run_id']}"
     yield [Span("  "), *fit(raw(look), None if columns is None else columns - 2)]
-    yield [Span("  "), *raw(screen.clean(failed["folder"]), "dim")]
+    yield [Span("  "), *raw(terminal_text.clean(failed["folder"]), "dim")]
 
 
 def limits(rows: Sequence[Mapping[str, Any]], columns: int | None) -> list[Line]:
@@ -187,4 +188,4 @@ def _told(node: Mapping[str, Any]) -> str:
 
 def one_line(text: str) -> str:
     """A text as one clean line."""
-    return screen.clean(text)
+    return terminal_text.clean(text)

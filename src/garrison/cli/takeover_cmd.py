@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from garrison.agents import registry
-from garrison.agents.claude import program
+from garrison.agents.claude import cli_process
 from garrison.agents.claude import takeover as session
-from garrison.agents.claude.files import ClaudeFiles
+from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.cli import completing, resolve, which
 from garrison.cli.helping import Explained
@@ -58,7 +58,7 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     with _keeping_the_terminal(), session.held(node, files, world.clock.utc(), lambda: _say_pause(world, key), lock):
         environment = _environment(world, world.launch(key.run), task, tree, settings)
         code = session.work_beside(node, files, settings, environment, tree, session.run_here) if beside else \
-            session.hand_over(node, files, program.config_folder(world.home), settings, environment, tree,
+            session.hand_over(node, files, cli_process.config_folder(world.home), settings, environment, tree,
                               session.run_here)
     goes_on = "goes on" if resolve.is_living(world.store, key) else (
         f"goes on when its run does: `garrison launch --resume {key.run}`")
@@ -91,7 +91,7 @@ def _settings(world: World, task: Task) -> tuple[ClaudeSettings, bool]:
 def _environment(world: World, launch: Launch, task: Task, tree: Path, settings: ClaudeSettings) -> Mapping[str, str]:
     """The agent's, without the mark of its life: what bears that is ended with it."""
     own = {**tree_environment(world, launch, task, tree, ""), **Git(Path(launch.repo)).author(tree),
-           **program.environment(world.home, settings)}
+           **cli_process.cli_environment(world.home, settings)}
     return {name: value for name, value in own.items() if name != "GARRISON_LIFE"}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from garrison.cli.paint import Line, Span, fit, raw, span, width, wrapped
 from garrison.cli.status_view import COLOURS
 from garrison.cli.top_data import details, size
-from garrison.system import screen
+from garrison.system import terminal_text
 from garrison.system.clock import age
 from garrison.views.activity import first_line
 
@@ -161,7 +161,7 @@ def header(frame: Mapping[str, Any], columns: int) -> list[Line]:
     clock = str(frame["at"])[11:19] + " UTC"
     tail = f"{words}{more}"
     room = columns - width(raw("garrison top  ")) - len(clock) - 2
-    home = _tail_of(screen.clean(frame["home"]), max(10, room - screen.width(tail) - 2))
+    home = _tail_of(terminal_text.clean(frame["home"]), max(10, room - terminal_text.width(tail) - 2))
     left = fit([Span("garrison top", "head"), Span("  "), span(home, "due"), Span("  " + tail)],
                columns - len(clock) - 2)
     first = [*left, Span(" " * max(2, columns - width(left) - len(clock))), Span(clock, "dim")]
@@ -193,9 +193,9 @@ def _joined(parts: Sequence[tuple[int, Line]], columns: int) -> Line:
 
 def _tail_of(text: str, columns: int) -> str:
     """The end of a path that is too long: it says more than its beginning."""
-    if screen.width(text) <= columns:
+    if terminal_text.width(text) <= columns:
         return text
-    while screen.width(text) > columns - 1:
+    while terminal_text.width(text) > columns - 1:
         text = text[1:]
     return "…" + text
 
@@ -204,24 +204,25 @@ def table(rows: Sequence[Mapping[str, Any]], columns: int, indexes: Sequence[int
     """The table's head, then the rows at `indexes` (default: all). Columns keep their widths while it scrolls."""
     cells = [_cells(row) for row in rows]
     names = [_name(row) for row in rows]
-    longest = max([4, *(screen.width(name) for name in names)])
+    longest = max([4, *(terminal_text.width(name) for name in names)])
     named = min(longest, max(12, columns * 3 // 10))
     gap = 2 if columns >= WIDE else 1
     kept = [column for column in COLUMNS if column.key not in ("phase", "try", "lives", "cost")
             or any(one[column.key] for one in cells)]
-    widths = {column.key: max(column.least, *(screen.width(one[column.key]) for one in cells)) if cells
+    widths = {column.key: max(column.least, *(terminal_text.width(one[column.key]) for one in cells)) if cells
               else column.least for column in kept}
     for key in GIVE_WAY:
         if columns - named - sum(widths.values()) - gap * (len(widths) + 1) >= LEAST_DOING:
             break
         widths.pop(key, None)
     kept = [column for column in kept if column.key in widths]
-    lines = [fit([Span(screen.pad("NAME", named), "dim"), *(
+    lines = [fit([Span(terminal_text.pad("NAME", named), "dim"), *(
         Span(" " * gap + _aligned(column.title, widths[column.key], right=column.right), "dim") for column in kept),
         Span(" " * gap + "DOING", "dim")], columns)]
     for index in range(len(rows)) if indexes is None else indexes:
         row, style = rows[index], _COLOURS.get(rows[index]["state"], "")
-        line: Line = [Span(screen.pad(screen.fit(names[index], named), named), "head" if row["kind"] == "run" else "")]
+        name = terminal_text.pad(terminal_text.fit(names[index], named), named)
+        line: Line = [Span(name, "head" if row["kind"] == "run" else "")]
         for column in kept:
             text = _aligned(cells[index][column.key], widths[column.key], right=column.right)
             line.append(Span(" " * gap + text, style if column.key == "state" else ""))
@@ -231,18 +232,18 @@ def table(rows: Sequence[Mapping[str, Any]], columns: int, indexes: Sequence[int
 
 
 def _aligned(text: str, columns: int, *, right: bool) -> str:
-    text = screen.fit(text, columns)
-    return " " * (columns - screen.width(text)) + text if right else screen.pad(text, columns)
+    text = terminal_text.fit(text, columns)
+    return " " * (columns - terminal_text.width(text)) + text if right else terminal_text.pad(text, columns)
 
 
 def _name(row: Mapping[str, Any]) -> str:
     depth = {"run": "", "layer": "  ", "node": "  "}[row["kind"]]
     name = row["role"] if row["role"] in ("guardian", "processor") else row["name"]
-    return f"{SIGNS.get(row['state'], ' ')} {depth}{screen.clean(str(name))}"
+    return f"{SIGNS.get(row['state'], ' ')} {depth}{terminal_text.clean(str(name))}"
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
-    return {"state": screen.clean(row["state"]), "phase": screen.clean(row["phase"]),
+    return {"state": terminal_text.clean(row["state"]), "phase": terminal_text.clean(row["phase"]),
             "try": f"{row['attempt']}/{row['attempts']}" if row["attempt"] else "", "lives": row["lives"],
             "age": age(row["age_s"]), "sign": age(row["beat_s"]),
             "cpu": _cpu(row["cpu"]) if row["processes"] else "", "memory": size(row["memory"]),
@@ -325,7 +326,7 @@ def _said(frame: Mapping[str, Any], chosen: Chosen, columns: int) -> list[Line]:
     elif row is not None:
         told = first_line(row["doing"]) or row["state"]
         name, *more = wrapped(f"{row['name']}: {told}", columns, most=2)
-        first = screen.clean(str(row["name"]))
+        first = terminal_text.clean(str(row["name"]))
         lines = [[Span(first, "head"), *raw(name[0].text[len(first):])] if name[0].text.startswith(first) else name,
                  *more]
     return _filled(lines, 2)
@@ -356,8 +357,8 @@ def text_lines(chosen: Chosen, columns: int) -> list[Line]:
     """The text that stands over the table, wrapped, indentation kept."""
     found: list[Line] = []
     for one in chosen.text:
-        clean = "".join(screen.clean_lines(one)[:1]).expandtabs()
-        if screen.width(clean) <= columns:
+        clean = "".join(terminal_text.clean_lines(one)[:1]).expandtabs()
+        if terminal_text.width(clean) <= columns:
             found.append(raw(clean))
             continue
         indent = len(clean) - len(clean.lstrip())
@@ -368,7 +369,7 @@ def text_lines(chosen: Chosen, columns: int) -> list[Line]:
 
 def details_text(row: Mapping[str, Any]) -> list[str]:
     """A row in full, as lines."""
-    return [f"{name:<10} {screen.clean(text)}" for name, text in details(row)]
+    return [f"{name:<10} {terminal_text.clean(text)}" for name, text in details(row)]
 
 
 def plain(frame: Mapping[str, Any], columns: int | None) -> list[Line]:
@@ -378,4 +379,4 @@ def plain(frame: Mapping[str, Any], columns: int | None) -> list[Line]:
     if not frame["rows"]:
         lines[-1] = raw("no run yet; `garrison launch` starts one", "dim")
     lines += [[], *landing(frame, room, 1000), [], *events(frame, room, 21)]
-    return [*lines, *(raw(screen.clean(problem), "bad") for problem in frame["problems"])]
+    return [*lines, *(raw(terminal_text.clean(problem), "bad") for problem in frame["problems"])]

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from garrison.agents.objects import object_in
+from garrison.agents.json_answer import extract_object
 from garrison.delegation.crew import Crew
 from garrison.delegation.models import AgentResult, Classification, DelegationContext, Turn
 
@@ -45,7 +45,7 @@ def again(error: str) -> str:
 
 def read(said: str, crew: Crew) -> Classification:
     """The classification in the butler's words; Unreadable if there is none."""
-    given = object_in(said, "delegations") or object_in(said)
+    given = extract_object(said, "delegations") or extract_object(said)
     found = _OBJECT.search(said)
     if found is None:
         raise Unreadable("there is no JSON object in it")

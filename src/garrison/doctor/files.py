@@ -23,7 +23,7 @@ from garrison.records.life import is_held
 from garrison.records.names import Key
 from garrison.records.run import Launch
 from garrison.system.git import Git
-from garrison.system.plain import PlainTerminal
+from garrison.system.process_terminal import PlainTerminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -14,7 +14,7 @@ from garrison.records.names import Key, launcher
 from garrison.supervise.lease import read_marker
 from garrison.system import processes
 from garrison.system.ending import is_tmux
-from garrison.system.plain import PlainTerminal
+from garrison.system.process_terminal import PlainTerminal
 from garrison.system.tmux_server import available
 
 if TYPE_CHECKING:

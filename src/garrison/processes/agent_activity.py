@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude.in_flight import tool_in_flight
+from garrison.agents.claude.stream import tool_in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

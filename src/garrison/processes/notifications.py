@@ -25,7 +25,7 @@ from garrison.processes.loop import say
 from garrison.records import atomic
 from garrison.records.config import config_path, read_config, words_of
 from garrison.system.jobs import Job
-from garrison.system.screen import clean
+from garrison.system.terminal_text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.objects import object_in
+from garrison.agents.json_answer import extract_object
 from garrison.pipeline.outcome import FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.session.adapters import FURTHER, Adapters, called
 from garrison.session.trust import Tier
@@ -116,7 +116,7 @@ class SessionNodes:
     async def process_results(self, call: Call) -> Outcome:
         """Actions, goal updates, new goals and memory notes of the model's JSON, also within other words; none of what
         is no JSON."""
-        given = object_in(str(call.context.get("llm.content") or "")) or {}
+        given = extract_object(str(call.context.get("llm.content") or "")) or {}
         found: dict[str, Any] = {f"session.{name}": given[name] if isinstance(given.get(name), list) else []
                                  for name in _LISTS}
         notes = found["session.memory_notes"]

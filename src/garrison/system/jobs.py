@@ -16,7 +16,7 @@ from pathlib import Path
 
 from garrison.errors import GarrisonError
 from garrison.light import dataclass
-from garrison.system import ending, processes, screen
+from garrison.system import ending, processes, terminal_text
 from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0
@@ -187,7 +187,7 @@ def tail(path: Path, lines: int = 20, bytes: int = 8000) -> str:
             raw = file.read(bytes)
     except FileNotFoundError:
         return ""
-    found = screen.clean_lines(raw.decode(errors="replace"))
+    found = terminal_text.clean_lines(raw.decode(errors="replace"))
     if size > bytes and len(found) > 1:
         del found[0]  # its beginning was cut off
     return "\n".join(found[-lines:])

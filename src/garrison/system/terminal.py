@@ -93,7 +93,7 @@ def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
 
     Refused for tmux where there is none that serves; auto then falls back to plain processes and the note says so.
     """
-    from garrison.system.plain import PlainTerminal
+    from garrison.system.process_terminal import PlainTerminal
     from garrison.system.tmux import TmuxTerminal
     from garrison.system.tmux_server import available
 

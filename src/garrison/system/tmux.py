@@ -31,7 +31,7 @@ from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.light import dataclass
-from garrison.system import ending, processes, tmux_client
+from garrison.system import ending, processes, tmux_server
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 from garrison.system.tmux_attach import attach_argv
@@ -186,9 +186,9 @@ class TmuxTerminal:
         is replaced where a session is to be opened (`start`, `replace`); everywhere else it raises.
         """
         replace = replace or start
-        patience = tmux_client.OPENING if replace else tmux_client.PATIENCE
+        patience = tmux_server.OPENING if replace else tmux_server.PATIENCE
         for attempt in range(_TRIES):
-            answer = tmux_client.ask(self._run, ["-u", "-N", "-S", str(self._socket()), "-f", os.devnull, *words],
+            answer = tmux_server.ask(self._run, ["-u", "-N", "-S", str(self._socket()), "-f", os.devnull, *words],
                                      patience)
             error = answer.error
             if answer.code == 0:
@@ -197,13 +197,13 @@ class TmuxTerminal:
                 if not replace:
                     raise GarrisonError(f"the tmux server at {self._socket()} does not answer within {patience:.0f} s; "
                                         "agents go on, the next one to start replaces it")
-                tmux_client.end_deaf(self._run)
+                tmux_server.end_deaf(self._run)
                 continue
             if gone is not None and error in _EMPTY:
                 return list(gone)
             if not any(text in error.lower() for text in _GONE):
                 raise GarrisonError(f"tmux {words[0]} failed: {error or answer.code}")
-            if not self._socket().exists() and tmux_client.revive(self._run) is not None:
+            if not self._socket().exists() and tmux_server.revive(self._run) is not None:
                 self._where = None
                 continue
             if start:
@@ -221,7 +221,7 @@ class TmuxTerminal:
 
     def _panes(self, *, replace: bool = False) -> list[_Pane]:
         """The first pane of every session of ours; none if there is no server."""
-        if not self._socket().exists() and tmux_client.revive(self._run) is None:
+        if not self._socket().exists() and tmux_server.revive(self._run) is None:
             return []
         found: dict[str, _Pane] = {}
         for line in self._ask("list-panes", "-a", "-F", _FORMAT, gone=(), replace=replace):

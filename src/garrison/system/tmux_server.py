@@ -1,7 +1,13 @@
-"""The tmux server of a home: which tmux serves, where its socket lies, and how it is started.
+"""tmux server of a home: version check, socket path, start, and commands with a time limit.
 
-The rule of this file: the server has its own socket (absolute path, directory 0700), its own configuration and an empty
-environment; nothing of the user's is read, and no server but ours is ever started or ended.
+The server has its own socket (absolute path, directory 0700), its own configuration and an empty environment; the
+user's own tmux is never read, started or ended. No command waits without limit:
+
+* A stopped server (SIGSTOP) is continued after a second while the client still waits, so no command is sent twice.
+* A server whose socket was removed creates it again on SIGUSR1.
+* A server that stays unresponsive is killed, but only by a caller that needs a session now.
+
+Signals go only to servers started with our own configuration, through verified pidfds.
 """
 
 from __future__ import annotations
@@ -14,12 +20,15 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.system import processes, tmux_client, user_manager
+from garrison.light import dataclass
+from garrison.system import processes, user_manager
+from garrison.system.processes import ProcessId
 
 CONFIGURATION = """\
 set -s exit-empty off
@@ -58,7 +67,7 @@ def available() -> str | None:
 
 def end_lost_server(home: Path) -> None:
     """End our server of a home that was removed: its socket went too, so that nobody could reach it again."""
-    for one in tmux_client.servers(home / "run"):
+    for one in servers(home / "run"):
         processes.send(one.pid, one.ticks, signal.SIGTERM)
 
 
@@ -116,7 +125,7 @@ def socket_path(run: Path) -> Path:
         if noted.parent.is_dir():
             _check_private(noted.parent)
             return noted
-        if (living := tmux_client.revive(run)) is not None:
+        if (living := revive(run)) is not None:
             return living  # the runtime directory was emptied under a server that lives on
     folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
     temporary = note.with_name(f".{note.name}.{os.getpid()}.tmp")
@@ -141,3 +150,100 @@ def _check_private(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise GarrisonError(f"{folder} is not a directory of yours with mode 0700; remove it, then try again")
+
+
+PATIENCE = 10.0
+"""Seconds that a tmux command may take."""
+OPENING = 30.0
+"""The same where a session is opened; a server that is deaf for so long is replaced."""
+_SUSPICION = 1.0
+"""Seconds of silence after which the server is looked at."""
+_NEW_SOCKET = 2.0
+"""Seconds that a server is given to make its socket anew."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What tmux said; `deaf` if it said nothing in time."""
+
+    code: int
+    lines: list[str]
+    error: str
+    deaf: bool = False
+
+
+def ask(run: Path, words: Sequence[str], patience: float = PATIENCE) -> Answer:
+    """Run one tmux client, at most `patience` seconds; `run` is the folder of the home whose server it asks.
+
+    GarrisonError if there is no tmux.
+    """
+    try:
+        client = subprocess.Popen([shutil.which("tmux") or "tmux", *words], stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        raise GarrisonError(f"cannot run tmux: {error.strerror}; install it, or use --terminal process") from error
+    suspicion = min(_SUSPICION, patience / 2)
+    for seconds in (suspicion, patience - suspicion):
+        try:
+            said, complained = client.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            wake(run)
+            continue
+        lines = said.decode(errors="backslashreplace").rstrip("\n").split("\n")
+        errors = [line for line in complained.decode(errors="backslashreplace").split("\n") if line]
+        return Answer(client.returncode, lines if lines != [""] else [], "; ".join(errors))
+    client.kill()
+    client.wait()
+    for pipe in (client.stdout, client.stderr):
+        assert pipe is not None
+        pipe.close()  # unread: the client has passed its ends to the server, so that they never come to an end
+    return Answer(client.returncode, [], "no answer", deaf=True)
+
+
+def servers(run: Path) -> list[ProcessId]:
+    """The living tmux servers that were started with the configuration in `run`, whatever became of their socket."""
+    ours = os.fsencode(run / "tmux.conf")
+    return [one.id for one in processes.probes()
+            if one.comm.startswith("tmux: server") and not one.zombie and ours in argv(one.pid)]
+
+
+def argv(pid: int) -> list[bytes]:
+    """A process's command line; empty if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def wake(run: Path) -> None:
+    """Continue our servers that were stopped; to any other it means nothing."""
+    for one in servers(run):
+        processes.send(one.pid, one.ticks, signal.SIGCONT)
+
+
+def end_deaf(run: Path) -> None:
+    """kill -9 our servers: one that does not answer serves nobody, and its sessions' agents block on their output."""
+    for one in servers(run):
+        processes.send(one.pid, one.ticks, signal.SIGKILL)
+    until = time.monotonic() + _NEW_SOCKET
+    while servers(run) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def revive(run: Path) -> Path | None:
+    """Let our living server make the socket anew that was removed from under it; where that is, None without one."""
+    for one in servers(run) if run.is_dir() else ():  # a home that was removed is not made anew
+        words = argv(one.pid)
+        at = words.index(b"-S") + 1 if b"-S" in words else len(words)
+        if at >= len(words):
+            continue
+        socket = Path(os.fsdecode(words[at]))
+        os.makedirs(socket.parent, mode=0o700, exist_ok=True)  # noqa: PTH103
+        if not socket.exists():
+            processes.send(one.pid, one.ticks, signal.SIGUSR1)
+        until = time.monotonic() + _NEW_SOCKET
+        while not socket.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        if socket.exists():
+            return socket
+    return None

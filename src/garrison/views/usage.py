@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from garrison.agents.as_session import ORDER
 from garrison.agents.claude import budget
-from garrison.agents.claude.files import read_json
+from garrison.agents.claude.attempt_files import read_json
+from garrison.agents.session_agent import ORDER
 from garrison.supervise.lease import read_marker
 from garrison.system import usage
 from garrison.system.usage import NOTHING, Used, added

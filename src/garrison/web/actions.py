@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
 from garrison.system.command import said_by
-from garrison.system.screen import clean
+from garrison.system.terminal_text import clean
 
 SECONDS = 120.0
 """How long a command may take."""

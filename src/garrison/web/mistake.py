@@ -11,7 +11,7 @@ import sys
 import traceback
 
 from garrison.processes.main import fault
-from garrison.system.screen import clean
+from garrison.system.terminal_text import clean
 
 
 def told_mistake(error: Exception) -> None:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude.files import ClaudeFiles
+from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.errors import GarrisonError, NotFound
 from garrison.records import run as run_records
 from garrison.records.hook import Hook

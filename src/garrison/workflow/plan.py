@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from garrison.agents.objects import object_in
+from garrison.agents.json_answer import extract_object
 from garrison.errors import GarrisonError
 from garrison.workflow.errors import WorkflowValidationError
 from garrison.workflow.models import Workflow
@@ -47,7 +47,7 @@ def read(said: str, tools: Mapping[str, Any]) -> Workflow:
     if found is None:
         raise WorkflowValidationError("there is no JSON object in it")
     try:
-        workflow = Workflow.from_data(object_in(said, "steps") or json.loads(found.group(0)))
+        workflow = Workflow.from_data(extract_object(said, "steps") or json.loads(found.group(0)))
     except ValueError as error:
         raise WorkflowValidationError(f"it is no JSON: {error}") from error
     validate(workflow, tools)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude.files import append_line, read_lines
+from garrison.agents.claude.attempt_files import append_line, read_lines
 from garrison.light import dataclass
 
 PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}

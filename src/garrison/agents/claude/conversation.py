@@ -27,9 +27,9 @@ from claude_agent_sdk import (
     create_sdk_mcp_server,
 )
 
-from garrison.agents.claude import program
-from garrison.agents.claude.events import Event, cut
+from garrison.agents.claude import cli_process
 from garrison.agents.claude.settings import ClaudeSettings
+from garrison.agents.claude.stream import Event, cut
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.graph.session import Function, SessionSpec
 from garrison.errors import GarrisonError, UsageError
@@ -109,14 +109,14 @@ def options_of(spec: SessionSpec) -> ClaudeAgentOptions:
     servers: dict[str, Any] = {
         SERVER: create_sdk_mcp_server(SERVER, "1.0.0", [_tool(one) for one in functions])} if functions else {}
     settings = ClaudeSettings(cli=given.get("cli"))
-    environment = {"GARRISON_CLAUDE_CLI": program.program(settings), "DISABLE_AUTOUPDATER": "1",
+    environment = {"GARRISON_CLAUDE_CLI": cli_process.find_cli(settings), "DISABLE_AUTOUPDATER": "1",
                    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     environment |= {str(name): str(value) for name, value in given.get("env", {}).items()}
     return ClaudeAgentOptions(
         system_prompt=spec.system_prompt, model=spec.model, cwd=given.get("cwd") or str(Path.cwd()), tools=tools,
         allowed_tools=[*tools, *(f"mcp__{SERVER}__{one.name}" for one in functions)], mcp_servers=servers,
         max_turns=given.get("max_turns"), setting_sources=[], strict_mcp_config=True,
-        permission_mode="dontAsk", cli_path=str(program.WRAPPER), env=environment)
+        permission_mode="dontAsk", cli_path=str(cli_process.WRAPPER), env=environment)
 
 
 def _tool(function: Function) -> SdkMcpTool[Any]:

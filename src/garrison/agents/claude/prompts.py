@@ -10,15 +10,15 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from garrison.agents import prompt
-from garrison.agents.claude.files import read_json
+from garrison.agents.claude.attempt_files import read_json
 from garrison.agents.graph.control import HEADING, control_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from garrison.agents.claude.files import ClaudeFiles
+    from garrison.agents.base import Assignment
+    from garrison.agents.claude.attempt_files import ClaudeFiles
     from garrison.agents.claude.settings import ClaudeSettings
-    from garrison.agents.seam import Assignment
 
 FRESH = {"go_on": "task", "report": "task", "answer": "task", "person": "task"}
 """What a session without a past is told where a resumed one would be told something shorter."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from claude_agent_sdk import SdkMcpTool, create_sdk_mcp_server, tool
 
-from garrison.agents.claude import asked
-from garrison.agents.claude.files import ClaudeFiles, write_json
+from garrison.agents.claude import questions
+from garrison.agents.claude.attempt_files import ClaudeFiles, write_json
 from garrison.agents.claude.tools_words import ASK_GUARDIAN, REPORT_RESULT, SAVE_NOTES, report_of, unsound
 from garrison.records import atomic
 
@@ -105,7 +105,7 @@ def _ask(files: ClaudeFiles) -> SdkMcpTool[Any]:
         text = str(given.get("question") or "").strip()
         if not text:
             return _told("there is no question", error=True)
-        asked.ask(files, text)
+        questions.ask(files, text)
         return _told("Your question is passed on. End your turn now; the answer will be your next message.")
 
     return ask_guardian

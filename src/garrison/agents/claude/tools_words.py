@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from garrison.agents import said
+from garrison.agents import result
 
 REPORTS = ("success", "partial_success", "retry", "failure")
 """How a task may be reported to have ended; the first two land."""
@@ -39,7 +39,7 @@ def report_of(given: dict[str, Any]) -> dict[str, Any] | str:
         return f"say status={', status='.join(REPORTS[:-1])} or status={REPORTS[-1]}, and a summary"
     evidence = given.get("evidence") or []
     try:
-        more = said.said({name: given[name] for name in FOR_THE_PIPELINE if given.get(name)})
+        more = result.said({name: given[name] for name in FOR_THE_PIPELINE if given.get(name)})
     except ValueError as error:
         return f"{error}; say it again"
     return {"status": status, "summary": summary,
@@ -51,7 +51,7 @@ def told_of(report: Any) -> dict[str, Any]:
     if not isinstance(report, dict):
         return {}
     found = {name: report[name] for name in ("status", *FOR_THE_PIPELINE) if name in report}
-    return said.said({**found, "notes": str(report.get("summary", ""))[:_NOTES]})
+    return result.said({**found, "notes": str(report.get("summary", ""))[:_NOTES]})
 
 
 _NOTES = 2000

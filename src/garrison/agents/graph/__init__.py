@@ -12,7 +12,6 @@ and the graph never knows what kind of session it is. Nothing here loads the SDK
 """
 
 from garrison.agents.graph.control import ControlGraph, effective_prompt
-from garrison.agents.graph.files import load_graph, save_graph
 from garrison.agents.graph.graph import AgentGraph
 from garrison.agents.graph.model import (
     AgentFailure,
@@ -23,8 +22,9 @@ from garrison.agents.graph.model import (
     Node,
     NodeNotFoundError,
 )
+from garrison.agents.graph.serialization import load_graph, save_graph
 from garrison.agents.graph.session import Connect, Function, Session, SessionSpec
-from garrison.agents.graph.sessions import AgentSessionManager
+from garrison.agents.graph.session_manager import AgentSessionManager
 
 __all__ = ["AgentFailure", "AgentGraph", "AgentGraphError", "AgentSessionManager", "AgentStatus", "Connect",
            "ControlGraph", "Edge", "Function", "Message", "Node", "NodeNotFoundError", "Session", "SessionSpec",

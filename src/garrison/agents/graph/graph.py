@@ -19,7 +19,7 @@ from garrison.agents.graph.model import (
     check_name,
 )
 from garrison.agents.graph.session import Connect, Session, SessionSpec
-from garrison.agents.graph.sessions import START_TIMEOUT, AgentSessionManager, Listener
+from garrison.agents.graph.session_manager import START_TIMEOUT, AgentSessionManager, Listener
 from garrison.errors import UsageError
 
 if TYPE_CHECKING:
@@ -190,27 +190,27 @@ class AgentGraph:
 
     def save(self, path: Path | str) -> None:
         """Write nodes, edges and messages to a JSON file, whole or not at all; sessions are not kept."""
-        from garrison.agents.graph.files import save_graph
+        from garrison.agents.graph.serialization import save_graph
 
         save_graph(self, path)
 
     @classmethod
     def load(cls, path: Path | str, **options: Any) -> AgentGraph:
         """The graph that `save` wrote; nobody runs in it. `options` are those of the constructor."""
-        from garrison.agents.graph.files import load_graph
+        from garrison.agents.graph.serialization import load_graph
 
         return load_graph(path, **options)
 
     def to_networkx(self) -> Any:
         """A `networkx.DiGraph` with the same attributes; an undirected edge stands in both directions."""
-        from garrison.agents.graph.files import to_networkx
+        from garrison.agents.graph.serialization import to_networkx
 
         return to_networkx(self)
 
     @classmethod
     def from_networkx(cls, graph: Any, **options: Any) -> AgentGraph:
         """The inverse of `to_networkx`; of any networkx graph whose nodes have a `system_prompt`."""
-        from garrison.agents.graph.files import from_networkx
+        from garrison.agents.graph.serialization import from_networkx
 
         return from_networkx(graph, **options)
 

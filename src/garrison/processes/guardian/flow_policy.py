@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents import said
+from garrison.agents import result as said
 from garrison.light import replace
 from garrison.pipeline import gates
 from garrison.pipeline.fidelity import Carried

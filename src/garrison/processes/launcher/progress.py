@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.light import asdict
 from garrison.pipeline.gates import asked_in_words
 from garrison.processes.run_state import RESUMED
-from garrison.system.screen import clean
+from garrison.system.terminal_text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ from garrison.records.names import Key
 from garrison.records.signals import Signal, objection
 
 if TYPE_CHECKING:
-    from garrison.agents.seam import Work
+    from garrison.agents.base import Work
     from garrison.processes.runtime import World
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life

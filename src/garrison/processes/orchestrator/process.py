@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import prompt
+from garrison.agents.base import Assignment, Outcome
 from garrison.agents.registry import agent
-from garrison.agents.seam import Assignment, Outcome
 from garrison.errors import GarrisonError
 from garrison.light import replace
 from garrison.processes.agent_activity import stamp
@@ -43,7 +43,7 @@ from garrison.system.jobs import tail
 from garrison.system.terminal import choose_terminal
 
 if TYPE_CHECKING:
-    from garrison.agents.seam import Work
+    from garrison.agents.base import Work
     from garrison.processes.fingerprint import Glance
     from garrison.processes.runtime import World
     from garrison.records.run import Launch, Task

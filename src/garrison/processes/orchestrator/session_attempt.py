@@ -32,16 +32,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from garrison.agents import scripted
-from garrison.agents.as_session import ORDER
-from garrison.agents.claude import asked, budget, decide, program, prompts, settings
+from garrison.agents.claude import budget, cli_process, policy, prompts, settings
 from garrison.agents.claude import failures as why
-from garrison.agents.claude.events import shown
-from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
+from garrison.agents.claude import questions as asked
+from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json, write_json
+from garrison.agents.claude.stream import shown
 from garrison.agents.claude.tools_words import ASK_GUARDIAN, REPORT_RESULT, SAVE_NOTES, report_of, told_of
-from garrison.agents.graph import recovery
+from garrison.agents.graph import retry
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.graph.session import Function
-from garrison.agents.said import LANDS
+from garrison.agents.result import LANDS
+from garrison.agents.session_agent import ORDER
 from garrison.errors import GarrisonError, UsageError
 from garrison.records import atomic
 from garrison.session import Initiative, Session, SessionState
@@ -51,7 +52,7 @@ from garrison.session.scripted import Script
 from garrison.session.tools import Dispatch
 from garrison.session.trust import Tier, read_tiers, working_tier
 from garrison.system.children import die_with_parent
-from garrison.system.screen import clean_lines
+from garrison.system.terminal_text import clean_lines
 from garrison.workflow.tools import Toolbox
 
 MAX_STEPS = 3_000
@@ -97,7 +98,7 @@ class Work:
         self.settings = settings.from_json(self.order["settings"]) if self.order["settings"] else None
         self._began = _now()
         self._model_session = uuid.uuid4().hex
-        self._suspended: asyncio.Future[decide.Ending]
+        self._suspended: asyncio.Future[policy.Ending]
         self._spoke = False
 
     def _own(self) -> dict[str, Function]:
@@ -136,7 +137,7 @@ class Work:
         answer = told.get(call) or asked.answer_of(self.files, call)
         if answer is None:
             asked.ask(self.files, question, call)
-            await self._suspend(decide.QUESTION, question)
+            await self._suspend(policy.QUESTION, question)
         write_json(self._answers, {**told, call: answer})
         return f"The answer: {answer}"
 
@@ -147,7 +148,7 @@ class Work:
     async def _suspend(self, kind: str, reason: str) -> NoReturn:
         """End the program here: the node under way has no outcome, and is done again by the successor."""
         if not self._suspended.done():
-            self._suspended.set_result(decide.Ending(kind, time.time(), reason, progress=self._spoke))
+            self._suspended.set_result(policy.Ending(kind, time.time(), reason, progress=self._spoke))
         await asyncio.Event().wait()
         raise AssertionError("nothing sets that")
 
@@ -197,7 +198,7 @@ class Work:
             return {**remembering(), "llm_call": played.llm_call, "tool_dispatch": dispatch}
         tools = {**tools_of(Path(self.order["tree"]), self.tier), **self._own()}
         home = Path(self.order["home"])
-        metadata: dict[str, Any] = {"env": program.environment(home, self.settings), "cwd": self.order["tree"]}
+        metadata: dict[str, Any] = {"env": cli_process.cli_environment(home, self.settings), "cwd": self.order["tree"]}
         if self.settings.cli:
             metadata["cli"] = self.settings.cli
         adapters = await stack.enter_async_context(claude_adapters(
@@ -213,7 +214,7 @@ class Work:
 
         endings = self.files.read_endings()
         after = [{"role": "user", "content": prompts.person_was_there()}] \
-            if endings and endings[-1].kind == decide.PERSON else []
+            if endings and endings[-1].kind == policy.PERSON else []
 
         async def asked(messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> Any:
             over = meter.over(_now()[:10])
@@ -224,10 +225,10 @@ class Work:
                 answer = await ask([*messages, *after], mode, options)
             except AgentFailure as error:
                 kind = why.classify(error.status, str(error), error.error)
-                hopeless = error.__cause__ is not None and not recovery.is_transient(error.__cause__)
-                if hopeless or (kind not in decide.FOR_A_PERSON and kind not in decide.TROUBLES):
+                hopeless = error.__cause__ is not None and not retry.is_transient(error.__cause__)
+                if hopeless or (kind not in policy.FOR_A_PERSON and kind not in policy.TROUBLES):
                     raise
-                await self._suspend(kind, recovery.words(error))
+                await self._suspend(kind, retry.words(error))
             self._spoke = True
             return answer
         return asked

@@ -19,7 +19,7 @@ from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import Job, JobResult, tail
 
 if TYPE_CHECKING:
-    from garrison.agents.seam import Question
+    from garrison.agents.base import Question
     from garrison.processes.runtime import World
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life

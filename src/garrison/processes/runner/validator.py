@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import prompt, registry
-from garrison.agents.seam import Assignment, Question
+from garrison.agents.base import Assignment, Question
 from garrison.light import replace
 from garrison.processes.orchestrator.start import tree_environment
 from garrison.processes.snapshots import keep_tree, unkept

@@ -11,7 +11,7 @@ _MOST = 50
 _decode = json.JSONDecoder().raw_decode
 
 
-def object_in(said: str, key: str = "") -> dict[str, Any] | None:
+def extract_object(said: str, key: str = "") -> dict[str, Any] | None:
     """The first JSON object in `said` (with `key`: the first that has it); None if there is none."""
     for number, match in enumerate(re.finditer(r"\{", said)):
         if number == _MOST:

@@ -1,13 +1,17 @@
-"""What happens in a session as garrison keeps it: one small JSON object an event, and the line a person sees. Pure.
+"""Event stream of a Claude session (`stream.jsonl`): event kinds, terminal rendering, tool call in flight.
 
-Kinds: `begin, text, thinking, tool, tool_result, retry, limit, usage, result, note`. The SDK's messages become events
-in `stretch` alone; whoever reads a stream later needs no SDK.
+An event is one small JSON object of kind `begin, text, thinking, tool, tool_result, retry, limit, usage, result, note`.
+Only `connection` translates SDK messages into events; readers of a stream need no SDK.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 Event = dict[str, Any]
 LONG = 2_000
@@ -79,3 +83,37 @@ _TELLERS = {"begin": _begin, "text": _text, "thinking": _thinking, "tool": _tool
 def cut(text: str) -> str:
     """A long text with its middle left out."""
     return text if len(text) <= LONG else f"{text[:LONG // 2]}\n… {len(text) - LONG} characters …\n{text[-LONG // 2:]}"
+
+
+SILENT = 900.0
+"""Seconds a tool under way may be silent: a little above what the session itself allows it (`stretch`)."""
+_TAIL = 256 * 1024
+"""Bytes of the stream's end that are read; results are cut, so a tool's beginning is nearly always among them."""
+
+
+def tool_in_flight(attempt: Path) -> tuple[str, float] | None:
+    """(name, seconds it may be silent) of the last tool without a result in this attempt's session; None if none."""
+    under_way: dict[str, str] = {}
+    for line in _tail(attempt / "claude" / "stream.jsonl").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:  # the first line of the tail is cut, the last may be torn
+            continue
+        kind = event.get("kind") if isinstance(event, dict) else None
+        if kind in ("begin", "result"):
+            under_way.clear()
+        elif kind == "tool":
+            under_way[str(event.get("id"))] = str(event.get("name", ""))
+        elif kind == "tool_result":
+            under_way.pop(str(event.get("id")), None)
+    return (list(under_way.values())[-1], SILENT) if under_way else None
+
+
+def _tail(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL))
+            return file.read()
+    except OSError:
+        return b""

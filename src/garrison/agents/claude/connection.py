@@ -1,6 +1,6 @@
 """One stretch of a session: a process that connects the SDK to one CLI, says one prompt and keeps what happens.
 
-`python -P -m garrison.agents.claude.stretch ORDER`. It decides nothing about the attempt: it writes how it ended
+`python -P -m garrison.agents.claude.connection ORDER`. It decides nothing about the attempt: it writes how it ended
 (`endings.jsonl`) and goes, and the orchestrator decides what follows. It dies with its orchestrator, the CLI with it.
 """
 
@@ -33,19 +33,19 @@ from claude_agent_sdk import (
     project_key_for_directory,
 )
 
-from garrison.agents.claude import budget, decide, leftover, program, tools, transcripts
+from garrison.agents.claude import budget, cli_process, policy, tools, transcripts
 from garrison.agents.claude import failures as why
-from garrison.agents.claude.decide import Ending
-from garrison.agents.claude.events import Event, cut, shown
-from garrison.agents.claude.files import ClaudeFiles, append_line, read_json
-from garrison.agents.claude.limiter import start_slot
-from garrison.agents.claude.order import Order, from_json
-from garrison.agents.claude.store import Mirror
-from garrison.agents.said import LANDS
+from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json
+from garrison.agents.claude.job import Order, from_json
+from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.start_limiter import start_slot
+from garrison.agents.claude.stream import Event, cut, shown
+from garrison.agents.claude.transcripts import Mirror
+from garrison.agents.result import LANDS
 from garrison.records import atomic
 from garrison.records.life import LifeLock
 from garrison.system.children import die_with_parent
-from garrison.system.screen import clean_lines
+from garrison.system.terminal_text import clean_lines
 
 _LONG_WAIT = 15.0
 """Seconds of the API's own retry delay beyond which the session is put down instead of kept waiting."""
@@ -98,7 +98,7 @@ class Stretch:
         if over:
             return self._end(why.BUDGET, over)
         if not await self._hold():
-            return self._end(decide.STOPPED) if self._stop.is_set() else self._end(
+            return self._end(policy.STOPPED) if self._stop.is_set() else self._end(
                 why.CRASH, "another process still runs the session")
         if not self._prepare():
             return self._end(why.UNKNOWN_SESSION, f"nobody has the transcript of the session {self.order.past}, from "
@@ -123,7 +123,7 @@ class Stretch:
     def _prepare(self) -> bool:
         """Put the transcript back where the CLI's own is gone, and make that of a session which goes on from another;
         False if there is none to go on from."""
-        order, config = self.order, program.config_folder(Path(self.order.home))
+        order, config = self.order, cli_process.config_folder(Path(self.order.home))
         if not order.goes_on:
             return True
         found = transcripts.prepare(config, self.files.transcripts, order.session)
@@ -146,7 +146,7 @@ class Stretch:
         async with start_slot(Path(self.order.home), self.settings.starts, self._queue, self._stop) as started:
             self.files.waiting.unlink(missing_ok=True)
             if self._stop.is_set():
-                return self._end(decide.STOPPED)
+                return self._end(policy.STOPPED)
             client = ClaudeSDKClient(options_of(self.order, self.files, self.stderr.append))
             try:
                 await client.connect()
@@ -159,7 +159,7 @@ class Stretch:
     async def _remember_process(self, client: ClaudeSDKClient) -> None:
         pid = (await client.get_server_info() or {}).get("pid")
         if isinstance(pid, int):
-            leftover.note(self.files, pid, self.order.life)
+            cli_process.record_process(self.files, pid, self.order.life)
 
     async def _listen(self, client: ClaudeSDKClient, started: Any) -> Ending:
         """Take messages until the turn's result, a decision to stop, or silence."""
@@ -173,7 +173,7 @@ class Stretch:
                 if coming not in done:
                     coming.cancel()
                     await _quietly(asyncio.wait_for(client.interrupt(), 2))
-                    return self._end(decide.STOPPED) if done else self._end(
+                    return self._end(policy.STOPPED) if done else self._end(
                         why.HANG, f"nothing was heard for {self._patience():.0f} s")
                 message = coming.result()
                 started.set()
@@ -265,7 +265,7 @@ class Stretch:
         said = str(data.get("error") or "")
         self.tell({"kind": "retry", "status": status, "error": said, "delay": delay, "attempt": data.get("attempt")})
         kind = why.classify(status, said)
-        if kind in decide.FOR_A_PERSON:
+        if kind in policy.FOR_A_PERSON:
             return self._end(kind, f"{status or ''} {said}".strip())
         if delay > _LONG_WAIT:
             return self._end(kind, f"{status or ''} {said}".strip(), resets_at=time.time() + delay)
@@ -296,18 +296,18 @@ class Stretch:
             return self._end(kind, said, resets_at=self._resets_at if kind == why.RATE_LIMIT else None)
         asked, answer = read_json(self.files.question), read_json(self.files.answer)
         if asked and (not answer or answer["id"] != asked["id"]):
-            return self._end(decide.QUESTION, asked["text"])
-        return self._end(decide.SILENT, "it ended its turn without report_result")
+            return self._end(policy.QUESTION, asked["text"])
+        return self._end(policy.SILENT, "it ended its turn without report_result")
 
     # endings
 
     def _reported(self, report: dict[str, Any]) -> Ending:
-        return Ending(decide.REPORTED, time.time(), _clean(report["summary"]).strip()[:2000],
+        return Ending(policy.REPORTED, time.time(), _clean(report["summary"]).strip()[:2000],
                       report["status"] in LANDS, None, self.progress)
 
     def _end(self, kind: str, reason: str = "", *, success: bool = False, resets_at: float | None = None) -> Ending:
         report = read_json(self.files.report)
-        if report and not self._tools and kind not in (decide.STOPPED, why.CRASH):
+        if report and not self._tools and kind not in (policy.STOPPED, why.CRASH):
             return self._reported(report)  # what went wrong after the work was done is no reason to do more of it
         return Ending(kind, time.time(), _clean(reason).strip()[:2000], success, resets_at, self.progress)
 
@@ -317,7 +317,7 @@ class Stretch:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), 0.5)
             if self._stop.is_set():
-                return self._end(decide.STOPPED)
+                return self._end(policy.STOPPED)
         if code in (126, 127):
             return self._end(why.INVALID, f"the CLI cannot be started: {self._said()}")
         if code < 0 or code in (137, 143):
@@ -347,8 +347,9 @@ def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOpti
         system_prompt={"type": "preset", "preset": "claude_code", "append": order.system},
         model=settings.model, fallback_model=settings.fallback_model, max_turns=settings.max_turns,
         session_id=None if order.goes_on else order.session, resume=order.session if order.goes_on else None,
-        cli_path=str(program.WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True, stderr=stderr,
-        session_store_flush="eager", env=program.environment(Path(order.home), settings), **choices)
+        cli_path=str(cli_process.WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True,
+        stderr=stderr, session_store_flush="eager",
+        env=cli_process.cli_environment(Path(order.home), settings), **choices)
 
 
 def _text_of(content: str | list[dict[str, Any]] | None) -> str:

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.as_session import ORDER
-from garrison.agents.claude import asked, budget, decide, prompts
+from garrison.agents.base import Outcome
+from garrison.agents.claude import budget, policy, prompts
 from garrison.agents.claude import failures as why
-from garrison.agents.claude.files import ClaudeFiles, append_line, read_json
+from garrison.agents.claude import questions as asked
+from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.seam import Outcome
-from garrison.agents.session_stretches import SessionWork
+from garrison.agents.session_agent import ORDER, SessionWork
 from garrison.processes.orchestrator.session_attempt import Work
 from garrison.records.life import LifeLock
 from garrison.session.adapters import remembering
@@ -27,7 +27,7 @@ from garrison.session.tools import Dispatch
 class Programs:
     """An orchestrator's programs, each of which ends as told: an ending, or an outcome."""
 
-    def __init__(self, folder: Path, *ends: decide.Ending | Outcome) -> None:
+    def __init__(self, folder: Path, *ends: policy.Ending | Outcome) -> None:
         self.files, self.ends, self.begun = ClaudeFiles(folder), list(ends), 0
         self.clock = 100.0
         self.assignment: Any = SimpleNamespace(folder=folder, output=folder / "output.log")
@@ -51,7 +51,7 @@ DONE = Outcome("success")
 
 
 def test_a_question_waits_without_a_program_also_in_a_later_life(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, decide.Ending(decide.QUESTION, 1.0, "Which?"), DONE)
+    programs = Programs(tmp_path, policy.Ending(policy.QUESTION, 1.0, "Which?"), DONE)
     work = programs.work()
     asked.ask(programs.files, "Which?", "c1")
     assert work.poll(0.0) is None
@@ -71,7 +71,7 @@ def test_a_question_waits_without_a_program_also_in_a_later_life(tmp_path: Path)
 
 @pytest.mark.parametrize("kind", [why.BUDGET, why.AUTHENTICATION, why.BILLING])
 def test_what_only_a_person_can_mend_parks_until_they_say_so_or_a_new_life(tmp_path: Path, kind: str) -> None:
-    programs = Programs(tmp_path, *[decide.Ending(kind, 1.0, "spent")] * 3, DONE)
+    programs = Programs(tmp_path, *[policy.Ending(kind, 1.0, "spent")] * 3, DONE)
     work = programs.work()
     assert work.poll(0.0) is None
     assert work.question is not None
@@ -85,8 +85,8 @@ def test_what_only_a_person_can_mend_parks_until_they_say_so_or_a_new_life(tmp_p
 
 
 def test_what_passes_by_itself_is_waited_for_and_is_the_end_when_it_does_not_pass(tmp_path: Path) -> None:
-    ending = decide.Ending(why.NETWORK, 100.0, "gone")
-    most = decide.TROUBLES[why.NETWORK].most
+    ending = policy.Ending(why.NETWORK, 100.0, "gone")
+    most = policy.TROUBLES[why.NETWORK].most
     programs = Programs(tmp_path, *[ending] * (most + 1))
     work = programs.work()
     assert (work.poll(0.0), programs.begun, work.question) == (None, 1, None)
@@ -106,7 +106,7 @@ def test_a_person_in_its_place_has_it_put_down_and_it_goes_on_when_they_leave(tm
     assert (work.poll(0.0), programs.begun, work.process()) == (None, 1, (7, 8))
     assert "held by a person" in programs.files.waiting.read_text()
     assert (programs.work().process(), programs.begun) == ((7, 8), 1), "nor does a new life begin it"
-    append_line(programs.files.endings, vars(decide.Ending(decide.PERSON, 1.0)))
+    append_line(programs.files.endings, vars(policy.Ending(policy.PERSON, 1.0)))
     there.release()
     assert (work.poll(0.0), programs.begun) == (None, 2)
     assert not programs.files.waiting.exists()
@@ -126,7 +126,7 @@ def test_the_model_is_told_that_a_person_was_there_until_something_else_ended_it
     prompt, ran = ordered(tmp_path), []
     files = ClaudeFiles(tmp_path)
     files.make()
-    append_line(files.endings, vars(decide.Ending(decide.PERSON, 1.0)))
+    append_line(files.endings, vars(policy.Ending(policy.PERSON, 1.0)))
     heard: list[Any] = []
 
     class Hears(Model):
@@ -150,7 +150,7 @@ def test_a_persons_cli_is_told_the_end_of_a_long_conversation() -> None:
 
 
 def test_a_stop_and_a_kill_leave_the_session_to_a_later_life(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, Outcome("fail", "killed", killed=True), decide.Ending(why.BUDGET, 1.0, "spent"))
+    programs = Programs(tmp_path, Outcome("fail", "killed", killed=True), policy.Ending(why.BUDGET, 1.0, "spent"))
     assert programs.work().poll(0.0) == Outcome("fail", "killed", killed=True)
     work = programs.work()
     work.poll(0.0)
@@ -221,7 +221,7 @@ def test_questions_of_one_batch_are_answered_one_by_one_and_its_other_calls_are_
     files = ClaudeFiles(tmp_path)
     for text, answer in (("A?", "yes"), ("B?", "no")):
         assert life(prompt, ran, plays) is None
-        assert (files.read_endings()[-1].kind, files.read_endings()[-1].reason, ran) == (decide.QUESTION, text, [])
+        assert (files.read_endings()[-1].kind, files.read_endings()[-1].reason, ran) == (policy.QUESTION, text, [])
         asked.keep(files, read_json(files.question)["id"], answer)
     claim = life(prompt, ran, plays)
     assert (claim["status"], ran) == ("success", ["save_notes", "report_result"])

@@ -12,16 +12,16 @@ import uuid
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude.files import read_json, write_json
-from garrison.agents.seam import Question
+from garrison.agents.base import Question
+from garrison.agents.claude.attempt_files import read_json, write_json
 from garrison.records import atomic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from garrison.agents.claude.decide import Ending, Move
-    from garrison.agents.claude.files import ClaudeFiles
+    from garrison.agents.claude.attempt_files import ClaudeFiles
+    from garrison.agents.claude.policy import Ending, Move
 
 _TROUBLE = "trouble-"
 """How the id of a question begins that garrison itself asks: an agent's has no dash."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from garrison.agents.graph import recovery
+from garrison.agents.graph import retry
 from garrison.agents.graph.model import AgentFailure, AgentGraphError, AgentStatus, Node
 from garrison.agents.graph.session import Connect, Event, Session, SessionSpec
 from garrison.errors import GarrisonError
@@ -124,7 +124,7 @@ class AgentSessionManager:
         ended = await asyncio.gather(*(self.stop(nodes[node_id]) for node_id in ids), return_exceptions=True)
         for node_id, how in zip(ids, ended, strict=True):
             if isinstance(how, BaseException):
-                logger.error("agent %s did not stop in order: %s", node_id, recovery.words(how))
+                logger.error("agent %s did not stop in order: %s", node_id, retry.words(how))
 
     def forget(self, node_id: str) -> None:
         """Drop what is kept for a node that is no more; its session has been stopped."""
@@ -220,8 +220,8 @@ class AgentSessionManager:
             except Exception as error:
                 if isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure):
                     raise  # an order, not a failure
-                delay = recovery.delay_after(attempt, error)
-                node.last_error = recovery.words(error)
+                delay = retry.delay_after(attempt, error)
+                node.last_error = retry.words(error)
                 logger.warning("agent %s, try %d: %s", node.id, attempt, node.last_error)
                 if delay is None:
                     node.error_count += 1

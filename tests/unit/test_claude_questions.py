@@ -7,10 +7,10 @@ import os
 import subprocess
 
 from garrison.agents import prompt
-from garrison.agents.claude import leftover, person, prompts, tools
-from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, read_lines, write_json
-from garrison.agents.claude.work import ClaudeWork
-from garrison.agents.seam import Assignment
+from garrison.agents.base import Assignment
+from garrison.agents.claude import cli_process, prompts, takeover, tools
+from garrison.agents.claude.attempt import ClaudeWork
+from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json, read_lines, write_json
 from garrison.records.life import LifeLock
 from garrison.records.run import Task
 from support import DEADLINE, wait_for
@@ -59,8 +59,8 @@ def test_a_cli_that_was_left_may_write_what_was_said_last(tmp_path):
     child = subprocess.Popen(["sh", "-c", script], cwd=tmp_path)
     try:
         wait_for("it is there", (tmp_path / "ready").exists)
-        leftover.note(files, child.pid, 1)
-        leftover.end(files)
+        cli_process.record_process(files, child.pid, 1)
+        cli_process.end_orphan(files)
         assert (tmp_path / "last").read_text() == "said\n"
         assert child.wait(DEADLINE) == 0
         assert not files.process.exists()
@@ -71,17 +71,17 @@ def test_a_cli_that_was_left_may_write_what_was_said_last(tmp_path):
 
 def test_who_has_a_session_in_hand_is_who_holds_the_lock(tmp_path):
     files = made(tmp_path)
-    assert person.holder(files) is None
+    assert takeover.holder(files) is None
     lock = LifeLock.try_take(files.takeover)
     assert lock is not None
-    assert person.holder(files) == person.Person(), "it has not said who it is yet"
+    assert takeover.holder(files) == takeover.Person(), "it has not said who it is yet"
     files.takeover.write_text(f'{{"pid": {os.getpid()}, "ticks": 5, "since": "now"}}')
-    found = person.holder(files)
+    found = takeover.holder(files)
     assert found is not None
     assert found.pid == os.getpid()
     assert "held by a person" in found.words()
     lock.release()
-    assert person.holder(files) is None, "a file that says so is no person"
+    assert takeover.holder(files) is None, "a file that says so is no person"
 
 
 def test_a_session_with_a_past_is_not_told_it_again_and_one_that_lost_it_is(tmp_path):

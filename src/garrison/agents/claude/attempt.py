@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude import asked, decide, leftover, person, program, prompts
+from garrison.agents.base import Assignment, Outcome, Question, Work
+from garrison.agents.claude import cli_process, policy, prompts, questions, takeover
 from garrison.agents.claude import failures as why
-from garrison.agents.claude.decide import Ending, Move
-from garrison.agents.claude.files import ClaudeFiles, append_line, read_json, write_json
-from garrison.agents.claude.order import Order, to_json
+from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json, write_json
+from garrison.agents.claude.job import Order, to_json
+from garrison.agents.claude.policy import Ending, Move
 from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
 from garrison.agents.claude.tools_words import told_of
-from garrison.agents.seam import Assignment, Outcome, Question, Work
 from garrison.records import atomic
 from garrison.system.jobs import Job, JobResult, tail
 
-STRETCH = (sys.executable, "-P", "-m", "garrison.agents.claude.stretch")
+STRETCH = (sys.executable, "-P", "-m", "garrison.agents.claude.connection")
 
 
 class ClaudeAgent:
@@ -50,7 +50,7 @@ class ClaudeWork(Work):
         self.assignment, self.settings, self.part = assignment, settings, part
         self.files = ClaudeFiles(assignment.folder)
         self.files.make()
-        atomic.make_directory(program.config_folder(Path(assignment.environment["GARRISON_HOME"])))
+        atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
         self._wall, self._argv = wall, argv
         self.endings = self.files.read_endings()
         self.job: Job | None = None
@@ -64,7 +64,7 @@ class ClaudeWork(Work):
     def poll(self, now: float) -> Outcome | None:
         """One step; the outcome once there is one and nothing of the session is left running."""
         if self.job is not None:
-            if person.holder(self.files) is not None:
+            if takeover.holder(self.files) is not None:
                 self.job.kill(now)  # in order: the stretch says how it ended, and lets go of the session
             result = self.job.poll(now)
             if result is None:
@@ -83,11 +83,11 @@ class ClaudeWork(Work):
 
     def process(self) -> tuple[int, int] | None:
         """The stretch's process, if one is under way, or that of a person who has the session in hand."""
-        return (self.job.pid, self.job.ticks) if self.job is not None else person.process(self.files)
+        return (self.job.pid, self.job.ticks) if self.job is not None else takeover.process(self.files)
 
     def wake_at(self) -> float | None:
         """The end of a wait, on the monotonic clock."""
-        return self.job.wake_at if self.job is not None else asked.due(self.move, self._wall())
+        return self.job.wake_at if self.job is not None else questions.due(self.move, self._wall())
 
     @property
     def session(self) -> str | None:
@@ -103,30 +103,30 @@ class ClaudeWork(Work):
     @property
     def question(self) -> Question | None:
         """What a person is asked, while it is open: the agent's question, or a trouble only a person can mend."""
-        return asked.open_question(self.files, self.endings, self.move, over=self.outcome is not None)
+        return questions.open_question(self.files, self.endings, self.move, over=self.outcome is not None)
 
     def answer(self, question: str, text: str) -> None:
         """What a person answered."""
-        asked.keep(self.files, question, text)
+        questions.keep(self.files, question, text)
 
     # steps
 
     def _next(self, *, began: bool = False) -> Move:
         """The move that follows what happened so far."""
         if not self.endings:
-            return decide.first_move(self.session)
+            return policy.first_move(self.session)
         last = self.endings[-1]
-        if began and last.kind in decide.FOR_A_PERSON:
-            return decide.after_wait()  # whoever began this life has seen to it, or it is refused once more
-        return decide.decide(self.endings, asked.answered(self.files))
+        if began and last.kind in policy.FOR_A_PERSON:
+            return policy.after_wait()  # whoever began this life has seen to it, or it is refused once more
+        return policy.decide(self.endings, questions.answered(self.files))
 
     def _step(self, now: float) -> None:
         """Act on the move, or wait for what it waits for."""
-        if self._held and person.holder(self.files) is None:
+        if self._held and takeover.holder(self.files) is None:
             self._held, self.endings = False, self.files.read_endings()  # a takeover leaves an ending of its own
             self.move = self._next()
         move = self.move
-        held = person.holder(self.files) if move.kind != "finish" else None
+        held = takeover.holder(self.files) if move.kind != "finish" else None
         if self._stopping:
             self.outcome = Outcome("fail", "stopped")
         elif held is not None:
@@ -136,15 +136,15 @@ class ClaudeWork(Work):
             self._say_waiting("")
             self.outcome = Outcome("success" if move.success else "fail", "" if move.success else move.reason,
                                    said=self._said())
-        elif waits := asked.waits(self.files, self.endings, move, self._wall()):
+        elif waits := questions.waits(self.files, self.endings, move, self._wall()):
             self._say_waiting(waits)
         else:
-            self._start(self._next() if move.kind == "ask" else decide.after_wait() if move.kind != "start" else move,
+            self._start(self._next() if move.kind == "ask" else policy.after_wait() if move.kind != "start" else move,
                         now)
 
     def _start(self, move: Move, now: float) -> None:
         self.move = move
-        leftover.end(self.files)
+        cli_process.end_orphan(self.files)
         self._say_waiting("")
         task, environment = self.assignment.task, self.assignment.environment
         resume = move.how == "resume" and self.session is not None
@@ -173,7 +173,7 @@ class ClaudeWork(Work):
             self.outcome = Outcome("fail", f"timed out after {result.seconds:.0f} s", result.exit_code)
             return
         if len(self.endings) == before:
-            kind = decide.STOPPED if person.holder(self.files) is not None else why.CRASH
+            kind = policy.STOPPED if takeover.holder(self.files) is not None else why.CRASH
             self._record(Ending(kind, self._wall(), _why(result, self.assignment.output)))
         if self.endings[-1].kind == why.CRASH:
             self.outcome = Outcome("fail", self.endings[-1].reason, result.exit_code, killed=True)
@@ -186,11 +186,11 @@ class ClaudeWork(Work):
 
     def _said(self) -> dict[str, Any]:
         """What the agent reported for its pipeline; a validator's verdict is none of it."""
-        reported = bool(self.endings) and self.endings[-1].kind == decide.REPORTED
+        reported = bool(self.endings) and self.endings[-1].kind == policy.REPORTED
         return told_of(read_json(self.files.report)) if reported and self.part == "worker" else {}
 
     def _say_waiting(self, what: str) -> None:
-        asked.say_waiting(self.files, self.assignment.output, what)
+        questions.say_waiting(self.files, self.assignment.output, what)
 
 
 def _why(result: JobResult, output: Path) -> str:

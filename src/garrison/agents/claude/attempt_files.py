@@ -16,8 +16,8 @@
 | `transcripts/` | a copy of what the CLI keeps of each session (`store`) | stretch, `garrison takeover` |
 | `session.lock` | held by whoever runs the CLI on the session | stretch, `garrison takeover` |
 | `conversation.txt`, `answers.json` | of an agent that is a session: what its model was told last; the answers that its
-  calls of `ask_guardian` were given | `layers.session_work` |
-| `../session/` | of such an agent: garrison's own session | `layers.session_work` |
+  calls of `ask_guardian` were given | `processes.orchestrator.session_attempt` |
+| `../session/` | of such an agent: garrison's own session | `processes.orchestrator.session_attempt` |
 | `../takeover.json` | who took the session over, locked meanwhile; outside, where it wakes | `garrison takeover` |
 """
 
@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude.decide import Ending
+from garrison.agents.claude.policy import Ending
 from garrison.records import atomic
 
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from garrison.agents.claude import program, takeover
+from garrison.agents.claude import cli_process, takeover
 from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings
 from garrison.cli import login_cmd
 
@@ -25,8 +25,8 @@ def test_a_log_in_has_what_a_session_has_but_no_key(tmp_path):
 
 
 def test_the_cli_is_what_the_profile_names_else_the_sdks(tmp_path):
-    assert program.program(ClaudeSettings(cli="/x/claude")) == "/x/claude"
-    assert program.program(ClaudeSettings()).endswith("claude")
+    assert cli_process.find_cli(ClaudeSettings(cli="/x/claude")) == "/x/claude"
+    assert cli_process.find_cli(ClaudeSettings()).endswith("claude")
 
 
 def test_log_in_becomes_the_cli(tmp_path):

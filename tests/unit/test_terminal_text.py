@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.system.screen import clean, clean_lines, fit, pad, width, wrap
+from garrison.system.terminal_text import clean, clean_lines, fit, pad, width, wrap
 
 HOSTILE = [
     ("\x1b[31mred\x1b[0m", "red"),

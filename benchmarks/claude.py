@@ -97,7 +97,7 @@ def kind_of(argv: str) -> str:
     """The kind of process by its command line."""
     if "_bundled/claude" in argv.partition(" ")[0]:
         return "cli"
-    return "node" if any(word in argv for word in ("layers.main runner", "layers.main orchestrator", "claude.stretch",
+    return "node" if any(word in argv for word in ("layers.main runner", "layers.main orchestrator", "claude.connection",
                                                    "--bare")) else "above"
 
 

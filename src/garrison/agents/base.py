@@ -67,7 +67,7 @@ class Outcome:
     killed: bool = False
     """Whether a signal ended it, its own crash or somebody's: no verdict on the work, which a successor takes up."""
     said: Mapping[str, Any] = field(default_factory=dict)
-    """What the agent itself says for the pipeline (see `agents.said`); empty if it says nothing."""
+    """What the agent itself says for the pipeline (see `agents.result`); empty if it says nothing."""
 
 
 @dataclass(frozen=True)

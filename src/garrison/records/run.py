@@ -107,7 +107,7 @@ class Result:
     head: str | None = None
     tail: str = ""
     said: dict[str, Any] = field(default_factory=dict)
-    """What the agent says for the pipeline (see `agents.said`)."""
+    """What the agent says for the pipeline (see `agents.result`)."""
     session: str = ""
     """The id of the agent's session, for later nodes of its thread."""
 

@@ -47,7 +47,7 @@ def report_of(given: dict[str, Any]) -> dict[str, Any] | str:
 
 
 def told_of(report: Any) -> dict[str, Any]:
-    """What a report says for the pipeline, as `agents.said` has it; {} without one."""
+    """What a report says for the pipeline, as `agents.result` has it; {} without one."""
     if not isinstance(report, dict):
         return {}
     found = {name: report[name] for name in ("status", *FOR_THE_PIPELINE) if name in report}

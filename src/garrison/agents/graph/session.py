@@ -1,7 +1,7 @@
 """What an agent graph needs of a session, whatever stands behind it: Claude, another program, or a test's script.
 
 The rule of this seam: a session is connected, asked and closed by one and the same task, one question at a time; what
-it says comes as the events of `agents.claude.events` (`text` pieces carry `text`), and a turn that failed raises.
+it says comes as the events of `agents.claude.stream` (`text` pieces carry `text`), and a turn that failed raises.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def kind_of(argv: str) -> str:
     """The kind of process by its command line."""
     if "_bundled/claude" in argv.partition(" ")[0]:
         return "cli"
-    return "node" if any(word in argv for word in ("layers.main runner", "layers.main orchestrator", "claude.connection",
-                                                   "--bare")) else "above"
+    return "node" if any(word in argv for word in ("processes.main runner", "processes.main orchestrator",
+                                                   "claude.connection", "--bare")) else "above"
 
 
 def private(entry: Path) -> int:

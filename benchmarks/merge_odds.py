@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-from garrison.merge import batch, sizing
-from garrison.merge.seen import Seen
+from garrison.merge import batch
+from garrison.merge.verdicts import Seen
 
 
 def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: float = 0.06) -> float:
@@ -23,7 +23,7 @@ def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: flo
     seen.green[_tree(landed), "k"] = None
     while waiting or line:
         if not line:
-            count = sizing.size(seen.judged, len(waiting), [run] if seq else [], width=width)
+            count = batch.size(seen.judged, len(waiting), [run] if seq else [], width=width)
             line, waiting = waiting[:count], waiting[count:]
             seen.fresh()
         trees = [_tree((*landed, *line[:place])) for place in range(len(line) + 1)]

@@ -32,12 +32,12 @@ import merge_odds
 from merge_peers import WHO, Agcoord, Loop, Missing, branches, by_shell, git, repository
 from table import Table
 
-from garrison.merge import batch, sizing
+from garrison.merge import batch
 from garrison.merge.config import Config
 from garrison.merge.processor import MergeProcessor, Progress
 from garrison.merge.queue import MergeQueue, pin
-from garrison.merge.seen import Seen
-from garrison.merge.slot import acquire
+from garrison.merge.slots import acquire
+from garrison.merge.verdicts import Seen
 from garrison.system.environment import child_environment
 
 ROWS = ("candidate", "landing", "drain", "flaky", "enqueue", "takeover")
@@ -305,7 +305,7 @@ def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tu
     seen.green[_tree(landed, last), "k"] = None
     while waiting or line:
         if not line:
-            count = sizing.size(seen.judged, min(len(waiting), 40), [1.0])
+            count = batch.size(seen.judged, min(len(waiting), 40), [1.0])
             line, waiting = waiting[:count], waiting[count:]
             seen.fresh()
         trees = [_tree(landed + place, (*last, *line[:place])) for place in range(len(line) + 1)]

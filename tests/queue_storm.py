@@ -30,9 +30,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.errors import Fenced, GarrisonError, LockLost
-from garrison.merge import failpoint, sizing
+from garrison.merge import batch, failpoint
 from garrison.merge import processor as merge_processor
-from garrison.merge.asked import Wishes
+from garrison.merge.commands import Wishes
 from garrison.merge.config import Config
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
@@ -86,7 +86,7 @@ class World:
         """Whether somebody has the target checked out."""
         self.together = dice.random() < 0.7
         """Whether its short gates are worth batches."""
-        sizing.SHORT_TEST = -1.0 if self.together else 99.0
+        batch.SHORT_TEST = -1.0 if self.together else 99.0
         merge_processor.SNAPSHOT_EVERY = dice.choice((10, 40, 2000))
         cores = len(os.sched_getaffinity(0)) if dice.random() < 0.5 else 1
         if not self.open:

@@ -14,7 +14,7 @@ import pytest
 from garrison.agents.claude import cli_process
 from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.merge.gate import WRAPPER
-from garrison.merge.slot import job_lives, read_pid
+from garrison.merge.slots import job_lives, read_pid
 from garrison.system import processes
 from garrison.system.process_terminal import PlainTerminal
 from support import wait_for

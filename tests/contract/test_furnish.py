@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import Refused
-from garrison.merge.slot import acquire
+from garrison.merge.slots import acquire
 from garrison.processes.rescue_refs import restore_tree
 from garrison.system.furnish import count_pointers, furnish
 from garrison.system.git import Git, GitError

@@ -18,7 +18,7 @@ from garrison.doctor import cleanup
 from garrison.doctor.examine import examine, treat
 from garrison.doctor.findings import Finding
 from garrison.merge.queue import MergeQueue, pin
-from garrison.merge.slot import acquire
+from garrison.merge.slots import acquire
 from garrison.processes.orphaned_worktrees import left_trees
 from garrison.processes.run_status import standings
 from garrison.processes.runtime import World

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from merge_support import World, check, drive, git, until
 
-from garrison.merge import sizing
-from garrison.merge.asked import Wishes
-from garrison.merge.steps import Wait
+from garrison.merge import batch
+from garrison.merge.commands import Wishes
+from garrison.merge.queue import Wait
 from garrison.records import journal
 
 
 @pytest.fixture(autouse=True)
 def quick_gates_are_worth_a_batch(monkeypatch):
-    monkeypatch.setattr(sizing, "SHORT_TEST", 0.0)
+    monkeypatch.setattr(batch, "SHORT_TEST", 0.0)
 
 
 def lined_up(world: World, *nodes: str, **changes: dict[str, str | None]) -> None:
@@ -213,7 +213,7 @@ def test_the_urgent_are_judged_first(tmp_path):
 
 
 def test_where_cores_are_idle_prefixes_are_tried_side_by_side(tmp_path, monkeypatch):
-    monkeypatch.setattr(sizing, "width", lambda cores, gate_cores: 3)
+    monkeypatch.setattr(batch, "width", lambda cores, gate_cores: 3)
     world = World(tmp_path, gate=f"echo $GARRISON_SLOT >> {tmp_path}/slots; sleep 0.2; test ! -e bad")
     lined_up(world, *"abcdef", e={"bad": "x\n"})
     world.drain()

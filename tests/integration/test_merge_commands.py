@@ -9,7 +9,7 @@ from merge_support import World, check, git
 from test_merge_cli import call
 
 from garrison.cli.merge_queue_hand import process
-from garrison.merge import asked, mending
+from garrison.merge import commands, recovery
 from garrison.merge.queue import PINS
 
 
@@ -141,10 +141,10 @@ def test_several_queues_of_a_repository_are_told_apart(world):
 def test_watching_goes_on_after_the_queue_was_empty(world, monkeypatch):
     said = []
     told("enqueue", "one", "one")
-    asked.pause(world.queue)
+    commands.pause(world.queue)
 
     def nap(_seconds):
-        if asked.resume(world.queue) is None:
+        if commands.resume(world.queue) is None:
             told("enqueue", "two", "two")
 
     monkeypatch.setattr("garrison.cli.merge_queue_hand.time.sleep", nap)
@@ -180,7 +180,7 @@ def test_doctor_mends_what_a_crash_left_and_says_so(world):
     assert "nothing is wrong" in call("doctor").stderr
     (world.repo / ".git/refs/heads/main.lock").touch()
     world.queue.clock.time = lambda: 4e9
-    assert [one.mended for one in mending.mend(world.queue, world.trees)] == [False]
+    assert [one.mended for one in recovery.mend(world.queue, world.trees)] == [False]
     (world.repo / ".git/refs/heads/main.lock").unlink()
     whole = world.queue.path.read_bytes()
     world.queue.path.write_bytes(whole.replace(b'"seq":2,', b'"seq":3,', 1))

@@ -8,13 +8,13 @@ import pytest
 from merge_support import World, check, git
 
 from garrison.errors import Refused
-from garrison.merge import asked, guard, mending
+from garrison.merge import commands, guard, recovery
 
 
 @pytest.fixture
 def world(tmp_path):
     world = World(tmp_path)
-    asked.reconfigure(world.queue, guard=True)
+    commands.reconfigure(world.queue, guard=True)
     world.branch("one", {"one.txt": "x\n"})
     return world
 
@@ -57,16 +57,16 @@ def test_a_bypass_is_foreign_and_what_lands_is_tested_on_it(world):
 def test_it_goes_with_the_last_branch_and_comes_back_by_the_doctor(world):
     hook = world.repo / ".git/hooks/reference-transaction"
     guard.put_up(world.queue.git, "refs/heads/other")
-    asked.reconfigure(world.queue, guard=False)
+    commands.reconfigure(world.queue, guard=False)
     assert not refused(world, "commit", "-q", "--allow-empty", "-m", "x")
     assert hook.exists()
     guard.take_down(world.queue.git, "refs/heads/other")
     assert not hook.exists()
-    asked.reconfigure(world.queue, guard=True)
+    commands.reconfigure(world.queue, guard=True)
     hook.unlink()
-    assert [found.mended for found in mending.mend(world.queue, world.trees)] == [True]
+    assert [found.mended for found in recovery.mend(world.queue, world.trees)] == [True]
     assert refused(world, "commit", "-q", "--allow-empty", "-m", "x")
-    assert mending.mend(world.queue, world.trees) == []
+    assert recovery.mend(world.queue, world.trees) == []
 
 
 def own_hook(folder, name, log, code=0):
@@ -90,7 +90,7 @@ def test_the_users_own_hooks_go_on_as_before(tmp_path, path):
         git(world.repo, "config", "core.hooksPath", said)
     world.branch("one", {"one.txt": "x\n"})
     there = sorted(folder.iterdir())
-    asked.reconfigure(world.queue, guard=True)
+    commands.reconfigure(world.queue, guard=True)
     log.unlink()
     assert refused(world, "commit", "-q", "--allow-empty", "-m", "x")
     assert "pre-commit" in log.read_text()
@@ -104,8 +104,8 @@ def test_the_users_own_hooks_go_on_as_before(tmp_path, path):
     own_hook(folder, "reference-transaction", log, code=1)  # what it says counts still, unless it is in ours' place
     assert path == "" or "hook" in git_refuses(world, "branch", "third")
     own_hook(folder, "reference-transaction", log)
-    asked.reconfigure(world.queue, guard=True)
-    asked.reconfigure(world.queue, guard=False)
+    commands.reconfigure(world.queue, guard=True)
+    commands.reconfigure(world.queue, guard=False)
     assert (folder / "reference-transaction").read_text() == text
     assert git(world.repo, "config", "--get", "core.hooksPath", check=False) == (said or "")
     assert sorted(folder.iterdir()) == there
@@ -121,7 +121,7 @@ def git_refuses(world, *arguments):
 
 def test_a_guard_that_was_half_put_up_can_be_taken_down(world):
     world.queue.append("config", {**world.queue.state.config.record(), "guard": False})
-    asked.reconfigure(world.queue, guard=False)
+    commands.reconfigure(world.queue, guard=False)
     assert not refused(world, "commit", "-q", "--allow-empty", "-m", "x")
 
 
@@ -130,7 +130,7 @@ def test_hooks_of_one_worktree_alone_leave_no_room_for_the_guard(tmp_path):
     git(world.repo, "config", "extensions.worktreeConfig", "true")
     git(world.repo, "config", "--worktree", "core.hooksPath", "mine")
     with pytest.raises(Refused, match="for this worktree alone"):
-        asked.reconfigure(world.queue, guard=True)
+        commands.reconfigure(world.queue, guard=True)
     assert not world.queue.state.config.guard
     assert git(world.repo, "config", "--get", "core.hooksPath") == "mine"
     assert git(world.repo, "config", "--local", "--get", "core.hooksPath", check=False) == ""

@@ -9,7 +9,7 @@ import signal
 import pytest
 from merge_support import World, check, drive, git
 
-from garrison.merge import asked, failpoint, mending, sizing
+from garrison.merge import batch, commands, failpoint, recovery
 from garrison.merge import processor as merge_processor
 from garrison.merge import queue as queue_module
 from garrison.merge.processor import MergeProcessor
@@ -70,7 +70,7 @@ def test_killed_at_every_step_twice(tmp_path, point):
                                    for point in failpoint.NAMES])
 def test_killed_at_every_step_of_batches_twice(tmp_path, point, monkeypatch):
     """A batch with a bad entry in its middle: kills amid halving, amid a landing of several, and in what follows."""
-    monkeypatch.setattr(sizing, "SHORT_TEST", 0.0)
+    monkeypatch.setattr(batch, "SHORT_TEST", 0.0)
     world = World(tmp_path)
     world.branch("first", {"first": "1\n"})
     world.enqueue("first")
@@ -187,7 +187,7 @@ def _other(world: World, what: str) -> None:
     """What somebody else does between two looks of an enqueuer at the journal."""
     queue = MergeQueue(world.home, world.repo, token="other")
     if what == "configured":
-        asked.reconfigure(queue, strategy="squash")
+        commands.reconfigure(queue, strategy="squash")
     elif what == "compacted":
         processor = world.processor()
         processor.pen.compact()
@@ -199,7 +199,7 @@ def _other(world: World, what: str) -> None:
     else:
         old = queue.enqueue("r", "node", 1, "node" if what == "same" else "before")
         if what == "held":
-            asked.hold(queue, old.id)
+            commands.hold(queue, old.id)
 
 
 @pytest.mark.parametrize("what", ["configured", "compacted", "crowd", "same", "held", "superseded", "rebuilt"])
@@ -212,7 +212,7 @@ def test_an_enqueuer_knows_what_others_wrote_meanwhile(tmp_path, what):
         (world.home / "runs" / "r").mkdir(parents=True)
         _other(world, "held")
         world.queue.path.unlink()
-        mending.mend(MergeQueue(world.home, world.repo), world.trees)
+        recovery.mend(MergeQueue(world.home, world.repo), world.trees)
     else:
         _other(world, what)
     entry = world.enqueue("node")

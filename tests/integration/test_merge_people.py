@@ -8,8 +8,8 @@ import pytest
 from merge_support import World, check, drive, git, until
 
 from garrison.errors import Refused
-from garrison.merge import asked
-from garrison.merge.asked import Wishes
+from garrison.merge import commands
+from garrison.merge.commands import Wishes
 from garrison.merge.config import Config
 from garrison.merge.processor import Wait
 
@@ -41,8 +41,8 @@ def test_an_entry_under_test_is_let_go_and_the_others_go_on(world, how):
     world.enqueue("two")
     processor = running(world)
     if how == "hold":
-        assert asked.hold(world.queue, one.id).status == "held"
-        assert asked.hold(world.queue, one.id).reason == "held by a person"
+        assert commands.hold(world.queue, one.id).status == "held"
+        assert commands.hold(world.queue, one.id).reason == "held by a person"
     elif how == "cancel":
         world.queue.cancel(one.id, "not wanted")
     elif how == "another strategy":
@@ -50,7 +50,7 @@ def test_an_entry_under_test_is_let_go_and_the_others_go_on(world, how):
         assert (again.id, again.status, again.strategy) == (one.id, "queued", "squash")
     elif how == "another gate":
         world.config = Config(f"test -e one.txt -o -e two.txt && git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
-        asked.reconfigure(world.queue, gate=world.config.gate)
+        commands.reconfigure(world.queue, gate=world.config.gate)
     else:
         world.branch("one", {"one.txt": "y\n"})
         world.enqueue("one")
@@ -62,7 +62,7 @@ def test_an_entry_under_test_is_let_go_and_the_others_go_on(world, how):
     if how == "another strategy":
         assert "Merge one" not in git(world.repo, "log", "--format=%s", "main")
     if how == "hold":
-        assert asked.release(world.queue, one.id).status == "queued"
+        assert commands.release(world.queue, one.id).status == "queued"
         world.drain()
         assert states(world)["one"] == "landed"
     if how == "another strategy":
@@ -77,7 +77,7 @@ def test_what_was_asked_in_the_middle_of_a_step_is_met_at_the_next(world, monkey
     swap = processor.lander._swap
 
     def late(landing, *, begun):
-        asked.hold(world.queue, one.id)
+        commands.hold(world.queue, one.id)
         return swap(landing, begun=begun)
 
     monkeypatch.setattr(processor.lander, "_swap", late)
@@ -92,7 +92,7 @@ def test_what_was_asked_in_the_middle_of_a_step_is_met_at_the_next(world, monkey
 def test_a_persons_pause_outlasts_verdicts_moves_of_the_target_and_processors(world):
     world.enqueue("one")
     processor = running(world)
-    assert asked.pause(world.queue, "release day").told().startswith("the queue is paused: release day")
+    assert commands.pause(world.queue, "release day").told().startswith("the queue is paused: release day")
     world.open.touch()
     assert "release day" in drive(processor, "paused").reason
     git(world.repo, "commit", "-q", "--allow-empty", "-m", "moved")
@@ -101,8 +101,8 @@ def test_a_persons_pause_outlasts_verdicts_moves_of_the_target_and_processors(wo
     world.queue.resume("pre-flight passed")
     world.drain(until="paused")
     assert states(world)["one"] in ("testing", "candidate")
-    assert asked.resume(world.queue).asked
-    assert asked.resume(world.queue) is None
+    assert commands.resume(world.queue).asked
+    assert commands.resume(world.queue) is None
     world.drain()
     assert states(world) == {"one": "landed"}
     check(world, foreign=1)
@@ -115,15 +115,15 @@ def test_retry_is_another_attempt_at_the_same_commit_even_if_the_branch_is_gone(
     world.drain()
     assert states(world) == {"one": "rejected"}
     git(world.repo, "branch", "-qD", "one")
-    asked.reconfigure(world.queue, gate=f"git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
-    again = asked.retry(world.queue, first.id)
-    assert asked.retry(world.queue, first.id) == again, "twice is as once"
+    commands.reconfigure(world.queue, gate=f"git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
+    again = commands.retry(world.queue, first.id)
+    assert commands.retry(world.queue, first.id) == again, "twice is as once"
     assert (again.attempt, again.oid, again.recipient, again.status) == (2, oid, "", "queued")
     with pytest.raises(Refused, match="still on its way"):
-        asked.retry(world.queue, again.id)
+        commands.retry(world.queue, again.id)
     world.drain()
     with pytest.raises(Refused, match="has a later attempt"):
-        asked.retry(world.queue, first.id)
+        commands.retry(world.queue, first.id)
     assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
     check(world)
 
@@ -155,8 +155,8 @@ def test_other_wishes_are_the_same_entry_and_too_late_once_it_lands(world):
         world.queue.append("state", {"entry": one.id, "status": "candidate", "base": "b", "tree": "t", "commit": "c"})
         world.queue.append("landing", {"entry": one.id, "old": "b", "new": "c"})
     for late in (lambda: world.queue.enqueue("r", "one", 1, "one", wishes=Wishes(priority=1)),
-                 lambda: asked.hold(world.queue, one.id), lambda: world.queue.cancel(one.id, ""),
-                 lambda: asked.reconfigure(world.queue, gate="other")):
+                 lambda: commands.hold(world.queue, one.id), lambda: world.queue.cancel(one.id, ""),
+                 lambda: commands.reconfigure(world.queue, gate="other")):
         with pytest.raises(Refused, match="landing"):
             late()
 
@@ -170,7 +170,7 @@ def test_what_is_cleaned_out_of_a_slot_is_for_the_queue_to_say(world, clean, kee
     seen = world.witness.with_name("seen")
     world.queue.configure(Config(f"ls | grep -vE 'txt$' >> {seen}; ls b.txt >> {seen}; echo -- >> {seen}; "
                                  "touch ignored.o a.log b.txt", setup="touch made made.o"))
-    asked.reconfigure(world.queue, clean=clean, keep=keep)
+    commands.reconfigure(world.queue, clean=clean, keep=keep)
     for name in ("one", "two"):
         world.enqueue(name)
         world.drain()

@@ -227,7 +227,7 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
     monkeypatch.setattr(processor.pen.place, "swap", late)
     git(world.repo, "checkout", "-q", "--detach")  # so that nobody holds main
     (world.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
-    monkeypatch.setattr("garrison.merge.publish.holders", lambda git, target: ([], None))
+    monkeypatch.setattr("garrison.merge.checkouts.holders", lambda git, target: ([], None))
     drive(processor)
     processor.close()
     kinds = [entry.kind for entry in __import__("garrison.records.journal", fromlist=["x"]).read_all(world.queue.path)]

@@ -5,8 +5,8 @@ import subprocess
 import pytest
 from merge_support import World, check, drive, git
 
-from garrison.merge import publish
-from garrison.merge.publish import Checkout, finish_owed
+from garrison.merge import checkouts
+from garrison.merge.checkouts import Checkout, finish_owed
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_foreign_index_lock_is_never_removed(world):
 def test_rehearsal_touches_neither_index_nor_files(world):
     new = git(world.repo, "rev-parse", "one")
     before = ((world.repo / ".git/index").read_bytes(), (world.repo / ".git/index").stat().st_mtime_ns)
-    assert publish.rehearse(world.queue.git, "main", world.start, new) is None
+    assert checkouts.rehearse(world.queue.git, "main", world.start, new) is None
     assert ((world.repo / ".git/index").read_bytes(), (world.repo / ".git/index").stat().st_mtime_ns) == before
     assert not (world.repo / "one.txt").exists()
 

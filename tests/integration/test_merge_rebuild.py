@@ -11,7 +11,7 @@ import pytest
 from merge_support import World, git
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.merge import asked, failpoint, mending, tell
+from garrison.merge import commands, failpoint, outcome_signals, recovery
 from garrison.merge.queue import MergeQueue
 from garrison.records import signals
 from support import DEADLINE
@@ -31,13 +31,13 @@ def world(tmp_path):
         world.branch(name, {"lines.txt": f"{name}\n"})
     for name in ("one", "squashed", "bad", "clash"):
         world.queue.enqueue("r", name, 1, name, recipient=f"runner-{name}@r",
-                            wishes=asked.Wishes(strategy="squash" if name == "squashed" else None))
+                            wishes=commands.Wishes(strategy="squash" if name == "squashed" else None))
     world.drain()
     for outcome in world.queue.state.outcomes:
-        signals.post(world.home, tell.signal_of(outcome), outcome.seq)
+        signals.post(world.home, outcome_signals.signal_of(outcome), outcome.seq)
     for name in ("two", "three", "kept"):
         world.enqueue(name)
-    asked.hold(world.queue, world.entry("kept").id)
+    commands.hold(world.queue, world.entry("kept").id)
     return world
 
 
@@ -52,8 +52,8 @@ BEFORE = {**ENDED, "two": "queued", "three": "queued", "kept": "held"}
 def doctored(world):
     """Its findings, and then all there is lands."""
     world.queue = MergeQueue(world.home, world.repo)
-    found = mending.mend(world.queue, world.trees)
-    assert mending.mend(world.queue, world.trees) == []
+    found = recovery.mend(world.queue, world.trees)
+    assert recovery.mend(world.queue, world.trees) == []
     known = statuses(world)
     assert {name: known[name] for name in ENDED} == ENDED
     if world.queue.state.config is None:
@@ -137,7 +137,7 @@ def test_a_living_processor_is_not_disturbed(tmp_path):
     raw = world.queue.path.read_bytes()
     world.queue.path.write_bytes(raw.replace(b'"kind":"enq"', b'"kind":"qne"', 1))
     with pytest.raises(Refused, match="stop it, then say doctor again"):
-        mending.mend(MergeQueue(world.home, world.repo), world.trees)
+        recovery.mend(MergeQueue(world.home, world.repo), world.trees)
     processor.close()
 
 
@@ -146,13 +146,13 @@ def test_a_queue_that_never_was_is_not_made(tmp_path):
     other = MergeQueue(tmp_path / "home2", world.repo)
     world.branch("one", {"one.txt": "x\n"})
     world.enqueue("one")  # its pin is of the other home's queue
-    assert mending.mend(other, world.trees) == []
+    assert recovery.mend(other, world.trees) == []
     assert not other.path.exists()
 
 
 def _dies_mending(world, point):
     os.environ["GARRISON_FAILPOINT"] = point
-    mending.mend(MergeQueue(world.home, world.repo), world.trees)
+    recovery.mend(MergeQueue(world.home, world.repo), world.trees)
 
 
 @pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "rebuilt" else pytest.mark.slow)

@@ -6,7 +6,7 @@ import pytest
 from merge_support import World, drive, git, until
 
 from garrison.errors import Refused, UsageError
-from garrison.merge import asked
+from garrison.merge import commands
 from garrison.merge.processor import Wait
 from garrison.merge.queue import MergeQueue
 from garrison.merge.target import check_target
@@ -140,7 +140,7 @@ def test_what_is_no_target_and_what_cannot_be_guarded(world):
         check_target(world.queue.git, "nowhere:main")
     check_target(world.queue.git, "origin:main")
     with pytest.raises(Refused, match="on its server"):
-        asked.reconfigure(world.queue, guard=True)
+        commands.reconfigure(world.queue, guard=True)
     git(world.remote, "update-ref", "-d", "refs/heads/main")
     world.enqueue("one")
     assert "origin:main" in drain(world, "no_target").reason

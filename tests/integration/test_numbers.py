@@ -6,8 +6,8 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from garrison.merge import numbers
-from garrison.merge.slot import acquire
+from garrison.merge import slots
+from garrison.merge.slots import acquire
 from garrison.system.git import Git
 from support import make_repository
 
@@ -20,16 +20,16 @@ def test_numbers_are_unique_stable_and_free_after_a_crash(tmp_path: Path) -> Non
     for tree in trees:
         tree.mkdir(parents=True)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda tree: numbers.claim(git, folder, tree), trees))
+        found = list(pool.map(lambda tree: slots.claim(git, folder, tree), trees))
     assert sorted(found) == list(range(2, 10)), "slot 1 is a gate's"
-    assert [numbers.claim(git, folder, tree) for tree in trees] == found
+    assert [slots.claim(git, folder, tree) for tree in trees] == found
     second = acquire(git, folder)
     assert second.number == 10
     shutil.rmtree(trees[3])  # as a crash leaves it
     (folder / "r2/other").mkdir(parents=True)
-    assert numbers.claim(git, folder, folder / "r2/other") == found[3]
+    assert slots.claim(git, folder, folder / "r2/other") == found[3]
     shutil.rmtree(trees[0])
-    numbers.tidy(git, folder)
+    slots.tidy(git, folder)
     assert len(list(folder.glob("number-*"))) == 7
     for one in (slot, second):
         one.release()

@@ -14,9 +14,9 @@ import pytest
 from merge_support import World, drive, git, until
 
 from garrison.errors import GarrisonError
-from garrison.merge import asked
+from garrison.merge import commands
 from garrison.merge.processor import MergeProcessor, Wait
-from garrison.merge.slot import Slot
+from garrison.merge.slots import Slot
 from garrison.system.git import GitError
 from queue_checker import Case, judge
 
@@ -330,8 +330,8 @@ def test_what_was_red_before_it_was_held_is_rejected_after(world):
     entry = world.enqueue("bad").id
     processor = world.processor()
     until(lambda: getattr(processor.step(), "what", "") == "verdict" and world.entry("bad").tests == 3, "its last run")
-    asked.hold(world.queue, entry)
-    asked.release(world.queue, entry)
+    commands.hold(world.queue, entry)
+    commands.release(world.queue, entry)
     drive(processor)
     processor.close()
     assert statuses(world) == {"bad": "rejected"}

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from merge_support import World, check, drive, git, until
 
-from garrison.merge import asked, failpoint, order, processor, sizing
+from garrison.merge import batch, commands, failpoint, processor
+from garrison.merge import entry as order
 from garrison.merge.processor import Progress
 from queue_storm import FORK, Storm, _kill, work
 from support import DEADLINE
@@ -24,7 +25,7 @@ STOPS = ("candidate", "verdict_before", "swapped")
 @pytest.mark.parametrize(("kills", "seed"), [(5, 5), pytest.param(150, 6, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
 def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed, monkeypatch):
-    monkeypatch.setattr(sizing, "SHORT_TEST", sizing.SHORT_TEST)  # a storm sets these for each of its worlds
+    monkeypatch.setattr(batch, "SHORT_TEST", batch.SHORT_TEST)  # a storm sets these for each of its worlds
     monkeypatch.setattr(processor, "SNAPSHOT_EVERY", processor.SNAPSHOT_EVERY)
     storm = Storm(tmp_path, seed, each=min(kills, 40))
     storm.blow(kills)
@@ -124,7 +125,7 @@ def test_priority_passes_nobody_for_ever(tmp_path):
     while not world.entry("first").final:
         while len(world.queue.state.unfinished()) < 4:
             name = f"n{next(coming)}"
-            world.queue.enqueue("r", name, 1, name, wishes=asked.Wishes(priority=1))
+            world.queue.enqueue("r", name, 1, name, wishes=commands.Wishes(priority=1))
         done = processor.step()
         passed += isinstance(done, Progress) and done.what == "landed"
     drive(processor)

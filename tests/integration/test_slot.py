@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from merge_support import World, git
 
-from garrison.merge.slot import acquire, clear, read_pid
+from garrison.merge.slots import acquire, clear, read_pid
 from garrison.system.git import Git
 
 

@@ -16,7 +16,7 @@ from garrison.errors import AlreadyAlive, Fenced, ForbiddenTransition, Refused
 from garrison.merge import batch
 from garrison.merge.entry import Entry as MergeEntry
 from garrison.merge.entry import entry_id
-from garrison.merge.tell import signal_of
+from garrison.merge.outcome_signals import signal_of
 from garrison.processes import run_state
 from garrison.processes.actions import Act, Decision
 from garrison.processes.guardian import flow_policy

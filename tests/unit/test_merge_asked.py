@@ -6,7 +6,7 @@ import pytest
 from test_merge_state import Journal
 
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.merge.asked import NOTHING, Treatment, Wishes, treatment_of, why_not_retried
+from garrison.merge.commands import NOTHING, Treatment, Wishes, treatment_of, why_not_retried
 from garrison.merge.config import Config
 from garrison.merge.entry import TRANSITIONS, Entry
 from garrison.merge.history import landings

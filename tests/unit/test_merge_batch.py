@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garrison.merge import batch, order, sizing
-from garrison.merge.batch import Base, Known, Land, Pause, Red, Reject
+from garrison.merge import batch, entry
+from garrison.merge.batch import Land, Pause, Reject
 from garrison.merge.entry import PRIORITIES, Entry
-from garrison.merge.seen import Seen
+from garrison.merge.verdicts import Base, Known, Red, Seen
 
 KEY = "k"
 
@@ -45,7 +45,7 @@ class Drain:
 
     def step(self) -> None:
         if not self.line:
-            size = sizing.size(self.seen.judged, len(self.queue), self.seen.seconds, width=self.width)
+            size = batch.size(self.seen.judged, len(self.queue), self.seen.seconds, width=self.width)
             self.line, self.queue = self.queue[:size], self.queue[size:]
             self.seen.fresh()
         trees = [str(sorted(self.tree(self.line[:i]))) for i in range(len(self.line) + 1)]
@@ -124,7 +124,7 @@ def test_the_number_of_gate_runs_is_bounded(world):
     count, bad, _ = world
     drain = Drain(count, lambda tree: not tree & bad).run()
     red = [entries for entries, green in drain.runs if not green]
-    halvings = math.ceil(math.log2(min(sizing.CAP, count))) + 1 if count > 1 else 1
+    halvings = math.ceil(math.log2(min(batch.CAP, count))) + 1 if count > 1 else 1
     assert len(red) <= len(bad) * (halvings + batch.NEEDED)
     assert len(drain.runs) - len(red) <= len(drain.tips) + 1, "every green run lands something, but one on the base"
     if not bad:
@@ -231,26 +231,26 @@ def test_prefixes_are_distinct_within_bounds_and_never_more_than_gates(size, wid
 
 @given(st.lists(st.booleans(), max_size=200), st.integers(1, 600), st.floats(0.3, 1e4), st.integers(1, 4))
 def test_a_batch_has_a_size_that_the_queue_and_the_cap_allow(judged, backlog, seconds, width):
-    size = sizing.size(judged, backlog, [seconds], width=width)
-    assert 1 <= size <= min(sizing.CAP, backlog)
-    assert sizing.size(judged, backlog, [seconds], width=width, most=1) == 1
-    assert sizing.size(judged, backlog, [0.01, seconds], width=width) == 1
-    assert sizing.size(judged, min(backlog, sizing.SHORT_QUEUE), [seconds], width=width) == 1
-    assert sizing.size(judged, backlog, [], width=width) == 1
+    size = batch.size(judged, backlog, [seconds], width=width)
+    assert 1 <= size <= min(batch.CAP, backlog)
+    assert batch.size(judged, backlog, [seconds], width=width, most=1) == 1
+    assert batch.size(judged, backlog, [0.01, seconds], width=width) == 1
+    assert batch.size(judged, min(backlog, batch.SHORT_QUEUE), [seconds], width=width) == 1
+    assert batch.size(judged, backlog, [], width=width) == 1
 
 
 def test_the_worse_the_entries_the_smaller_the_batch():
-    sizes = [sizing.size([True] * bad + [False] * (64 - bad), 500, [60.0]) for bad in (0, 1, 3, 6, 13, 32, 64)]
+    sizes = [batch.size([True] * bad + [False] * (64 - bad), 500, [60.0]) for bad in (0, 1, 3, 6, 13, 32, 64)]
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == sizing.CAP
+    assert sizes[0] == batch.CAP
     assert sizes[-1] == 1
-    assert sizing.size([True] * 6 + [False] * 58, 500, [60.0]) == pytest.approx(0.69 / 0.09, abs=1)
+    assert batch.size([True] * 6 + [False] * 58, 500, [60.0]) == pytest.approx(0.69 / 0.09, abs=1)
 
 
 @pytest.mark.parametrize(("cores", "gate_cores", "gates"), [
     (8, 0, 1), (8, 8, 1), (8, 5, 1), (8, 4, 2), (8, 1, 4), (2, 1, 2), (1, 1, 1), (1, 4, 1)])
 def test_gates_run_beside_each_other_only_where_cores_are_idle(cores, gate_cores, gates):
-    assert sizing.width(cores, gate_cores) == gates
+    assert batch.width(cores, gate_cores) == gates
 
 
 # ------------------------------------------------------------------------------------------------------------- order
@@ -270,18 +270,18 @@ priorities = st.lists(st.integers(PRIORITIES[0], PRIORITIES[-1]), max_size=80)
 def test_nobody_is_passed_more_often_than_his_priority_allows(given_priorities):
     """However many come later, and however urgent: the bound on waiting."""
     made, places = entries(given_priorities)
-    ranked = order.ranked(made, places)
+    ranked = entry.ranked(made, places)
     assert sorted(one.id for one in ranked) == sorted(places)
     for rank, one in enumerate(ranked):
         passed_by = [other for other in ranked[:rank] if places[other.id] > places[one.id]]
-        assert len(passed_by) <= order.passes_at_most(one.priority)
+        assert len(passed_by) <= entry.passes_at_most(one.priority)
 
 
 def test_the_most_urgent_never_pass_their_like_and_starve_nobody():
-    made, places = entries([0] + [PRIORITIES[-1]] * (order.passes_at_most(0) + 5))
-    assert order.ranked(made, places).index(made[0]) == order.passes_at_most(0)
+    made, places = entries([0] + [PRIORITIES[-1]] * (entry.passes_at_most(0) + 5))
+    assert entry.ranked(made, places).index(made[0]) == entry.passes_at_most(0)
     made, places = entries([5] * 10)
-    assert order.ranked(made, places) == made
+    assert entry.ranked(made, places) == made
 
 
 @given(st.integers(1, 20).flatmap(lambda count: st.tuples(
@@ -290,7 +290,7 @@ def test_dependencies_stand_before_their_dependents(world):
     count, pairs = world
     made, places = entries([0] * count)
     needs = {one.id: {str(b) for a, b in pairs if str(a) == one.id and b != a} for one in made}
-    line = [one.id for one in order.in_line(order.ranked(made, places), needs)]
+    line = [one.id for one in entry.in_line(entry.ranked(made, places), needs)]
     for place, one in enumerate(line):
         assert needs[one] <= set(line[:place])
     for one in set(needs) - set(line):

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.merge import decide
+from garrison.merge import verdicts
 from garrison.merge.config import Config
 from garrison.merge.entry import Entry
-from garrison.merge.facts import Outcome
-from garrison.merge.tell import signal_of
+from garrison.merge.outcome_signals import signal_of
+from garrison.merge.state import Outcome
 
 
 @pytest.mark.parametrize(("code", "timed_out", "tail", "stage", "result"), [
@@ -18,23 +18,23 @@ from garrison.merge.tell import signal_of
     (0, False, "", "setup", "green"), (1, False, "", "setup", "setup"), (127, False, "", "setup", "setup"),
     (124, True, "", "setup", "setup")])
 def test_classes(code, timed_out, tail, stage, result):
-    assert decide.classify(code, timed_out=timed_out, tail=tail, stage=stage) == result
+    assert verdicts.classify(code, timed_out=timed_out, tail=tail, stage=stage) == result
 
 
 def test_every_failure_has_words():
-    for result in decide.BROKEN | {"red"}:
-        assert decide.in_words(result, 9, 1.5)
-    assert decide.in_words("green", 0, 1) == ""
+    for result in verdicts.BROKEN | {"red"}:
+        assert verdicts.in_words(result, 9, 1.5)
+    assert verdicts.in_words("green", 0, 1) == ""
 
 
 def test_verdicts_are_exchangeable_only_with_gate_setup_and_environment():
     config, environment = Config("make"), {"PATH": "/bin", "LANG": "C"}
-    key = decide.judge_key(config, environment)
+    key = verdicts.judge_key(config, environment)
     assert key.startswith(config.command_key)
-    assert key == decide.judge_key(config, {"LANG": "C", "PATH": "/bin", "TERM": "dumb", "GARRISON_HOME": "/h"})
+    assert key == verdicts.judge_key(config, {"LANG": "C", "PATH": "/bin", "TERM": "dumb", "GARRISON_HOME": "/h"})
     others = [(Config("make", "set-up"), environment), (Config("make all"), environment), (config, {"PATH": "/bin"}),
               (config, {"PATH": "/usr/bin", "LANG": "C"})]
-    assert key not in {decide.judge_key(*other) for other in others}
+    assert key not in {verdicts.judge_key(*other) for other in others}
 
 
 def entry(name, status):
@@ -47,14 +47,14 @@ def entry(name, status):
     (Config("a"), Config("b"), 0, True, True), (Config("a"), Config("a", "s"), 1, False, True),
     (Config("a"), Config(no_gate=True), 1, False, True)])
 def test_another_gate(old, new, unfinished, processor, refused):
-    assert bool(decide.refusal(old, new, unfinished=unfinished, processor=processor)) == refused
+    assert bool(verdicts.refusal(old, new, unfinished=unfinished, processor=processor)) == refused
 
 
 @pytest.mark.parametrize(("gate", "words"), [
     ("pytest -q", ["pytest"]), ("cd a && FOO=1 python -m x; make | tee log", ["cd", "python", "make", "tee"]),
     ("env A=1 exec pytest", ["pytest"]), ("echo 'a && b'", ["echo"]), ("broken 'quote", []), ("a\nb", ["a", "b"])])
 def test_gate_words(gate, words):
-    assert decide.gate_words(gate) == words
+    assert verdicts.gate_words(gate) == words
 
 
 def test_a_signal_is_a_function_of_its_record():

@@ -6,7 +6,7 @@ import pytest
 from test_merge_snapshot import RECORDS, fold
 
 from garrison.merge.entry import FINAL, Entry, entry_id
-from garrison.merge.salvage import Trace, Traces, salvage
+from garrison.merge.recovery import Trace, Traces, salvage
 
 AT = "2026-01-03T00:00:00.000000Z"
 NOTHING = Traces("/q", "/r", "main")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from garrison.merge import snapshot
+from garrison.merge import state as snapshot
 from garrison.merge.state import QueueState
 from garrison.records.journal import Entry as Record
 

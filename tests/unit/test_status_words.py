@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from garrison.merge.entry import TRANSITIONS, Entry
-from garrison.merge.facts import Pause
+from garrison.merge.state import Pause
 from garrison.records.run import Launch
 from garrison.settings import Timing
 from garrison.supervise.restart import Death

@@ -1,7 +1,7 @@
 """`garrison merge-queue cancel`, `hold`, `release`, `retry`, `pause`, `resume`, `config`, `doctor`: what a person says.
 
 Each prints as JSON what it came to. The rule of this room: said while a processor works or while none does, it is the
-same; what it means stands in `merge.asked`.
+same; what it means stands in `merge.commands`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from garrison.cli.home_cmd import home_option, json_option
 from garrison.cli.merge_queue_where import queue_of, repo_option, show_ok, target_option, the_queue
 from garrison.cli.output import say, show_json, show_table
 from garrison.errors import Refused
-from garrison.merge import asked
+from garrison.merge import commands
 from garrison.merge.config import CLEANING, Config
 from garrison.merge.entry import STRATEGIES
 from garrison.settings import find_home, trees_root
@@ -55,7 +55,7 @@ def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, 
     A test under way is ended. What replaces it while it is held is held too.
     """
     queue, found = queue_of(entry, repo_root, home)
-    show_ok(entry=asked.hold(queue, found.id, " ".join(reason.split())).to_dict())
+    show_ok(entry=commands.hold(queue, found.id, " ".join(reason.split())).to_dict())
 
 
 @click.command("release", cls=Explained, examples=(
@@ -68,7 +68,7 @@ def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, 
 def release_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Let a held entry go on, from the place it had."""
     queue, found = queue_of(entry, repo_root, home)
-    show_ok(entry=asked.release(queue, found.id).to_dict())
+    show_ok(entry=commands.release(queue, found.id).to_dict())
 
 
 @click.command("retry", cls=Explained, examples=(
@@ -87,7 +87,7 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
     if found.recipient and found.run in _under_way(home):
         raise Refused(f"{found.id} is of run {found.run}, which goes on and decides itself about {found.node}; "
                       f"`garrison why {found.node} --run {found.run}` tells what it does")
-    again = asked.retry(queue, found.id)
+    again = commands.retry(queue, found.id)
     tip = queue.git.branch_tip(found.branch)
     if tip and tip != again.oid:
         say(f"note: {found.branch} is at {tip[:10]} now and {again.id} at {again.oid[:10]}; `enqueue` takes the former")
@@ -115,7 +115,7 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
     A test under way ends by itself, and its verdict is kept.
     """
     queue = the_queue(repo_root, target, home)
-    pause = asked.pause(queue, " ".join(reason.split()))
+    pause = commands.pause(queue, " ".join(reason.split()))
     show_ok(target=queue.target, pause={"reason": pause.reason, "detail": pause.detail})
 
 
@@ -129,7 +129,7 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
 def resume_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
     """Lift whatever pause there is; what made the queue pause itself is tried again."""
     queue = the_queue(repo_root, target, home)
-    pause = asked.resume(queue)
+    pause = commands.resume(queue)
     if pause is None:
         say(f"the queue of {queue.target} was not paused")
     show_ok(target=queue.target, was={"reason": pause.reason, "detail": pause.detail} if pause else None)
@@ -166,7 +166,7 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
         raise click.UsageError("--gate and --no-gate exclude each other")
     queue = the_queue(repo_root, target, home)
     changes = _changes(said)
-    config = asked.reconfigure(queue, **changes) if changes else queue.state.config or Config()
+    config = commands.reconfigure(queue, **changes) if changes else queue.state.config or Config()
     if as_json or changes:
         show_json({"repository": str(queue.repo), "target": queue.target, "recorded": queue.state.config is not None,
                    **config.record()})
@@ -206,7 +206,7 @@ def doctor_command(repo_root: str | None, target: str | None, as_json: bool, hom
 
     Exit code 1 if something is left. `garrison doctor` looks after the rest of the home.
     """
-    from garrison.merge.mending import mend
+    from garrison.merge.recovery import mend
 
     queue = the_queue(repo_root, target, home)
     found = mend(queue, Path(trees_root()))

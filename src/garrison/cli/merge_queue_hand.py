@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.cli.merge_queue_where import open_queue
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.merge.asked import Wishes
+from garrison.merge.batch import CAP
+from garrison.merge.commands import Wishes
 from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, Entry
-from garrison.merge.sizing import CAP
-from garrison.merge.steps import Progress, Wait
+from garrison.merge.queue import Progress, Wait
 from garrison.merge.target import check_target
 from garrison.records.names import check_run
 from garrison.settings import Timing, trees_root
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from garrison.merge.facts import Outcome
     from garrison.merge.processor import MergeProcessor
     from garrison.merge.queue import MergeQueue
+    from garrison.merge.state import Outcome
 
 EMPTY: dict[str, Any] = {"success": True, "entry": None, "error": None}
 """What processing an empty queue gives."""
@@ -253,7 +253,7 @@ def _sleep(wait: Wait) -> None:
 
 
 def _signal(home: Path, outcome: Outcome) -> None:
-    from garrison.merge.tell import signal_of
+    from garrison.merge.outcome_signals import signal_of
     from garrison.records import signals
 
     signal = signal_of(outcome)

@@ -144,7 +144,7 @@ def log_command(as_json: bool, limit: int | None, repo_root: str | None, target:
 @home_option
 def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, home: str | None) -> None:
     """Show which waiting branches conflict with the target, and which with each other; nothing is changed."""
-    from garrison.merge.matrix import matrix
+    from garrison.merge.conflicts import matrix
 
     found = matrix(the_queue(repo_root, target, home))
     if as_json:

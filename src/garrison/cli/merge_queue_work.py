@@ -12,8 +12,8 @@ from garrison.cli.merge_queue_hand import EMPTY, enqueue, is_verdict, process
 from garrison.cli.merge_queue_where import repo_option, target_option
 from garrison.cli.output import show_json
 from garrison.errors import Refused
+from garrison.merge.batch import CAP
 from garrison.merge.entry import PRIORITIES, STRATEGIES
-from garrison.merge.sizing import CAP
 
 
 @click.command("enqueue", cls=Explained, examples=(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.merge import logs
+from garrison.merge import history
 from garrison.processes.orphaned_worktrees import LeftTree, give_back, left_trees, repository
 from garrison.processes.rescue_refs import has_landed
 from garrison.records import atomic
@@ -100,7 +100,7 @@ def _files(world: World, run: str) -> list[Path]:
              if name.endswith(f"@{run}{ending}")]
     found += [world.home / "signals" / name for name in atomic.names(world.home / "signals")
               if name.endswith(f"@{run}")]
-    return [*sorted(found), *logs.of_run(world.home, run), world.files(run).root]
+    return [*sorted(found), *history.of_run(world.home, run), world.files(run).root]
 
 
 def _refs(git: Git, standing: Standing, wanted: Wanted, found: Plan) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from garrison.doctor.findings import NOTE, WARNING, FileFact, Finding
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
-from garrison.merge.slot import job_lives
+from garrison.merge.slots import job_lives
 from garrison.processes.orphaned_worktrees import holds_work, left_trees, repository
 from garrison.processes.temp_files import FOLDERS, halves
 from garrison.records import atomic

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from garrison.doctor.findings import Finding
 from garrison.errors import Fenced, GarrisonError
-from garrison.merge import slot
+from garrison.merge import slots
 from garrison.processes.orphaned_worktrees import give_back
 from garrison.records import atomic, signals
 from garrison.records.life import LifeLock
@@ -75,7 +75,7 @@ def _give_back(world: World, finding: Finding) -> None:
 
 def _clear_slots(_world: World, finding: Finding) -> None:
     git, folder = finding.about
-    slot.clear(git, folder)
+    slots.clear(git, folder)
 
 
 def _unregister(_world: World, finding: Finding) -> None:

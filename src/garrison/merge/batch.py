@@ -1,10 +1,14 @@
-"""What to do next with the line, by what is known of the trees that its entries give. Pure.
+"""Batches: decide which prefixes of the line to test next, what to land, reject or pause, and how large a batch is.
 
 The first i entries of the line, merged in order onto the target's tip, give `trees[i]`; `trees[0]` is the tip's own.
-Only prefixes are tested, so a green one lands at once and what follows it stands on it already. A red line is halved:
-the work that is left is the shortest prefix known to be red, and what lies behind it goes back to the queue, unknown.
-If the first half is green, the second is known to be red without a run, for its tree is the one that was red. What
-stays is a leaf, the first entry alone; it is run once more before it is rejected, and never without a run of its own.
+Only prefixes are tested, so a green prefix lands at once and the entries behind it are already built on it. A red line
+is halved: the work left is the shortest prefix known to be red, and the entries behind it return to the queue, unknown.
+If the first half is green, the second is known to be red without a run, for its tree is the one that was red. The last
+one left is a leaf, the first entry alone; it is run once more before it is rejected, never without a run of its own.
+
+With n entries of which each is bad with probability p, a run tells most when it is as likely green as red: n = 0.69/p.
+With k gates at a time the longest prefix is chosen so that the first bad entry is as likely between any two of them.
+Everything here is pure.
 """
 
 from __future__ import annotations
@@ -12,47 +16,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from garrison.light import dataclass, field
-from garrison.merge.classes import BROKEN
+from garrison.light import dataclass
+from garrison.merge.verdicts import BROKEN, WINDOW, Known, Red
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Mapping, Sequence
+    from collections.abc import Sequence
+
 
 NEEDED = 2
 """Red runs of a leaf's tree before it is rejected, one of them its own; one more where the gate was seen to waver."""
 ONCE_MORE = frozenset({"red", "setup"})
 """Verdicts on the bare target that are asked for again before the queue pauses."""
-
-
-@dataclass(frozen=True)
-class Red:
-    """A run that was not green: of which entries, its class, its record's number."""
-
-    entries: tuple[str, ...]
-    result: str
-    seq: int
-
-
-@dataclass(frozen=True)
-class Base:
-    """The last verdict on the bare tip: its class, its record's number, how many in a row were not green."""
-
-    result: str
-    seq: int
-    failures: int
-
-
-@dataclass(frozen=True)
-class Known:
-    """What the journal and the running gates say of trees; `broken` is the number of the first broken verdict on this
-    tip (0: none), `wavers` whether the gate was seen to judge one tree both ways."""
-
-    green: Container[str] = ()
-    red: Mapping[str, Sequence[Red]] = field(default_factory=dict)
-    running: Collection[str] = ()
-    base: Base | None = None
-    broken: int = 0
-    wavers: bool = False
 
 
 @dataclass(frozen=True)
@@ -145,3 +119,34 @@ def probes(size: int, width: int) -> tuple[int, ...]:
     whole = math.log(width + 1)
     parts = {max(1, round(size * -math.log(1 - part / (width + 1)) / whole)) for part in range(1, width)}
     return tuple(sorted({*parts, size}))
+
+
+CAP = 32
+"""Entries of the longest batch."""
+SHORT_TEST = 0.25
+"""Seconds; a gate that is quicker is not worth a batch, and one by one every entry has a verdict of its own."""
+SHORT_QUEUE = 2
+"""So many waiting entries, or fewer, are tested one by one."""
+WIDEST = 4
+"""Gates that run at a time, at most."""
+_SEEN, _BAD = 8.0, 0.4
+"""What is believed before anything was seen: as if of 8 entries 0.4 had been bad."""
+
+
+def rate(judged: Sequence[bool]) -> float:
+    """The share of bad entries to be expected; `judged` says of each entry so far whether it was rejected."""
+    recent = judged[-WINDOW:]
+    return (sum(recent) + _BAD) / (len(recent) + _SEEN)
+
+
+def size(judged: Sequence[bool], backlog: int, seconds: Sequence[float], *, width: int = 1, most: int = CAP) -> int:
+    """How many entries to test together, 1 or more; `seconds` is what the last gate runs took, `backlog` who waits."""
+    if backlog <= SHORT_QUEUE or not seconds or min(seconds) < SHORT_TEST:
+        return 1
+    best = math.log(width + 1) / -math.log1p(-min(rate(judged), 0.99))
+    return max(1, min(CAP, most, backlog, round(best)))
+
+
+def width(cores: int, gate_cores: int) -> int:
+    """How many gates may run at a time on `cores`, if one keeps `gate_cores` busy (0: all of them)."""
+    return max(1, min(WIDEST, cores // gate_cores)) if gate_cores > 0 else 1

@@ -1,7 +1,8 @@
-"""What landed and what was tested for it, from a queue's journal. Pure but for reading the file.
+"""History of a queue: the landings with what was tested for each, and the gate logs of a run, from its journal.
 
-The rule of this room: nothing here is remembered; each landing is told from the record of it and from the verdict that
-let it, and a gap between two landings is a move that the queue did not make.
+Each landing is derived from its record and from the verdict that allowed it; a gap between two landings is a move of
+the target that the queue did not make. Only logs of what is over are listed: the log of a waiting entry, and the one
+that explains a pause, still belong to the queue.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from garrison.errors import GarrisonError
+from garrison.merge.entry import FINAL
 from garrison.merge.state import QueueState
-from garrison.records import journal_past
+from garrison.records import atomic, journal_past
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,3 +116,30 @@ class _Told:
         if entry.reason or config is None or config.no_gate:
             return told
         return replace(told, tested=self._tested.get(entry.id), together=self._together)
+
+
+def of_run(home: Path, run: str) -> list[Path]:
+    """The logs of all gates and set-ups that a run's pre-flight and its entries had; none of a queue that cannot be
+    read."""
+    found: list[Path] = []
+    for journal in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
+        folder = journal.parent / "logs"
+        if names := atomic.names(folder):
+            own, spared = _known(journal, run)
+            found += [folder / name for name in names
+                      if name.partition(".")[0] in own and str(folder / name) not in spared]
+    return found
+
+
+def _known(journal: Path, run: str) -> tuple[set[str], set[str]]:
+    """How the run's logs begin, and which are still needed."""
+    own, state = {f"preflight-{run}"}, QueueState()
+    try:
+        for record in journal_past.read_whole(journal):
+            state.apply(record)
+            if record.kind == "enq" and record.data.get("run") == run:
+                own.add(record.data["entry"])
+    except (GarrisonError, LookupError, TypeError, ValueError):  # for the doctor
+        return set(), set()
+    waiting = {entry.id for entry in state.entries.values() if entry.status not in FINAL}
+    return own - waiting, {state.pause.log} if state.pause is not None else set()

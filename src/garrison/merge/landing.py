@@ -8,19 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.merge import failpoint, publish, strategies
-from garrison.merge.facts import Landing
-from garrison.merge.publish import Blocked, Hold
-from garrison.merge.steps import RETRY_SECONDS, Progress, Wait
+from garrison.merge import checkouts, failpoint, strategies
+from garrison.merge.checkouts import Blocked, Hold
+from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
+from garrison.merge.state import Landing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from garrison.merge.building import Chain
+    from garrison.merge.candidates import Chain
     from garrison.merge.entry import Entry
-    from garrison.merge.facts import Owed
-    from garrison.merge.pen import Pen
-    from garrison.merge.state import QueueState
+    from garrison.merge.queue import Pen
+    from garrison.merge.state import Owed, QueueState
 
 
 class Lander:
@@ -47,7 +46,7 @@ class Lander:
         return done
 
     def _pay(self, owed: Owed) -> Progress | None:
-        if publish.finish_owed(self.git, self.queue.target, Path(owed.path), owed.old, owed.new):
+        if checkouts.finish_owed(self.git, self.queue.target, Path(owed.path), owed.old, owed.new):
             return None
         self.pen.append("moved", {"entry": "", "path": owed.path, "old": owed.old, "new": owed.new})
         return Progress("moved")
@@ -56,10 +55,10 @@ class Lander:
         tip = self.pen.tip()
         if tip is None:
             return False
-        if self._owing(self.queue.state, publish.holders(self.git, self.queue.target)[0]):
+        if self._owing(self.queue.state, checkouts.holders(self.git, self.queue.target)[0]):
             return False
         tree = entry.tree if tip == entry.base else strategies.build(self.git, entry, tip, lambda _: ()).tree
-        return not tree or publish.rehearse(self.git, self.queue.target, tip, tree) is None
+        return not tree or checkouts.rehearse(self.git, self.queue.target, tip, tree) is None
 
     def land(self, chain: Chain, commits: Sequence[str]) -> Progress | Wait:
         """Land the chain's first entries, of which these are the commits: rehearse, record the intent, swap to the last
@@ -118,7 +117,7 @@ class Lander:
         for path in moved:
             self.pen.append("moved", {"entry": landing.entry, "path": str(path), "old": old, "new": new})
         failpoint.here("moved")
-        return publish.behind(self.git, self.queue.target, moved) if again or len(moved) < len(hold.checkouts) else []
+        return checkouts.behind(self.git, self.queue.target, moved) if again or len(moved) < len(hold.checkouts) else []
 
     def _landed(self, landing: Landing, owed: list[Path]) -> Progress:
         """Record the landing, with no checkout held: what is final needs no successor to clean up after us."""

@@ -21,11 +21,11 @@ from urllib.parse import unquote, urlparse
 
 from garrison.errors import PreflightRed, Refused
 from garrison.light import dataclass, replace
-from garrison.merge import decide
+from garrison.merge import verdicts
 from garrison.merge.config import Config
 from garrison.merge.gate import GateRun, Verdict, marker_of
 from garrison.merge.queue import MergeQueue
-from garrison.merge.slot import Slot, acquire
+from garrison.merge.slots import Slot, acquire
 from garrison.system.environment import child_environment
 from garrison.system.furnish import count_pointers
 from garrison.system.git import GitError
@@ -78,7 +78,7 @@ def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Ma
         slot.release()
     tree = queue.git.tree_of(commit)
     if not config.no_gate:
-        queue.record_green(tree, decide.judge_key(config, environment))
+        queue.record_green(tree, verdicts.judge_key(config, environment))
     queue.resume("pre-flight passed")
     return PreflightResult(commit, tree, time.monotonic() - begun, log)
 
@@ -155,7 +155,7 @@ def _refuse_foreign(gate: str, queue: MergeQueue, slot: Path, environment: Mappi
 def pythons(gate: str, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
     """Interpreters that the gate's commands run: a python in PATH or in the tree, or the one a script's #! names."""
     found = []
-    for word in decide.gate_words(gate):
+    for word in verdicts.gate_words(gate):
         path = shutil.which(str(cwd / word) if "/" in word else word, path=environment.get("PATH", ""))
         if path is None:
             continue

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition
-from garrison.merge import batch, failpoint, publish, sizing
-from garrison.merge.building import Builder
-from garrison.merge.early import Early
+from garrison.merge import batch, checkouts, failpoint
+from garrison.merge.candidates import Builder
+from garrison.merge.checkouts import Checkout
+from garrison.merge.conflicts import Early
+from garrison.merge.gate import Trials, ready
 from garrison.merge.landing import Lander
-from garrison.merge.pen import Pen
-from garrison.merge.publish import Checkout
-from garrison.merge.queue import PINS
-from garrison.merge.steps import Progress, Wait
-from garrison.merge.trying import Trials, ready
+from garrison.merge.queue import PINS, Pen, Progress, Wait
 from garrison.records import atomic
 from garrison.records.life import LifeLock
 from garrison.system.git.repository import collecting
@@ -30,10 +28,9 @@ from garrison.system.git.repository import collecting
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from garrison.merge.building import Chain
-    from garrison.merge.facts import Outcome
+    from garrison.merge.candidates import Chain
     from garrison.merge.queue import MergeQueue
-    from garrison.merge.state import QueueState
+    from garrison.merge.state import Outcome, QueueState
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 
@@ -52,7 +49,7 @@ class MergeProcessor:
     """
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
-                 held_back: Sequence[str] = (), most: int = sizing.CAP) -> None:
+                 held_back: Sequence[str] = (), most: int = batch.CAP) -> None:
         self.queue, self.git, self.clock = queue, queue.git, queue.clock
         self.pen = Pen(queue)
         self.builder, self.lander = Builder(self.pen), Lander(self.pen)
@@ -105,7 +102,7 @@ class MergeProcessor:
         state = self.pen.state()
         self.git.clear_scratch()
         atomic.clear_temporaries(self.queue.folder, self.clock.time() - LEFT_SECONDS)
-        for path in publish.holders(self.git, self.queue.target)[0]:
+        for path in checkouts.holders(self.git, self.queue.target)[0]:
             Checkout(self.git, path).recover()
         failpoint.here("recover")
         self.trials.adopt(state)
@@ -187,10 +184,10 @@ class MergeProcessor:
     def _size(self, state: QueueState, backlog: int) -> int:
         if ready(state).no_gate:
             return 1
-        return sizing.size(state.seen.judged, backlog, state.seen.seconds, width=self._width(state), most=self.most)
+        return batch.size(state.seen.judged, backlog, state.seen.seconds, width=self._width(state), most=self.most)
 
     def _width(self, state: QueueState) -> int:
-        return sizing.width(len(os.sched_getaffinity(0)), ready(state).gate_cores)
+        return batch.width(len(os.sched_getaffinity(0)), ready(state).gate_cores)
 
     def _nothing(self, state: QueueState) -> Wait:
         if self._untidy and not self._tidied.issuperset(_withdrawn(state)):

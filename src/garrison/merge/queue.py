@@ -1,20 +1,23 @@
-"""One queue a (repository, target): where it lies, who may write, enqueueing and reading.
+"""Merge queue of one (repository, target): where its files are, who may write, enqueueing and reading.
 
-State lies in `<home>/merge-queue/<repository key>/<target>/`, both locks in `<git common dir>/garrison/`, so that two
-homes exclude each other. Every append holds `queue.lock` for milliseconds and keeps nothing open.
+State is in `<home>/merge-queue/<repository key>/<target>/`, both locks in `<git common dir>/garrison/`, so that two
+homes exclude each other. Every append holds `queue.lock` for milliseconds and keeps nothing open. Every record of the
+processor bears the epoch of its lock and is refused after a takeover.
 """
 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from garrison.errors import RecordError, Refused
-from garrison.merge import asked, decide, failpoint, snapshot
+from garrison.errors import Fenced, GarrisonError, RecordError, Refused
+from garrison.light import dataclass
+from garrison.merge import commands, failpoint, verdicts
+from garrison.merge import state as snapshot
 from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, Entry, entry_id
 from garrison.merge.state import QueueState, enqueued
@@ -25,8 +28,12 @@ from garrison.system.clock import Clock, SystemClock
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    from garrison.merge.entry import Entry
+    from garrison.merge.state import QueueState
+
 
 PINS = "refs/garrison/mq"
 """Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
@@ -129,10 +136,10 @@ class MergeQueue:
 
     def leave(self, trees: Path) -> None:
         """Remove the gate slots of this repository, unless some processor or entry of this queue may need one soon."""
-        from garrison.merge import slot  # whoever only enqueues is quicker without it
+        from garrison.merge import slots  # whoever only enqueues is quicker without it
 
         if not self.processor_alive() and not self.state.unfinished():
-            slot.clear(self.git, trees / self.git.key)
+            slots.clear(self.git, trees / self.git.key)
 
     def _lock(self) -> AbstractContextManager[None]:
         atomic.make_directory(self.locks)
@@ -168,7 +175,7 @@ class MergeQueue:
         self._follower.refresh()
 
     def enqueue(self, run: str, node: str, attempt: int, branch: str, *, recipient: str = "",
-                oid: str | None = None, wishes: asked.Wishes = asked.NOTHING) -> Entry:
+                oid: str | None = None, wishes: commands.Wishes = commands.NOTHING) -> Entry:
         """Enqueue the commit at `branch`'s tip (or `oid`); durable when this returns, and no test is waited for.
 
         The same run, node, attempt and commit is the same entry, of which only the wishes may be others. Another commit
@@ -185,7 +192,7 @@ class MergeQueue:
         if known is None and not self.git.make_ref(pin(name, "head"), tip):
             raise Refused(f"could not pin {tip} under {pin(name, 'head')} in {self.repo}; try again")
         failpoint.here("enq_pinned")
-        if known is None or wishes != asked.NOTHING:
+        if known is None or wishes != commands.NOTHING:
             data = {"entry": name, "run": run, "node": node, "attempt": attempt, "branch": branch, "oid": tip,
                     "target": self.target, "repo": str(self.repo), "recipient": recipient}
             known = self._enqueue(data, wishes)
@@ -195,7 +202,7 @@ class MergeQueue:
         failpoint.here("enq")
         return known
 
-    def _relevant(self, run: str, node: str, wishes: asked.Wishes) -> QueueState:
+    def _relevant(self, run: str, node: str, wishes: commands.Wishes) -> QueueState:
         """The state as it is now in all that a node's next entry hangs on.
 
         Many enqueue at once: each would fold what all the others wrote, one after the other under the lock. What says
@@ -206,24 +213,25 @@ class MergeQueue:
             follower.refresh()
         return follower.state
 
-    def _enqueue(self, data: dict[str, Any], wishes: asked.Wishes) -> Entry:
+    def _enqueue(self, data: dict[str, Any], wishes: commands.Wishes) -> Entry:
         """Record it, if it is not there; not on the disk yet when this returns."""
         key = (data["run"], data["node"])
         with self._lock():
             state = self._relevant(*key, wishes)
             known = state.entries.get(data["entry"])
             if known:
-                return known if known.final else asked.amend(self, known, wishes)
+                return known if known.final else commands.amend(self, known, wishes)
             waiting = [entry for entry in state.of_key(*key) if not entry.final and entry.status != "landing"]
             default = state.config.strategy if state.config else STRATEGIES[0]
-            treatment = asked.treatment_of(state, wishes, *key, default)
+            treatment = commands.treatment_of(state, wishes, *key, default)
             status = "held" if any(entry.status == "held" for entry in waiting) else "queued"
             record = self._write("enq", {**data, **treatment.record(), "status": status,
                                          "supersedes": [entry.id for entry in waiting]})
         failpoint.here("enq_written")
         return enqueued(record)
 
-    def enqueue_by_hand(self, node: str, branch: str, *, run: str = "", wishes: asked.Wishes = asked.NOTHING) -> Entry:
+    def enqueue_by_hand(self, node: str, branch: str, *, run: str = "",
+                        wishes: commands.Wishes = commands.NOTHING) -> Entry:
         """As `enqueue`, in the attempt after the last failed one of the node, so that a failed branch may try again."""
         tries = self.state.of_key(run, node)
         attempt = 1
@@ -246,7 +254,7 @@ class MergeQueue:
             config = state.config.brought(config) if state.config else config
             if state.config == config:
                 return
-            why = decide.refusal(state.config, config, unfinished=len(state.unfinished()),
+            why = verdicts.refusal(state.config, config, unfinished=len(state.unfinished()),
                                  processor=self.processor_alive())
             if why:
                 raise Refused(why)
@@ -295,3 +303,80 @@ def queues_of(home: Path, say: Callable[[str], None] | None = None) -> list[Foll
 def target_of(folder: Path) -> str:
     """The target branch of a queue's folder."""
     return unquote(folder.name)
+
+
+class Pen:
+    """Reads and writes one queue for the processor that holds its lock; `epoch` is 0 until it does."""
+
+    def __init__(self, queue: MergeQueue) -> None:
+        self.queue, self.git, self.clock, self.place = queue, queue.git, queue.clock, queue.place
+        self.epoch = 0
+
+    @property
+    def target(self) -> str:
+        """The branch that entries land on."""
+        return self.queue.target
+
+    @property
+    def ref(self) -> str:
+        """The target as a full ref."""
+        return self.place.ref
+
+    def tip(self) -> str | None:
+        """The target's commit now; None if there is no such branch."""
+        return self.place.tip()
+
+    def state(self) -> QueueState:
+        """The queue as its journal tells it now; Fenced if another processor has taken over."""
+        state = self.queue.state
+        if state.epoch != self.epoch:
+            raise Fenced(f"another processor took the queue of {self.queue.target} over; stopping without writing")
+        return state
+
+    def append(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> None:
+        """Append one record; Fenced as `state`."""
+        with self.queue.locked():
+            self.queue.append(kind, data, epoch=self.epoch, sync=sync)
+
+    def compact(self) -> None:
+        """Replace the journal by a snapshot of what it says; Fenced as `state`."""
+        with self.queue.locked():
+            self.state()
+            self.queue.compact()
+
+    def move(self, entries: Sequence[str], status: str, reason: str, *, sync: bool = False, **data: Any) -> None:
+        """Append one `state` record that moves all these entries."""
+        self.append("state", {"entry": entries[0], "entries": list(entries), "status": status, "reason": reason,
+                              **data}, sync=sync)
+
+    def drop_pins(self, entries: list[Entry]) -> None:
+        """Delete the pins of final entries; the head of one that did not land stays."""
+        refs = {pin(entry.id, "candidate") for entry in entries if entry.final}
+        refs |= {pin(entry.id, "head") for entry in entries if entry.status == "landed"}
+        with suppress(GarrisonError):  # only room in the repository is at stake; `recover` tries again
+            self.git.drop_refs(sorted(refs))
+
+
+RETRY_SECONDS = 1.0
+"""How often what is blocked is looked at again."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Something was done; step again at once."""
+
+    what: str
+    entry: str = ""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do now. `kind`: empty, gate, paused, no_gate, no_room, blocked, no_target, ref_locked.
+
+    Step again when `fd` (a pidfd, -1: none) is readable, when the journal grew, or after `seconds`.
+    """
+
+    kind: str
+    reason: str = ""
+    fd: int = -1
+    seconds: float = RETRY_SECONDS

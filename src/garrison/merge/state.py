@@ -1,9 +1,10 @@
-"""What a queue's journal says: a pure fold of its records, and the outcomes derived from their numbers. No disk.
+"""Queue state: replay the records of a queue's journal, derive outcomes from their numbers, save and restore snapshots.
 
 Kinds: `config, enq, amend, lease, state, test, verdict, landing, moved, landed, unlanded, foreign, pause, resume,
 cancel, snapshot`. A record that moves entries names one (`entry`) or, in the line's order, several (`entries`, the
-first of them also as `entry`).
-`QueueState.check` refuses a record before it is written, by the same rules by which `apply` folds it.
+first of them also as `entry`). `QueueState.check` refuses a record before it is written, by the same rules by which
+`apply` replays it. What `restore` makes of `saved` is the state itself, less what is not needed any more: of the
+entries that are over all but the last, unless one that waits depends on them, and old verdicts. Everything is pure.
 """
 
 from __future__ import annotations
@@ -11,18 +12,113 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
-from garrison.light import dataclass, field, replace
-from garrison.merge import order, snapshot
+from garrison.light import asdict, dataclass, field, fields, replace
+from garrison.merge import entry as order
 from garrison.merge.config import Config
 from garrison.merge.entry import STRATEGIES, Entry, check_transition
-from garrison.merge.facts import ASKED, BaseVerdict, Landing, Outcome, Owed, Pause, Test, payload_of
-from garrison.merge.seen import Seen
+from garrison.merge.verdicts import Base, Red, Seen
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
     from garrison.records.journal import Entry as Record
+
+
+@dataclass(frozen=True)
+class Test:
+    """A gate run that was begun and not yet judged; `of` is `entry` or `base`. `entry` is the first of `entries`."""
+
+    entry: str
+    entries: tuple[str, ...]
+    of: str
+    number: int
+    job: str
+    tree: str
+    commit: str
+    slot: int
+    command: str
+    log: str
+    at: str
+
+
+@dataclass(frozen=True)
+class BaseVerdict:
+    """How the bare target did, asked because of `entry`."""
+
+    entry: str
+    result: str
+    reason: str
+    log: str
+
+
+@dataclass(frozen=True)
+class Landing:
+    """An intent to swap the target from `old` to `new`, with the entries (and their commits) not yet recorded as
+    landed."""
+
+    entries: tuple[str, ...]
+    commits: tuple[str, ...]
+    old: str
+    new: str
+
+    @property
+    def entry(self) -> str:
+        """The first of them."""
+        return self.entries[0]
+
+
+@dataclass(frozen=True)
+class Owed:
+    """A checkout that still shows `old` although its branch is at `new`."""
+
+    path: str
+    old: str
+    new: str
+
+
+ASKED = "asked"
+"""The reason of a pause that a person asked for."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Why the queue judges nobody now; `tip` is the target's at that moment."""
+
+    reason: str
+    detail: str
+    tip: str
+    log: str = ""
+
+    @property
+    def asked(self) -> bool:
+        """Whether a person asked for it; then nothing but a person's word lifts it."""
+        return self.reason == ASKED
+
+    def told(self) -> str:
+        """One line for people, and what they can do."""
+        if self.asked:
+            return f"the queue is paused: {self.detail}; `garrison merge-queue resume` lets it go on"
+        return f"the queue is paused: {self.reason}: {self.detail}"
+
+
+def payload_of(entry: Entry, kind: str) -> dict[str, Any]:
+    """What an outcome of that type tells of the entry."""
+    return {"node_id": entry.node, "entry": entry.id, "attempt": entry.attempt, "branch": entry.branch,
+            "target": entry.target, "oid": entry.oid, "commit": entry.commit, "status": entry.status,
+            "files": list(entry.files), "log": entry.log, "error": entry.reason if kind.endswith("FAILED") else None}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A fact to signal: `seq` and `at` are its journal record's, so that a second telling is the same file."""
+
+    entry: Entry
+    type: str
+    seq: int
+    at: str
+    payload: dict[str, Any]
+
 
 @dataclass
 class QueueState:
@@ -328,7 +424,7 @@ def _on_resume(state: QueueState, record: Record) -> None:
 
 
 def _on_snapshot(state: QueueState, record: Record) -> None:
-    snapshot.restore(state, record.data)
+    restore(state, record.data)
     state.since = record.seq
 
 
@@ -339,3 +435,101 @@ _FOLDS: dict[str, Callable[[QueueState, Record], None]] = {
     "snapshot": _on_snapshot,
 }
 """Records that change the queue as a whole."""
+
+
+KEPT = 1000
+"""Entries that are over and still known; the parts of the journal that were put aside have all of them."""
+TREES = 2000
+"""Verdicts that are remembered, of each colour."""
+_PLAIN = ("holder", "updated_at", "tip", "count")
+"""What of a state is JSON as it is."""
+_FACTS: dict[str, Any] = {"base": BaseVerdict, "landing": Landing, "pause": Pause}
+_OF_SEEN = ("broken", "judged", "seconds", "_verdicts", "_wavered")
+
+
+def saved(state: QueueState) -> dict[str, Any]:
+    """The record's data."""
+    entries = kept(state)
+    names = {entry.id for entry in entries}
+    return {
+        **{name: getattr(state, name) for name in _PLAIN},
+        **{name: fact and asdict(fact) for name in _FACTS for fact in [getattr(state, name)]},
+        "config": state.config and state.config.record(),
+        "entries": [_spare(entry) for entry in entries],
+        "places": [state.places[entry.id] for entry in entries],
+        "tests": [asdict(test) for test in state.tests.values()],
+        "owed": [asdict(owed) for owed in state.owed],
+        "outcomes": [_outcome(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],
+        "seen": _seen(state.seen)}
+
+
+def restore(state: QueueState, data: dict[str, Any]) -> None:
+    """Make `state` what `saved` was given."""
+    for name in _PLAIN:
+        setattr(state, name, data[name])
+    for name, kind in _FACTS.items():
+        setattr(state, name, data[name] and _made(kind, data[name]))
+    state.config = Config.of(data["config"]) if data["config"] else None
+    state.entries = {entry.id: entry for entry in (_made(Entry, one) for one in data["entries"])}
+    state.places = dict(zip(state.entries, data["places"], strict=True))
+    state.tests = {test.job: test for test in (_made(Test, one) for one in data["tests"])}
+    state.owed = tuple(_made(Owed, one) for one in data["owed"])
+    state.outcomes = [_told(state, one) for one in data["outcomes"]]
+    state.seen = _seen_of(data["seen"])
+
+
+def kept(state: QueueState) -> list[Entry]:
+    """The entries that stay known: those that wait and all of the nodes that they wait for, and the last others."""
+    todo = list(state.unfinished())
+    keys: set[tuple[str, str]] = set()
+    while todo:
+        entry = todo.pop()
+        if entry.key not in keys:
+            keys.add(entry.key)
+            line = state.of_key(*entry.key)
+            todo += [state.entries[name] for one in line for name in one.depends_on if name in state.entries]
+    last = {entry.id for entry in [entry for entry in state.entries.values() if entry.final][-KEPT:]}
+    return [entry for entry in state.entries.values() if entry.id in last or entry.key in keys]
+
+
+def _spare(entry: Entry) -> dict[str, Any]:
+    """An entry without what is as by default."""
+    return {one.name: value for one in fields(Entry) if (value := getattr(entry, one.name)) != one.default}
+
+
+def _made(kind: type[Any], data: dict[str, Any]) -> Any:
+    """The inverse of `asdict`: JSON knows no tuples."""
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+
+
+def _outcome(state: QueueState, outcome: Outcome) -> dict[str, Any]:
+    same = state.entries[outcome.entry.id] == outcome.entry
+    return {"type": outcome.type, "seq": outcome.seq, "at": outcome.at,
+            "entry": outcome.entry.id if same else _spare(outcome.entry)}
+
+
+def _told(state: QueueState, data: dict[str, Any]) -> Outcome:
+    entry = state.entries[data["entry"]] if isinstance(data["entry"], str) else _made(Entry, data["entry"])
+    return Outcome(entry, data["type"], data["seq"], data["at"], payload_of(entry, data["type"]))
+
+
+def _seen(seen: Seen) -> dict[str, Any]:
+    reds = sorted(((key, tree, runs) for key, trees in seen.red.items() for tree, runs in trees.items()),
+                  key=lambda one: one[2][-1].seq)
+    return {**{name: getattr(seen, name) for name in _OF_SEEN}, "base": seen.base and asdict(seen.base),
+            "green": list(seen.green)[-TREES:], "lost": [[*pair, count] for pair, count in seen._lost.items()],
+            "red": [[key, tree, [asdict(run) for run in runs]] for key, tree, runs in reds[-TREES:]]}
+
+
+def _seen_of(data: dict[str, Any]) -> Seen:
+    seen = Seen(**{name: data[name] for name in _OF_SEEN})
+    seen.base = data["base"] and _made(Base, data["base"])
+    seen.green = dict.fromkeys(_pairs(data["green"]))
+    seen._lost = {(tree, key): count for tree, key, count in data["lost"]}
+    for key, tree, runs in data["red"]:
+        seen.red.setdefault(key, {})[tree] = tuple(_made(Red, run) for run in runs)
+    return seen
+
+
+def _pairs(listed: Iterable[list[str]]) -> Iterable[tuple[str, str]]:
+    return ((tree, key) for tree, key in listed)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.light import dataclass, field, replace
-from garrison.merge import decide as merge_decide
+from garrison.merge import verdicts as merge_decide
 from garrison.merge.config import Config
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue

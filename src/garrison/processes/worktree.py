@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.merge import numbers
+from garrison.merge import slots
 from garrison.processes.runner import validator
 from garrison.processes.snapshots import keep_tree, unkept
 from garrison.records import atomic
@@ -77,7 +77,7 @@ def remove_tree(git: Git, tree: Path) -> None:
     git.remove_worktree(tree)
     folder = tree.parent.parent
     if folder.is_dir():
-        numbers.tidy(git, folder)
+        slots.tidy(git, folder)
     for parent in (tree.parent, folder):
         try:
             parent.rmdir()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from garrison.light import dataclass
 from garrison.merge.entry import Entry
-from garrison.merge.facts import Pause
+from garrison.merge.state import Pause
 
 PLACES: Mapping[str, str] = {"validated": "merged", "impl_complete": "landing", "active": "working",
                              "failed": "failed", "pending": "waiting", "skipped": "skipped"}

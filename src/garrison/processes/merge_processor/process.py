@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.merge.outcome_signals import signal_of
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
-from garrison.merge.tell import signal_of
 from garrison.processes.loop import leave, say
 from garrison.processes.supervisor import Crew
 from garrison.records import signals
@@ -21,7 +21,7 @@ from garrison.records.names import Key, launcher
 from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
-    from garrison.merge.facts import Outcome
+    from garrison.merge.state import Outcome
     from garrison.processes.fingerprint import Glance
     from garrison.processes.runtime import World
     from garrison.records.run import Launch

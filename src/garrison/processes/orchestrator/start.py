@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced
 from garrison.light import asdict, replace
-from garrison.merge import numbers
+from garrison.merge import slots
 from garrison.processes.runtime import layer_argv
 from garrison.records import atomic
 from garrison.records.identity import Identity
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def tree_environment(world: World, launch: Launch, task: Task, tree: Path, life: str) -> dict[str, str]:
     """The one environment of set-up, acceptance and agents of a node, whose tree stands."""
-    number = numbers.claim(Git(Path(launch.repo)), tree.parent.parent, tree)
+    number = slots.claim(Git(Path(launch.repo)), tree.parent.parent, tree)
     return world.environment(launch, {
         "GARRISON_SLOT": str(number),
         "GARRISON_LIFE": life, "GARRISON_TREE": str(tree), "GARRISON_RUN": launch.run_id, "GARRISON_NODE": task.node,

@@ -1,7 +1,8 @@
-"""Who conflicts with whom: every waiting entry against the target's tip, and every two against each other.
+"""Conflicts: between waiting entries and the target's tip, recorded as soon as they can be known, and between any two.
 
-By the pinned commits, in one call of git a row, without a checkout. Of two that conflict with each other either may
-land; the second to come will be answered with the conflict then. Nothing is recorded.
+`git merge-tree` compares the pinned commits, one call for many, without a checkout. The objects of the early check go
+into a directory of their own, which is thrown away. Of two entries that conflict with each other either may land; the
+second to come is answered with the conflict then.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from garrison.merge.queue import PINS, pin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from garrison.merge.candidates import Builder
     from garrison.merge.entry import Entry
-    from garrison.merge.queue import MergeQueue
+    from garrison.merge.queue import MergeQueue, Pen, Progress
     from garrison.system.git import Git
 
 
@@ -73,3 +75,42 @@ def _row(git: Git, against: str, oid: str, entries: Sequence[Entry]) -> list[Pai
     results = git.merge_trees(oid, [entry.oid for entry in entries]) if entries else []
     return [Pair(entry.id, against, tuple(result.conflicts), result.reason)
             for entry, result in zip(entries, results, strict=True) if result.tree is None]
+
+
+MERGED = ("merge", "squash")
+"""Strategies whose conflict with the tip a merge tells; the others are tried when their turn comes."""
+
+
+_SHARE = 10.0
+"""A look that took long is not repeated before that many times as long has passed: there is more to do."""
+
+
+class Early:
+    """Answers the conflicts of one queue."""
+
+    def __init__(self, pen: Pen, builder: Builder) -> None:
+        self.pen, self.git, self._builder = pen, pen.git, builder
+        self._tip = ""
+        self._seen: set[str] = set()
+        self._not_before = float("-inf")
+
+    def look(self, tip: str, waiting: Sequence[Entry]) -> Progress | None:
+        """Record the conflicts with `tip` of those that wait and were not looked at on it; None if there is none.
+
+        Called while a gate runs: without one, who waits first is built at once.
+        """
+        if self._tip != tip:
+            self._tip, self._seen = tip, set()
+        fresh = [entry for entry in waiting if entry.id not in self._seen and entry.strategy in MERGED]
+        begun = self.pen.clock.monotonic()
+        if not fresh or begun < self._not_before:
+            return None
+        results = self.git.merge_trees(tip, [entry.oid for entry in fresh])
+        done = None
+        for entry, result in zip(fresh, results, strict=True):
+            self._seen.add(entry.id)
+            if result.conflicts:
+                done = self._builder.conflict(entry, tip, result.conflicts, result.reason)
+        ended = self.pen.clock.monotonic()
+        self._not_before = ended + _SHARE * (ended - begun)
+        return done

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.merge import failpoint, strategies
-from garrison.merge.queue import pin
-from garrison.merge.steps import Progress
+from garrison.merge.queue import Progress, pin
 from garrison.system.git import GitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from garrison.merge.entry import Entry
-    from garrison.merge.pen import Pen
+    from garrison.merge.queue import Pen
     from garrison.merge.strategies import Built
 
 _TRIES = 8

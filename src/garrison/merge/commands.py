@@ -14,7 +14,7 @@ from garrison.light import asdict, dataclass, replace
 from garrison.merge import guard
 from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, WITHDRAWABLE, Entry
-from garrison.merge.facts import ASKED, Pause
+from garrison.merge.state import ASKED, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,9 +1,12 @@
-"""Slots: worktrees outside every checkout in which gates run, used again and again.
+"""Slots: reusable worktrees outside every checkout in which gates run, and the numbers of worktrees (GARRISON_SLOT).
 
 `<trees>/<repository key>/slot-<n>` with `slot-<n>.lock` (held by its user for life) and `slot-<n>.json` beside it: what
 tree it shows, the key its set-up ran with, what that set-up left. Files that are neither tracked nor ignored nor left
 by the set-up are cleaned away before each use; compiled Python of changed sources goes too, since two versions written
 in one second with one size look alike to its time stamps.
+
+Gate slots and nodes' worktrees share one row of numbers, so no two that exist at one time have the same. A node's claim
+is a link `number-<n>` to its worktree; a claim whose worktree is gone is void, so a crash leaves nothing to return.
 """
 
 from __future__ import annotations
@@ -11,12 +14,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
 from garrison.light import asdict, dataclass
-from garrison.merge import numbers
 from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life import LifeLock
@@ -24,6 +27,13 @@ from garrison.system import setup_key
 from garrison.system.furnish import furnish
 from garrison.system.git import Git, GitError
 from garrison.system.processes import living, same_boot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from garrison.system.git import Git
+
 
 MAX_SLOTS = 64
 """Beyond that something is wrong with the locks."""
@@ -134,10 +144,10 @@ class Slot:
 def acquire(git: Git, folder: Path, number: int | None = None) -> Slot:
     """Hold slot `number` below `folder` (`<trees>/<repository key>`), else the first that is free and quiet."""
     atomic.make_directory(folder)
-    with numbers.locked(git):
+    with locked(git):
         for candidate in [number] if number else range(1, MAX_SLOTS + 1):
             path = folder / f"slot-{candidate}"
-            if number is None and numbers.taken(folder, candidate):
+            if number is None and taken(folder, candidate):
                 continue
             lock = LifeLock.try_take(path.with_name(path.name + ".lock"))
             if lock is None:
@@ -200,3 +210,56 @@ def _read_memory(path: Path) -> Memory:
 def _literal(name: str) -> str:
     """A path as a pattern that matches only itself."""
     return re.sub(r"([\\*?\[\] ])", r"\\\1", name)
+
+
+HIGHEST = 999
+"""Beyond that something is wrong with the trees."""
+
+
+@contextmanager
+def locked(git: Git) -> Iterator[None]:
+    """Hold the row of numbers."""
+    atomic.make_directory(git.common / "garrison")
+    with atomic.locked(git.common / "garrison" / "numbers.lock"):
+        yield
+
+
+def claim(git: Git, folder: Path, tree: Path) -> int:
+    """The number of `tree`, which stands below `folder`; the same one as long as it stands."""
+    wanted = str(tree.relative_to(folder))
+    with locked(git):
+        owners = _owners(folder)
+        for number, owner in owners.items():
+            if owner == wanted:
+                return number
+        free = next((number for number in range(1, HIGHEST + 1)
+                     if number not in owners and not (folder / f"slot-{number}.lock").exists()), None)
+        if free is None:
+            raise Refused(f"no number is free for {tree}; remove the trees of runs that are over from {folder}")
+        link = folder / f"number-{free}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(wanted)
+        return free
+
+
+def taken(folder: Path, number: int) -> bool:
+    """Whether a node's tree has that number."""
+    return number in _owners(folder)
+
+
+def tidy(git: Git, folder: Path) -> None:
+    """Remove the claims of trees that are gone."""
+    with locked(git):
+        for link in folder.glob("number-*"):
+            if not link.exists():
+                link.unlink(missing_ok=True)
+
+
+def _owners(folder: Path) -> dict[int, str]:
+    """Number → tree of every claim that holds."""
+    found = {}
+    for link in folder.glob("number-*"):
+        with suppress(OSError, ValueError):
+            if link.exists():
+                found[int(link.name.removeprefix("number-"))] = str(link.readlink())
+    return found

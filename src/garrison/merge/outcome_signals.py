@@ -1,4 +1,5 @@
-"""Outcomes as signals: the same record gives the same file, so a second telling after a crash changes nothing. Pure."""
+"""Outcome signals: the same journal record gives the same signal file, so sending again after a crash changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from garrison.records.names import Key
 from garrison.records.signals import Signal
 
 if TYPE_CHECKING:
-    from garrison.merge.facts import Outcome
+    from garrison.merge.state import Outcome
 
 
 def signal_of(outcome: Outcome, processor: str = "hand", incarnation: int = 0) -> Signal | None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.web import server
-from garrison.web.access import READ, WRITE
-from garrison.web.tokens import tokens
+from garrison.web.access import READ, WRITE, tokens
 from support import DEADLINE
 
 PATIENCE = DEADLINE

@@ -18,9 +18,8 @@ from garrison.agents.graph import SessionSpec
 from garrison.delegation.crew import read_crew
 from garrison.delegation.history import Conversation
 from garrison.delegation.orchestrator import AgentOrchestrator
-from garrison.web.access import WRITE
+from garrison.web.access import WRITE, tokens
 from garrison.web.server import Place, serve
-from garrison.web.tokens import tokens
 
 ORDERS = json.dumps({"delegations": [{"intent": "delegate_triage", "reasoning": "triage knows"}], "reasoning": "so",
                      "confidence": 0.9})

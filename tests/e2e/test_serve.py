@@ -16,8 +16,8 @@ import pytest
 from garrison.cli import main as cli
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from garrison.web.feed import Feed
-from garrison.web.projection import laid_over
+from garrison.views.page_view import laid_over
+from garrison.web.run_stream import Feed
 from support import DEADLINE, PROGRAM, Node, Place, wait_for
 from top_support import Town, busy_town, town
 from web_support import Site, Told

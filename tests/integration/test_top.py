@@ -15,8 +15,8 @@ import pytest
 from garrison.cli import top_app
 from garrison.cli.main import main
 from garrison.cli.top_app import Top
-from garrison.cli.top_data import Looker
 from garrison.errors import RecordError
+from garrison.views.top_frame import Looker
 from support import DEADLINE, wait_for
 from top_support import Town, busy_town, town
 

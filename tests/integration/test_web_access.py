@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import RecordUnreadable, Refused, UsageError
-from garrison.web import access, static
+from garrison.web import access, static_files
+from garrison.web.access import tokens
 from garrison.web.server import Place, listening
-from garrison.web.tokens import tokens
 from top_support import town
 from web_support import READ, Site, site
 
@@ -157,9 +157,10 @@ async def _bodies(here: Site) -> None:
 
 
 async def _files(here: Site) -> None:
-    assert (await here.get("/")).body == (static.FOLDER / "index.html").read_bytes() == (await here.get("/chat")).body
-    for path in ("/static/../app.py", "/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static//etc/passwd",
-                 "/static/%00", "/static/app.py", "/static/..%5capp.py", "/static/", "/static/vendor"):
+    index = (static_files.FOLDER / "index.html").read_bytes()
+    assert (await here.get("/")).body == index == (await here.get("/chat")).body
+    for path in ("/static/../routes.py", "/static/..%2froutes.py", "/static/%2e%2e/routes.py", "/static//etc/passwd",
+                 "/static/%00", "/static/routes.py", "/static/..%5croutes.py", "/static/", "/static/vendor"):
         assert (await here.get(path)).status == 404, path
     found = await here.get("/static/index.html")
     again = await here.ask("GET", "/static/index.html", here.headers(if_none_match=found.headers["etag"]))

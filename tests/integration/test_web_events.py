@@ -13,9 +13,9 @@ import pytest
 from garrison.agents.claude.attempt_files import ClaudeFiles, append_line
 from garrison.records.journal import Writer, read_all
 from garrison.records.run import RunFiles
-from garrison.web import client, hub
-from garrison.web.feed import Feed, replay
-from garrison.web.projection import laid_over
+from garrison.views.page_view import laid_over
+from garrison.web import broadcaster, sse
+from garrison.web.run_stream import Feed, replay
 from top_support import Town, busy_town, town
 from web_support import PATIENCE, Site, Stream, Told, site
 
@@ -59,7 +59,7 @@ def journaled(shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "BEAT", 20 * PATIENCE)  # what is told, the kernel told of: no beat finds it
+    monkeypatch.setattr(broadcaster, "BEAT", 20 * PATIENCE)  # what is told, the kernel told of: no beat finds it
 
     async def scene(made: Town) -> None:
         async with site(tmp_path) as here:
@@ -201,10 +201,10 @@ def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path) -> None:
 
 def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                            capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(hub, "BEAT", 0.05)
-    real, fails = hub.Observer.look, [True]
+    monkeypatch.setattr(broadcaster, "BEAT", 0.05)
+    real, fails = broadcaster.Observer.look, [True]
 
-    def look(self: hub.Observer, runs: list[str]) -> dict[str, dict[str, Any]]:
+    def look(self: broadcaster.Observer, runs: list[str]) -> dict[str, dict[str, Any]]:
         if fails[0] and real(self, runs)["r1"]["layers"]:
             raise OSError("no /proc today")
         return real(self, runs)
@@ -223,7 +223,7 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.M
 
     with town(tmp_path) as made:
         begun(made).close()
-        monkeypatch.setattr(hub.Observer, "look", look)
+        monkeypatch.setattr(broadcaster.Observer, "look", look)
         asyncio.run(scene(made))
 
 
@@ -246,7 +246,7 @@ def test_a_hundred_at_once(tmp_path: Path) -> None:
 
 
 def test_one_that_does_not_read_is_let_go_and_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "BYTES", 100_000)
+    monkeypatch.setattr(sse, "BYTES", 100_000)
 
     async def scene(made: Town, told: Writer) -> None:
         async with site(tmp_path) as here:
@@ -302,7 +302,7 @@ def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path, monkeyp
             assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "its last word too"
 
     monkeypatch.setattr("garrison.system.watch.INotify", none_left)
-    for where, name in ((hub, "BEAT"), (hub, "UNTOLD"), (client, "SEND_SECONDS")):
+    for where, name in ((broadcaster, "BEAT"), (broadcaster, "UNTOLD"), (sse, "SEND_SECONDS")):
         monkeypatch.setattr(where, name, 20 * PATIENCE)  # whoever waited for one of them would not end in time
     with town(tmp_path) as made:
         told = begun(made)
@@ -385,8 +385,8 @@ def test_what_one_does_is_a_command_and_its_word_is_shown(tmp_path: Path) -> Non
 
 def test_nothing_is_read_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    monkeypatch.setattr(hub.Observer, "look", lambda self, runs: looks.append(1) or {})
-    monkeypatch.setattr(hub, "BEAT", 0.05)
+    monkeypatch.setattr(broadcaster.Observer, "look", lambda self, runs: looks.append(1) or {})
+    monkeypatch.setattr(broadcaster, "BEAT", 0.05)
 
     async def scene() -> None:
         async with site(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
-from garrison.web import app, hub
+from garrison.web import broadcaster, routes
 from top_support import Town, town
 from web_support import Site, Stream, Told, site
 
@@ -33,7 +33,7 @@ async def snapshots(stream: Stream) -> dict[str, Told]:
 
 
 def test_a_home_without_runs_tells_of_the_first_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "BEAT", 1000.0)
+    monkeypatch.setattr(broadcaster, "BEAT", 1000.0)
 
     async def scene(made: Town) -> None:
         async with site(tmp_path) as here:
@@ -101,7 +101,7 @@ def test_a_run_that_is_not_there_takes_nothing_from_the_others(tmp_path: Path) -
 
 def test_a_run_that_is_removed_is_told_of_and_its_name_may_be_anothers(tmp_path: Path,
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "BEAT", 0.05)
+    monkeypatch.setattr(broadcaster, "BEAT", 0.05)
 
     async def scene(made: Town) -> None:
         made.run("r1", "old").close()
@@ -138,5 +138,5 @@ def test_a_mistake_of_the_servers_own_is_one_line(tmp_path: Path, monkeypatch: p
             assert "Traceback" in await ask(here)
 
     monkeypatch.delenv("GARRISON_DEBUG", raising=False)
-    monkeypatch.setattr(app.chat, "crew", broken)
+    monkeypatch.setattr(routes.chat, "crew", broken)
     on(tmp_path, scene)

@@ -13,7 +13,7 @@ from garrison.agents.claude.budget import Limits
 from garrison.agents.session_agent import ORDER
 from garrison.records.run import RunFiles
 from garrison.views import usage
-from garrison.web.observed import costs_told
+from garrison.views.page_view import costs_told
 
 DAY = "2026-01-31"
 

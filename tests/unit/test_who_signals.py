@@ -24,7 +24,7 @@ ALLOWED = {
     "system/command.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),
     "pipeline/handlers/tool.py:kill": (1, "`Job.kill`"),
     "workflow/tools.py:killpg": (1, "the group of a child of its own that is not reaped"),
-    "cli/watch.py:kill": (1, "itself: Ctrl-Z of a person who watches"),
+    "cli/terminal.py:kill": (1, "itself: Ctrl-Z of a person who watches"),
     "system/children.py:kill": (1, "itself: its starter is gone"),
     "agents/scripted.py:kill": (1, "itself or its parent, told so by a test's script"),
     "cli/demo_claude.py:terminate": (1, "a child of its own that is not reaped: the demo's model server"),

@@ -9,7 +9,7 @@ import pytest
 from garrison.cli import resolve
 from garrison.cli.agents_cmd import _who
 from garrison.cli.which import run_of_node
-from garrison.cli.why_cmd import _meant, standing
+from garrison.cli.why import _meant, standing
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer

@@ -46,10 +46,9 @@ def serve(port: int, run: str | None, address: str, names: tuple[str, ...], tls_
 
     The printed address holds a token; whoever has it may do what the page offers.
     """
-    from garrison.web.access import READ, WRITE
+    from garrison.web.access import READ, WRITE, tokens
     from garrison.web.server import Place
     from garrison.web.server import serve as serve_page
-    from garrison.web.tokens import tokens
 
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("--tls-cert and --tls-key go together")

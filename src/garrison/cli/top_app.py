@@ -1,7 +1,7 @@
-"""The live screen of `garrison top`: Textual reads keys and draws what `top_view` painted; looks are made in a thread.
+"""Textual application of `garrison top`: read keys, draw what `top_render` painted, observe in a thread.
 
-The rule of this room: nothing is decided here. What stands on the screen is `top_view.picture`, what a key does is a
-command of our own, and what that says is shown as it was said.
+Nothing is decided here: the screen is `top_render.picture`, a key runs one of garrison's own commands, and its output
+is shown as it is.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from garrison.cli import top_view
-from garrison.cli.paint import Line, fit, width
-from garrison.cli.top_data import Looker, environment
+from garrison.cli import top_render
+from garrison.cli.render import Line, fit, width
 from garrison.cli.top_keys import ACTIONS, Action, argv_of, moved, typed
-from garrison.cli.top_view import Chosen, Picture, picture
+from garrison.cli.top_render import Chosen, Picture, picture
 from garrison.errors import GarrisonError
+from garrison.views.top_frame import Looker, environment
 from garrison.views.usage import pause_after
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.cli.main")
@@ -186,7 +186,7 @@ class Top(App[None]):
     def on_click(self, event: events.Click) -> None:
         """A click chooses a row."""
         shown = self.query_one(Screenful).shown
-        rows = top_view.visible(self.frame, self.chosen) if self.frame else []
+        rows = top_render.visible(self.frame, self.chosen) if self.frame else []
         place = event.screen_y - shown.begin + shown.first
         if shown.marked is not None and shown.begin <= event.screen_y and shown.first <= place < len(rows):
             self.choose(replace(self.chosen, row=rows[place]["id"]))
@@ -194,7 +194,7 @@ class Top(App[None]):
     # ------------------------------------------------------------------------------------------------ acting
 
     def _act(self, action: Action) -> None:
-        row = top_view.selected(self.frame, self.chosen) if self.frame else None
+        row = top_render.selected(self.frame, self.chosen) if self.frame else None
         argv = argv_of(action, row) if row else None
         if row is None or argv is None:
             self.say(f"{action.word}: choose a node first" if self.frame else "looking …", bad=True)

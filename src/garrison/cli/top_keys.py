@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from garrison.cli.top_view import Chosen, details_text, place_of, selected, visible
+from garrison.cli.top_render import Chosen, details_text, place_of, selected, visible
 
 PAGE = 10
 

@@ -114,7 +114,8 @@ class Chronicle:
         return Event(entry.at, self.run, QUEUE, entry.token, entry.seq, entry.kind, self._entries[name], "", entry.data)
 
 
-GUARDIAN, QUEUE = "guardian", "merge-queue"
+GUARDIAN, LAUNCHER, QUEUE, RUNNER = "guardian", "launch", "merge-queue", "runner-"
+"""Names of journals; a runner's is `runner-NODE`."""
 _OF_A_NODE = ("runner", "orchestrator")
 
 

@@ -15,8 +15,8 @@ from garrison.supervise.explain import from_plain, replay
 from garrison.supervise.restart import recent_deaths
 from garrison.supervise.step import Basis
 from garrison.system.clock import age
-from garrison.views.activity import first_line
 from garrison.views.event_log import Event
+from garrison.views.node_state import first_line
 
 
 @dataclass(frozen=True)

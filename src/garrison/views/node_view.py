@@ -21,9 +21,9 @@ from garrison.supervise.observe import Observer
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso
 from garrison.views import heartbeats
-from garrison.views.activity import PARKED, PLACES, Facts, asks, doing
 from garrison.views.limits import Used
-from garrison.views.run_reader import Reading, RunLook, place
+from garrison.views.node_state import PARKED, PLACES, Facts, asks, doing
+from garrison.views.run_model import Reading, RunLook, place
 
 UNFINISHED = ("new", "running")
 """Run statuses in which somebody should be at work."""

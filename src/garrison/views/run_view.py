@@ -23,10 +23,10 @@ from garrison.records.names import ROLES, Key
 from garrison.records.run import Launch, RunFiles
 from garrison.supervise.verdict import judge
 from garrison.system.clock import from_iso
-from garrison.views.activity import PLACES
 from garrison.views.limits import limits
+from garrison.views.node_state import PLACES
 from garrison.views.node_view import UNFINISHED, Nodes, place_of
-from garrison.views.run_reader import Reading, RunLook
+from garrison.views.run_model import Reading, RunLook
 
 
 class Gatherer:
@@ -133,6 +133,11 @@ def gates_told(state: RunState) -> list[dict[str, Any]]:
     return [{"node": gate["node"], "place": gate["place"], "kind": gate["kind"], "text": gate["text"],
              "options": [one["label"] for one in gate["options"]], "signal": gate["signal"],
              "deadline": gate["deadline"] or None, "doing": asked_in_words(gate)} for gate in state.gates.values()]
+
+
+def progress(body: Mapping[str, Any]) -> str:
+    """Return how many nodes of a run have landed, in three words. Pure."""
+    return "ad hoc" if body["adhoc"] else f"{body['merged']} of {body['total']}"
 
 
 def shown(bodies: Sequence[Mapping[str, Any]], also: Container[str] = ()) -> set[str]:

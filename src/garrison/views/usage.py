@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from garrison.agents.claude import budget
 from garrison.agents.claude.attempt_files import read_json
@@ -88,6 +89,44 @@ def together(parts: Iterable[budget.Spent]) -> budget.Spent:
 def narrowest(limits: Iterable[float | None]) -> float | None:
     """The limit that is reached first; None: there is none."""
     return min((one for one in limits if one is not None), default=None)
+
+
+COSTS_BY = ("node", "run", "day", "model")
+"""What `cost_rows` groups by."""
+
+
+def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
+    """Return what sessions have cost, a row a node, run, day or model: `of, calls, input, output, usd`."""
+    groups: dict[str, list[budget.Spent]] = {}
+    for name, node, path in budget.files_of(home, run):
+        calls = budget.read(path)
+        for key, part in _cost_parts(calls, by, name, node):
+            groups.setdefault(key, []).append(part)
+    return [{"of": key, "calls": sum(one.calls for one in parts), "input": sum(one.input for one in parts),
+             "output": sum(one.output for one in parts), "usd": sum(one.usd for one in parts)}
+            for key, parts in sorted(groups.items())]
+
+
+def _cost_parts(calls: list[budget.Call], by: str, run: str, node: str) -> list[tuple[str, budget.Spent]]:
+    whole = budget.spent(calls)
+    if by == "node":
+        return [(f"{run}/{node}", whole)]
+    if by == "run":
+        return [(run, whole)]
+    if by == "day":
+        return [(day, _with_usd([one for one in calls if one.at[:10] == day], budget.spent_on(calls, day)))
+                for day in sorted({one.at[:10] for one in calls})]
+    models = sorted({one.model for one in calls if one.model})
+    estimates = {model: budget.spent(one for one in calls if one.model == model) for model in models}
+    total = sum(part.usd for part in estimates.values())
+    share = whole.usd / total if total else 0.0  # what the CLI billed, divided as the estimates are
+    return [(model, budget.Spent(part.usd * share, part.calls, part.input, part.output))
+            for model, part in estimates.items()]
+
+
+def _with_usd(calls: list[budget.Call], usd: float) -> budget.Spent:
+    part = budget.spent(one for one in calls if one.kind == "call")
+    return budget.Spent(usd, part.calls, part.input, part.output)
 
 
 def by_stem(trees: Mapping[str, Used]) -> dict[tuple[str, str], Used]:

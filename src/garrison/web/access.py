@@ -1,15 +1,21 @@
-"""Who may ask this server what. Pure.
+"""Access control of the web server: judge each request by host, origin, token and headers; keep the tokens.
 
 A page on any site can make a browser ask a server on the loopback interface. So the name it was asked by counts (DNS
-rebinding), the page that asks (Origin), a token that no other page knows, and for what changes something a header and
-a content type that no form can send.
+rebinding), the page that asks (Origin), a token that no other page knows, and for changes a header and a content type
+that no form can send. The two tokens lie in `web/tokens.json`, so that an open page outlives its server.
 """
 
 from __future__ import annotations
 
 import hmac
+import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from garrison.errors import RecordUnreadable
+from garrison.records import atomic
 
 READ, WRITE = "read", "write"
 QUERY = "token"
@@ -111,3 +117,30 @@ def hosts(names: list[str], port: int) -> frozenset[str]:
     written = [f"[{name}]" if ":" in name else name for name in names]
     default = {80, 443} & {port}
     return frozenset([f"{name}:{port}" for name in written] + [name for name in written if default])
+
+
+def tokens(home: Path, *, new: bool = False) -> dict[str, str]:
+    """Scope → token; made where there are none, or where `new` ones are wanted.
+
+    RecordUnreadable if the file is no such record, or others may read it.
+    """
+    path = home / "web" / "tokens.json"
+    data = None if new else atomic.read(path)
+    if data is None:
+        found = {scope: secrets.token_urlsafe(32) for scope in (WRITE, READ)}
+        atomic.make_directory(path.parent)
+        atomic.write(path, json.dumps(found, indent=1).encode() + b"\n")
+        return found
+    if path.stat().st_mode & 0o077:
+        raise RecordUnreadable(path, "others may read it; `garrison serve --new-tokens` makes new ones")
+    try:
+        body = json.loads(data)
+        return {scope: _token(body[scope]) for scope in (WRITE, READ)}
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordUnreadable(path, "it holds no tokens; `garrison serve --new-tokens` makes new ones") from error
+
+
+def _token(value: object) -> str:
+    if not isinstance(value, str) or len(value) < 32 or not value.isascii():
+        raise ValueError("no token")
+    return value

@@ -21,7 +21,7 @@ from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
-from garrison.web.client import Client, as_json, encoded
+from garrison.web.sse import Client, as_json, encoded
 
 if TYPE_CHECKING:
     from garrison.delegation.orchestrator import AgentOrchestrator

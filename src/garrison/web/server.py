@@ -21,8 +21,8 @@ import uvicorn
 
 from garrison.errors import Refused, UsageError
 from garrison.web import access
-from garrison.web.app import Page
 from garrison.web.chat import Desks, claude_desk
+from garrison.web.routes import Page
 
 CONNECTIONS = 512
 """Connections at most; a browser keeps a few open."""

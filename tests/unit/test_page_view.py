@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from garrison.records.journal import Entry
 from garrison.views.event_log import GUARDIAN, QUEUE, Record
-from garrison.web.position import Position, decode, stamp
-from garrison.web.projection import SIGNALS, TIMELINE, Drawn, Projection, laid_over, latest
+from garrison.views.page_view import SIGNALS, TIMELINE, Drawn, Projection, laid_over, latest
+from garrison.web.cursor import Position, decode, stamp
 
 DRAWN = {name: Drawn(name, "box", "command") for name in ("a", "b", "c")} | {
     "start": Drawn("start", "Mdiamond"), "ask": Drawn("Ship it?", "hexagon")}

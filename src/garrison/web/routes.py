@@ -24,10 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
-from garrison.web import access, actions, chat, node, static
-from garrison.web.client import EventStream, as_json
-from garrison.web.hub import UNTOLD, Hub
-from garrison.web.mistake import told_mistake
+from garrison.web import access, actions, chat, node, static_files
+from garrison.web.broadcaster import UNTOLD, Hub
+from garrison.web.errors import told_mistake
+from garrison.web.sse import EventStream, as_json
 
 RUNS = 100
 """Runs that one stream follows at most."""
@@ -65,7 +65,7 @@ class Page:
             return Route(path, told(answer), methods=["POST"])
 
         return [
-            get("/", static.page), get("/chat", static.page), get("/static/{name:path}", static.file),
+            get("/", static_files.page), get("/chat", static_files.page), get("/static/{name:path}", static_files.file),
             get("/api/runs", self.runs), get("/api/runs/{run}", self.run), get("/api/events", self.events),
             get("/api/runs/{run}/nodes/{node}", self.node), get("/api/runs/{run}/nodes/{node}/log", self.log),
             get("/api/runs/{run}/nodes/{node}/transcript", self.transcript),
@@ -225,7 +225,7 @@ class Guard:
         if not self.rules.scope(token):
             return refusal(401, "that address is of another server or an older token; use the one printed last")
         rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != access.QUERY])
-        path = request.url.path if request.url.path in static.PAGES else "/"
+        path = request.url.path if request.url.path in static_files.PAGES else "/"
         there = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         there.headers["set-cookie"] = access.cookie_of(self.rules, token)
         there.headers["cache-control"] = "no-store"

@@ -22,9 +22,9 @@ from garrison.records.names import check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.views.event_log import QUEUE, Chronicle, Record
 from garrison.views.explain import tell
-from garrison.web.client import Client, encoded
-from garrison.web.position import Position, decode, stamp
-from garrison.web.projection import Drawn, Projection
+from garrison.views.page_view import Drawn, Projection
+from garrison.web.cursor import Position, decode, stamp
+from garrison.web.sse import Client, encoded
 
 KEPT = 1000
 """Events kept in memory for clients that come back soon."""

@@ -10,15 +10,15 @@ import time
 
 import click
 
-from garrison.cli import completing, top_view
+from garrison.cli import completing, top_render
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, name_other_homes
 from garrison.cli.output import show_json
-from garrison.cli.paint import text
-from garrison.cli.stage import show, stage
-from garrison.cli.top_data import Looker
+from garrison.cli.render import text
+from garrison.cli.terminal import show, stage
 from garrison.cli.which import known_run
 from garrison.settings import find_home
+from garrison.views.top_frame import Looker
 
 BETWEEN = 0.25
 """Seconds between the two looks of one frame: CPU is what was used in between."""
@@ -53,7 +53,7 @@ def top(run: str | None, interval: float, once: bool, as_json: bool, home: str |
         if as_json:
             show_json(frame)
         else:
-            show(text(top_view.plain(frame, here.columns), colours=here.colours))
+            show(text(top_render.plain(frame, here.columns), colours=here.colours))
             if not frame["rows"]:
                 name_other_homes(place)
         return 0

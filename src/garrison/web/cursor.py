@@ -15,9 +15,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from garrison.views.event_log import GUARDIAN, QUEUE, Record
+from garrison.views.event_log import GUARDIAN, LAUNCHER, QUEUE, RUNNER, Record
 
-LAUNCHER, RUNNER = "launch", "runner-"
 _ID = re.compile(r"([0-9a-f]{8})-g(\d{1,12})\.l(\d{1,12})\.m(\d{1,12})-((?:\d{1,12}(?:\.\d{1,12})*)?)\Z", re.ASCII)
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from garrison.cli.paint import Line, Span, fit, raw, span, table, wrapped
+from garrison.cli.render import Line, Span, fit, raw, span, table, wrapped
 from garrison.system import terminal_text
 from garrison.system.clock import age
-from garrison.views.activity import first_line
 from garrison.views.heartbeats import silent
 from garrison.views.limits import span_of
+from garrison.views.node_state import first_line
+from garrison.views.run_view import progress
 
 COLOURS: Mapping[str, str] = {
     "merged": "good", "skipped": "dim", "landing": "due", "working": "busy", "failed": "bad", "waiting": "dim",
@@ -37,7 +38,7 @@ LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 
 def overview(bodies: Sequence[Mapping[str, Any]], columns: int | None) -> list[Line]:
     """A line a run."""
-    rows = [(span(body["run_id"], "head"), _word(stands(body)), span(merged(body)), span(body["pipeline_id"]),
+    rows = [(span(body["run_id"], "head"), _word(stands(body)), span(progress(body)), span(body["pipeline_id"]),
              span(age(body["age_s"]) and f"{age(body['age_s'])} ago"), span(body["repo"]),
              span(first_line(body["reason"]))) for body in bodies]
     return table(RUNS, rows, columns, least=12)
@@ -52,11 +53,6 @@ def whole(body: Mapping[str, Any], columns: int | None, *, with_limits: bool = F
     for part in parts:
         lines += [*([[]] if lines and part else []), *part]
     return lines
-
-
-def merged(body: Mapping[str, Any]) -> str:
-    """How far a run is, in three words."""
-    return "ad hoc" if body["adhoc"] else f"{body['merged']} of {body['total']}"
 
 
 def _head(body: Mapping[str, Any], columns: int | None) -> Iterator[Line]:
@@ -76,7 +72,7 @@ def _head(body: Mapping[str, Any], columns: int | None) -> Iterator[Line]:
 
 def summary(body: Mapping[str, Any]) -> str:
     """A run in one sentence."""
-    return (f"run {body['run_id']}: {stands(body)}, {merged(body)}" + ("" if body["adhoc"] else " merged")
+    return (f"run {body['run_id']}: {stands(body)}, {progress(body)}" + ("" if body["adhoc"] else " merged")
             + (f"; {first_line(body['reason'])}" if body["reason"] else ""))
 
 

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from garrison.cli.status_view import merged
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system import usage
 from garrison.system.clock import age
 from garrison.system.usage import NOTHING, Used, added
-from garrison.views.run_view import Gatherer, shown
+from garrison.views.run_view import Gatherer, progress, shown
 from garrison.views.usage import Costs, Spent, Trees, by_stem, meter_of
 
 FINAL = ("done", "failed")
@@ -134,7 +133,7 @@ def _used(used: Used) -> dict[str, Any]:
 
 
 def _run(body: Mapping[str, Any], used: Used, usd: float | None) -> dict[str, Any]:
-    words = [merged(body) + ("" if body["adhoc"] else " merged"), body["hint"] or body["reason"]]
+    words = [progress(body) + ("" if body["adhoc"] else " merged"), body["hint"] or body["reason"]]
     return _row(body["run_id"], "run", body["run_id"], body["status"], used, age_s=body["age_s"], usd=usd,
                 doing="; ".join(word for word in words if word))
 

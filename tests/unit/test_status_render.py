@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from garrison.cli import status_view as view
-from garrison.cli.paint import Span, table, text, width
-from garrison.cli.stage import stage_of
-from garrison.cli.watch import frame
+from garrison.cli import status_render as view
+from garrison.cli.render import Span, table, text, width
+from garrison.cli.terminal import frame, stage_of
 from garrison.records.run import Launch
 from garrison.settings import Timing
 from garrison.views.limits import Used, limits

@@ -8,17 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garrison.cli import top_data, top_keys, top_view
-from garrison.cli.paint import text, width
-from garrison.cli.top_view import SIGNS, Chosen, picture
+from garrison.cli import top_keys, top_render
+from garrison.cli.render import text, width
+from garrison.cli.top_render import SIGNS, Chosen, picture
 from garrison.system.usage import Used
+from garrison.views import top_frame
 from garrison.views.usage import pause_after
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
 
 def row(name: str, kind: str = "node", state: str = "working", **more: Any) -> dict[str, Any]:
-    return top_data._row("r1", kind, name, state, Used(12.3, 30 << 20, 2), attempt=1, attempts=3, lives="1+2",
+    return top_frame._row("r1", kind, name, state, Used(12.3, 30 << 20, 2), attempt=1, attempts=3, lives="1+2",
                          age_s=75.0, beat_s=0.4, phase="executing", usd=0.5, doing=f"does {EVIL}", **more)
 
 
@@ -64,7 +65,7 @@ def test_columns_stand_below_each_other_with_wide_characters_and_all_keys_fit_80
     begin = head.index("DOING")
     for line in lines[3:8]:
         assert width(line[:-1]) == begin
-    assert all(word in text(lines[-1:], colours=False) for _, word in top_view.KEYS)
+    assert all(word in text(lines[-1:], colours=False) for _, word in top_render.KEYS)
 
 
 @pytest.mark.parametrize(("node", "runner", "agent", "state"), [
@@ -84,14 +85,14 @@ def test_columns_stand_below_each_other_with_wide_characters_and_all_keys_fit_80
     ({"place": "merged", "asks": False}, {"living": False, "status": "parked"}, {}, "merged"),
     ({"place": "landing", "asks": False}, {}, {}, "landing")])
 def test_the_state_of_a_node(node: dict[str, Any], runner: dict[str, Any], agent: dict[str, Any], state: str) -> None:
-    assert top_data.state_of_node(node, runner, agent) == state
+    assert top_frame.state_of_node(node, runner, agent) == state
     assert state in SIGNS
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(1, 50), st.integers(1, 200))
 def test_scrolling_shows_the_place_and_wastes_no_room(first: int, place: int, room: int, count: int) -> None:
     place = min(place, count - 1)
-    found = top_view.scrolled_to(first, place, room, count)
+    found = top_render.scrolled_to(first, place, room, count)
     assert found <= place < found + room
     assert found == 0 or found + room <= count
 
@@ -101,7 +102,7 @@ def test_keys_move_within_the_rows_and_a_filter_is_typed() -> None:
     last = FULL["rows"][-1]["name"]
     for key, name in (("k", "r1"), ("j", "guardian-crew"), ("G", last), ("down", last), ("g", "r1")):
         chosen = top_keys.moved(FULL, chosen, key, 24)
-        found = top_view.selected(FULL, chosen)
+        found = top_render.selected(FULL, chosen)
         assert found is not None
         assert found["name"] == name, key
     for key in ("a", "é", "x", "backspace", "enter"):
@@ -113,7 +114,7 @@ def test_keys_move_within_the_rows_and_a_filter_is_typed() -> None:
     (0, ""), (1000, "1K"), (640 << 10, "640K"), (12 << 20, "12M"), (1023 << 20, "1.0G"), (1 << 30, "1.0G"),
     (25 << 30, "25G"), (1 << 41, "2.0T")])
 def test_sizes(number: int, said: str) -> None:
-    assert top_data.size(number) == said
+    assert top_frame.size(number) == said
 
 
 def test_dear_looks_are_made_less_often() -> None:

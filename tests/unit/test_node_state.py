@@ -11,8 +11,8 @@ from garrison.merge.state import Pause
 from garrison.records.run import Launch
 from garrison.settings import Timing
 from garrison.supervise.restart import Death
-from garrison.views.activity import Facts, doing
 from garrison.views.limits import TIMES, Used, limits
+from garrison.views.node_state import Facts, doing
 
 ENTRY = Entry("a-1-x", "r1", "a", 1, "b", "oid", "main")
 ALIVE = Facts("active", phase="executing", runner_living=True, agent_living=True, agent_status="active", agent_lives=1)

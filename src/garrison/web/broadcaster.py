@@ -1,7 +1,8 @@
-"""The runs that are looked at: who reads their journals when, who looks at the machine, who is told.
+"""Broadcast runs to connected pages: read journals when the kernel reports a write, observe the machine, send changes.
 
-The rule of this room: nothing is read while nobody looks. While somebody does, journals are read when the kernel says
-that they were written, and everything again at each beat, for a lost event must cost a beat and no more.
+Nothing is read while no page is connected. While one is, everything is read again at each beat, so that a lost inotify
+event costs a beat and no more. `Listing` is the list of all runs: it is read now and then, and at once when the kernel
+reports that a run was made.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.records import atomic
+from garrison.records.run import RunFiles
 from garrison.system.watch import Changes
+from garrison.views.page_view import NOTHING, Observer, difference, into
 from garrison.views.usage import pause_after
-from garrison.web.client import ALIVE, Client, encoded
-from garrison.web.feed import TRIES, Feed, as_bytes, replay
-from garrison.web.listing import Listing
-from garrison.web.mistake import told_mistake
-from garrison.web.observed import NOTHING, Observer, difference, into
+from garrison.web.errors import told_mistake
+from garrison.web.run_stream import TRIES, Feed, as_bytes, replay
+from garrison.web.sse import ALIVE, Client, encoded
 
 T = TypeVar("T")
 BEAT = 5.0
@@ -346,3 +348,52 @@ def _opened(home: Path, run: str) -> Feed:
     feed = Feed(home, run)
     feed.read()
     return feed
+
+
+EVERY = 15.0
+"""Seconds between two looks at all runs: most of them are over, and of the one that is shown each change is told."""
+Heads = Callable[[], list[dict[str, Any]]]
+
+
+class Listing:
+    """The list, and who is told of it. `heads`: what reads it (slow: for a thread)."""
+
+    def __init__(self, home: Path, heads: Heads) -> None:
+        self.home, self._heads = home, heads
+        self.clients: set[Client] = set()
+        self._told = b""
+        self._due = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to look."""
+        return bool(self.clients) and time.monotonic() >= self._due
+
+    def soon(self) -> None:
+        """Look at the next beat, however young the last look is."""
+        self._due = 0.0
+
+    def look(self) -> bytes:
+        """The event that tells the list as it is now; for a thread."""
+        self._due = time.monotonic() + EVERY
+        return encoded("runs", {"home": str(self.home), "runs": self._heads()})
+
+    def tell(self, data: bytes) -> None:
+        """Let everybody know it, if it is another than they know."""
+        if data == self._told:
+            return
+        self._told = data
+        for client in list(self.clients):
+            client.put(data)
+
+    def join(self, client: Client, data: bytes) -> None:
+        """Somebody listens from now on, and begins with this list."""
+        self.tell(data)
+        client.begin([data])
+        self.clients.add(client)
+
+    def folders(self) -> list[Path]:
+        """Where runs appear, and the folders of those that are only being made."""
+        root = self.home / "runs"
+        made = [RunFiles(self.home, name) for name in atomic.names(root)]
+        return [self.home, root, *(files.root for files in made if not files.launch.exists())]

@@ -1,8 +1,8 @@
-"""`garrison status --watch`: a picture redrawn in place, or on a pipe a line whenever something happened.
+"""Terminal of a command: its size and colours, and `--watch`, which redraws a picture in place.
 
-The rule of this room: on a terminal the picture stands on the alternate screen, which survives every change of size;
-whatever ends the watching, that screen is left and the last picture stays where the person was. Nothing is read
-between two looks.
+NO_COLOR and TERM=dumb mean no colours; FORCE_COLOR means colours on a pipe too; NO_COLOR wins. `redraw` uses the
+alternate screen, which survives every change of size; however watching ends, that screen is left and the last picture
+stays. On a pipe, `follow` prints a line whenever something happened. Nothing is read between two refreshes.
 """
 
 from __future__ import annotations
@@ -10,14 +10,50 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import FrameType
 
 from garrison.cli.output import INTERRUPTED
-from garrison.cli.paint import Line, fit, raw, text
-from garrison.cli.stage import Stage, show, stage
+from garrison.cli.render import Line, fit, raw, text
+
+
+@dataclass(frozen=True)
+class Stage:
+    """`columns` and `rows` are None where nothing need be cut."""
+
+    terminal: bool
+    colours: bool
+    columns: int | None = None
+    rows: int | None = None
+
+
+def stage_of(terminal: bool, environ: Mapping[str, str], size: tuple[int, int]) -> Stage:
+    """The stage on stdout: `terminal` says whether it is one, `size` is (columns, rows) of it. Pure."""
+    dumb = environ.get("TERM", "") in ("dumb", "unknown")
+    forced = environ.get("FORCE_COLOR", "") not in ("", "0")
+    colours = not environ.get("NO_COLOR") and not dumb and (terminal or forced)
+    if not terminal:
+        return Stage(False, colours)
+    return Stage(not dumb, colours, max(20, size[0]), max(5, size[1]))
+
+
+def stage() -> Stage:
+    """This process's."""
+    size = shutil.get_terminal_size()
+    return stage_of(sys.stdout.isatty(), os.environ, (size.columns, size.lines))
+
+
+def show(written: str) -> None:
+    """Write to stdout; what its encoding cannot say is shown as `?`."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(written.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()
+
 
 ENTER = "\x1b[?1049h\x1b[?25l"
 LEAVE = "\x1b[?25h\x1b[?1049l"

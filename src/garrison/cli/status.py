@@ -13,12 +13,13 @@ from typing import Any
 
 import click
 
-from garrison.cli import completing, status_view, watch
+from garrison.cli import completing, status_render
+from garrison.cli import terminal as watch
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, name_other_homes
 from garrison.cli.output import say, show_json
-from garrison.cli.paint import Line, text
-from garrison.cli.stage import Stage, show, stage
+from garrison.cli.render import Line, text
+from garrison.cli.terminal import Stage, show, stage
 from garrison.cli.which import known_run
 from garrison.errors import NotFound, UsageError
 from garrison.processes.launcher.policy import EXIT
@@ -101,10 +102,10 @@ class _Asked:
 
     def picture(self, bodies: Sequence[dict[str, Any]], columns: int | None) -> list[Line]:
         """What a person sees."""
-        lines = [] if self.run is not None else [*status_view.overview(bodies, columns), []]
+        lines = [] if self.run is not None else [*status_render.overview(bodies, columns), []]
         for number, body in enumerate(body for body in bodies if "nodes" in body):
             lines += [*([[]] if number else []),
-                      *status_view.whole(body, columns, with_limits=self.with_limits)]
+                      *status_render.whole(body, columns, with_limits=self.with_limits)]
         return lines
 
     def nothing(self) -> None:
@@ -112,7 +113,7 @@ class _Asked:
         name_other_homes(self.gather.home)
         if self.with_limits:
             here = stage()
-            show(text(status_view.limits(self.gather.no_run(), here.columns), colours=here.colours))
+            show(text(status_render.limits(self.gather.no_run(), here.columns), colours=here.colours))
 
     # -------------------------------------------------------------------------------------------------- watching
 
@@ -139,12 +140,12 @@ class _Asked:
         for body in self._look():
             if "nodes" not in body:
                 continue
-            changed = status_view.changes(self.seen.get(body["run_id"]), body)
+            changed = status_render.changes(self.seen.get(body["run_id"]), body)
             self.seen[body["run_id"]] = body
             if as_json:
                 lines += [json.dumps(body, ensure_ascii=False)] if changed else []
             else:
-                lines += [f"{time.strftime('%H:%M:%S')}  {status_view.one_line(line)}" for line in changed]
+                lines += [f"{time.strftime('%H:%M:%S')}  {status_render.one_line(line)}" for line in changed]
         return lines
 
     def _over(self) -> int | None:

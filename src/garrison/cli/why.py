@@ -15,8 +15,8 @@ from garrison.cli import completing, resolve
 from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, json_option, run_option
 from garrison.cli.output import say, show_json
-from garrison.cli.paint import Line, Span, text, wrapped
-from garrison.cli.stage import show, stage
+from garrison.cli.render import Line, Span, text, wrapped
+from garrison.cli.terminal import show, stage
 from garrison.cli.which import known_run, nearest, nodes_of, run_of_node
 from garrison.errors import NotFound, Refused
 from garrison.pipeline.subpipelines import JOINT

@@ -1,7 +1,7 @@
-"""The screen of `garrison top`: a frame of `top_data` and what a person has chosen become exactly so many lines. Pure.
+"""Screen of `garrison top`: turn a frame of `views.top_frame` and a selection into exactly so many lines. Pure.
 
-The rule of this room: it knows no terminal and no library; every text goes through `span`, so nothing an agent wrote
-reaches the screen as anything but words. A state has its own sign and word, so that colours are only a help.
+No terminal and no library: every text goes through `span`, so that nothing an agent wrote reaches the screen as
+anything but words. Each state has its own symbol and word, so that colours are only a help.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from garrison.cli.paint import Line, Span, fit, raw, span, width, wrapped
-from garrison.cli.status_view import COLOURS
-from garrison.cli.top_data import details, size
+from garrison.cli.render import Line, Span, fit, raw, span, width, wrapped
+from garrison.cli.status_render import COLOURS
 from garrison.system import terminal_text
 from garrison.system.clock import age
-from garrison.views.activity import first_line
+from garrison.views.node_state import first_line
+from garrison.views.top_frame import details, size
 
 SIGNS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",

@@ -9,10 +9,9 @@ import pytest
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes import rescue_refs
-from garrison.processes.orphaned_worktrees import give_back, left_trees
 from garrison.processes.rescue_refs import Place
 from garrison.processes.snapshots import main, unkept
-from garrison.processes.worktree import make_tree
+from garrison.processes.worktree import give_back, left_trees, make_tree
 from garrison.records.run import Launch, Task
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import LIVE_KEPT, parse_rescue, rescue_stem

@@ -19,10 +19,10 @@ from garrison.doctor.examine import examine, treat
 from garrison.doctor.findings import Finding
 from garrison.merge.queue import MergeQueue, pin
 from garrison.merge.slots import acquire
-from garrison.processes.orphaned_worktrees import left_trees
 from garrison.processes.run_status import standings
 from garrison.processes.runtime import World
 from garrison.processes.temp_files import clear_halves
+from garrison.processes.worktree import left_trees
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity

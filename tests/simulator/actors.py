@@ -21,8 +21,7 @@ from garrison.processes import run_state
 from garrison.processes.actions import Act, Decision
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
-from garrison.processes.guardian.hook_phase import advanced, implied_phase
-from garrison.processes.guardian.policy import GuardianView, Merge
+from garrison.processes.guardian.policy import GuardianView, Merge, advanced, implied_phase
 from garrison.processes.guardian.process import POLICY_SAYS
 from garrison.processes.launcher import policy as launcher_policy
 from garrison.processes.launcher.policy import LauncherView

@@ -18,10 +18,9 @@ from garrison.agents import registry
 from garrison.cli.launch_cmd import HOME
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes import launch as launching
-from garrison.processes.orchestrator.start import close_sessions, start_orchestrator
 from garrison.processes.runner.policy import RunnerFacts
-from garrison.processes.runner.start import start_runner, worktree_of
 from garrison.processes.runtime import World
+from garrison.processes.spawn import close_sessions, start_orchestrator, start_runner, worktree_of
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity

@@ -21,8 +21,8 @@ from garrison.cli.helping import Explained
 from garrison.cli.home_cmd import home_option, run_option
 from garrison.cli.output import say
 from garrison.errors import NotFound, Refused
-from garrison.processes.orchestrator.start import tree_environment
 from garrison.processes.runtime import World
+from garrison.processes.spawn import tree_environment
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.merge import history
-from garrison.processes.orphaned_worktrees import LeftTree, give_back, left_trees, repository
 from garrison.processes.rescue_refs import has_landed
+from garrison.processes.worktree import LeftTree, give_back, left_trees, repository
 from garrison.records import atomic
 from garrison.records.life import LifeLock
 from garrison.records.names import Key, launcher

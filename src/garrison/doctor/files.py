@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from garrison.doctor.findings import NOTE, WARNING, FileFact, Finding
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
 from garrison.merge.slots import job_lives
-from garrison.processes.orphaned_worktrees import holds_work, left_trees, repository
 from garrison.processes.temp_files import FOLDERS, halves
+from garrison.processes.worktree import holds_work, left_trees, repository
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.hook import Hook

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from garrison.doctor.findings import Finding
 from garrison.errors import Fenced, GarrisonError
 from garrison.merge import slots
-from garrison.processes.orphaned_worktrees import give_back
+from garrison.processes.worktree import give_back
 from garrison.records import atomic, signals
 from garrison.records.life import LifeLock
 from garrison.supervise.replace import replace_life

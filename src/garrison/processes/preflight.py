@@ -28,8 +28,7 @@ from garrison.processes import notifications
 from garrison.processes.loop import say
 from garrison.processes.run_plan import plan_of, refuse_lost
 from garrison.processes.run_state import RunState, fold
-from garrison.processes.runner.validator import NAME as VALIDATOR
-from garrison.processes.runner.validator import wanted
+from garrison.processes.runner.jobs import VALIDATOR, validator_agent
 from garrison.processes.runtime import World
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
@@ -148,7 +147,7 @@ def _base(request: Request, plan: RunPlan, git: Git) -> str:
 def _environment_names(world: World, request: Request, plan: RunPlan) -> list[str]:
     """Variables that pass through: --env, and what the agents' profiles ask for. Unknown agents are refused here."""
     agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
-    validators = {validator for task in plan.tasks.values() if (validator := wanted(task.attrs))}
+    validators = {validator for task in plan.tasks.values() if (validator := validator_agent(task.attrs))}
     asked = registry.check(agents | validators, world.home)
     for name in validators:
         registry.agent(name, world.home, VALIDATOR)

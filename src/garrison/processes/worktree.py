@@ -1,22 +1,25 @@
-"""A node's worktree and branch: created at the target's tip, prepared, saved, released.
+"""A node's worktree and branch: created at the target's tip, prepared, saved, removed.
 
 Commits that an agent made elsewhere but that continue the node's branch are brought onto it, because nothing else
-lands; others are no result, and the reason says where they are. A landed branch is archived, not deleted. Before a
-worktree is reset or removed, its contents are saved under a rescue ref.
+lands; other commits are no result, and the reason says where they are. A landed branch is archived, not deleted. A
+worktree is reset or removed only when all of it is on some ref, or was just saved under a rescue ref; where that
+fails, it stays and the error says why. Only worktrees in the run's own folder are touched.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
+from garrison.light import dataclass
 from garrison.merge import slots
-from garrison.processes.runner import validator
 from garrison.processes.snapshots import keep_tree, unkept
 from garrison.records import atomic
 from garrison.system.furnish import furnish
-from garrison.system.git import GitError
+from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
 from garrison.system.leftovers import hide_untracked
 from garrison.system.setup_key import setup_key
@@ -85,6 +88,22 @@ def remove_tree(git: Git, tree: Path) -> None:
             break
 
 
+def validator_worktree(tree: Path) -> Path:
+    """The validator's worktree beside the node's; no node is called so, for a name has no dot."""
+    return tree.with_name(f"{tree.name}.validator")
+
+
+def leave_validator_worktree(git: Git, tree: Path, task: Task) -> None:
+    """Remove the validator's worktree beside the node's `tree`, if it is there; what was written in it is kept."""
+    own = validator_worktree(tree)
+    if not own.is_dir():
+        return
+    head = git.head(own)
+    if head is not None and unkept(git, own, git.containing(head)):
+        keep_tree(git, own, task.run_id, task.node, task.attempt, "got from its validator", kind="validator")
+    git.remove_worktree(own)
+
+
 class NodeTree:
     """The tree of one attempt; `folder` is the attempt's own, in the home."""
 
@@ -138,7 +157,7 @@ class NodeTree:
 
     def leave(self) -> None:
         """Remove the tree, and a validator's beside it; what they hold was kept."""
-        validator.leave_tree(self.git, self.path, self.task)
+        leave_validator_worktree(self.git, self.path, self.task)
         remove_tree(self.git, self.path)
 
     def put_aside(self) -> None:
@@ -181,3 +200,76 @@ def archive(git: Git, task: Task, branch: str, tip: str) -> None:
     if not git.update_ref(ref, tip):
         raise GarrisonError(f"could not archive {branch} as {ref}")
     git.delete_refs([f"refs/heads/{branch}"])
+
+
+_NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validator|left-\d+))?\Z")
+
+
+@dataclass(frozen=True)
+class LeftTree:
+    """One tree of a run: `what` is tree, validator or directory (no worktree any more)."""
+
+    path: Path
+    run: str
+    node: str
+    what: str
+
+
+def repository(launch: Launch, repo: Path | None = None) -> Git:
+    """The repository of a run, or `repo` if it was moved there; Refused if there is none."""
+    git = Git(repo or Path(launch.repo))
+    git.common  # noqa: B018
+    return git
+
+
+def left_trees(git: Git, launch: Launch) -> list[LeftTree]:
+    """The trees of a run that stand, by name; of another repository none."""
+    folder = Path(launch.trees) / git.key / launch.run_id
+    if not folder.is_dir():
+        return []
+    registered = {tree.path for tree in git.worktrees()}
+    found = []
+    for path in sorted(folder.iterdir()):
+        match = _NAME.match(path.name)
+        if match is None or path.is_symlink() or not path.is_dir():
+            continue
+        whole = folder.resolve() / path.name in registered and _is_whole(git, path)
+        what = "directory" if not whole else "validator" if match["what"] == "validator" else "tree"
+        found.append(LeftTree(path, launch.run_id, match["node"], what))
+    return found
+
+
+def _is_whole(git: Git, path: Path) -> bool:
+    try:
+        return git.git_dir(path).is_relative_to(git.common)
+    except GarrisonError:
+        return False
+
+
+def holds_work(git: Git, left: LeftTree) -> bool:
+    """Whether the tree holds anything that no ref has."""
+    if left.what == "directory":
+        return any(entry.name != ".git" for entry in left.path.iterdir())
+    head = git.head(left.path)
+    return unkept(git, left.path, git.containing(head) if head else [])
+
+
+def give_back(git: Git, left: LeftTree, attempt: int) -> str:
+    """Keep what the tree holds, then remove it; the rescue ref, '' if there was nothing to keep. GitError, OSError."""
+    ref = ""
+    if holds_work(git, left):
+        if left.what == "directory":
+            tips = (git.rev(f"refs/heads/garrison/{left.run}/{left.node}"),
+                    git.rev(f"{ARCHIVE}/{left.run}/{left.node}"), git.rev("HEAD"))
+            ref = git.keep_directory(left.path, next((tip for tip in tips if tip), None),
+                                     rescue_stem(left.run, left.node, attempt, "left"),
+                                     f"garrison: what {left.node} left in {left.path.name}")
+        else:
+            ref = keep_tree(git, left.path, left.run, left.node, attempt, "left when its run was over",
+                            kind="validator" if left.what == "validator" else "")
+    if left.what == "directory":
+        git.remove_worktree(left.path)
+        if left.path.exists():
+            shutil.rmtree(left.path)
+    remove_tree(git, left.path)
+    return ref

@@ -1,9 +1,8 @@
-"""What a guardian does next. Pure: plan, journaled state and what was seen go in, a list of acts comes out.
+"""Guardian policy: decide from plan, journaled state and observations what the guardian does next. Pure.
 
-The order is the protocol: first obey what was said (death does not unsay), then believe the merge journal, then let
-the flow go on by what the nodes came to, then look after the living and the dead, then start new nodes, then see
-whether the run is over. Any non-empty list is acted on
-and followed by a fresh look, so each rule decides alone.
+The rules come in the order of the protocol: apply signals, believe the merge journal, let the flow advance by what the
+nodes came to, supervise runners and the merge processor, start nodes, end the run. The first rule that has anything to
+do decides alone; the loop then observes again.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Act, Decision
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.parking import BY_HAND, UNFINISHED, guidance, resting, summary, waits_for_a_person
+from garrison.records import hook as hooks
 from garrison.records.signals import objection
 from garrison.supervise.restart import STOP, Policy
 from garrison.supervise.step import LifeView, Step, burial, next_step
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.run import Result
     from garrison.records.signals import Posted, Signal
+
 
 BY_A_PERSON = "stopped by a person"
 
@@ -391,3 +392,29 @@ def suspended(state: RunState, view: GuardianView, name: str) -> bool:
     if life is None or life.status != "terminated" or seen.precedes(state.nodes[name].attempt):
         return False
     return not may_start_again(state, life)
+
+
+_PHASES = tuple(hooks.PHASES)
+
+
+def implied_phase(state: RunState) -> str:
+    """The guardian's phase: executing from the first node, impl_complete when nothing is left to implement, validating
+    while the queue drains, merged when all landed. Pure."""
+    statuses = set(state.statuses.values())
+    if state.status == "done":
+        return "merged"
+    if not statuses or statuses <= {"pending"}:
+        return "planning"
+    if statuses & {"pending", "active"}:
+        return "executing"
+    return "validating" if "impl_complete" in statuses else "impl_complete"
+
+
+def advanced(hook: hooks.Hook, wanted: str, now: str) -> hooks.Hook:
+    """The hook moved on to `wanted`, through all phases between; back only where one step leads there, else as it is.
+    Pure."""
+    if _PHASES.index(wanted) < _PHASES.index(hook.phase):
+        return hooks.move(hook, wanted, now) if wanted in hooks.PHASES[hook.phase] else hook
+    for phase in _PHASES[_PHASES.index(hook.phase) + 1: _PHASES.index(wanted) + 1]:
+        hook = hooks.move(hook, phase, now)
+    return hook

@@ -14,12 +14,11 @@ from garrison.merge.queue import MergeQueue
 from garrison.processes.actions import Act, Decision
 from garrison.processes.fingerprint import all_beat, silent, stamps
 from garrison.processes.guardian import flow_policy, policy
-from garrison.processes.guardian.hook_phase import advanced, implied_phase
-from garrison.processes.guardian.policy import GuardianView, Merge
+from garrison.processes.guardian.policy import GuardianView, Merge, advanced, implied_phase
 from garrison.processes.loop import leave, say
 from garrison.processes.run_plan import refuse_lost, task_of
 from garrison.processes.run_state import RUN_STATUS, RunState, fold, to_snapshot
-from garrison.processes.runner.start import start_runner
+from garrison.processes.spawn import start_runner
 from garrison.processes.supervisor import START_RACES, Crew, perform
 from garrison.records import run as run_records
 from garrison.records import signals

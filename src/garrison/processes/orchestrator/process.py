@@ -1,7 +1,7 @@
-"""The orchestrator: does the work of one attempt through an agent, records how far it is, and writes its result.
+"""Orchestrator: run one attempt's agent in a terminal session, record its progress and write its result.
 
-It runs in the terminal and outlives its runner. What it prints is the agent's output, for a person to watch; the file
-output.log is the truth. Its result is stamped with run, node, attempt and incarnation, and fenced.
+An orchestrator outlives its runner. It prints the agent's output for a person to watch; output.log is the record. Its
+result is stamped with run, node, attempt and incarnation, and fenced.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from garrison.processes.agent_activity import stamp
 from garrison.processes.control_graph import CONTROL
 from garrison.processes.fingerprint import stamps
 from garrison.processes.loop import leave
-from garrison.processes.orchestrator.mailbox import OrchestratorMail
-from garrison.processes.orchestrator.start import close_sessions
+from garrison.processes.spawn import close_sessions
 from garrison.processes.worktree import bring_home
 from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
@@ -32,6 +31,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Result
+from garrison.records.signals import Signal, objection
 from garrison.records.wisdom import build_wisdom_prompt_block
 from garrison.supervise.postmortem import KEEPER_GONE, TERMINAL_GONE, ending
 from garrison.supervise.start import unfenced
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life
     from garrison.system.waker import Waker
+
 
 SUBJECT = 72
 """Characters of a commit's subject line at most."""
@@ -324,3 +325,43 @@ def _read(path: Path) -> str:
         return ""
 
 
+class OrchestratorMail:
+    """The signals of one life."""
+
+    def __init__(self, world: World, life: Life, launch: Launch) -> None:
+        self.world, self.life, self.launch = world, life, launch
+        self._asked = ""
+        atomic.make_directory(signals.inbox(world.home, life.key))  # what is absent cannot be watched
+
+    def ask(self, work: Work, task: Task) -> None:
+        """Tell the runner the open question, once."""
+        question, parent = work.question, self.life.identity.parent
+        if question is None or question.id == self._asked or parent is None:
+            return
+        source = {"role": self.life.key.role, "name": self.life.key.name, "incarnation": self.life.incarnation}
+        signals.post(self.world.home, Signal(
+            f"{self.launch.run_id}-{task.node}-{task.attempt}-{question.id}-asked", source, dict(parent),
+            "NEEDS_INPUT", self.launch.run_id, self.world.clock.utc(), task.node, task.attempt,
+            {"question": question.text, "question_id": question.id}))
+        self._asked = question.id
+
+    def read(self, work: Work) -> bool:
+        """Hand answers that came to the work; True if there was one."""
+        found = False
+        lives = {self.life.key.full: self.life.incarnation}
+        for posted in signals.pending(self.world.home, self.life.key):
+            signal = posted.signal
+            why = posted.error if signal is None else objection(signal, self.launch.run_id, {}, lives)
+            if signal is None or why or signal.signal_type != "INPUT_RESPONSE":
+                signals.refuse(posted.path, why or "an orchestrator takes answers only")
+                continue
+            work.answer(str(signal.payload.get("question_id", "")), str(signal.payload.get("text", "")))
+            signals.take(posted.path)
+            found = True
+        return found
+
+    def watch(self, waker: Waker) -> None:
+        """Wake at any answer."""
+        folder = signals.inbox(self.world.home, Key("orchestrator", self.life.key.name, self.life.key.run))
+        if folder.is_dir():
+            waker.watch_directory(folder)

@@ -1,24 +1,32 @@
-"""A runner's jobs on its node's tree, one at a time: set-up, acceptance, validation. What they say becomes a fact.
+"""Jobs of a runner in its node's worktree, one at a time: set-up, acceptance, validation.
 
-A job that a signal ended, or that found no room on its disk, has said nothing about the work and runs again, a few
-times; none begins while the disk is full.
+Each job ends as a journaled fact. A job that was ended by a signal, or that found its disk full, proves nothing about
+the work: it is run again a few times. No job starts while the disk is full.
+
+Validation by an independent agent is a read-only session in a worktree of its own, detached at the finished branch.
+Without a verdict the work counts as refused, and the reason goes into the rework prompt.
 """
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from garrison.agents import prompt, registry
+from garrison.agents.base import Assignment, Question
+from garrison.light import replace
 from garrison.processes.loop import say
-from garrison.processes.orchestrator.start import tree_environment
-from garrison.processes.runner import validator
-from garrison.processes.runner.validator import ValidatorJob
+from garrison.processes.spawn import tree_environment
+from garrison.processes.worktree import leave_validator_worktree, validator_worktree
 from garrison.records import atomic
 from garrison.system import disk
 from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import Job, JobResult, tail
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from garrison.agents.base import Question
     from garrison.processes.runtime import World
     from garrison.records.run import Launch, Task
@@ -26,7 +34,8 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
     from garrison.system.waker import Waker
 
-SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", validator.NAME
+
+SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", "validator"
 PATIENCE = 5
 """Times running that a job may be killed, or find no room, before that counts as its verdict."""
 
@@ -51,7 +60,7 @@ class RunnerJobs:
     def command(self, name: str) -> str:
         """What a job runs: a shell line, or the validator's agent."""
         if name == VALIDATOR:
-            return validator.wanted(self.task.attributes)
+            return validator_agent(self.task.attributes)
         return (self.task.setup if name == SETUP else self.task.acceptance) or ""
 
     def start(self, name: str, branch: str, now: float) -> None:
@@ -123,3 +132,67 @@ class RunnerJobs:
         asked = self.question
         if asked is not None and asked.id == question and isinstance(self._job, ValidatorJob):
             self._job.answer(question, text)
+
+
+def validator_agent(attributes: Mapping[str, Any]) -> str:
+    """The agent that validates a node of these attributes, '' if none does; `validator=true` means `claude`."""
+    name = str(attributes.get(VALIDATOR, "")).strip()
+    return {"true": "claude", "false": "", "none": ""}.get(name.lower(), name)
+
+
+class ValidatorJob:
+    """One validation; the same handle as `system.jobs.Job`."""
+
+    def __init__(self, world: World, life: Life, launch: Launch, task: Task, git: Git, tree: Path, branch: str,
+                 now: float) -> None:
+        self._started, self.reason = now, ""
+        self._git, self._node_tree, self._tree, self._task = git, tree, validator_worktree(tree), task
+        head = git.branch_tip(branch) or launch.base_oid
+        leave_validator_worktree(git, tree, task)  # an earlier life's may show an earlier head
+        git.add_worktree(self._tree, None, head)
+        folder = atomic.make_directory(world.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
+        changes = git.run("diff", "--stat=120", f"refs/heads/{launch.base}...{head}").out
+        atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode())
+        environment = tree_environment(world, launch, task, self._tree, life.marker)
+        judged = replace(task, preamble="", continues="", ways=[])  # what its worker was told is not for it
+        assignment = Assignment(judged, self._tree, folder, environment, life.incarnation,
+                                controllers=((life.key.full, "judges by your verdict"),))
+        self._work = registry.agent(validator_agent(task.attributes), world.home, VALIDATOR).start(assignment, now)
+
+    @property
+    def pid(self) -> int:
+        """The process to watch, 0 if the session waits without one."""
+        return (self._work.process() or (0, 0))[0]
+
+    @property
+    def ticks(self) -> int:
+        """Its start ticks."""
+        return (self._work.process() or (0, 0))[1]
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `poll` wants to be called, monotonic seconds."""
+        return self._work.wake_at()
+
+    @property
+    def question(self) -> Question | None:
+        """What it waits for a person to settle."""
+        return self._work.question
+
+    def answer(self, question: str, text: str) -> None:
+        """What the person said."""
+        self._work.answer(question, text)
+
+    def kill(self, now: float | None = None) -> None:
+        """End the session; its next validation goes on."""
+        self._work.stop(self._started if now is None else now)
+
+    def poll(self, now: float) -> JobResult | None:
+        """The result once there is a verdict, or none can be had."""
+        outcome = self._work.poll(now)
+        if outcome is None:
+            return None
+        leave_validator_worktree(self._git, self._node_tree, self._task)
+        self.reason = outcome.reason
+        code = 0 if outcome.status == "success" else -signal.SIGKILL if outcome.killed else 1
+        return JobResult(code, False, now - self._started)

@@ -15,13 +15,12 @@ from garrison.processes.agent_activity import NodeSigns
 from garrison.processes.fingerprint import all_beat, silent, stamps
 from garrison.processes.loop import leave, say
 from garrison.processes.merge_client import OwnEntry
-from garrison.processes.orchestrator.start import close_sessions, start_orchestrator
 from garrison.processes.parent import Above
 from garrison.processes.runner import policy
 from garrison.processes.runner.jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.processes.runner.policy import RunnerFacts, RunnerView
-from garrison.processes.runner.start import worktree_of, write_state
 from garrison.processes.snapshots import Keeper
+from garrison.processes.spawn import close_sessions, start_orchestrator, worktree_of, write_state
 from garrison.processes.supervisor import START_RACES, Crew, perform
 from garrison.processes.worktree import NodeTree
 from garrison.records import hook as hooks

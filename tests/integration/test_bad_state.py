@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.cli import hook_door, identity_door, signal_door
+from garrison.cli import hooks, identities, signals
 from garrison.cli.main import main
 from support import Node, Place
 
@@ -18,7 +18,7 @@ Call = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """One command in this process: its exit code, stdout and stderr."""
-    doors = {"identity": identity_door.main, "hook": hook_door.main, "signal": signal_door.main}
+    doors = {"identity": identities.main, "hook": hooks.main, "signal": signals.main}
 
     def run(*words: object) -> tuple[int, str, str]:
         first, *rest = map(str, words)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.cli.which import nearest
+from garrison.cli.resolve import nearest
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles

@@ -484,10 +484,10 @@ HEAVY = ("claude_agent_sdk", "starlette", "lark", "click", "rich", "yaml", "psut
 
 
 @pytest.mark.parametrize(("call", "allowed"), [
-    ("from garrison.cli.identity_door import main; main(['find-stale'])", ()),
-    ("from garrison.cli.identity_door import main; main(['update-liveness', 'runner', 'a'])", ()),
-    ("from garrison.cli.hook_door import main; main(['read', 'runner', 'a'])", ()),
-    ("from garrison.cli.signal_door import main; main(['wait', 'runner-a', '--timeout', '0'])", ()),
+    ("from garrison.cli.identities import main; main(['find-stale'])", ()),
+    ("from garrison.cli.identities import main; main(['update-liveness', 'runner', 'a'])", ()),
+    ("from garrison.cli.hooks import main; main(['read', 'runner', 'a'])", ()),
+    ("from garrison.cli.signals import main; main(['wait', 'runner-a', '--timeout', '0'])", ("click",)),
     ("from garrison.cli.main import main; main(['agents', 'list'])", ("click",)),
     ("from garrison.cli.main import main; main(['--help'])", ("click",)),
     ("from garrison.cli.main import main; main(['signals', 'list'])", ("click",)),
@@ -742,14 +742,14 @@ def test_a_reader_that_goes_away_is_no_error(box: Box) -> None:
 
 def test_find_stale_respawns_only_when_asked(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """The door asks once to bring up what there is; what that does has tests of its own."""
-    from garrison.cli import identity_door
+    from garrison.cli import identities
     from garrison.processes import resume_all
 
     asked: list[Path] = []
     monkeypatch.setattr(resume_all, "bring_up", lambda home: asked.append(home) or [])
-    assert identity_door.main(["find-stale", "--home", str(box.home)]) == 0
+    assert identities.main(["find-stale", "--home", str(box.home)]) == 0
     assert asked == []
-    assert identity_door.main(["find-stale", "--respawn", "--home", str(box.home)]) == 0
+    assert identities.main(["find-stale", "--respawn", "--home", str(box.home)]) == 0
     assert asked == [box.home]
 
 

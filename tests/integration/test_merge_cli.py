@@ -12,7 +12,7 @@ import pytest
 from merge_support import World, check, drive, git, until
 
 from garrison.cli.main import main
-from garrison.cli.merge_queue_cmd import enqueue, process_next
+from garrison.cli.merge_queue_process import enqueue, process_next
 from garrison.merge.config import Config
 from garrison.merge.processor import Wait
 from garrison.processes.merge_client import note, waiting_of_others

@@ -8,7 +8,7 @@ import pytest
 from merge_support import World, check, git
 from test_merge_cli import call
 
-from garrison.cli.merge_queue_hand import process
+from garrison.cli.merge_queue_process import process
 from garrison.merge import commands, recovery
 from garrison.merge.queue import PINS
 
@@ -147,7 +147,7 @@ def test_watching_goes_on_after_the_queue_was_empty(world, monkeypatch):
         if commands.resume(world.queue) is None:
             told("enqueue", "two", "two")
 
-    monkeypatch.setattr("garrison.cli.merge_queue_hand.time.sleep", nap)
+    monkeypatch.setattr("garrison.cli.merge_queue_process.time.sleep", nap)
     results = process(watch=True, say=said.append)
     assert [next(results)["entry"]["node"] for _ in range(2)] == ["one", "two"]
     assert "paused" in said[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from garrison.cli import launch_cmd
+from garrison.cli import launch as launch_cmd
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.processes import launch as launching
 from garrison.processes import resume_all

@@ -8,16 +8,16 @@ import sys
 
 from garrison.agents.claude import cli_process, takeover
 from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings
-from garrison.cli import login_cmd
+from garrison.cli import login
 
 RUN = "import sys; from pathlib import Path; from garrison.agents.claude.settings import ClaudeSettings as S; " \
-      "from garrison.cli.login_cmd import run_cli; run_cli(Path(sys.argv[1]), S(cli=sys.argv[2]), (), sys.argv[3:])"
+      "from garrison.cli.login import run_cli; run_cli(Path(sys.argv[1]), S(cli=sys.argv[2]), (), sys.argv[3:])"
 SOURCE = {"PATH": "/bin", "HOME": "/h", "ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "t", "SECRET": "s",
           "ANTHROPIC_BASE_URL": "u", "CLAUDECODE": "1", "CLAUDE_CODE_SESSION_ID": "x", "GARRISON_LIFE": "l"}
 
 
 def test_a_log_in_has_what_a_session_has_but_no_key(tmp_path):
-    found = login_cmd.environment(tmp_path, ClaudeSettings(set={"MINE": "1"}), ENVIRONMENT, SOURCE)
+    found = login.environment(tmp_path, ClaudeSettings(set={"MINE": "1"}), ENVIRONMENT, SOURCE)
     assert found["CLAUDE_CONFIG_DIR"] == str(tmp_path / "claude")
     assert (found["MINE"], found["ANTHROPIC_BASE_URL"]) == ("1", "u")
     assert not {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "SECRET", "CLAUDECODE", "CLAUDE_CODE_SESSION_ID",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.cli.clean_cmd import _length
+from garrison.cli.clean import _length
 from garrison.doctor import cleanup, findings
 from garrison.doctor.examine import CHECKS
 from garrison.doctor.findings import (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from garrison.cli.pipeline_cmd import pipeline
+from garrison.cli.pipeline import pipeline
 from garrison.errors import NotFound
 from garrison.pipeline.graph import DialectError
 from garrison.pipeline.parser import parse

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from garrison.cli import resolve
-from garrison.cli.agents_cmd import _who
-from garrison.cli.which import run_of_node
+from garrison.cli.agents import _who
+from garrison.cli.resolve import run_of_node
 from garrison.cli.why import _meant, standing
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.identity import Identity

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from garrison.cli.workflow_progress import Telling
+from garrison.cli.workflows import Telling
 from garrison.workflow import StepStatus
 from garrison.workflow.executor import Progress
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import click
 
-from garrison.cli import completing, resolve
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli import completion, resolve
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say
-from garrison.cli.which import known_run
+from garrison.cli.resolve import known_run
 from garrison.errors import UsageError
 from garrison.records import run as run_records
 from garrison.records.names import launcher
@@ -40,7 +40,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     ("garrison events -f --json | jq 'select(.kind == \"death\")'", "every death in any run, as it happens"),
     ("garrison events --since 10m --kind node --kind landed", "what became of which node in the last ten minutes"),
 ))
-@click.argument("run", required=False, shell_complete=completing.runs)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until RUN is over; without RUN for ever.")
 @click.option("--since", metavar="AGE|TIME", help="Only what is younger: 30s, 10m, 2h, 1d, or a UTC time.")
 @click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind of record; may be repeated.")

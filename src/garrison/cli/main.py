@@ -13,42 +13,42 @@ from typing import Any, NoReturn
 
 import click
 
-from garrison.cli.home_cmd import home_option
-from garrison.cli.lazy import LazyGroup
+from garrison.cli.commands import LazyGroup
+from garrison.cli.home import home_option
 from garrison.cli.output import INTERRUPTED, guarded, say, tell
 from garrison.errors import Refused
 
 COMMANDS = {
-    "launch": ("launch_cmd", "launch", "Run a pipeline on a repository, or go on with an unfinished run."),
-    "up": ("launch_cmd", "up", "Start a launcher for every unfinished run that has none."),
-    "stop": ("launch_cmd", "stop", "Stop a run in order; it can be resumed."),
+    "launch": ("launch", "launch", "Run a pipeline on a repository, or go on with an unfinished run."),
+    "up": ("launch", "up", "Start a launcher for every unfinished run that has none."),
+    "stop": ("launch", "stop", "Stop a run in order; it can be resumed."),
     "status": ("status", "status", "Show runs, their nodes and layers, what failed; `--watch` redraws."),
     "top": ("top", "top", "Watch layers, queue, costs and deaths live, and act on them with a key."),
-    "serve": ("serve_cmd", "serve", "Serve the web page: runs live, with what one may do about them."),
+    "serve": ("serve", "serve", "Serve the web page: runs live, with what one may do about them."),
     "why": ("why", "why", "Explain what was done about a node or an agent, from what was observed."),
     "events": ("events", "events", "Print what happens, as lines or JSON; `-f` goes on."),
     "metrics": ("metrics", "metrics", "Print the home's numbers for Prometheus."),
-    "logs": ("logs_cmd", "logs", "Show what a node's agent, or a layer, printed."),
-    "attach": ("attach_cmd", "attach", "Watch a node's session, or type into it."),
-    "answer": ("answer_cmd", "answer", "Answer what an agent asked."),
-    "workflow": ("workflow_cmd", "workflow", "Named tools in dependency order, with results that flow."),
-    "session": ("session_cmd", "session", "Speak with a session whose flow is a graph."),
-    "ask": ("chat_cmd", "ask", "Ask the butler something; specialists work with garrison's own commands."),
-    "chat": ("chat_cmd", "chat", "Speak with the butler."),
-    "takeover": ("takeover_cmd", "takeover", "Go on in a Claude agent's session yourself; it waits meanwhile."),
-    "login": ("login_cmd", "login", "Log the home's Claude agents in."),
-    "cost": ("cost_cmd", "cost", "Show what Claude sessions have cost."),
-    "rescue": ("rescue_cmd", "rescue", "Work that was kept: list it, look at it, have it again."),
-    "clean": ("clean_cmd", "clean", "Remove what finished runs left."),
-    "doctor": ("doctor_cmd", "doctor", "Find what is wrong with a home; `--fix` mends it."),
-    "agents": ("agents_cmd", "agents", "Who exists."),
-    "prompt": ("prompt_cmd", "prompt", "Print what to tell an agent that plays a layer by hand."),
-    "signals": ("signals_cmd", "signals", "Messages between the layers."),
-    "merge-queue": ("merge_queue_cmd", "merge_queue", "Branches waiting to land."),
-    "pipeline": ("pipeline_cmd", "pipeline", "Look at pipelines before they run."),
+    "logs": ("logs", "logs", "Show what a node's agent, or a layer, printed."),
+    "attach": ("attach", "attach", "Watch a node's session, or type into it."),
+    "answer": ("answer", "answer", "Answer what an agent asked."),
+    "workflow": ("workflows", "workflow", "Named tools in dependency order, with results that flow."),
+    "session": ("sessions", "session", "Speak with a session whose flow is a graph."),
+    "ask": ("chat", "ask", "Ask the butler something; specialists work with garrison's own commands."),
+    "chat": ("chat", "chat", "Speak with the butler."),
+    "takeover": ("takeover", "takeover", "Go on in a Claude agent's session yourself; it waits meanwhile."),
+    "login": ("login", "login", "Log the home's Claude agents in."),
+    "cost": ("cost", "cost", "Show what Claude sessions have cost."),
+    "rescue": ("rescue", "rescue", "Work that was kept: list it, look at it, have it again."),
+    "clean": ("clean", "clean", "Remove what finished runs left."),
+    "doctor": ("doctor", "doctor", "Find what is wrong with a home; `--fix` mends it."),
+    "agents": ("agents", "agents", "Who exists."),
+    "prompt": ("prompt", "prompt", "Print what to tell an agent that plays a layer by hand."),
+    "signals": ("signals", "signals", "Messages between the layers."),
+    "merge-queue": ("merge_queue", "merge_queue", "Branches waiting to land."),
+    "pipeline": ("pipeline", "pipeline", "Look at pipelines before they run."),
     "demo": ("demo_cmd", "demo", "Watch agents work while each layer is killed once."),
-    "home": ("home_cmd", "home", "Print where state lives."),
-    "completion": ("completion_cmd", "completion", "Print the script for completion in bash, zsh or fish."),
+    "home": ("home", "home", "Print where state lives."),
+    "completion": ("completion", "completion", "Print the script for completion in bash, zsh or fish."),
 }
 """Command → (module of garrison.cli, attribute, help line)."""
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
-from garrison.cli import completing, status_render
+from garrison.cli import completion, status_render
 from garrison.cli import terminal as watch
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option, name_other_homes
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option, name_other_homes
 from garrison.cli.output import say, show_json
 from garrison.cli.render import Line, text
+from garrison.cli.resolve import known_run
 from garrison.cli.terminal import Stage, show, stage
-from garrison.cli.which import known_run
 from garrison.errors import NotFound, UsageError
 from garrison.processes.launcher.policy import EXIT
 from garrison.settings import find_home
@@ -35,7 +35,7 @@ SHOWN = 8
     ("garrison status crew-1 --watch", "redrawn each second until the run is over, with its exit code"),
     ("garrison status --json | jq '.[].counts'", "for programs"),
 ))
-@click.argument("run", required=False, shell_complete=completing.runs)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("-w", "--watch", "every", is_flag=False, flag_value="1", metavar="[SECONDS]",
               help="Redraw every SECONDS (default 1) until the run is over; on a pipe, print a line whenever something "
                    "happened. Exits with the run's exit code.")

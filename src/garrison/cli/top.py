@@ -10,13 +10,13 @@ import time
 
 import click
 
-from garrison.cli import completing, top_render
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option, name_other_homes
+from garrison.cli import completion, top_render
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option, name_other_homes
 from garrison.cli.output import show_json
 from garrison.cli.render import text
+from garrison.cli.resolve import known_run
 from garrison.cli.terminal import show, stage
-from garrison.cli.which import known_run
 from garrison.settings import find_home
 from garrison.views.top_frame import Looker
 
@@ -30,7 +30,7 @@ BETWEEN = 0.25
     ("garrison top --once | grep -v merged", "one frame as text"),
     ("garrison top --json | jq '.rows[] | select(.state == \"asks\") | .name'", "for programs"),
 ))
-@click.option("--run", metavar="RUN", shell_complete=completing.runs,
+@click.option("--run", metavar="RUN", shell_complete=completion.runs,
               help="Only this run (default: those under way, else the last).")
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="SECONDS",
               help="Time between two looks; more is taken where looking costs more than 3 % of a core.")

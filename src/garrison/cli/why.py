@@ -11,13 +11,13 @@ from pathlib import Path
 
 import click
 
-from garrison.cli import completing, resolve
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option, run_option
+from garrison.cli import completion, resolve
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option, run_option
 from garrison.cli.output import say, show_json
 from garrison.cli.render import Line, Span, text, wrapped
+from garrison.cli.resolve import known_run, nearest, nodes_of, run_of_node
 from garrison.cli.terminal import show, stage
-from garrison.cli.which import known_run, nearest, nodes_of, run_of_node
 from garrison.errors import NotFound, Refused
 from garrison.pipeline.subpipelines import JOINT
 from garrison.records import run as run_records
@@ -39,7 +39,7 @@ _OF_A_NODE = ("runner", "orchestrator")
     ("garrison why --run crew-1 --last 20", "the last twenty decisions and endings of a whole run"),
     ("garrison why add_tests --json | jq '.[] | select(.same == false)'", "decisions today's rules contradict"),
 ))
-@click.argument("who", required=False, metavar="[NODE|AGENT]", shell_complete=completing.nodes)
+@click.argument("who", required=False, metavar="[NODE|AGENT]", shell_complete=completion.nodes)
 @run_option
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
 @json_option

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli import completing
-from garrison.cli.helping import Explained
+from garrison.cli import completion
+from garrison.cli.commands import Explained
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.processes import launch as launching
 from garrison.processes import preflight
@@ -52,7 +52,7 @@ GROUPS = {
 ))
 @click.argument("pipeline", required=False, type=click.Path(path_type=Path))
 @click.option("--target-dir", type=click.Path(path_type=Path), help="The repository to work on.")
-@click.option("--resume", metavar="RUN", shell_complete=completing.runs,
+@click.option("--resume", metavar="RUN", shell_complete=completion.runs,
               help="Go on with an unfinished run, as it was launched.")
 @click.option("--run", metavar="ID", help="The new run's id (default: made from the pipeline's name).")
 @click.option("--pipeline-id", metavar="NAME", help="The guardian's name (default: the graph's id, else the file's).")
@@ -217,7 +217,7 @@ def up(home: str | None, as_json: bool) -> None:
     ("garrison stop crew-1", "agents first, launcher last; nothing is lost"),
     ("garrison launch --resume crew-1", "goes on with it"),
 ))
-@click.argument("run", required=False, shell_complete=completing.runs)
+@click.argument("run", required=False, shell_complete=completion.runs)
 @HOME
 @click.option("--timeout", type=float, default=90.0, show_default=True, help="Seconds to wait for the end.")
 def stop(run: str | None, home: str | None, timeout: float) -> None:

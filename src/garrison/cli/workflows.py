@@ -1,7 +1,4 @@
-"""`garrison workflow`: run, resume and look at workflows.
-
-The rule of this room: results go to stdout, progress to stderr; nothing is decided here.
-"""
+"""`garrison workflow`: run, resume, plan and inspect workflows. Results go to stdout, progress to stderr."""
 
 from __future__ import annotations
 
@@ -10,24 +7,27 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, redirect_stdout
+from contextlib import AsyncExitStack, ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
-from garrison.cli.workflow_plan import plan
-from garrison.cli.workflow_progress import Telling
-from garrison.errors import UsageError
+from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.settings import find_home
 
 if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
     from garrison.workflow.agent import WorkflowAgent
+    from garrison.workflow.executor import Progress
     from garrison.workflow.mcp_tools import ServerSpec
     from garrison.workflow.models import Workflow, WorkflowResult
+
 
 FOREVER = 7 * 24 * 3600.0
 tree_option = click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
@@ -107,7 +107,6 @@ def resume(session: str, keep: bool, as_json: bool, home: str | None) -> None:
     _show(result, as_json=as_json)
 
 
-workflow.add_command(plan)
 
 
 @workflow.command("list")
@@ -258,3 +257,105 @@ def _show(result: WorkflowResult, *, as_json: bool) -> None:
             print(last if isinstance(last, str) else json.dumps(last, ensure_ascii=False, indent=1))
     if not result.success:
         sys.exit(1)
+
+
+TRIES = 3
+
+
+@workflow.command(cls=Explained, examples=(
+    ('garrison workflow plan "list this repository\'s TODOs in TODO.md" -o todo.yaml', "a plan to read, then to run"),
+))
+@click.argument("command")
+@click.option("--servers", type=click.Path(path_type=Path), help="A workflow file whose MCP servers may be used, too.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the plan here (default: stdout).")
+@click.option("--tree", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
+              help="Where tools would work.")
+@home_option
+def plan(command: str, servers: Path | None, output: Path | None, tree: Path, home: str | None) -> None:
+    """Let an agent break COMMAND into a workflow; it is checked (tools, arguments, order) and shown, not run."""
+    import yaml
+
+    from garrison.records import atomic
+
+    body = asyncio.run(_planned(command, servers, tree, find_home(home)))
+    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True, width=120)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        atomic.write(output, text.encode())
+        say(f"{len(body['steps'])} steps; run it: garrison workflow run {output}")
+
+
+async def _planned(command: str, servers: Path | None, tree: Path, home: Path) -> dict[str, Any]:
+    from garrison.agents.graph import AgentGraph
+    from garrison.delegation.desk import claude_node
+    from garrison.workflow import plan as words
+    from garrison.workflow.files import read_servers
+
+    specs, raw = read_servers(servers) if servers is not None else ({}, {})
+    model, metadata = claude_node(home)
+    async with AsyncExitStack() as stack:
+        tools = await tools_of(stack, tree, specs, None)
+        graph = await stack.enter_async_context(AgentGraph("planner"))
+        node = await graph.add_node("planner", "You turn commands into workflows of tool calls.", model, **metadata)
+        prompt, why = words.question(command, tools), ""
+        for _ in range(TRIES):
+            said = await graph.sessions.ask(node, prompt)
+            try:
+                body = words.read(said, tools).to_data()
+            except GarrisonError as error:
+                why = words.refused(error)
+                prompt = words.again(why)
+            else:
+                return {**body, **({"servers": raw} if raw else {})}
+    raise Refused(f"no sound workflow came of it in {TRIES} tries (the last: {why}); say the command more exactly")
+
+
+class Telling:
+    """Called with each `Progress`; a context manager, since a bar has an end. `as_json`: JSON on a terminal, too."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._lines = as_json or not sys.stderr.isatty()
+        self._bar: Any = None
+        self._task: Any = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def __call__(self, one: Progress) -> None:
+        """Tell it."""
+        if self._lines:
+            print(json.dumps(one.to_data(), ensure_ascii=False), file=sys.stderr, flush=True)
+            return
+        if line := progress_line(one):
+            say(line)
+        if self._bar is None:
+            self._begin(one.total)
+        self._bar.update(self._task, completed=one.done, description=one.step)
+
+    def _begin(self, total: int) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        class Step(TextColumn):
+            def render(self, task: Any) -> Any:
+                return escape(task.description)
+
+        self._bar = self._stack.enter_context(Progress(
+            BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), Step(""), console=Console(stderr=True),
+            transient=True, redirect_stdout=False))
+        self._task = self._bar.add_task("", total=total)
+
+
+def progress_line(one: Progress) -> str:
+    """A step that ended, or failed and is tried again, as a line; '' for one that begins. Pure."""
+    if one.status.value == "running" and not one.error:
+        return ""
+    how = "is tried again after" if one.status.value == "running" else f"{one.status.value} in"
+    return f"[{one.done}/{one.total}] {one.step} {how} {one.elapsed:.1f} s{f': {one.error}' if one.error else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli.home import home_option, json_option
 from garrison.cli.output import show_json, show_table
 from garrison.records.names import check_run
 from garrison.settings import find_home

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import click
 
-from garrison.cli import completing, resolve
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, run_option
+from garrison.cli import completion, resolve
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, run_option
 from garrison.cli.output import say
-from garrison.cli.which import lives, run_lives, run_of_node
+from garrison.cli.resolve import run_lives, run_of_node, someone_works_on
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.run_state import fold
 from garrison.records import journal
@@ -45,7 +45,7 @@ CALM = (b"\x18\x1b\\"  # ends an unfinished sequence or string
     ("garrison logs add_tests --tail 20", "the end of it"),
     ("garrison logs --layer guardian", "what the guardian of the only (or the living) run said"),
 ))
-@click.argument("node", required=False, shell_complete=completing.nodes)
+@click.argument("node", required=False, shell_complete=completion.nodes)
 @run_option
 @click.option("-f", "--follow", is_flag=True, help="Go on, into later attempts too, until the node ends.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines.")
@@ -207,4 +207,4 @@ def _is_over(store: Store, run: str, node: str) -> bool:
     state = fold(journal.read_all(RunFiles(store.home, run).journal))
     if node in state.nodes and state.nodes[node].status in _OVER:
         return True
-    return not lives(store, Key("runner", node, run)) and not run_lives(store, run)
+    return not someone_works_on(store, Key("runner", node, run)) and not run_lives(store, run)

@@ -1,7 +1,7 @@
-"""Signals by hand and from prompts: `signal_protocol.py`, and the functions the seeds call.
+"""`garrison signals` and `signal_protocol.py`: list, send, write, read and wait for signals.
 
 A bare role is resolved to a full name by the payload: `node_id` says which runner or orchestrator, the run says which
-guardian, launcher or processor. Every function returns JSON's shapes; refusals are GarrisonErrors.
+guardian, launcher or processor. The functions return JSON's shapes and raise GarrisonError.
 """
 
 from __future__ import annotations
@@ -10,24 +10,125 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import click
+
 from garrison.cli import resolve
 from garrison.cli.arguments import DoorParser, seconds
-from garrison.cli.output import guarded, show_json, tell_json
-from garrison.errors import NotFound, Refused, UsageError
-from garrison.records import atomic, record, signals
+from garrison.cli.home import home_option, json_option, run_option
+from garrison.cli.output import guarded, say, show_json, show_table, tell_json
+from garrison.errors import NotFound, RecordError, Refused, UsageError
+from garrison.records import atomic, record
 from garrison.records import run as run_records
+from garrison.records import signals as signal_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
-from garrison.records.signals import Signal
+from garrison.records.signals import Signal, post, read
 from garrison.records.store import Store
+from garrison.settings import find_home
 from garrison.supervise.start import fresh_id
 from garrison.system.clock import SystemClock
+
+_PLACES = {"waiting": "", "taken": "taken", "refused": "refused"}
+"""State → folder in an inbox."""
+
+
+@click.group()
+def signals() -> None:
+    """Messages between the layers."""
+
+
+@signals.command("list")
+@click.option("--unacked", is_flag=True, help="Only those that wait to be taken.")
+@run_option
+@json_option
+@home_option
+def list_command(unacked: bool, run: str | None, as_json: bool, home: str | None) -> None:
+    """List signals, oldest first. State is waiting, taken or refused (with the reason)."""
+    place = find_home(home)
+    wanted = None if run is None else check_run(run)
+    found = [body for key in _inboxes(place) if wanted is None or key.run == wanted
+             for state in (["waiting"] if unacked else _PLACES) for body in _signals_in(place, key, state)]
+    found.sort(key=lambda body: (body["timestamp"], body["file"]))
+    if as_json:
+        show_json(found)
+        return
+    rows = [(body["timestamp"], body["state"], _from(body), body["to"], body["signal_type"], body["node_id"],
+             body["attempt"] or "", body["reason"]) for body in found]
+    show_table(("TIME", "STATE", "FROM", "TO", "TYPE", "NODE", "TRY", "REASON"), rows, f"no signals in {place}")
+
+
+@signals.command()
+@click.argument("name")
+@click.argument("value", required=False)
+@run_option
+@home_option
+def send(name: str, value: str | None, run: str | None, home: str | None) -> None:
+    """Give the signal NAME to the pipeline of a run: a node of type wait.signal that waits for it goes on.
+
+    VALUE (JSON, else text; default true) becomes `signal.NAME` in the pipeline's context. A signal that nobody waits
+    for yet is kept for the first who does.
+    """
+    store = Store(find_home(home))
+    chosen = resolve.run_with_guardian(store, run)
+    launch = run_records.load(run_records.Launch, RunFiles(store.home, chosen).launch)
+    if launch is None:
+        raise NotFound(f"run {chosen} has no launch record; `garrison status` lists the runs")
+    post(store.home, Signal(
+        fresh_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0},
+        {"role": "guardian", "name": launch.pipeline_id}, "GUIDANCE", chosen, SystemClock().utc(), None, 0,
+        {"action": "signal", "name": name, "value": _signal_value(value)}))
+    living = resolve.is_living(store, Key("guardian", launch.pipeline_id, chosen))
+    say(f"run {chosen} is told{'' if living else f' as soon as it goes on: `garrison launch --resume {chosen}`'}")
+
+
+def _signal_value(text: str | None) -> Any:
+    if text is None:
+        return True
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _from(body: dict[str, Any]) -> str:
+    return f"{body['source']['role']}-{body['source']['name']}#{body['source'].get('incarnation', '?')}"
+
+
+def _inboxes(home: Path) -> Iterator[Key]:
+    folder = home / "signals"
+    for name in sorted(atomic.names(folder)):
+        try:
+            yield Key.parse(name)
+        except UsageError:
+            say(f"{folder / name} is no inbox; it was passed over")
+
+
+def _signals_in(home: Path, key: Key, state: str) -> Iterator[dict[str, Any]]:
+    folder = home / "signals" / key.full / _PLACES[state]
+    for path in sorted(folder.glob("[!.]*.json")):
+        try:
+            signal = read(path)
+        except FileNotFoundError:
+            continue
+        except RecordError as error:
+            say(str(error))
+            continue
+        yield {**record.to_dict(signal), "to": key.full, "state": state, "reason": _reason(path), "file": str(path)}
+
+
+def _reason(path: Path) -> str:
+    """Why a signal was refused, '' if it was not."""
+    try:
+        return path.with_name(f"{path.name}.reason").read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
 
 _OF_A_NODE = ("runner", "orchestrator")
 _POLL = 0.05
@@ -46,8 +147,8 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
     `signals_dir` the inbox lies there instead of in the home.
     """
     body = dict(payload or {})
-    if type not in signals.TYPES:
-        raise UsageError(f"not a signal type: {type!r}; types are {', '.join(sorted(signals.TYPES))}")
+    if type not in signal_records.TYPES:
+        raise UsageError(f"not a signal type: {type!r}; types are {', '.join(sorted(signal_records.TYPES))}")
     store = resolve.home_store(home)
     run = _run_of(store, body, source, target)
     node = body.get("node_id")
@@ -57,9 +158,9 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
                     {"role": recipient.role, "name": recipient.name}, type, run, SystemClock().utc(), node,
                     _attempt(store, run, node, body), body)
     if signals_dir is None:
-        return str(signals.post(store.home, signal))
+        return str(signal_records.post(store.home, signal))
     folder = atomic.make_directory(Path(signals_dir) / recipient.full)
-    path = folder / signals.file_name(signal, next(_numbers))
+    path = folder / signal_records.file_name(signal, next(_numbers))
     atomic.write(path, record.encode(signal))
     return str(path)
 
@@ -67,7 +168,7 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
 def read_signal(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The signal in a file; RecordCorrupt if it is none, NotFound if it is gone."""
     try:
-        return record.to_dict(signals.read(Path(path)))
+        return record.to_dict(signal_records.read(Path(path)))
     except FileNotFoundError:
         raise NotFound(f"no signal {path}; it may have been taken (look in taken/ beside it)") from None
 
@@ -90,14 +191,14 @@ def wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | N
 
 
 def _take(store: Store, recipient: Key, types: Sequence[str] | None) -> dict[str, Any] | None:
-    folder = signals.inbox(store.home, recipient)
+    folder = signal_records.inbox(store.home, recipient)
     if not folder.is_dir():
         return None
     with atomic.locked(folder / ".waiting.lock"):  # two who wait do not get the same one
-        for posted in signals.pending(store.home, recipient):
+        for posted in signal_records.pending(store.home, recipient):
             if posted.signal is not None and (types is None or posted.signal.signal_type in types):
                 if not _is_anothers(store, recipient):
-                    signals.take(posted.path)
+                    signal_records.take(posted.path)
                 return record.to_dict(posted.signal)
     return None
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from garrison.agents import registry
-from garrison.cli.launch_cmd import HOME
+from garrison.cli.launch import HOME
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes import launch as launching
 from garrison.processes.runner.policy import RunnerFacts

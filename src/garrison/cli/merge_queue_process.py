@@ -1,6 +1,8 @@
-"""Working a queue by hand: enqueue a branch, process the next entries or wait for whoever does.
+"""Process a merge queue by hand: enqueue a branch, test and land entries, or wait for the processor that does.
 
-`enqueue` and `process_next` are what `garrison merge-queue` calls, and the names the seeds' prompts use.
+`enqueue` and `process_next` are also importable: the seeds' prompts call them by these names. After an ad-hoc branch
+has landed, its branch is archived and its hook is closed here, because an ad-hoc run's runner ends once it has
+enqueued.
 """
 
 from __future__ import annotations
@@ -8,26 +10,42 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.cli.merge_queue_where import open_queue
-from garrison.errors import GarrisonError, Refused, UsageError
+import click
+
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option
+from garrison.cli.merge_queue_lookup import open_queue, repo_option, target_option
+from garrison.cli.output import show_json
+from garrison.cli.resolve import observer_of
+from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import CAP
 from garrison.merge.commands import Wishes
 from garrison.merge.config import Config
-from garrison.merge.entry import FAILED, Entry
+from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, Entry
 from garrison.merge.queue import Progress, Wait
 from garrison.merge.target import check_target
-from garrison.records.names import check_run
+from garrison.records import hook as hooks
+from garrison.records import run as run_records
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity
+from garrison.records.names import Key, branch_of, check_run
+from garrison.records.run import Launch, RunFiles
+from garrison.records.store import Store
 from garrison.settings import Timing, trees_root
+from garrison.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from garrison.merge.entry import Entry
     from garrison.merge.processor import MergeProcessor
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import Outcome
+
 
 EMPTY: dict[str, Any] = {"success": True, "entry": None, "error": None}
 """What processing an empty queue gives."""
@@ -235,8 +253,6 @@ class Hand:
 
     def tidy(self) -> None:
         """What landed has landed, whatever becomes of its branch."""
-        from garrison.cli.adhoc_tidy import tidy_landed
-
         try:
             tidy_landed(self.queue)
         except GarrisonError as error:
@@ -263,3 +279,123 @@ def _signal(home: Path, outcome: Outcome) -> None:
 
 def _failure(entry: Entry | None, why: str) -> dict[str, Any]:
     return {"success": False, "entry": entry.to_dict() if entry else None, "error": why}
+
+
+@click.command("enqueue", cls=Explained, examples=(
+    ("garrison merge-queue enqueue add_tests work/tests", "from inside the repository; nothing is waited for"),
+    ("garrison merge-queue enqueue docs work/docs --depends-on add_tests --strategy squash",
+     "after another, as one commit"),
+    ("garrison merge-queue enqueue fix work/fix --target origin:main --priority 5", "onto a remote's branch, soon"),
+))
+@click.argument("node")
+@click.argument("branch")
+@repo_option
+@target_option
+@click.option("--run", default="", help="Run the node belongs to.")
+@click.option("--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), metavar="N",
+              help="Higher goes first, 0 is the default; who waits makes up for it.")
+@click.option("--depends-on", multiple=True, metavar="ENTRY", help="Entry or node that must land first; repeatable.")
+@click.option("--strategy", type=click.Choice(STRATEGIES), help="How the branch lands (default: the queue's, merge).")
+@json_option
+@home_option
+def enqueue_command(node: str, branch: str, repo_root: str | None, target: str | None, run: str, priority: int | None,
+                    depends_on: tuple[str, ...], strategy: str | None, as_json: bool, home: str | None) -> None:
+    """Put BRANCH of NODE in the queue, at the commit it is at now; prints the entry as JSON.
+
+    The same node and commit is the same entry, whose priority, dependencies and strategy may be said anew. Another
+    commit takes the place of the one that waits.
+    """
+    show_json(enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
+                      strategy=strategy))
+
+
+@click.command("process", cls=Explained, examples=(
+    ('garrison merge-queue process --gate "make test"', "the first time: the gate is recorded"),
+    ("garrison merge-queue process --drain", "until the queue is empty"),
+    ("garrison merge-queue process --watch", "as a service, until it is interrupted"),
+))
+@click.option("--once", is_flag=True, help="Until the next verdict (the default).")
+@click.option("--drain", is_flag=True, help="Work until the queue is empty; one JSON object a verdict.")
+@click.option("--watch", is_flag=True, help="Work for ever; one JSON object a verdict.")
+@repo_option
+@click.option("--target", metavar="BRANCH", help="Branch whose queue to work (default: the one with waiting entries).")
+@click.option("--gate", metavar="CMD", help="Command that tests a merged tree; recorded.")
+@click.option("--no-gate", is_flag=True, help="Land without any test; recorded.")
+@click.option("--setup", metavar="CMD", help="Command that makes a tree ready for the gate; recorded.")
+@click.option("--no-wait", is_flag=True, help="Exit 1 at once if a living processor works the queue.")
+@json_option
+@home_option
+def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None, target: str | None, gate: str | None,
+                    no_gate: bool, setup: str | None, no_wait: bool, as_json: bool, home: str | None) -> None:
+    """Test and land the next entry, or wait for the processor that does; prints JSON."""
+    if once + drain + watch > 1:
+        raise click.UsageError("--once, --drain and --watch exclude each other")
+    if gate and no_gate:
+        raise click.UsageError("--gate and --no-gate exclude each other")
+    if watch and no_wait:
+        raise click.UsageError("--watch stands by while another processor works; leave --no-wait out")
+    failures: list[dict[str, Any]] = []
+    printed = False
+    for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
+                          watch=watch, most=CAP if drain or watch else 1, home=home):
+        if result is not EMPTY or not printed:
+            show_json(result)
+            printed = True
+        if not (result["success"] or watch):
+            failures.append(result)
+        if not (drain or watch) or not (is_verdict(result)):
+            break
+    if failures:
+        raise Refused(_why(failures))
+
+
+def _why(failures: list[dict[str, Any]]) -> str:
+    """One line about all that went wrong; the reasons of several entries are in their own results."""
+    names = [result["entry"]["id"] for result in failures if is_verdict(result)]
+    told = [str(result["error"] or "an entry did not land").splitlines()[0] for result in failures]
+    if len(names) < 2:
+        return told[0]
+    return f"{len(names)} entries did not land: {', '.join(names)}" + ("" if is_verdict(failures[-1]) else
+                                                                      f"; {told[-1]}")
+
+
+def tidy_landed(queue: MergeQueue) -> None:
+    """Tidy what landed ad-hoc branches left in this queue's repository."""
+    branches = queue.git.refs("refs/heads/garrison/")
+    for entry in queue.entries():
+        ref = f"refs/heads/{entry.branch}"
+        if entry.status == "landed" and branches.get(ref) == entry.oid and _is_over(queue.home, entry):
+            _end_hook(queue.home, entry)
+            _archive(queue, entry, ref)
+
+
+def _is_over(home: Path, entry: Entry) -> bool:
+    """Whether the entry is of an ad-hoc run, and its runner has ended."""
+    try:
+        launch = run_records.load(Launch, RunFiles(home, entry.run).launch) if entry.run else None
+        if launch is None or not launch.adhoc or entry.branch != branch_of(entry.run, entry.node):
+            return False
+        store = Store(home)
+        runner = store.read(Identity, Key("runner", entry.node, entry.run))
+        return runner is not None and not observer_of(store).judge(runner).living
+    except RecordError:
+        return False  # `status` tells of it; the landing is not undone by it
+
+
+def _end_hook(home: Path, entry: Entry) -> None:
+    store, now = Store(home), SystemClock().utc()
+
+    def merged(old: Hook | None) -> Hook:
+        assert old is not None
+        return hooks.move(old, "merged", now) if old.phase == "validating" else old
+
+    key = Key("runner", entry.node, entry.run)
+    if store.read(Hook, key) is not None:
+        store.update(Hook, key, merged)
+
+
+def _archive(queue: MergeQueue, entry: Entry, ref: str) -> None:
+    if any(tree.branch == entry.branch for tree in queue.git.worktrees()):
+        return
+    if queue.git.update_ref(f"refs/garrison/archive/{entry.run}/{entry.node}", entry.oid):
+        queue.git.delete_refs([ref])

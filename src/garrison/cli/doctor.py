@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
 from garrison.doctor.examine import CHECKS, examine, treat
 from garrison.doctor.findings import REMEDIES, Finding

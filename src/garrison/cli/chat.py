@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option
 from garrison.cli.output import say
 from garrison.settings import find_home
 

@@ -1,17 +1,39 @@
-"""What a shell completes: runs, nodes and names of the home that is meant. Called at every TAB, so quick and silent.
+"""Shell completion: the script for each shell, and the runs, nodes and names that TAB offers.
 
-The rule of this room: imported by every command, so it imports nothing itself; whatever goes wrong, nothing is offered.
+Every command imports this module, so it imports nothing heavy; on any failure nothing is offered.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
+from garrison.cli.commands import Explained
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import click
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(cls=Explained, examples=(
+    ("garrison completion bash >> ~/.bashrc", "bash 4.4 or newer"),
+    ("garrison completion zsh >> ~/.zshrc", "zsh, after compinit"),
+    ("garrison completion fish > ~/.config/fish/completions/garrison.fish", "fish"),
+))
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print the completion script for SHELL: TAB then completes commands, options, runs and nodes of the home."""
+    from click.shell_completion import get_completion_class
+
+    from garrison.cli.main import garrison
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(garrison, {}, "garrison", "_GARRISON_COMPLETE").source())
 
 
 def runs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -23,7 +45,7 @@ def runs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[s
 
 def nodes(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Nodes of the run on the command line, else of all runs."""
-    from garrison.cli.which import nodes_of
+    from garrison.cli.resolve import nodes_of
     from garrison.records.run import runs as known
 
     run = ctx.params.get("run")

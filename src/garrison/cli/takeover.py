@@ -16,9 +16,9 @@ from garrison.agents.claude import cli_process
 from garrison.agents.claude import takeover as session
 from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.agents.claude.settings import ClaudeSettings, for_node
-from garrison.cli import completing, resolve, which
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, run_option
+from garrison.cli import completion, resolve
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, run_option
 from garrison.cli.output import say
 from garrison.errors import NotFound, Refused
 from garrison.processes.runtime import World
@@ -34,7 +34,7 @@ from garrison.system.git import Git
 @click.command(cls=Explained, examples=(
     ("garrison takeover add_tests", "its session stops, you go on in it; when you leave (/exit), the agent goes on"),
 ))
-@click.argument("node", shell_complete=completing.nodes)
+@click.argument("node", shell_complete=completion.nodes)
 @run_option
 @home_option
 def takeover(node: str, run: str | None, home: str | None) -> int:
@@ -49,7 +49,7 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(f"takeover needs a terminal; `garrison answer {node} TEXT` answers what the agent asked")
     world = World.real(find_home(home))
-    key = Key("orchestrator", node, which.run_of_node(world.store, node, run))
+    key = Key("orchestrator", node, resolve.run_of_node(world.store, node, run))
     task, tree = _task(world, key)
     settings, beside = _settings(world, task)
     files = ClaudeFiles(world.files(key.run).attempt(node, task.attempt))

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
-from garrison.cli import completing
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option
+from garrison.cli import completion
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option
 from garrison.cli.output import say
-from garrison.cli.which import known_run
+from garrison.cli.resolve import known_run
 from garrison.errors import UsageError
 from garrison.settings import find_home
 
@@ -28,7 +28,7 @@ PORT = 8642
     ("garrison serve --port 0", "any port that is free"),
 ))
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any that is free.")
-@click.option("--run", metavar="RUN", shell_complete=completing.runs, help="The run to begin with.")
+@click.option("--run", metavar="RUN", shell_complete=completion.runs, help="The run to begin with.")
 @click.option("--read-only", is_flag=True, help="Print the address that may look and change nothing.")
 @click.option("--listen", "address", default="127.0.0.1", show_default=True, metavar="ADDRESS",
               help="An IP address that others can reach needs TLS, or --plain-http.")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from garrison.cli import completing
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option, run_option
+from garrison.cli import completion
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option, run_option
 from garrison.cli.output import say, show_json, show_table
-from garrison.cli.which import known_run
+from garrison.cli.resolve import known_run
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes import rescue_refs
 from garrison.settings import find_home
@@ -78,7 +78,7 @@ def _size(count: int) -> str:
     ("garrison rescue show impl_auth", "which files it holds"),
     ("garrison rescue show crew-1/impl_auth/2 --patch", "what it would change"),
 ))
-@click.argument("which", metavar="REF|NODE", shell_complete=completing.nodes)
+@click.argument("which", metavar="REF|NODE", shell_complete=completion.nodes)
 @run_option
 @repo_option
 @click.option("--patch", is_flag=True, help="The whole difference to where the work began.")
@@ -104,7 +104,7 @@ def show_command(which: str, run: str | None, repo: Path | None, patch: bool, as
     ("garrison rescue restore impl_auth --branch again", "a branch with that work; nothing is checked out"),
     ("garrison rescue restore crew-1/impl_auth/2 --into ../again", "a worktree with that work, to look and go on"),
 ))
-@click.argument("which", metavar="REF|NODE", shell_complete=completing.nodes)
+@click.argument("which", metavar="REF|NODE", shell_complete=completion.nodes)
 @click.option("--branch", metavar="NAME", help="Make this branch.")
 @click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="Make this directory, a worktree.")
 @run_option

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from garrison.cli import resolve, which
-from garrison.cli.home_cmd import home_option, run_option
+from garrison.cli import resolve
+from garrison.cli.home import home_option, run_option
 from garrison.cli.output import say
 from garrison.errors import NotFound, Refused
 from garrison.pipeline import gates
@@ -33,7 +33,7 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
     anything else is refused with the options.
     """
     store = Store(find_home(home))
-    chosen = which.run_of_node(store, node, run)
+    chosen = resolve.run_of_node(store, node, run)
     files = RunFiles(store.home, chosen)
     state = fold(journal.read_all(files.journal))
     open_ = _of_gate(state, node, text) or state.questions.get(node)

@@ -1,25 +1,191 @@
-"""`garrison merge-queue cancel`, `hold`, `release`, `retry`, `pause`, `resume`, `config`, `doctor`: what a person says.
+"""`garrison merge-queue`: inspect, control and configure the queue of branches that wait to land.
 
-Each prints as JSON what it came to. The rule of this room: said while a processor works or while none does, it is the
-same; what it means stands in `merge.commands`.
+Every command prints what it did as JSON (or, for the listings, a table). The effect is the same whether or not a
+processor is at work; `merge.commands` defines it.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option
-from garrison.cli.merge_queue_where import queue_of, repo_option, show_ok, target_option, the_queue
-from garrison.cli.output import say, show_json, show_table
+from garrison.cli.commands import Explained, LazyGroup
+from garrison.cli.home import home_option, json_option
+from garrison.cli.merge_queue_lookup import named, queue_of, repo_option, show_ok, target_option, the_queue
+from garrison.cli.output import aligned, say, show_json, show_table
 from garrison.errors import Refused
 from garrison.merge import commands
 from garrison.merge.config import CLEANING, Config
 from garrison.merge.entry import STRATEGIES
+from garrison.merge.queue import queues_of, target_of
 from garrison.settings import find_home, trees_root
+from garrison.system.git import Git
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from garrison.merge.entry import Entry
+    from garrison.merge.queue import Follower
+    from garrison.merge.state import QueueState
+
+
+COMMANDS = {
+    "list": ("merge_queue", "list_command", "Show entries: of one repository, or of all queues of the home."),
+    "enqueue": ("merge_queue_process", "enqueue_command", "Put a branch in the queue, at the commit it is at now."),
+    "process": ("merge_queue_process", "process_command", "Test and land what waits, or wait for whoever does."),
+    "show": ("merge_queue", "show_command", "Show one entry."),
+    "cancel": ("merge_queue", "cancel_command", "Withdraw an entry that has not begun to land."),
+    "hold": ("merge_queue", "hold_command", "Keep an entry from being judged until it is released."),
+    "release": ("merge_queue", "release_command", "Let a held entry go on."),
+    "retry": ("merge_queue", "retry_command", "Try the commit of a failed entry again."),
+    "pause": ("merge_queue", "pause_command", "Judge and land nobody until `resume`."),
+    "resume": ("merge_queue", "resume_command", "Lift a pause, whoever began it."),
+    "log": ("merge_queue", "log_command", "Show what landed, with what was tested."),
+    "conflicts": ("merge_queue", "conflicts_command", "Show who conflicts with the target, and with whom."),
+    "config": ("merge_queue", "config_command", "Show or record gate, set-up, strategy, guard and the rest."),
+    "doctor": ("merge_queue", "doctor_command", "Repair what a crash left, and say what was done."),
+}
+"""Command → (module of garrison.cli, attribute, help line)."""
+
+
+@click.group("merge-queue", cls=LazyGroup, table=COMMANDS)
+def merge_queue() -> None:
+    """Branches waiting to land, and the processor that tests and lands them."""
+
+
+_SHOWN = 20
+"""Landings that `log` shows to people, unless they say how many."""
+
+
+@click.command("list", cls=Explained, examples=(
+    ("garrison merge-queue list", "every queue of the home"),
+    ("garrison merge-queue list --repo-root . --json", "this repository's, for programs"),
+))
+@json_option
+@click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
+              help="Only this repository's queues.")
+@home_option
+def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None:
+    """Show entries: of one repository, or of all queues of the home. Exit code 1 if one cannot be read."""
+    damaged: list[str] = []
+    followers = queues_of(find_home(home), damaged.append)
+    if repo_root:
+        key = Git(Path(repo_root)).key
+        followers = [one for one in followers if one.folder.parent.name == key]
+    if as_json:
+        show_json(listing(followers))
+    else:
+        for line in _lines(followers) if followers or not damaged else ():
+            click.echo(line)
+    for line in damaged[1:]:
+        say(line)
+    if damaged:
+        raise Refused(f"{damaged[0]} (a queue: `garrison merge-queue doctor` in its repository)")
+
+
+def listing(followers: list[Follower]) -> dict[str, Any]:
+    """`{"entries", "queues", "last_updated"}`."""
+    return {"entries": [entry.to_dict() for one in followers for entry in one.state.entries.values()],
+            "queues": [_queue(one) for one in followers],
+            "last_updated": max((one.state.updated_at for one in followers if one.state.updated_at), default=None)}
+
+
+def _queue(one: Follower) -> dict[str, Any]:
+    state = one.state
+    paused = state.pause
+    pause = {"reason": paused.reason, "detail": paused.detail, "log": paused.log} if paused else None
+    return {"repository": one.folder.parent.name, "target": target_of(one.folder), "pause": pause,
+            "config": state.config.record() if state.config else None}
+
+
+def _lines(followers: list[Follower]) -> Iterator[str]:
+    if not followers:
+        yield "no merge queue yet"
+    for one in followers:
+        state = one.state
+        gate = state.config.told() if state.config else "no gate recorded"
+        yield f"{one.folder.parent.name} → {target_of(one.folder)} ({gate})"
+        if state.pause:
+            yield f"  {state.pause.told().splitlines()[0]}"
+        rows = [[f"  {entry.status}", entry.id, entry.branch, explain_entry(state, entry)]
+                for entry in state.entries.values()]
+        yield from aligned(["  STATUS", "ENTRY", "BRANCH", "WHY"], rows) if rows else ()
+
+
+def explain_entry(state: QueueState, entry: Entry) -> str:
+    """In one line what keeps an entry, or what became of it, and its wishes where they are not the usual ones."""
+    told = entry.reason.splitlines()[0] if entry.reason else ""
+    if not entry.final:
+        needs = [f"{other.id} ({other.status})" for other in state.needs(entry)]
+        told = "; ".join(part for part in (told, f"waits for {', '.join(needs)}" if needs else "") if part)
+    usual = [f"priority {entry.priority}"] if entry.priority else []
+    usual += [entry.strategy] if entry.strategy != "merge" else []
+    return " ".join(part for part in (f"[{', '.join(usual)}]" if usual else "", told) if part)
+
+
+@click.command("show", cls=Explained, examples=(
+    ("garrison merge-queue show add_tests-1-0f3a9c21", "one entry, by the id that enqueue gave"),
+    ("garrison merge-queue show add_tests", "the latest of that node"),
+))
+@click.argument("entry")
+@json_option
+@home_option
+def show_command(entry: str, as_json: bool, home: str | None) -> None:
+    """Show one entry as JSON."""
+    follower, found = named(entry, home)
+    body = found.to_dict()
+    if not found.final:
+        body["waits_for"] = [other.id for other in follower.state.needs(found)]
+    show_json(body)
+
+
+@click.command("log", cls=Explained, examples=(
+    ("garrison merge-queue log", "the last landings of this repository, the youngest first"),
+    ("garrison merge-queue log --json", "all of them, for programs"),
+))
+@json_option
+@click.option("-n", "--limit", type=click.IntRange(1), help=f"So many (default: {_SHOWN}; with --json all).")
+@repo_option
+@target_option
+@home_option
+def log_command(as_json: bool, limit: int | None, repo_root: str | None, target: str | None, home: str | None) -> None:
+    """Show what landed, the youngest first: commit, and the tree, gate and log that let it.
+
+    `foreign` are moves of the target that the queue did not make.
+    """
+    from garrison.merge.history import read_history
+
+    queue = the_queue(repo_root, target, home)
+    rows = [*reversed(read_history(queue.path))]
+    rows = rows[:limit or (None if as_json else _SHOWN)]
+    if as_json:
+        show_json({"target": queue.target, "landed": [row.to_dict() for row in rows]})
+        return
+    show_table(("AT", "ENTRY", "BRANCH", "COMMIT", "TESTED"),
+               [(row.at[:19] + "Z", row.entry or "foreign", row.branch, row.commit[:10], row.told()) for row in rows],
+               "nothing has landed yet")
+
+
+@click.command("conflicts", cls=Explained, examples=(
+    ("garrison merge-queue conflicts", "each waiting branch against the target, and against each other"),
+))
+@json_option
+@repo_option
+@target_option
+@home_option
+def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, home: str | None) -> None:
+    """Show which waiting branches conflict with the target, and which with each other; nothing is changed."""
+    from garrison.merge.conflicts import matrix
+
+    found = matrix(the_queue(repo_root, target, home))
+    if as_json:
+        show_json(found.to_dict())
+        return
+    show_table(("ENTRY", "AGAINST", "FILES"), [(pair.entry, pair.against, pair.told()) for pair in found.pairs],
+               f"no conflicts among {len(found.entries)} waiting entries and {found.target}")
+
 
 _repo = click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
                      help="The repository it is of, to be sure.")
@@ -217,5 +383,3 @@ def doctor_command(repo_root: str | None, target: str | None, as_json: bool, hom
                    f"nothing is wrong with the queue of {queue.target}")
     if any(not one.mended for one in found):
         raise Refused("something is left to you; see above")
-
-

@@ -13,7 +13,7 @@ from string import Template
 
 import click
 
-from garrison.cli.helping import Explained
+from garrison.cli.commands import Explained
 from garrison.errors import Refused
 from garrison.records.names import check_name
 from garrison.settings import checkout

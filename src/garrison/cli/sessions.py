@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
 from garrison.errors import Refused
 from garrison.records.names import check_run

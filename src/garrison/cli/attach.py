@@ -7,10 +7,10 @@ import sys
 
 import click
 
-from garrison.cli import completing, resolve
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, run_option
-from garrison.cli.which import run_of_node
+from garrison.cli import completion, resolve
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, run_option
+from garrison.cli.resolve import run_of_node
 from garrison.errors import NotFound, Refused
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -25,7 +25,7 @@ from garrison.system.terminal import Session, choose_terminal
     ("garrison attach add_tests", "watch; the status line names the key that detaches, and the agent goes on"),
     ("garrison attach add_tests --write", "type into its session"),
 ))
-@click.argument("node", shell_complete=completing.nodes)
+@click.argument("node", shell_complete=completion.nodes)
 @run_option
 @click.option("--write", is_flag=True, help="Type into the session (default: watch only).")
 @home_option

@@ -12,8 +12,8 @@ import click
 from garrison.agents import registry
 from garrison.agents.claude import cli_process
 from garrison.agents.claude.settings import ClaudeSettings
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
 from garrison.settings import find_home

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from garrison.cli import completing
-from garrison.cli.helping import Explained
+from garrison.cli import completion
+from garrison.cli.commands import Explained
 from garrison.cli.output import say, show_json
 from garrison.settings import find_home, homes_list
 
 home_option = click.option("--home", metavar="DIR", type=click.Path(file_okay=False),
                            help="Where state lives (default: GARRISON_HOME, the checkout's state/, the user's).")
-run_option = click.option("--run", metavar="RUN", shell_complete=completing.runs,
+run_option = click.option("--run", metavar="RUN", shell_complete=completion.runs,
                           help="The run, if several could be meant.")
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON on stdout.")
 

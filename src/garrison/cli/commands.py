@@ -1,20 +1,15 @@
-"""A click group whose commands are imported when they are asked for, from a table of modules and help lines.
-
-The rule of this room: what lists or completes commands imports none of them.
-"""
+"""Click commands for this CLI: groups that import a command only when it is called, and help with examples."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from garrison.errors import NotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class LazyGroup(click.Group):
@@ -63,3 +58,33 @@ class LazyGroup(click.Group):
         found = [CompletionItem(name, help=line) for name, (_, _, line) in self.table.items()
                  if name.startswith(incomplete)]
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+class Explained(click.Command):
+    """A command with `examples` (command line, what it does) and `groups` (title → parameter names)."""
+
+    def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (),
+                 groups: Mapping[str, Sequence[str]] | None = None, **settings: Any) -> None:
+        settings["context_settings"] = {"help_option_names": ["-h", "--help"], **settings.get("context_settings", {})}
+        super().__init__(*arguments, **settings)
+        self.examples, self.groups = examples, groups or {}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options by group; those of none under `Options`."""
+        named = {name for names in self.groups.values() for name in names}
+        rest = [param.name for param in self.get_params(ctx) if param.name not in named]
+        for title, names in {**self.groups, "Options": rest}.items():
+            records = [record for param in self.get_params(ctx) if param.name in names
+                       and isinstance(param, click.Option) and (record := param.get_help_record(ctx))]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples, each over what it does."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for command, text in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{command}\n")
+                    formatter.write(f"{'':{formatter.current_indent + 4}}{text}\n")

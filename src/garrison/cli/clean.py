@@ -7,11 +7,11 @@ import sys
 
 import click
 
-from garrison.cli import completing
-from garrison.cli.helping import Explained
-from garrison.cli.home_cmd import home_option, json_option
+from garrison.cli import completion
+from garrison.cli.commands import Explained
+from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say, show_json
-from garrison.cli.which import known_run
+from garrison.cli.resolve import known_run
 from garrison.doctor import cleanup
 from garrison.doctor.cleanup import Plan, Wanted
 from garrison.errors import GarrisonError, Refused, UsageError
@@ -40,7 +40,7 @@ def _length(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     ("garrison clean --all-done --rescues --archives --yes", "also what was kept, if the target has it by now"),
 ), groups={"Which runs": ("run", "all_done", "older_than", "force"),
            "What else": ("archives", "rescues", "even_unlanded")})
-@click.option("--run", metavar="RUN", shell_complete=completing.runs, help="This run.")
+@click.option("--run", metavar="RUN", shell_complete=completion.runs, help="This run.")
 @click.option("--all-done", is_flag=True, help="Every run that is over: done or failed.")
 @click.option("--older-than", default="0", metavar="AGE", callback=_length,
               help="Only those last heard of so long ago (12h, 7d).")

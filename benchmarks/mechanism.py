@@ -22,12 +22,12 @@ from garrison.processes.supervisor import Crew
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key
+from garrison.supervise.decisions import next_step
 from garrison.supervise.lease import Wish, activate
 from garrison.supervise.replace import replace_life
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.start import register, start_life, take_lease
-from garrison.supervise.step import next_step
-from garrison.system.waker import Waker
+from garrison.system.event_loop import Waker
 
 ME = Key("guardian", "bench", "bench")
 CHILD = Key("runner", "child", "bench")

@@ -27,7 +27,7 @@ from garrison.errors import GarrisonError
 from garrison.records import atomic, blobs, journal, run, signals
 from garrison.records.hook import Hook, note
 from garrison.records.identity import Identity
-from garrison.records.life import LifeLock, last_beat
+from garrison.records.life_lock import LifeLock, last_beat
 from garrison.records.names import Key
 from garrison.records.run import Result, RunFiles
 from garrison.records.store import Store

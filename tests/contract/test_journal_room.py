@@ -10,8 +10,7 @@ import pytest
 
 from garrison.errors import Fenced, RecordCorrupt
 from garrison.records import atomic
-from garrison.records.journal import Reader, Writer, read_all
-from garrison.records.journal_past import salvage
+from garrison.records.journal import Reader, Writer, read_all, salvage
 from garrison.records.journal_room import ROOM, RoomyWriter
 
 AT = "2026-01-31T12:00:00.000000Z"

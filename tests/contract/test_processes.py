@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.system import ending, processes
-from garrison.system.ending import doomed, is_tmux
-from garrison.system.memory import MemoryProcesses
+from garrison.system import kill_tree, processes
+from garrison.system.kill_tree import doomed, is_tmux
 from garrison.system.processes import Child, Processes, ProcessId, RealProcesses, Row, Where, parse_stat
+from garrison.testing.processes import MemoryProcesses
 from support import until
 
 
@@ -103,8 +103,8 @@ def test_a_sweep_spares_its_caller(world: World) -> None:
     me = world.processes.probe(ours)
     assert me is not None
     if isinstance(world.processes, RealProcesses):
-        assert ending.doomed(me.id, "", processes.table(), caller=ours, known=()) is not None
-        assert me.id not in ending.doomed(me.id, LIFE, processes.table(), caller=ours)
+        assert kill_tree.doomed(me.id, "", processes.table(), caller=ours, known=()) is not None
+        assert me.id not in kill_tree.doomed(me.id, LIFE, processes.table(), caller=ours)
     else:
         assert me.id not in world.processes.sweep(me.id, LIFE)
         assert world.processes.probe(child.pid).zombie  # type: ignore[union-attr]

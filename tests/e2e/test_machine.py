@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.supervise.postmortem import KEEPER_GONE
+from garrison.system.exit_info import KEEPER_GONE
 from support import DEADLINE, PROGRAM, Node, Place, alive, load, stat, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"

@@ -202,7 +202,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.lease import activate
-from garrison.supervise.observe import Observer
+from garrison.supervise.observer import Observer
 from garrison.supervise.replace import replace_life
 from garrison.system import processes
 from garrison.system.clock import SystemClock

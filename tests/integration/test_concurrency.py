@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from garrison.records.journal import Reader, Writer, read_all
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.signals import Signal, inbox, pending, post, take
 from garrison.system.clock import SystemClock

@@ -27,7 +27,7 @@ from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.run import Launch
 from garrison.records.signals import Signal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garrison.system.git import Git
-from garrison.system.leftovers import hide_untracked
+from garrison.system.worktree_files import hide_untracked
 from support import git, make_repository
 
 

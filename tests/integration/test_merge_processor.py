@@ -13,8 +13,8 @@ from garrison.merge import strategies
 from garrison.merge.config import Config
 from garrison.merge.processor import Progress, Wait
 from garrison.merge.queue import MergeQueue
-from garrison.records import old_logs
-from garrison.system import disk, processes
+from garrison.records import log_retention
+from garrison.system import disk_space, processes
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def test_lands_in_order_what_passed_and_tells_the_runner(world):
 
 
 def test_of_what_a_gate_printed_without_end_the_beginning_and_the_reason_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(old_logs, "KEPT", 3)
+    monkeypatch.setattr(log_retention, "KEPT", 3)
     world = World(tmp_path, gate="echo begins; yes | head -c 9000000; echo ends; test ! -e bad")
     world.branch("bad", {"bad": "x\n"})
     world.enqueue("bad")
     world.drain()
     assert "ends" in world.entry("bad").reason
     log = Path(world.entry("bad").log)
-    assert log.stat().st_size < old_logs.MOST + 100
+    assert log.stat().st_size < log_retention.MOST + 100
     assert (log.read_text().split("\n", 1)[0], log.read_text().splitlines()[-1]) == ("begins", "ends")
     for name in ("one", "two", "three"):
         world.branch(name, {f"{name}.txt": "x\n"})
@@ -323,7 +323,8 @@ def test_while_a_disk_is_full_no_gate_begins_and_none_is_counted_as_lost(tmp_pat
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     crowded = {"trees": world.trees, "home": world.home}[where]
-    monkeypatch.setattr(disk, "full", lambda path: path.is_relative_to(crowded) and not (tmp_path / "room").exists())
+    monkeypatch.setattr(disk_space, "full",
+                        lambda path: path.is_relative_to(crowded) and not (tmp_path / "room").exists())
     processor = world.processor()
     steps = [processor.step() for _ in range(10)]
     assert isinstance(steps[-1], Wait)

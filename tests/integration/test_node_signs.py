@@ -20,10 +20,10 @@ from garrison.processes.agent_activity import NodeSigns, newest
 from garrison.records.identity import Identity
 from garrison.records.run import Task
 from garrison.records.store import Store
-from garrison.supervise.observe import Observer
+from garrison.supervise.observer import Observer
 from garrison.system.clock import FakeClock, iso
-from garrison.system.memory import MemoryProcesses
-from garrison.system.notify import watchdog
+from garrison.system.systemd import watchdog
+from garrison.testing.processes import MemoryProcesses
 from garrison.views import heartbeats
 from support import DEADLINE, git
 

@@ -344,7 +344,7 @@ def test_an_error_of_a_person_has_its_exit_code(loop: Path, tmp_path: Path, monk
 
 
 def test_a_run_that_somebody_else_has_in_hand(call: Call, gate: Path, tmp_path: Path) -> None:
-    from garrison.records.life import LifeLock
+    from garrison.records.life_lock import LifeLock
 
     call("run", gate, "--run-dir", tmp_path / "r")
     folder: Any = RunFolder(tmp_path / "r")

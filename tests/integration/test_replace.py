@@ -19,7 +19,7 @@ from garrison.records.identity import Identity, ended
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.lease import Wish, marker
-from garrison.supervise.observe import Observer
+from garrison.supervise.observer import Observer
 from garrison.supervise.replace import fence, replace_life, sweep_life
 from garrison.supervise.start import start_life
 from garrison.system.clock import SystemClock
@@ -33,7 +33,7 @@ import os, subprocess, sys, time
 from pathlib import Path
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.observe import Observer
+from garrison.supervise.observer import Observer
 from garrison.supervise.start import register
 from garrison.system.clock import SystemClock
 from garrison.system.processes import RealProcesses

@@ -15,7 +15,7 @@ from garrison.processes import launch as launching
 from garrison.processes import resume_all
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
-from garrison.system import user_manager
+from garrison.system import systemd
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def test_the_command_says_both_and_fails_for_the_one(
 
 def test_a_unit_of_this_home_is_started_instead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
-    manager = user_manager.Manager("/rt", "systemd-run", "systemctl")
-    monkeypatch.setattr(user_manager, "find", lambda _environ: manager)
-    monkeypatch.setattr(user_manager, "has_unit", lambda *_: True)
-    monkeypatch.setattr(user_manager, "start_unit", lambda _manager, run: not begun.append(run))
+    manager = systemd.Manager("/rt", "systemd-run", "systemctl")
+    monkeypatch.setattr(systemd, "find", lambda _environ: manager)
+    monkeypatch.setattr(systemd, "has_unit", lambda *_: True)
+    monkeypatch.setattr(systemd, "start_unit", lambda _manager, run: not begun.append(run))
     assert [word.why for word in resume_all.bring_up(home)][1] == "as garrison@r2.service"
     assert begun == ["r2"]
 

@@ -14,11 +14,11 @@ import pytest
 
 from garrison.errors import RecordError
 from garrison.records.identity import STATUSES, Identity
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise import stale
-from garrison.supervise.observe import Observer
+from garrison.supervise.observer import Observer
 from garrison.supervise.stale import Sight
 from garrison.system.clock import SystemClock, iso
 from garrison.system.processes import RealProcesses

@@ -18,11 +18,11 @@ import pytest
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.lease import Wish
-from garrison.supervise.observe import Observer
+from garrison.supervise.observer import Observer
 from garrison.supervise.replace import fence, replace_life
 from garrison.supervise.start import Life, StartRefused, register, start_life
 from garrison.system.clock import FakeClock, SystemClock

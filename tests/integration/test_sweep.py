@@ -15,7 +15,7 @@ import pytest
 
 from garrison.errors import GarrisonError
 from garrison.system import processes
-from garrison.system.ending import sweep
+from garrison.system.kill_tree import sweep
 from garrison.system.processes import Child, ProcessId
 from support import DEADLINE, until
 

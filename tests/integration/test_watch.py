@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 
-from garrison.records import life as lives
+from garrison.records import life_lock as lives
 from garrison.records.identity import Identity
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.evidence import Evidence
-from garrison.supervise.observe import Observer
-from garrison.supervise.watch import Looked, Watcher, judge_now
+from garrison.supervise.hang_detector import Evidence
+from garrison.supervise.observer import Looked, Observer, Watcher, judge_now
 from garrison.system.clock import FakeClock
-from garrison.system.memory import MemoryProcesses
+from garrison.system.process_table import below, ran
 from garrison.system.processes import ProcessId, RealProcesses, probe
-from garrison.system.tree import below, ran
+from garrison.testing.processes import MemoryProcesses
 from support import until
 
 KEY = Key("orchestrator", "a", "r1")

@@ -411,7 +411,7 @@ def test_where_no_inotify_instance_is_left_a_beat_finds_what_was_written(tmp_pat
             assert (await stream.until("change")).data["node"] == "a" and (await waiting).json["text"] == "hello"
             stream.close()
 
-    monkeypatch.setattr("garrison.system.watch.INotify", none_left)
+    monkeypatch.setattr("garrison.system.event_loop.INotify", none_left)
     with town(tmp_path) as made:
         told = begun(made)
         asyncio.run(scene(made, told))

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
 
+from garrison.config import Timing
 from garrison.errors import AlreadyAlive, Fenced, ForbiddenTransition, Refused
 from garrison.merge import batch
 from garrison.merge.entry import Entry as MergeEntry
@@ -36,11 +37,10 @@ from garrison.records.journal import Entry
 from garrison.records.names import Key, launcher
 from garrison.records.run import Result
 from garrison.records.signals import Signal, objection
-from garrison.settings import Timing
-from garrison.supervise import evidence, lease, restart
+from garrison.supervise import hang_detector, lease, restart
+from garrison.supervise.decisions import LifeView
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso, iso
 
@@ -119,9 +119,9 @@ class Watch:
         self.w, self.me, self.last, self.holds = w, me, w.mono, 0
         self.cap = TIMING.beat_timeout / 4
         self.time = w.mono
-        self.clock = evidence.WatchClock(self.cap)
+        self.clock = hang_detector.WatchClock(self.cap)
         self.clock.look(self.time)
-        self.lives: dict[tuple[str, str], tuple[int, evidence.Signs, list[float]]] = {}
+        self.lives: dict[tuple[str, str], tuple[int, hang_detector.Signs, list[float]]] = {}
         self.late = False
 
     def now(self) -> float:
@@ -147,7 +147,7 @@ class Watch:
         who = identity.role, identity.name
         known = self.lives.get(who)
         if known is None or known[0] != identity.incarnation:
-            known = self.lives[who] = (identity.incarnation, evidence.Signs(at), [0.0, at, self.clock.missed])
+            known = self.lives[who] = (identity.incarnation, hang_detector.Signs(at), [0.0, at, self.clock.missed])
         _, signs, looks = known
         if proc is None:
             return view
@@ -168,13 +168,13 @@ class Watch:
         if agent is not None:
             signs.note("work", agent.quiet_since or (self.w.t, agent.alive), at)
             signs.last("unstopped", not stopped, at)
-        seen = evidence.Evidence(identity.incarnation, signs.ages(at), state, int(busy), stopped,
+        seen = hang_detector.Evidence(identity.incarnation, signs.ages(at), state, int(busy), stopped,
                                  int(state == "D"), watched=at - signs.began)
-        hang = evidence.hung(seen, TIMING.beat_timeout) if looks[0] > 1 else None
+        hang = hang_detector.hung(seen, TIMING.beat_timeout) if looks[0] > 1 else None
         if hang is None:
             return view
         self.w.check.hung(self.me, agent if hang.rule.startswith("agent") and agent else proc)
-        return LifeView(identity, Verdict("hung", hang.why), None, evidence.plain(seen, hang, TIMING.beat_timeout))
+        return LifeView(identity, Verdict("hung", hang.why), None, hang_detector.plain(seen, hang, TIMING.beat_timeout))
 
 
 class Layer:
@@ -1457,7 +1457,7 @@ def _hangs(w: World, me: Process, view: LifeView) -> Does:
     still = other.quiet_since == first and w.t - began < TIMING.beat_timeout
     state = other.state if other.stopped_until > w.t else "S"
     ages = {"beat": since, "cpu": since if still else 0.0, "running": since if state == "T" and still else 0.0}
-    hang = evidence.hung(evidence.Evidence(identity.incarnation, ages, state, blocked=int(state == "D")),
+    hang = hang_detector.hung(hang_detector.Evidence(identity.incarnation, ages, state, blocked=int(state == "D")),
                          TIMING.beat_timeout)
     if hang is None or not other.alive:
         return False

@@ -27,8 +27,8 @@ from garrison.records.names import Key
 from garrison.records.run import Result, Task
 from garrison.records.signals import Posted, Signal
 from garrison.supervise import lease, start, verdict
+from garrison.supervise.decisions import LifeView
 from garrison.supervise.lease import Spawner
-from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import Seen
 from garrison.system.clock import from_iso, iso
 

@@ -12,7 +12,7 @@ from garrison.processes.resume_all import QUIET, Word, assess
 from garrison.processes.run_state import NodeState, RunState
 from garrison.records.identity import Identity
 from garrison.records.signals import Posted, Signal
-from garrison.supervise.step import LifeView
+from garrison.supervise.decisions import LifeView
 from garrison.supervise.verdict import Verdict
 
 LAUNCHER = Identity(role="launch", name="launch", run_id="r1", agent_id="a", incarnation=1, status="active", pid=7,

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garrison.system import census, ending, processes, procfs
+from garrison.system import census, kill_tree, process_table, processes
 from garrison.system.census import Census, Settled, settle
+from garrison.system.process_table import Numbering, leads, listed_to_the_last, numbering, numbers
 from garrison.system.processes import ProcessId, Row
-from garrison.system.procfs import Numbering, leads, listed_to_the_last, numbering, numbers
 
 OURS, OLD, HIGHEST = 50, 100, 32768
 LIFE = "/home:r1:runner-a#1"
@@ -120,8 +120,8 @@ def test_a_pid_that_is_another_s_now_is_listed() -> None:
 def test_proc_is_listed_again_if_anybody_was_forked(monkeypatch: pytest.MonkeyPatch, told: list[int],
                                                     given: list[int]) -> None:
     listings = [[1], [1, 2], [1, 2]]
-    monkeypatch.setattr(procfs, "forks", lambda: told.pop(0))
-    monkeypatch.setattr(procfs, "_listed", lambda: listings.pop(0))
+    monkeypatch.setattr(process_table, "forks", lambda: told.pop(0))
+    monkeypatch.setattr(process_table, "_listed", lambda: listings.pop(0))
     assert list(listed_to_the_last()) == given
 
 
@@ -149,7 +149,7 @@ def test_the_kernel_tells_how_far_it_is_with_pids() -> None:
     assert before is not None
     assert after is not None
     assert (after.last, after.forks) != (before.last, before.forks)
-    given = after.since(before, procfs.highest_pid())
+    given = after.since(before, process_table.highest_pid())
     assert given is None or child.pid in given
     assert 0 < after.threads < after.forks
 
@@ -227,10 +227,10 @@ def test_a_sweep_with_a_census_ends_who_came_before_it_and_after(tmp_path: Path,
         assert child.pid not in others
         Path(f"{said}.go").write_text("on\n")
         late = int(said.read_text())
-        assert {one.pid for one in ending.sweep(child.id, life, grace=0.0, census=made)} == {child.pid, late}
+        assert {one.pid for one in kill_tree.sweep(child.id, life, grace=0.0, census=made)} == {child.pid, late}
         assert processes.living(other.pid, other.ticks)
         assert set(made.others(life + "0", ())) >= {child.pid} - {late}
-        assert {one.pid for one in ending.sweep(None, life + "0", grace=0.0, census=made)} == {other.pid}
+        assert {one.pid for one in kill_tree.sweep(None, life + "0", grace=0.0, census=made)} == {other.pid}
     finally:
         processes.send(other.pid, other.ticks, signal.SIGKILL)
 
@@ -308,7 +308,7 @@ class World:
         rows: list[Any] = [Row(one.pid, one.ticks, one.ppid, "c", one.marker, one.session)
                            for one in self.rows.values() if one.pid not in others]
         came = [row.id for row in rows if row.ppid == OURS and row.marker is None]
-        return ending.doomed(root, life, rows, caller=OURS, known=came)
+        return kill_tree.doomed(root, life, rows, caller=OURS, known=came)
 
 
 ACTS = st.lists(st.tuples(st.sampled_from(["fork", "fork", "bare", "life", "setsid", "exec", "exit", "census", "note"]),

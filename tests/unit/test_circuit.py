@@ -13,8 +13,8 @@ from garrison.agents.claude import policy as claude
 from garrison.records.identity import Identity
 from garrison.supervise import circuit, restart
 from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise.decisions import LifeView, next_step
 from garrison.supervise.restart import CLASSES, Death, Policy, decide, delay
-from garrison.supervise.step import LifeView, next_step
 from garrison.supervise.verdict import Verdict
 
 BOOT, NOW = "b1", 10_000.0
@@ -201,7 +201,7 @@ def test_other_records_leave_a_circuit_as_it_is() -> None:
 
 
 def test_the_first_cool_down_is_as_long_as_the_window_unless_it_is_set() -> None:
-    from garrison.settings import Timing
+    from garrison.config import Timing
 
     assert Policy.of(Timing(restart_window=7)).cool_down(1) == 7
     assert Policy.of(Timing(restart_window=7, probe_after=2), 3).cool_down(2) == 4

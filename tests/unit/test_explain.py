@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from garrison.records.identity import STATUSES, Identity
 from garrison.records.journal import Entry
+from garrison.supervise.decisions import Basis, LifeView, burial, next_step
 from garrison.supervise.explain import from_plain, replay, to_plain
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.step import Basis, LifeView, burial, next_step
 from garrison.supervise.verdict import Seen, judge
 from garrison.views.event_log import Event, about_of
 from garrison.views.explain import observation, story

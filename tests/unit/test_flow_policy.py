@@ -22,8 +22,8 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.run import Launch, Result
 from garrison.records.signals import Posted, Signal
+from garrison.supervise.decisions import LifeView
 from garrison.supervise.restart import Policy
-from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso, iso
 

@@ -14,10 +14,10 @@ from garrison.records.identity import Identity, ended
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.lease import Spawner, Wish, activate, hook_for, lease, marker, read_marker
-from garrison.supervise.observe import Observer
+from garrison.supervise.observer import Observer
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import FakeClock, iso
-from garrison.system.memory import MemoryProcesses
+from garrison.testing.processes import MemoryProcesses
 
 KEY = Key("runner", "a", "r1")
 BY = Spawner(7, 70, "pid:[1]", "b1", "h")

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from garrison.config import Timing
 from garrison.merge.entry import TRANSITIONS, Entry
 from garrison.merge.state import Pause
 from garrison.records.run import Launch
-from garrison.settings import Timing
 from garrison.supervise.restart import Death
 from garrison.views.limits import TIMES, Used, limits
 from garrison.views.node_state import Facts, doing

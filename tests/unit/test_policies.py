@@ -30,11 +30,11 @@ from garrison.records.names import Key
 from garrison.records.run import Result, Task
 from garrison.records.signals import Posted, Signal
 from garrison.supervise.circuit import Circuit
+from garrison.supervise.decisions import LifeView, burial
 from garrison.supervise.explain import replay
 from garrison.supervise.lease import hook_for
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.start import unfenced
-from garrison.supervise.step import LifeView, burial
 from garrison.supervise.verdict import Seen, Verdict, spawn_due
 
 AT = "2026-01-31T12:00:00.000001Z"

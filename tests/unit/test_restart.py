@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.records.identity import Identity
+from garrison.supervise.decisions import LifeView, next_step
 from garrison.supervise.restart import Death, Policy, decide
-from garrison.supervise.step import LifeView, next_step
 from garrison.supervise.verdict import Verdict
 
 POLICY = Policy(total=10)

@@ -19,7 +19,7 @@ from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.session_agent import ORDER, SessionWork
 from garrison.processes.orchestrator.session_attempt import Work
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.session.adapters import remembering
 from garrison.session.tools import Dispatch
 

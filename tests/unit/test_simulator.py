@@ -17,10 +17,10 @@ from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
 from garrison.processes.runner import policy as runner_policy
 from garrison.records import store
-from garrison.supervise import evidence, lease, restart, verdict
+from garrison.supervise import hang_detector, lease, restart, verdict
 from garrison.supervise.circuit import Circuit
+from garrison.supervise.decisions import LifeView, Step
 from garrison.supervise.restart import Policy
-from garrison.supervise.step import LifeView, Step
 from garrison.supervise.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -255,22 +255,22 @@ def _cancelled_and_reworked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_hangs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(evidence, "hung", lambda *rest: None)
+    patch.setattr(hang_detector, "hung", lambda *rest: None)
 
 
 def _impatient(patch: pytest.MonkeyPatch) -> None:
-    real = evidence.hung
-    patch.setattr(evidence, "hung", lambda seen, timeout, *rest: real(seen, timeout / 3, *rest))
+    real = hang_detector.hung
+    patch.setattr(hang_detector, "hung", lambda seen, timeout, *rest: real(seen, timeout / 3, *rest))
 
 
 def _gaps_are_watched(patch: pytest.MonkeyPatch) -> None:
-    real = evidence.WatchClock
-    patch.setattr(evidence, "WatchClock", lambda cap: real(1e9))
+    real = hang_detector.WatchClock
+    patch.setattr(hang_detector, "WatchClock", lambda cap: real(1e9))
 
 
 def _blocked_is_silent(patch: pytest.MonkeyPatch) -> None:
-    real = evidence._silent
-    patch.setattr(evidence, "_silent", lambda e, timeout: real(replace(e, state="S", blocked=0), timeout))
+    real = hang_detector._silent
+    patch.setattr(hang_detector, "_silent", lambda e, timeout: real(replace(e, state="S", blocked=0), timeout))
 
 
 def _reworked_for_ever(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from garrison.cli import status_render as view
 from garrison.cli.render import Span, table, text, width
 from garrison.cli.terminal import frame, stage_of
 from garrison.records.run import Launch
-from garrison.settings import Timing
 from garrison.views.limits import Used, limits
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"

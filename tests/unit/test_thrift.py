@@ -14,7 +14,7 @@ from garrison.processes import main
 from garrison.processes.runtime import World
 from garrison.records import record
 from garrison.records.identity import Identity
-from garrison.system import autopsy, ending, processes
+from garrison.system import exit_info, kill_tree, processes
 from garrison.system.processes import ProcessId, Row
 
 LIFE = "/home:r1:runner-a#1"
@@ -25,20 +25,20 @@ TICKS = os.sysconf("SC_CLK_TCK")
 def test_one_scan_is_enough_where_nobody_was_forked_meanwhile(monkeypatch: pytest.MonkeyPatch, told: list[int],
                                                               scans: int) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(ending, "forks", lambda: told.pop(0))
-    monkeypatch.setattr(ending, "left_of", lambda *args, **named: asked.append(args) or [])
-    assert ending.sweep(None, LIFE, grace=0.1) == []
+    monkeypatch.setattr(kill_tree, "forks", lambda: told.pop(0))
+    monkeypatch.setattr(kill_tree, "left_of", lambda *args, **named: asked.append(args) or [])
+    assert kill_tree.sweep(None, LIFE, grace=0.1) == []
     assert len(asked) == scans
 
 
 def test_a_fork_is_told_and_nothing_else() -> None:
-    before = ending.forks()
+    before = kill_tree.forks()
     pid = os.fork()
     if not pid:
         os._exit(0)
     os.waitpid(pid, 0)
     assert before != -1
-    assert ending.forks() not in (-1, before)
+    assert kill_tree.forks() not in (-1, before)
 
 
 class Asked(Row):
@@ -62,14 +62,14 @@ def test_only_those_young_enough_are_asked_for_their_marker() -> None:
         return made
 
     old, keeper, young = row(10, 379 * TICKS), row(11, 381 * TICKS), row(12, 501 * TICKS)
-    assert [one.pid for one in ending.doomed(root, LIFE, [old, keeper, young])] == [11, 12]
+    assert [one.pid for one in kill_tree.doomed(root, LIFE, [old, keeper, young])] == [11, 12]
     assert 10 not in Asked.log
-    assert [one.pid for one in ending.doomed(None, LIFE, [old])] == [10], "without a process everybody is asked"
+    assert [one.pid for one in kill_tree.doomed(None, LIFE, [old])] == [10], "without a process everybody is asked"
 
 
 def test_a_glimpse_shows_what_the_table_shows() -> None:
     mine = os.getpid()
-    (seen,) = [one for one in ending.glimpses() if one.pid == mine]
+    (seen,) = [one for one in kill_tree.glimpses() if one.pid == mine]
     (row,) = [one for one in processes.table() if one.pid == mine]
     assert (seen.id, seen.ppid, seen.session, seen.marker) == (row.id, row.ppid, row.session, row.marker)
     assert os.fsdecode(seen.comm) == row.comm
@@ -90,9 +90,9 @@ def test_a_shape_that_fitted_lets_no_other_pass(change: dict[str, Any]) -> None:
 def test_what_a_crew_has_in_common_is_counted_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     vmstat, read = tmp_path / "vmstat", []
     vmstat.write_text("oom_kill 3\n")
-    real = autopsy.oom_kills
-    monkeypatch.setattr(autopsy, "oom_kills", lambda place: read.append(place) or real(place))
-    looked = autopsy.Autopsy(tmp_path / "none", vmstat)
+    real = exit_info.oom_kills
+    monkeypatch.setattr(exit_info, "oom_kills", lambda place: read.append(place) or real(place))
+    looked = exit_info.Autopsy(tmp_path / "none", vmstat)
     those = [(one.pid, one.ticks) for pid in (os.getpid(), os.getppid()) if (one := processes.probe(pid))]
     looked.watch_all(those)
     assert len(those) == 2 and read.count(vmstat) == 1

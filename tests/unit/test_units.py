@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.settings import Timing
+from garrison.config import Timing
 
 SYSTEMD = Path(__file__).resolve().parents[2] / "systemd"
 UNITS = ("garrison@.service", "garrison-up.service", "garrison-up.timer")

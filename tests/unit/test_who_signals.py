@@ -18,10 +18,10 @@ SIGNALS = frozenset({"kill", "killpg", "tgkill", "terminate", "send_signal", "pi
 PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", "killall")
 ALLOWED = {
     "system/processes.py:pidfd_send_signal": (1, "`send` itself, through a verified pidfd"),
-    "system/ending.py:pidfd_send_signal": (3, "the sweep, through verified pidfds"),
-    "system/keeper.py:kill": (1, "itself: it ends by the signal that ended its orchestrator"),
+    "system/kill_tree.py:pidfd_send_signal": (3, "the sweep, through verified pidfds"),
+    "system/reaper.py:kill": (1, "itself: it ends by the signal that ended its orchestrator"),
     "system/failpoint.py:kill": (1, "itself, for tests"),
-    "system/command.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),
+    "system/async_command.py:kill": (1, "a child of its own that is not reaped: a command that takes too long"),
     "pipeline/handlers/tool.py:kill": (1, "`Job.kill`"),
     "workflow/tools.py:killpg": (1, "the group of a child of its own that is not reaped"),
     "cli/terminal.py:kill": (1, "itself: Ctrl-Z of a person who watches"),

@@ -16,8 +16,8 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
+from garrison.supervise.decisions import Basis, LifeView
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.step import Basis, LifeView
 from garrison.supervise.verdict import Seen, judge
 from garrison.views.event_log import Event
 from garrison.views.explain import _counted, observation, tell

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents import result as said
 from garrison.agents.base import Outcome, Profile, Work
 from garrison.errors import Refused
-from garrison.supervise.postmortem import ending
+from garrison.system.exit_info import ending
 from garrison.system.jobs import Job, JobResult, tail
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import click
 from garrison.cli import resolve
 from garrison.cli.home import home_option, run_option
 from garrison.cli.output import say
+from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.pipeline import gates
 from garrison.processes.run_state import RunState, fold
@@ -16,7 +17,6 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.records.signals import Signal
 from garrison.records.store import Store
-from garrison.settings import find_home
 from garrison.supervise.start import fresh_id
 from garrison.system.clock import SystemClock
 

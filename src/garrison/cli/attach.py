@@ -17,7 +17,6 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.settings import find_home
 from garrison.system.terminal import Session, choose_terminal
 
 

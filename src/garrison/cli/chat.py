@@ -15,7 +15,7 @@ import click
 from garrison.cli.commands import Explained
 from garrison.cli.home import home_option
 from garrison.cli.output import say
-from garrison.settings import find_home
+from garrison.config import find_home
 
 if TYPE_CHECKING:
     from garrison.delegation.events import Event

@@ -18,7 +18,6 @@ from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.processes.run_status import Standing, standings
 from garrison.processes.runtime import World
 from garrison.processes.temp_files import clear_halves
-from garrison.settings import find_home
 from garrison.system.clock import from_iso
 from garrison.system.git.rescues import RESCUES
 

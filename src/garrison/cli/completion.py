@@ -64,8 +64,8 @@ def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[
 
 
 def _begun(known: Callable[[Path], list[str]], ctx: click.Context, incomplete: str) -> list[str]:
+    from garrison.config import find_home
     from garrison.errors import GarrisonError
-    from garrison.settings import find_home
 
     home = ctx.params.get("home") or ctx.find_root().params.get("home")
     try:

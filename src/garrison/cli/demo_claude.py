@@ -19,8 +19,8 @@ from garrison.cli.demo_claude_report import next_steps, report, shortfall
 from garrison.cli.demo_claude_stage import ClaudeStage, configure, has_key, served
 from garrison.cli.demo_stage import RUN, Interrupts, Stage, clear, listening, new_folder, prepare
 from garrison.cli.output import INTERRUPTED
+from garrison.config import find_home
 from garrison.errors import Refused
-from garrison.settings import find_home
 
 ISOLATION = (sys.executable, "-P", "-m", "garrison.testing.isolation")
 FOLDER = "GARRISON_DEMO_FOLDER"

@@ -17,8 +17,8 @@ from garrison.cli.demo_claude import demo_claude
 from garrison.cli.demo_report import next_steps, report, reworks, shortfall
 from garrison.cli.demo_stage import AGENTS, RUN, Stage, clear, listening, new_folder, prepare
 from garrison.cli.output import INTERRUPTED
+from garrison.config import checkout
 from garrison.errors import Refused, UsageError
-from garrison.settings import checkout
 
 PATIENCE = 240.0
 """Seconds after which the demonstration is given up."""

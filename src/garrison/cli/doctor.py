@@ -10,10 +10,10 @@ import click
 from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
+from garrison.config import find_home
 from garrison.doctor.examine import CHECKS, examine, treat
 from garrison.doctor.findings import REMEDIES, Finding
 from garrison.processes.runtime import World
-from garrison.settings import find_home
 
 
 @click.command(cls=Explained, examples=(

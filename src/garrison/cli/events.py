@@ -24,7 +24,6 @@ from garrison.errors import UsageError
 from garrison.records import run as run_records
 from garrison.records.names import launcher
 from garrison.records.store import Store
-from garrison.settings import find_home
 from garrison.system.clock import iso
 from garrison.system.terminal_text import clean
 from garrison.views.event_log import Chronicle, Event

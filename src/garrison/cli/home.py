@@ -9,7 +9,7 @@ import click
 from garrison.cli import completion
 from garrison.cli.commands import Explained
 from garrison.cli.output import say, show_json
-from garrison.settings import find_home, homes_list
+from garrison.config import find_home, homes_list
 
 home_option = click.option("--home", metavar="DIR", type=click.Path(file_okay=False),
                            help="Where state lives (default: GARRISON_HOME, the checkout's state/, the user's).")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from garrison.records.store import Store
     from garrison.supervise.lease import Spawner
-    from garrison.supervise.observe import Observer
+    from garrison.supervise.observer import Observer
 
 STALE_AFTER = 300.0
 """Seconds of silence after which `find-stale` lists a life."""
@@ -58,7 +58,7 @@ def _bury(store: Store, observer: Observer, key: Key) -> None:
     old = store.read(Identity, key)
     if old is None or observer.judge(old).state not in ("dead", "lapsed"):
         return
-    from garrison.settings import Timing
+    from garrison.config import Timing
     from garrison.supervise.replace import replace_life
 
     replace_life(observer, old, observer.judge(old).why, Timing.read(os.environ).sweep_grace)
@@ -228,8 +228,8 @@ def _find_stale(options: argparse.Namespace) -> None:
 
 
 def _respawn(home: str | None) -> None:
+    from garrison.config import find_home
     from garrison.processes.resume_all import TOLD_TO_CRON, bring_up
-    from garrison.settings import find_home
 
     for word in bring_up(find_home(home)):
         if word.state in TOLD_TO_CRON:

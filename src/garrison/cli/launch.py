@@ -27,7 +27,6 @@ from garrison.processes.runtime import World
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher
-from garrison.settings import find_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

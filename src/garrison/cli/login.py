@@ -16,7 +16,6 @@ from garrison.cli.commands import Explained
 from garrison.cli.home import home_option
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
-from garrison.settings import find_home
 from garrison.system.environment import child_environment
 
 KEYS = frozenset({"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"})

@@ -26,7 +26,6 @@ from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
-from garrison.settings import find_home
 
 _POLL = 0.25
 """Seconds between two looks while following."""

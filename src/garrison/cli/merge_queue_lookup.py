@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garrison.cli.output import say, show_json
+from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.merge.queue import MergeQueue, queues_of, target_of
-from garrison.settings import find_home
 from garrison.system.git import Git, open_repository
 
 if TYPE_CHECKING:

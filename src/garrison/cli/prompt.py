@@ -16,7 +16,6 @@ import click
 from garrison.cli.commands import Explained
 from garrison.errors import Refused
 from garrison.records.names import check_name
-from garrison.settings import checkout
 from garrison.system.git import validate_repository
 
 

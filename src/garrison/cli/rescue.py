@@ -15,7 +15,6 @@ from garrison.cli.output import say, show_json, show_table
 from garrison.cli.resolve import known_run
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes import rescue_refs
-from garrison.settings import find_home
 from garrison.system.clock import age
 
 if TYPE_CHECKING:

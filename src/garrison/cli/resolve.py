@@ -51,7 +51,7 @@ def choose(candidates: Sequence[Key], own_run: str, living: Callable[[Key], bool
 
 def observer_of(store: Store) -> Observer:
     """What judges the identities of a home; imported late, since most door calls judge nobody."""
-    from garrison.supervise.observe import Observer
+    from garrison.supervise.observer import Observer
     from garrison.system.clock import SystemClock
     from garrison.system.processes import RealProcesses
 
@@ -132,8 +132,8 @@ def run_for_new(store: Store, run: str | None) -> str:
 
 def home_store(home: str | os.PathLike[str] | Path | None) -> Store:
     """The store of the home that is meant."""
+    from garrison.config import find_home
     from garrison.records.store import Store
-    from garrison.settings import find_home
 
     return Store(find_home(home))
 

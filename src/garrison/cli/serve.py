@@ -17,7 +17,6 @@ from garrison.cli.home import home_option
 from garrison.cli.output import say
 from garrison.cli.resolve import known_run
 from garrison.errors import UsageError
-from garrison.settings import find_home
 
 PORT = 8642
 

@@ -27,11 +27,10 @@ from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key, branch_of, check_node
 from garrison.records.run import Launch, Task
-from garrison.settings import find_home
 from garrison.supervise.replace import replace_life, sweep_life
-from garrison.system.furnish import furnish
 from garrison.system.git import Git
 from garrison.system.terminal import choose_terminal
+from garrison.system.worktree_files import furnish
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 

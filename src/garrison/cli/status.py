@@ -23,7 +23,6 @@ from garrison.cli.resolve import known_run
 from garrison.cli.terminal import Stage, show, stage
 from garrison.errors import NotFound, UsageError
 from garrison.processes.launcher.policy import EXIT
-from garrison.settings import find_home
 from garrison.views.run_view import Gatherer, shown
 
 SHOWN = 8

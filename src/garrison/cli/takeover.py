@@ -20,6 +20,7 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, run_option
 from garrison.cli.output import say
+from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.processes.runtime import World
 from garrison.processes.spawn import tree_environment
@@ -27,7 +28,6 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, Task
-from garrison.settings import find_home
 from garrison.system.git import Git
 
 

@@ -24,7 +24,6 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher
 from garrison.records.store import Store
-from garrison.settings import find_home
 from garrison.views.event_log import Chronicle
 from garrison.views.explain import Told, story
 from garrison.views.run_view import Gatherer

@@ -16,7 +16,7 @@ from garrison.delegation.history import Conversation
 from garrison.delegation.orchestrator import AgentOrchestrator
 from garrison.delegation.tools import Desk
 from garrison.errors import Refused, UsageError
-from garrison.system.command import said_by
+from garrison.system.async_command import said_by
 
 COMMAND_SECONDS = 120.0
 """Seconds that a tool's command may take."""

@@ -20,7 +20,7 @@ from garrison.merge import history
 from garrison.processes.rescue_refs import has_landed
 from garrison.processes.worktree import LeftTree, give_back, left_trees, repository
 from garrison.records import atomic
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, launcher
 from garrison.system.git.rescues import ARCHIVE, RESCUES
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.config import trees_root
 from garrison.doctor import files, machine, processes
 from garrison.doctor.findings import ERROR, Finding, judge_bearer, judge_file, judge_life, judge_run, judge_session
 from garrison.doctor.fixes import mend
 from garrison.errors import GarrisonError
 from garrison.processes.run_status import Standing, standings
-from garrison.settings import trees_root
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import World

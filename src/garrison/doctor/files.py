@@ -19,7 +19,7 @@ from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
-from garrison.records.life import is_held
+from garrison.records.life_lock import is_held
 from garrison.records.names import Key
 from garrison.records.run import Launch
 from garrison.system.git import Git

@@ -18,9 +18,9 @@ from garrison.errors import Fenced, GarrisonError
 from garrison.merge import slots
 from garrison.processes.worktree import give_back
 from garrison.records import atomic, signals
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.supervise.replace import replace_life
-from garrison.system import ending, processes
+from garrison.system import kill_tree, processes
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import World
@@ -53,7 +53,7 @@ def _sweep(world: World, finding: Finding) -> None:
     """The processes that were seen, through verified pidfds, and all that bear the same marker."""
     marker, pid, ticks = finding.about
     if processes.marker(pid) == marker and processes.living(pid, ticks):
-        ending.sweep(None, marker, grace=world.timing.sweep_grace)
+        kill_tree.sweep(None, marker, grace=world.timing.sweep_grace)
 
 
 def _close(_world: World, finding: Finding) -> None:

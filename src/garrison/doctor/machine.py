@@ -22,7 +22,7 @@ from garrison.doctor.findings import (
     judge_room,
     version,
 )
-from garrison.system import disk, user_manager
+from garrison.system import disk_space, systemd
 from garrison.system.tmux_server import available
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def machine_findings(home: Path, trees: Iterable[Path], environ: Mapping[str, st
         seen.add(device)
         found = os.statvfs(there)
         room = judge_room(RoomFact(str(place), found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize),
-                          disk.ENOUGH)
+                          disk_space.ENOUGH)
         if room is not None:
             yield room
     there = _existing(home)
@@ -99,7 +99,7 @@ def machine(environ: Mapping[str, str]) -> MachineFact:
     with suppress(OSError, KeyError):
         user = getpass.getuser()
     return MachineFact(_git(), available() or "", shutil.which("tmux") is not None, _inotify(),
-                       user_manager.find(environ) is not None,
+                       systemd.find(environ) is not None,
                        bool(user) and Path("/var/lib/systemd/linger", user).exists(),
                        version(platform.release().partition("-")[0]) >= (6, 15))
 

@@ -201,12 +201,12 @@ class GateRun:
         """Whether this end is no judgement of the tree: it vanished, a signal ended it, or there was no room."""
         if code == -1 or (not late and struck(code)):
             return True
-        return code != 0 and (disk.lacking(told) or disk.full(self.slot.path))
+        return code != 0 and (disk_space.lacking(told) or disk_space.full(self.slot.path))
 
     def _sweep(self) -> None:
         """End what the stage left running, and forget it."""
         child = self.child
-        ending.sweep(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker, grace=0.2)
+        kill_tree.sweep(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker, grace=0.2)
         self._drop_child()
 
     def abandon(self) -> None:
@@ -220,7 +220,7 @@ class GateRun:
         """Remove the folder after its verdict was recorded; the logs stay, as far as `old_logs` has it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for log in (self.log, self.setup_log):
-            old_logs.shorten(log)
+            log_retention.shorten(log)
 
     def detach(self) -> None:
         """Leave it running for a successor."""

@@ -67,7 +67,7 @@ class Landing:
 
 def read_history(path: Path) -> list[Landing]:
     """The landings of the journal at `path`, the eldest first."""
-    return landings(journal_past.read_whole(path))
+    return landings(journal.read_whole(path))
 
 
 def landings(records: Iterable[Record]) -> list[Landing]:

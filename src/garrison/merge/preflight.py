@@ -27,8 +27,8 @@ from garrison.merge.gate import GateRun, Verdict, marker_of
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import Slot, acquire
 from garrison.system.environment import child_environment
-from garrison.system.furnish import count_pointers
 from garrison.system.git import GitError
+from garrison.system.worktree_files import count_pointers
 
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)

@@ -22,7 +22,7 @@ from garrison.merge.gate import Trials, ready
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, Pen, Progress, Wait
 from garrison.records import atomic
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.system.git.repository import collecting
 
 if TYPE_CHECKING:

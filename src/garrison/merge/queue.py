@@ -23,7 +23,7 @@ from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, Entry, entry_
 from garrison.merge.state import QueueState, enqueued
 from garrison.merge.target import Target, check_name, open_target
 from garrison.records import atomic, journal, names
-from garrison.records.life import is_held
+from garrison.records.life_lock import is_held
 from garrison.system.clock import Clock, SystemClock
 from garrison.system.git import Git
 

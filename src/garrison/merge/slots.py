@@ -22,11 +22,11 @@ from garrison.errors import Refused
 from garrison.light import asdict, dataclass
 from garrison.merge.config import CLEANING
 from garrison.records import atomic
-from garrison.records.life import LifeLock
-from garrison.system import setup_key
-from garrison.system.furnish import furnish
+from garrison.records.life_lock import LifeLock
+from garrison.system import worktree_files as setup_key
 from garrison.system.git import Git, GitError
 from garrison.system.processes import living, same_boot
+from garrison.system.worktree_files import furnish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

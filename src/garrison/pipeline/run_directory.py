@@ -26,7 +26,7 @@ from garrison.records import atomic
 from garrison.records.blobs import BLOB_BYTES
 from garrison.records.journal import SNAPSHOT_EVERY, Entry, read_all
 from garrison.records.journal_room import RoomyWriter
-from garrison.records.life import LifeLock, is_held
+from garrison.records.life_lock import LifeLock, is_held
 from garrison.system.failpoint import here
 
 if TYPE_CHECKING:

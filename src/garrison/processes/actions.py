@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from garrison.records.signals import Posted
-    from garrison.supervise.step import Basis
+    from garrison.supervise.decisions import Basis
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from garrison.settings import Timing
+    from garrison.config import Timing
 
 Glance = tuple[tuple[int, int, int] | None, ...]
 """What was seen; two that are equal mean that nothing has changed."""

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.config import homes_list, trees_root
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.light import replace
 from garrison.processes.launcher.policy import resume_id, resume_word
@@ -22,12 +23,11 @@ from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, fit_run, launcher
 from garrison.records.run import Launch
 from garrison.records.signals import Signal
-from garrison.settings import homes_list, trees_root
 from garrison.supervise.lease import Wish, marker
+from garrison.supervise.observer import judge_now
 from garrison.supervise.replace import replace_life
 from garrison.supervise.start import take_lease
-from garrison.supervise.watch import judge_now
-from garrison.system import user_manager
+from garrison.system import systemd
 from garrison.system.environment import held_back
 from garrison.system.git import Git, validate_repository
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from garrison.processes.preflight import Prepared
     from garrison.processes.runtime import World
     from garrison.records.identity import Identity
+    from garrison.supervise.observer import Looked
     from garrison.supervise.verdict import Verdict
-    from garrison.supervise.watch import Looked
 
 
 def create(world: World, prepared: Prepared) -> Launch:
@@ -139,23 +139,23 @@ def launcher_process(world: World, launch: Launch, identity: Identity,
     own = {"GARRISON_LIFE": marker(str(world.home), key, identity.incarnation),
            "GARRISON_INCARNATION": str(identity.incarnation)}
     own |= {name: world.environ[name] for name in MANAGER if world.environ.get(name)}
-    if manager := user_manager.find(world.environ):
+    if manager := systemd.find(world.environ):
         own["XDG_RUNTIME_DIR"] = manager.runtime  # cron names none, and tmux's server wants a scope too
     return layer_argv(key, world.home, identity.incarnation, options), world.environment(launch, own)
 
 
 def scope_for(world: World) -> list[str]:
     """The prefix that puts a launcher into a scope of its own, where that keeps it alive; empty elsewhere."""
-    manager = user_manager.find(world.environ)
+    manager = systemd.find(world.environ)
     in_unit = bool(world.environ.get("NOTIFY_SOCKET"))
-    chosen = user_manager.way(in_unit=in_unit, unit=False, manager=manager is not None,
-                              lingering=user_manager.lingering(manager))
-    return user_manager.scope(manager) if chosen == "scope" and user_manager.answers(manager) else []
+    chosen = systemd.way(in_unit=in_unit, unit=False, manager=manager is not None,
+                              lingering=systemd.lingering(manager))
+    return systemd.scope(manager) if chosen == "scope" and systemd.answers(manager) else []
 
 
 def note_on_logout(world: World) -> str:
     """One line for who launches where systemd would end the run at logout; empty elsewhere."""
-    if user_manager.lingering(user_manager.find(world.environ)) is not False:
+    if systemd.lingering(systemd.find(world.environ)) is not False:
         return ""
     return "note: systemd may end this run when you log out; `loginctl enable-linger` lets it go on"
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.processes.fingerprint import nap, trust
-from garrison.system import disk
-from garrison.system.waker import Waker
+from garrison.system import disk_space
+from garrison.system.event_loop import Waker
 
 if TYPE_CHECKING:
     from garrison.processes.fingerprint import Glance
@@ -199,7 +199,7 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
 def _no_room(error: GarrisonError, world: World) -> bool:
     """Whether git failed because a disk is full; its first line often names only what it could not write."""
     places = (world.home, Path(world.environ.get("GARRISON_TREES", world.home)))
-    return disk.lacking(getattr(error, "stderr", "")) or any(disk.full(place) for place in places)
+    return disk_space.lacking(getattr(error, "stderr", "")) or any(disk_space.full(place) for place in places)
 
 
 def _beat(life: Life, world: World, complaints: Complaints, now: float) -> bool:

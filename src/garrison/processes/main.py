@@ -23,10 +23,10 @@ from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Task
 from garrison.supervise.start import Life, register
-from garrison.system import failpoint, keeper
+from garrison.system import failpoint, reaper
+from garrison.system.disk_space import when_there_is_room
+from garrison.system.event_loop import Waker
 from garrison.system.processes import become_subreaper
-from garrison.system.room import when_there_is_room
-from garrison.system.waker import Waker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(sys.argv[1:] if argv is None else argv)
     failpoint.role = options.role
     if options.role == "orchestrator":
-        keeper.divide()
+        reaper.divide()
     # What a launcher's shell had started before it became one is not ours, whoever's child it is.
     become_subreaper(adopting=options.role != "launch")
     # A user has few inotify instances, editors want them too, and what an agent's layer watches is nobody else's.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
+from garrison.config import trees_root
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.light import dataclass, field, replace
 from garrison.merge import verdicts as merge_decide
@@ -35,7 +36,6 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
 from garrison.records.names import check_name, check_run, fit_name, launcher, quoted
 from garrison.records.run import Launch
-from garrison.settings import trees_root
 from garrison.system import capacity
 from garrison.system.environment import held_back
 from garrison.system.git import Git, validate_repository

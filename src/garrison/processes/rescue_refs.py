@@ -14,9 +14,9 @@ from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.light import dataclass
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
-from garrison.system.furnish import furnish
 from garrison.system.git import ABSENT, Git, GitError
 from garrison.system.git.rescues import RESCUES, RescueName, parse_rescue
+from garrison.system.worktree_files import furnish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

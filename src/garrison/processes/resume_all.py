@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from garrison.config import find_home
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.light import dataclass
 from garrison.processes.launch import judge_once, start_detached
@@ -19,9 +20,8 @@ from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher
-from garrison.settings import find_home
-from garrison.supervise.step import LifeView
-from garrison.system import user_manager
+from garrison.supervise.decisions import LifeView
+from garrison.system import systemd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,9 +156,9 @@ def _view_safely(world: World, run: str) -> Word | None:
 
 def _start(world: World, launch: run_records.Launch, options: list[str]) -> str:
     """Through the run's unit if there is one for this home, else by ourselves; says how."""
-    manager = user_manager.find(world.environ)
+    manager = systemd.find(world.environ)
     default = str(find_home(None, {name: value for name, value in world.environ.items() if name != "GARRISON_HOME"}))
-    unit = user_manager.has_unit(manager, launch.run_id, str(world.home), default)
-    if manager is not None and unit and options == ["--resume"] and user_manager.start_unit(manager, launch.run_id):
-        return f"as {user_manager.unit_of(launch.run_id)}"
+    unit = systemd.has_unit(manager, launch.run_id, str(world.home), default)
+    if manager is not None and unit and options == ["--resume"] and systemd.start_unit(manager, launch.run_id):
+        return f"as {systemd.unit_of(launch.run_id)}"
     return f"launcher {start_detached(world, launch, options)}"

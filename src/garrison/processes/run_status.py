@@ -14,7 +14,7 @@ from garrison.merge.queue import Follower
 from garrison.processes.preflight import state_of
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
-from garrison.records.life import is_held
+from garrison.records.life_lock import is_held
 from garrison.records.run import runs
 
 if TYPE_CHECKING:

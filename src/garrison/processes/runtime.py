@@ -7,6 +7,7 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from garrison.config import Timing
 from garrison.errors import NotFound
 from garrison.light import dataclass
 from garrison.records import atomic
@@ -14,10 +15,9 @@ from garrison.records import run as run_records
 from garrison.records.kept import MOST
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.settings import Timing
-from garrison.supervise.observe import Observer
+from garrison.supervise.observer import Observer
 from garrison.supervise.start import start_life
-from garrison.system import disk
+from garrison.system import disk_space
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment
 from garrison.system.processes import RealProcesses
@@ -79,7 +79,7 @@ class World:
     def start_layer(self, wish: Wish, launch: Launch, extra: list[str] | None = None) -> Identity:
         """Begin the life of a Python layer as a detached process; its output goes to the layer's log. OSError (ENOSPC)
         on a full disk, where it could not register, and would count as a death."""
-        disk.demand(self.home)
+        disk_space.demand(self.home)
         key = wish.key
 
         def spawn(identity: Identity, life: str) -> None:

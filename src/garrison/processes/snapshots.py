@@ -18,12 +18,12 @@ from garrison.errors import GarrisonError
 from garrison.processes.agent_activity import newest
 from garrison.records import atomic
 from garrison.supervise.lease import marker
-from garrison.system import ending, processes
+from garrison.system import kill_tree, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
 from garrison.system.jobs import Job, tail
+from garrison.system.process_table import ran
 from garrison.system.processes import ProcessId
-from garrison.system.tree import ran
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life
-    from garrison.system.waker import Waker
+    from garrison.system.event_loop import Waker
 
 _SLOWEST = 5
 """Doublings of the interval, at most, while snapshots fail."""
@@ -121,7 +121,7 @@ class Keeper:
     def end(self) -> None:
         """End a snapshot that is being taken, at once: its tree is about to go, or its runner."""
         if self._job is not None:
-            ending.sweep(ProcessId(self._job.pid, self._job.ticks), "", grace=0.0, only_below=True)
+            kill_tree.sweep(ProcessId(self._job.pid, self._job.ticks), "", grace=0.0, only_below=True)
             processes.exit_code(self._job.pid)
             self._job.close()
             self._job = None

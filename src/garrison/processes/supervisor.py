@@ -13,28 +13,27 @@ from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
 from garrison.processes.fingerprint import nap
 from garrison.records import atomic, signals
 from garrison.records.identity import Identity, ended, step
-from garrison.records.life import is_held
+from garrison.records.life_lock import is_held
 from garrison.records.signals import Signal
+from garrison.supervise.decisions import LifeView
 from garrison.supervise.explain import to_plain
-from garrison.supervise.postmortem import cause, hung_up
+from garrison.supervise.observer import Watcher
 from garrison.supervise.replace import fence, sweep_life
 from garrison.supervise.restart import CRASH, HUNG
 from garrison.supervise.start import fresh_id
-from garrison.supervise.step import LifeView
 from garrison.supervise.verdict import judge
-from garrison.supervise.watch import Watcher
 from garrison.system import failpoint
-from garrison.system.autopsy import Autopsy, tmux_server_died
 from garrison.system.clock import iso
+from garrison.system.exit_info import Autopsy, cause, hung_up, tmux_server_died
 
 if TYPE_CHECKING:
     from garrison.processes.actions import Act
     from garrison.processes.runtime import World
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key
+    from garrison.supervise.observer import AgentSigns
     from garrison.supervise.start import Life
-    from garrison.supervise.watch import AgentSigns
-    from garrison.system.waker import Waker
+    from garrison.system.event_loop import Waker
 
 
 class Crew:

@@ -21,8 +21,7 @@ from garrison.records import atomic
 from garrison.system.furnish import furnish
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
-from garrison.system.leftovers import hide_untracked
-from garrison.system.setup_key import setup_key
+from garrison.system.worktree_files import furnish, hide_untracked, setup_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,16 +1,15 @@
-"""Journals: append-only JSON lines that survive kill -9 at any byte. Runs, layers, merge queues share this file.
+"""Journals: append-only JSON lines that survive kill -9 at any byte. Runs, layers and merge queues use this format.
 
-One `write()` a record; each line carries sequence number, epoch, the writer's fencing token, time and a CRC-32:
+One `write()` per record; each line carries sequence number, epoch, the writer's fencing token, time and a CRC-32:
 
     {"seq":7,"epoch":2,"token":"guardian-demo@r1#3","at":"2026-…Z","kind":"node","data":{…},"crc":"89abcdef"}
 
-A torn tail (the beginning of a record, without its newline) is cut by the next writer and ignored by readers; damage
-anywhere else, and a tail that is no record's, refuses to load and says where. A file may go on in zeros (see
-`journal_room`); then the tail is the one line before them that has zeros in it. `epoch` grows with each opening by a
-writer. Long values lie beside the journal (see `blobs`). About every 10,000 records the owner compacts: the
-file is replaced by one whose first record is of kind `snapshot` with the folded state, and the old file is kept as
-`<stem>-<seq>.jsonl`.
-"""
+A torn tail (the beginning of a record, without its newline) is cut by the next writer and ignored by readers. Damage
+anywhere else, and a tail that is not the beginning of a record, refuses to load and says where. The file may end in
+zeros (version 0.1 preallocated space); then the tail is the one line before them that contains zeros. `epoch` grows
+with each opening by a writer. Long values are stored beside the journal (see `blobs`). About every 10,000 records the
+owner compacts: the file is replaced by one whose first record is of kind `snapshot` with the replayed state, and the
+old file is kept as `<stem>-<seq>.jsonl`."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ import json
 import os
 import zlib
 from json.encoder import encode_basestring as _quote
+from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt
-from garrison.light import dataclass
+from garrison.light import dataclass, replace
 from garrison.records import atomic
 from garrison.records.blobs import load_blobs, store_blobs
 from garrison.records.record import SCHEMA
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
@@ -374,3 +373,48 @@ def cut_torn_tail(descriptor: int, path: Path) -> None:
         check_tail(os.pread(descriptor, len(_START), end), path, end)
         os.ftruncate(descriptor, end)
         os.fdatasync(descriptor)
+
+
+def read_whole(path: Path) -> list[Entry]:
+    """Every record there ever was, what was put aside first; a snapshot only for what is there no more."""
+    found: list[Entry] = []
+    for part in [*parts(path), path]:
+        last = found[-1].seq if found else 0
+        found += [entry for entry in read_all(part) if entry.seq > last]
+    return found
+
+
+def salvage(path: Path) -> tuple[list[Entry], list[str]]:
+    """The whole records since the last readable snapshot, in their order, and where damaged ones stood.
+
+    A record that was torn at the end, while it was written, is none. The journal itself may be gone, or have been begun
+    anew, with numbers that were given before.
+    """
+    found, wrong = _whole(path)
+    older = past(path)
+    while older and not (found and found[0].kind == "snapshot"):
+        before, damaged = _whole(older.pop())
+        found, wrong = [*before, *found], [*damaged, *wrong]
+    return found, wrong
+
+
+def past(path: Path) -> list[Path]:
+    """As `parts`, without one that is still the journal itself: whoever put it aside died before the snapshot."""
+    return [part for part in parts(path) if not (path.exists() and part.samefile(path))]
+
+
+def _whole(path: Path) -> tuple[list[Entry], list[str]]:
+    found: list[Entry] = []
+    wrong: list[str] = []
+    data, at = atomic.read(path) or b"", 0
+    end = whole_end(data)
+    for line in data.splitlines(keepends=True):
+        try:
+            entry = decode_line(line, path)
+            entry = replace(entry, data=load_blobs(path.parent, entry.data))
+            found += [entry] if not found or entry.seq > found[-1].seq else []
+        except (ValueError, RecordCorrupt):
+            if at < end or not (line.startswith(b'{"') or b"\0" in line):
+                wrong.append(f"byte {at} of {path.name}")
+        at += len(line)
+    return found, wrong

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.claude.attempt_files import append_line
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused
 from garrison.records import atomic
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.session import adapters as adapting
 from garrison.session import state as states
 from garrison.session.dialect import adapters_of, read_session_graph

@@ -9,11 +9,11 @@ from __future__ import annotations
 from garrison.light import dataclass
 from garrison.records.identity import Identity
 from garrison.records.record import from_dict, to_dict
-from garrison.supervise import step as steps
+from garrison.supervise import decisions as steps
 from garrison.supervise.circuit import CLOSED, Circuit
-from garrison.supervise.evidence import again
+from garrison.supervise.decisions import Basis, LifeView, Step
+from garrison.supervise.hang_detector import again
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.step import Basis, LifeView, Step
 from garrison.supervise.verdict import Seen, Verdict, judge
 
 TYPE_CHECKING = False

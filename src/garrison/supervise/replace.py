@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from garrison.supervise.observe import Observer
+    from garrison.supervise.observer import Observer
     from garrison.supervise.verdict import Seen
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from garrison.settings import Timing
+    from garrison.config import Timing
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from garrison.errors import Fenced, GarrisonError
 from garrison.light import replace
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity, ended
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.supervise.lease import activate, hook_for, lease, marker
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
-from garrison.system.room import when_there_is_room
+from garrison.system.disk_space import when_there_is_room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from garrison.records.names import Key
     from garrison.records.store import Store
     from garrison.supervise.lease import Wish
-    from garrison.supervise.observe import Observer
+    from garrison.supervise.observer import Observer
     from garrison.system.clock import Clock
 
     R = TypeVar("R")

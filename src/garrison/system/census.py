@@ -23,25 +23,26 @@ from os import getpid
 
 from garrison.light import dataclass
 from garrison.system.children import came_to_us
-from garrison.system.ending import Glimpse, glimpse
-from garrison.system.procfs import (
+from garrison.system.kill_tree import Glimpse, glimpse
+from garrison.system.process_table import (
     LISTINGS,
     ancestors,
+    children_of,
     environment,
     forks,
     highest_pid,
+    kernel_tells,
     leads,
     listed_to_the_last,
     numbering,
     numbers,
 )
-from garrison.system.tree import children_of, kernel_tells
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from garrison.system.procfs import Numbering
+    from garrison.system.process_table import Numbering
 
 SETTLED = 10.0
 """Seconds after which a process has long become what it was started as."""

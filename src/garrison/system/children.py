@@ -10,15 +10,15 @@ import signal
 
 from garrison.errors import GarrisonError
 from garrison.light import dataclass
-from garrison.system.procfs import ProcessId, probe
+from garrison.system.process_table import ProcessId, probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from garrison.system.ending import Glimpse
-    from garrison.system.procfs import Row
+    from garrison.system.kill_tree import Glimpse
+    from garrison.system.process_table import Row
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 

@@ -1,13 +1,19 @@
-"""The environment of children: built from an allow-list, never copied. Pure: the source is an argument.
+"""Environment of child processes: built from an allow-list, never copied.
 
-`child_environment` is what every agent, gate, set-up and layer gets; `held_back` names what it did not get, for the
-message when a command exits 127 or complains. Values never leave this file in a message.
+`child_environment` is what every agent, gate, set-up and layer gets. `held_back` lists the names it withheld; they are
+printed when a command exits 127. Values never appear in a message. Pure: the source environment is an argument.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
 
 _NAMES = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR", "XDG_RUNTIME_DIR",
@@ -52,3 +58,15 @@ def _passes(name: str, wanted: frozenset[str]) -> bool:
 
 def _inside(path: str, tree: str) -> bool:
     return posixpath.normpath(path).startswith(posixpath.normpath(tree).rstrip("/") + "/")
+
+
+NOT_FOUND = 127
+
+
+def tell_held_back(names: Sequence[str], log: Path, code: int | None) -> str:
+    """If exit `code` says that a command was not found: name them in its log; what to add to the reason."""
+    if code != NOT_FOUND or not names:
+        return ""
+    with log.open("a") as file:
+        file.write(f"garrison: these variables were held back, --env NAME passes one on: {', '.join(names)}\n")
+    return f"; {len(names)} variables were held back, its log names them"

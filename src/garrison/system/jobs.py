@@ -165,7 +165,7 @@ class Job:
         """Who is left of it: by descent, by session, by a marker of its own; and who escaped all these and was
         left to us. Never us or those above us."""
         mine = self._child.id
-        return ending.left_of(mine, self._marker, {mine, *self._heard},
+        return kill_tree.left_of(mine, self._marker, {mine, *self._heard},
                               only_below=self._marker == os.environ.get(processes.MARKER))
 
     def _finish(self) -> JobResult:

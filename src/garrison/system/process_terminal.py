@@ -14,7 +14,7 @@ from pathlib import Path
 
 from garrison.errors import RecordCorrupt, Refused
 from garrison.light import asdict
-from garrison.system import ending, jobs, processes
+from garrison.system import jobs, kill_tree, processes
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 
@@ -59,7 +59,7 @@ class PlainTerminal:
         recorded, life = self._read(session.name)
         if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
             life = processes.marker(one.pid) or "" if processes.living(one.pid, one.ticks) else ""
-        ending.sweep(one, life, grace=grace, only_below=life == os.environ.get(MARKER))
+        kill_tree.sweep(one, life, grace=grace, only_below=life == os.environ.get(MARKER))
         processes.exit_code(one.pid)  # if it was our own child, it need not stay a zombie
         with self._locked():
             found = self.find(session.name)

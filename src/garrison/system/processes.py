@@ -13,7 +13,7 @@ import time
 
 from garrison.errors import GarrisonError
 from garrison.system.children import Child, adopted, become_subreaper, exit_code, reap, spawn
-from garrison.system.procfs import (
+from garrison.system.process_table import (
     MARKER,
     Probe,
     ProcessId,
@@ -163,7 +163,7 @@ class RealProcesses:
 
     def below(self, pid: int, life: str) -> list[Probe]:
         """See `tree.below`."""
-        from garrison.system.tree import below  # it builds on this file
+        from garrison.system.process_table import below  # it builds on this file
 
         return below(pid, life)
 
@@ -173,7 +173,7 @@ class RealProcesses:
 
     def sweep(self, root: ProcessId | None, life: str, *, grace: float = 5.0) -> list[ProcessId]:
         """See `ending.sweep`."""
-        from garrison.system.ending import sweep  # it builds on this file, and cron's doors never end anybody
+        from garrison.system.kill_tree import sweep  # it builds on this file, and cron's doors never end anybody
 
         return sweep(root, life, grace=grace, census=self._census)
 

@@ -130,7 +130,7 @@ class TmuxTerminal:
         if pane is None:
             return
         root = ProcessId(pane.pid, _ticks(pane.pid)) if _is_child_of(pane.pid, pane.server) else None
-        ending.sweep(root, pane.life, grace=grace, only_below=pane.life == os.environ.get(MARKER))
+        kill_tree.sweep(root, pane.life, grace=grace, only_below=pane.life == os.environ.get(MARKER))
         with suppress(OSError):  # the log is a help; a full disk must not keep a session open
             self._keep_output(session, pane)
         self._remove(session)

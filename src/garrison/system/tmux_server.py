@@ -103,10 +103,10 @@ def _empty(source: Mapping[str, str]) -> list[str]:
 
 def _scope() -> list[str]:
     """The prefix that puts the server in a scope of its own, where that keeps it alive."""
-    manager = user_manager.find(os.environ)
-    chosen = user_manager.way(in_unit=False, unit=False, manager=manager is not None,
-                              lingering=user_manager.lingering(manager))
-    return user_manager.scope(manager) if chosen == "scope" else []
+    manager = systemd.find(os.environ)
+    chosen = systemd.way(in_unit=False, unit=False, manager=manager is not None,
+                              lingering=systemd.lingering(manager))
+    return systemd.scope(manager) if chosen == "scope" else []
 
 
 def socket_path(run: Path) -> Path:

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from garrison.errors import RecordError
+from garrison.supervise.decisions import Basis
 from garrison.supervise.explain import from_plain, replay
 from garrison.supervise.restart import recent_deaths
-from garrison.supervise.step import Basis
 from garrison.system.clock import age
 from garrison.views.event_log import Event
 from garrison.views.node_state import first_line

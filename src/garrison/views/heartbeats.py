@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from garrison.supervise.evidence import freshest
+from garrison.supervise.hang_detector import freshest
 from garrison.supervise.lease import marker
 from garrison.system.clock import age, from_iso
 
 if TYPE_CHECKING:
     from garrison.processes.agent_activity import NodeSigns
     from garrison.records.identity import Identity
-    from garrison.supervise.observe import Observer
+    from garrison.supervise.observer import Observer
 
 SILENT = 60.0
 """Seconds without any sign after which `status` mentions it."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from garrison.config import Timing
 from garrison.records.run import Launch
-from garrison.settings import Timing
 from garrison.supervise.restart import Death, Policy, recent_deaths
 
 TIMES = {

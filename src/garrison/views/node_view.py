@@ -17,7 +17,7 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, Result, Task
-from garrison.supervise.observe import Observer
+from garrison.supervise.observer import Observer
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso
 from garrison.views import heartbeats

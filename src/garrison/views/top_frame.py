@@ -13,7 +13,7 @@ from typing import Any
 
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
-from garrison.system import usage
+from garrison.system import resource_usage
 from garrison.system.clock import age
 from garrison.system.usage import NOTHING, Used, added
 from garrison.views.run_view import Gatherer, progress, shown
@@ -39,7 +39,7 @@ class Looker:
         bodies = self._bodies()
         now = self.gather.observer.clock.utc()
         spent = self._costs.look(now[:10])
-        return frame(str(self.gather.home), now, bodies, used, spent, usage.machine(), len(self.gather.runs()))
+        return frame(str(self.gather.home), now, bodies, used, spent, resource_usage.machine(), len(self.gather.runs()))
 
     def _bodies(self) -> list[dict[str, Any]]:
         """The run asked for, or those that `status` shows in full."""
@@ -69,7 +69,7 @@ class Looker:
 
 
 def frame(home: str, now: str, bodies: Sequence[Mapping[str, Any]], trees: Trees, spent: Spent,
-          machine: usage.Machine, runs: int) -> dict[str, Any]:
+          machine: resource_usage.Machine, runs: int) -> dict[str, Any]:
     """All that one screen shows."""
     return {
         "home": home, "at": now,

@@ -15,8 +15,8 @@ from garrison.agents.claude import budget
 from garrison.agents.claude.attempt_files import read_json
 from garrison.agents.session_agent import ORDER
 from garrison.supervise.lease import read_marker
-from garrison.system import usage
-from garrison.system.usage import NOTHING, Used, added
+from garrison.system import resource_usage as usage
+from garrison.system.resource_usage import NOTHING, Used, added
 
 COSTS_EVERY = 5.0
 """Seconds between two looks at what sessions cost."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import AlreadyAlive, GarrisonError
-from garrison.records import atomic, old_logs
+from garrison.records import atomic, log_retention
 from garrison.workflow.errors import StateLoadError, WorkflowExecutionError, WorkflowValidationError
 from garrison.workflow.executor import Progress, Tool, WorkflowExecutor
 from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState, check_types
@@ -159,7 +159,7 @@ class _Lines(logging.Handler):
     def __init__(self, path: Path, further: logging.Logger | None) -> None:
         super().__init__()
         atomic.make_directory(path.parent)
-        old_logs.forget(path.parent, [path])
+        log_retention.forget(path.parent, [path])
         self._path = path
         self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
         self._further = further
@@ -174,7 +174,7 @@ class _Lines(logging.Handler):
 
     def close(self) -> None:
         self._file.close()
-        old_logs.shorten(self._path)
+        log_retention.shorten(self._path)
         super().close()
 
 

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from garrison.config import find_home
 from garrison.errors import NewerSchema
 from garrison.records import atomic
-from garrison.settings import find_home
 from garrison.workflow.errors import AgentError, StateLoadError
 from garrison.workflow.models import StepStatus, Workflow, WorkflowState
 

@@ -43,7 +43,7 @@ from garrison.agents.claude.stream import Event, cut, shown
 from garrison.agents.claude.transcripts import Mirror
 from garrison.agents.result import LANDS
 from garrison.records import atomic
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.system.children import die_with_parent
 from garrison.system.terminal_text import clean_lines
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from garrison.records import atomic
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 
 _LOOK = 0.1
 """Seconds between two looks for a free place."""

@@ -22,10 +22,10 @@ from garrison.pipeline.graph import seconds, text
 from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import SAID, read_said
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
-from garrison.supervise.postmortem import ending
 from garrison.system import processes
-from garrison.system.ending import sweep
+from garrison.system.exit_info import ending
 from garrison.system.jobs import Job, JobResult, tail
+from garrison.system.kill_tree import sweep
 from garrison.system.processes import ProcessId
 
 KEPT = 64 * 1024

@@ -16,8 +16,8 @@ from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian.parking import BY_HAND, UNFINISHED, guidance, resting, summary, waits_for_a_person
 from garrison.records import hook as hooks
 from garrison.records.signals import objection
+from garrison.supervise.decisions import LifeView, Step, burial, next_step
 from garrison.supervise.restart import STOP, Policy
-from garrison.supervise.step import LifeView, Step, burial, next_step
 
 if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan

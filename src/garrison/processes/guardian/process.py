@@ -26,10 +26,10 @@ from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Writer
 from garrison.records.names import Key, launcher
 from garrison.records.run import Task, read_result
+from garrison.supervise.decisions import LifeView
 from garrison.supervise.lease import Wish
+from garrison.supervise.observer import STOPPED
 from garrison.supervise.restart import CRASH, STOP, Policy
-from garrison.supervise.step import LifeView
-from garrison.supervise.watch import STOPPED
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.terminal import abandon
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch, Result
     from garrison.records.signals import Signal
     from garrison.supervise.start import Life
+    from garrison.system.event_loop import Waker
     from garrison.system.git import Git
-    from garrison.system.waker import Waker
 
 POLICY_SAYS = ("stuck", "unstuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget", "resume", "run",
               "unparked")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from garrison.light import dataclass, field, replace
 from garrison.processes.actions import Act, Decision
 from garrison.processes.run_state import ENDED
+from garrison.supervise.decisions import LifeView, burial, next_step
 from garrison.supervise.restart import Policy
-from garrison.supervise.step import LifeView, burial, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,12 +26,12 @@ from garrison.processes.temp_files import clear_halves
 from garrison.records import atomic, signals
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader, Writer
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
-from garrison.system import disk
-from garrison.system.notify import notify, watchdog
+from garrison.system import disk_space
+from garrison.system.systemd import notify, watchdog
 from garrison.system.terminal import abandon, choose_terminal
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import World
     from garrison.records.run import Launch
     from garrison.supervise.start import Life
-    from garrison.system.waker import Waker
+    from garrison.system.event_loop import Waker
 
 LEFT_BY_THE_KILLED = 3600.0
 """Seconds after which a temporary file nobody touches is one that a killed writer left."""
@@ -150,7 +150,7 @@ class Launcher:
         self._full = bool(full)
 
     def _full_disks(self) -> list[str]:
-        return [str(path) for path in (self.world.home, Path(self.launch.trees)) if disk.full(path)]
+        return [str(path) for path in (self.world.home, Path(self.launch.trees)) if disk_space.full(path)]
 
     def _others_living(self) -> bool:
         return any(self.crew.lives(key) for key in self._others())

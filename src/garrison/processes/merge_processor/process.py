@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import World
     from garrison.records.run import Launch
     from garrison.supervise.start import Life
-    from garrison.system.waker import Waker
+    from garrison.system.event_loop import Waker
 
 STEPS = 50
 """Steps before the loop beats again."""

@@ -33,12 +33,11 @@ from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.signals import Signal, objection
 from garrison.records.wisdom import build_wisdom_prompt_block
-from garrison.supervise.postmortem import KEEPER_GONE, TERMINAL_GONE, ending
 from garrison.supervise.start import unfenced
-from garrison.system import disk, failpoint, keeper
-from garrison.system.autopsy import cgroup_of, oom_counter, oom_kills
+from garrison.system import disk_space, failpoint, reaper
+from garrison.system.environment import tell_held_back
+from garrison.system.exit_info import KEEPER_GONE, TERMINAL_GONE, cgroup_of, ending, oom_counter, oom_kills
 from garrison.system.git import Git
-from garrison.system.held_back import tell_held_back
 from garrison.system.jobs import tail
 from garrison.system.terminal import choose_terminal
 
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import World
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life
-    from garrison.system.waker import Waker
+    from garrison.system.event_loop import Waker
 
 
 SUBJECT = 72
@@ -126,9 +125,9 @@ class Orchestrator:
             return False
         with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
             file.seek(max(self._from, self._shown - 4000))
-            if disk.lacking(file.read(4000).decode(errors="replace")):
+            if disk_space.lacking(file.read(4000).decode(errors="replace")):
                 return True
-        return disk.full(self.tree)
+        return disk_space.full(self.tree)
 
     def _let_go(self, now: float) -> bool:
         """Stop an agent whose tree was removed under it: whatever it still does is for nothing, and costs."""
@@ -147,7 +146,7 @@ class Orchestrator:
         if self.stopping:
             self._end(self._asked())
             return True
-        disk.demand(self.tree)
+        disk_space.demand(self.tree)
         self._note_progress()  # a predecessor may have died between its commit and its note of it
         again = self.assignment.prompt_file.exists()  # an earlier life of this very attempt wrote it
         wisdom = build_wisdom_prompt_block(self.hook) if again else ""
@@ -250,7 +249,7 @@ class Orchestrator:
 
     def _end(self, reason: str) -> None:
         self._show()
-        keeper.bury()
+        reaper.bury()
         leave(self.life, reason, 0 if reason != "failed" else 1)
         self.exit_code = 0
         if self.launch.adhoc and self.life.identity.parent is None:

@@ -20,8 +20,8 @@ from garrison.processes.loop import say
 from garrison.processes.spawn import tree_environment
 from garrison.processes.worktree import leave_validator_worktree, validator_worktree
 from garrison.records import atomic
-from garrison.system import disk
-from garrison.system.held_back import tell_held_back
+from garrison.system import disk_space
+from garrison.system.environment import tell_held_back
 from garrison.system.jobs import Job, JobResult, tail
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import World
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life
+    from garrison.system.event_loop import Waker
     from garrison.system.git import Git
-    from garrison.system.waker import Waker
 
 
 SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", "validator"
@@ -96,7 +96,7 @@ class RunnerJobs:
         """Why its end says nothing about the work; '' if it does."""
         if result.struck:
             return "was ended by a signal"
-        full = disk.full(self.tree) or disk.lacking(tail(self._log(name), 12))
+        full = disk_space.full(self.tree) or disk_space.lacking(tail(self._log(name), 12))
         return "had no room left on its disk" if full else ""
 
     def _failure(self, name: str, result: JobResult) -> str:

@@ -15,8 +15,8 @@ from garrison.processes.guardian.policy import Merge
 from garrison.records.signals import objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
+from garrison.supervise.decisions import LifeView, burial, next_step
 from garrison.supervise.restart import ORDER, STOP, Death, Policy
-from garrison.supervise.step import LifeView, burial, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,7 +33,7 @@ from garrison.records.names import Key, branch_of
 from garrison.records.run import Result, Task
 from garrison.supervise import circuit
 from garrison.supervise.restart import CRASH, Policy
-from garrison.system import disk, failpoint
+from garrison.system import disk_space, failpoint
 from garrison.system.clock import iso
 from garrison.system.git import Git
 from garrison.system.terminal import abandon, choose_terminal
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import World
     from garrison.records.run import Launch
     from garrison.records.signals import Signal
+    from garrison.supervise.decisions import LifeView
     from garrison.supervise.start import Life
-    from garrison.supervise.step import LifeView
-    from garrison.system.waker import Waker
+    from garrison.system.event_loop import Waker
 
 
 _OURS = "validator-"
@@ -233,7 +233,7 @@ class Runner:
             self._fact("tree", "made")
 
     def _do_job(self, act: Act, view: RunnerView) -> None:
-        disk.demand(self.tree)
+        disk_space.demand(self.tree)
         self._log("job", {"name": act.who, "command": self.jobs.command(act.who), "attempt": self.task.attempt})
         self.jobs.start(act.who, self.branch, view.now)
 

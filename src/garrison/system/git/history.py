@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
-from garrison.system import disk
+from garrison.system import disk_space
 from garrison.system.git.call import CONTENTION, GitError, attempts, pair
 from garrison.system.git.objects import OID, Ident, Objects
 
@@ -165,7 +165,7 @@ class History(Objects):
         values = (ref, new) if old is None else (ref, new, old)
         answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
                           extra=extra)
-        if answer.code and disk.lacking(answer.err):
+        if answer.code and disk_space.lacking(answer.err):
             raise GitError(("update-ref", ref), answer.code, answer.err)
         return answer.code == 0
 

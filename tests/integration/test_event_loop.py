@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from garrison.system import processes, waker
+from garrison.system import event_loop, processes
 from garrison.system.dnotify import DirectoryNotes
+from garrison.system.event_loop import Wake, Waker
 from garrison.system.processes import ProcessId
-from garrison.system.waker import Wake, Waker
 from support import DEADLINE
 
 LONG = DEADLINE
@@ -193,7 +193,7 @@ def test_signals_come_in_order_and_repeated(made: Waker) -> None:
 
 
 def test_a_signal_wakes_a_sleeping_loop(tmp_path: Path) -> None:
-    code = ("import os, signal, time\nfrom garrison.system.waker import Waker\n"
+    code = ("import os, signal, time\nfrom garrison.system.event_loop import Waker\n"
             "with Waker() as one:\n    print('ready', flush=True)\n    before = time.monotonic()\n"
             f"    print(one.wait({LONG}).signals, time.monotonic() - before < {LONG})\n")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
@@ -246,12 +246,12 @@ def no_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     def used_up(**_: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(waker, "INotify", used_up)
+    monkeypatch.setattr(event_loop, "INotify", used_up)
 
 
 def test_without_inotify_and_dnotify_the_timer_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_instance(monkeypatch)
-    monkeypatch.setattr(waker.DirectoryNotes, "of_kernel", classmethod(lambda _: None))
+    monkeypatch.setattr(event_loop.DirectoryNotes, "of_kernel", classmethod(lambda _: None))
     child = started(tmp_path, "exit 0")
     with Waker() as one:
         assert not one.sees_files
@@ -317,7 +317,7 @@ def test_dnotify_tells_of_a_file_once_each_time_it_is_asked_for(noting: Waker, t
 
 
 def test_a_note_that_comes_as_its_waker_closes_ends_nobody(tmp_path: Path) -> None:
-    code = ("import pathlib, sys\nfrom garrison.system.waker import Waker\nfolder = pathlib.Path(sys.argv[1])\n"
+    code = ("import pathlib, sys\nfrom garrison.system.event_loop import Waker\nfolder = pathlib.Path(sys.argv[1])\n"
             "for number in range(200):\n"
             "    with Waker(sparing=True) as one:\n        one.watch_directory(folder)\n"
             "        (folder / str(number)).touch()\n"

@@ -1,19 +1,29 @@
-"""What a fresh worktree gets that git does not put there: submodules, and files the user names in `.worktreeinclude`.
+"""Files of a worktree that git does not put there: submodules, included files, set-up output.
 
-`.worktreeinclude` at the top of the user's checkout has lines as `.gitignore` has them. What it matches in the
-checkout, and git ignores, is copied into each tree of ours (`.env` files, say). Never committed: what git would not
-ignore is left out. Never overwritten; no link leads out of the repository or is written through.
-"""
+- `.worktreeinclude` at the top of the user's checkout has the syntax of `.gitignore`. Files that match it, and that git
+  ignores, are copied into each worktree (`.env` files, say). They are never overwritten, and never committed: a file
+  that git would not ignore is left out. No symbolic link leads out of the repository or is written through.
+- Set-up runs once per worktree, and again when its key changes: a hash of its command and of the lock files. The owner
+  of the worktree stores the key of the last green set-up.
+- A directory that only the set-up made (an environment, installed modules) is not work. It gets a `.gitignore` of one
+  `*`, so that no commit and no snapshot contains it, without touching the settings of the user's repository."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.system.git import Git
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
     from garrison.system.git import Git
+
 
 INCLUDE = ".worktreeinclude"
 _POINTER = b"version https://git-lfs.github.com/spec/"
@@ -80,3 +90,44 @@ def _is_pointer(path: Path) -> bool:
             return file.read(len(_POINTER)) == _POINTER
     except OSError:
         return False
+
+
+_EVERYTHING = "\n*\n"
+
+
+def hide_untracked(git: Git, tree: Path) -> list[str]:
+    """Make git ignore each directory of `tree` that holds nothing tracked; their names, each with a final slash.
+
+    Untracked files beside tracked ones (a lock file that the set-up wrote) stay visible. GitError, OSError.
+    """
+    listed = git.run("ls-files", "--others", "--exclude-standard", "--directory",
+                     "--no-empty-directory", "-z", cwd=tree).out.split("\0")
+    hidden = [name for name in listed if name.endswith("/")]
+    for name in hidden:
+        with (tree / name / ".gitignore").open("a") as file:
+            file.write(_EVERYTHING)
+    return hidden
+
+
+LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "pyproject.toml", "setup.py",
+              "setup.cfg", "package.json", "package-lock.json", "yarn.lock", "pnpm-lock.yaml", "Cargo.lock", "go.sum",
+              "Gemfile.lock", "composer.lock")
+"""Files whose change makes set-up run again, where nobody names others."""
+
+
+def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
+    """The key that a set-up by `command` of `tree`, as it is now, has; `lock_files` are paths below the tree."""
+    digest = hashlib.sha256(command.encode())
+    for name in lock_files or LOCK_FILES:
+        path = tree / name
+        if path.is_file():
+            digest.update(b"\0" + name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def setup_due(command: str | None, tree: Path, lock_files: Sequence[str], last: str) -> str | None:
+    """The key with which set-up is due, None if the `last` green one had it (or there is no set-up)."""
+    if not command:
+        return None
+    key = setup_key(command, tree, lock_files)
+    return None if key == last else key

@@ -13,7 +13,7 @@ import sys
 from typing import NoReturn
 
 from garrison.errors import GarrisonError
-from garrison.system import ending, processes
+from garrison.system import kill_tree, processes
 
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 GRACE = 0.5
@@ -57,7 +57,7 @@ def bury() -> str:
     me = processes.probe(os.getpid())
     assert me is not None
     try:
-        ended = ending.sweep(me.id, processes.marker(os.getpid()) or "", grace=GRACE, only_below=True)
+        ended = kill_tree.sweep(me.id, processes.marker(os.getpid()) or "", grace=GRACE, only_below=True)
     except GarrisonError as error:
         return str(error)
     finally:

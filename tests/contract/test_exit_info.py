@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from garrison.supervise.postmortem import TERMINAL_GONE, cause, ending, hung_up
-from garrison.system import autopsy, processes
-from garrison.system.autopsy import Autopsy, oom_counter, oom_kills, tmux_server_died
+from garrison.system import exit_info, processes
+from garrison.system.exit_info import (
+    TERMINAL_GONE,
+    Autopsy,
+    cause,
+    ending,
+    hung_up,
+    oom_counter,
+    oom_kills,
+    tmux_server_died,
+)
 from support import wait_for
 
 MEMORY = "killed, probably out of memory (the kernel's count of such kills grew meanwhile)"
@@ -61,7 +69,7 @@ def test_a_kernel_that_tells_nothing(grandchild: tuple[int, int], monkeypatch: p
     def refuse(*_: object) -> None:
         raise OSError(25, "Inappropriate ioctl for device")
 
-    monkeypatch.setattr(autopsy.fcntl, "ioctl", refuse)
+    monkeypatch.setattr(exit_info.fcntl, "ioctl", refuse)
     looked = Autopsy()
     looked.watch(*grandchild)
     processes.send(*grandchild, signal.SIGKILL)
@@ -76,7 +84,7 @@ def test_our_own_childs_status_is_known_to_any_kernel(tmp_path: Path) -> None:
 
 
 def test_no_descriptor_is_kept_for_those_who_ended_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(autopsy, "_MANY", 3)
+    monkeypatch.setattr(exit_info, "_MANY", 3)
     looked = Autopsy()
     for _ in range(12):
         child = processes.spawn(["/bin/sleep", "60"], env={}, cwd=tmp_path, log=tmp_path / "log")
@@ -104,7 +112,7 @@ def test_the_count_of_the_nearest_cgroup(tmp_path: Path, monkeypatch: pytest.Mon
     vmstat = tmp_path / "vmstat"
     vmstat.write_text("nr_free_pages 1\noom_kill 40\n")
     group = f"9:cpu:/\n{line}\n"
-    monkeypatch.setattr(autopsy, "cgroup_of", lambda pid: group)
+    monkeypatch.setattr(exit_info, "cgroup_of", lambda pid: group)
     assert oom_counter(group, tmp_path, vmstat) == counter
     looked = Autopsy(tmp_path, vmstat)
     me = processes.probe(os.getpid())
@@ -122,8 +130,8 @@ def test_the_count_of_the_nearest_cgroup(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_machine_that_counts_nothing(tmp_path: Path) -> None:
-    assert oom_counter(autopsy.cgroup_of(os.getpid()), tmp_path, tmp_path / "vmstat") is None
-    assert autopsy.cgroup_of(0) == ""
+    assert oom_counter(exit_info.cgroup_of(os.getpid()), tmp_path, tmp_path / "vmstat") is None
+    assert exit_info.cgroup_of(0) == ""
     assert oom_kills(None) is None
     (tmp_path / "odd").write_text("oom_kill many\n")
     assert oom_kills(tmp_path / "odd") is None

@@ -1,9 +1,8 @@
-"""The waker: one place where a layer's loop sleeps, woken by deaths, files and signals, and by a timer.
+"""Event loop: one place where a layer sleeps until a process ends, a file changes, a signal arrives or a timer fires.
 
-Everything it reports is a hint: the caller rescans anyway, so a lost event costs a timer's period, never a stall.
-Process ends come through verified pidfds (non-children too), files through inotify, signals through a wake-up fd.
-Without an inotify instance (the user's limit is used up) dnotify serves, and without that the timer; `sees_files` says
-so.
+Every event is a hint: the caller rescans anyway, so a lost event costs one timer period, never a stall. Process ends
+come through verified pidfds (of non-children too), file changes through inotify, signals through a wake-up fd.
+`FolderChanges` gives the web server's own asyncio loop the same file events through a file descriptor.
 """
 
 from __future__ import annotations
@@ -218,3 +217,52 @@ def _open_inotify() -> INotify | None:
 
 def _heard(number: int, frame: FrameType | None) -> None:
     """A handler must stand here for Python to write the signal's number to the wake-up fd."""
+
+
+_CHANGES_MASK = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
+
+
+class Changes:
+    """Watches folders, not what is below them. Without an inotify instance nothing is told (`fileno` is None)."""
+
+    def __init__(self) -> None:
+        try:
+            self._inotify: INotify | None = INotify(nonblocking=True)
+        except OSError:
+            self._inotify = None
+        self._folders: dict[int, Path] = {}
+
+    def fileno(self) -> int | None:
+        """What becomes readable when something was written."""
+        return self._inotify.fileno() if self._inotify is not None else None
+
+    def watch(self, folder: Path) -> None:
+        """Watch a folder; again, and one that is not there, is no matter."""
+        if self._inotify is not None:
+            with suppress(OSError):
+                self._folders[self._inotify.add_watch(folder, _CHANGES_MASK)] = folder
+
+    def forget(self, folder: Path) -> None:
+        """Watch it no longer."""
+        for number in [number for number, known in self._folders.items() if known == folder]:
+            del self._folders[number]
+            if self._inotify is not None:
+                with suppress(OSError):  # the folder is gone, and its watch with it
+                    self._inotify.rm_watch(number)
+
+    def read(self) -> set[Path] | None:
+        """The files written or made since the last call; None if there were too many to tell."""
+        found: set[Path] = set()
+        lost = False
+        for event in self._inotify.read(timeout=0) if self._inotify is not None else []:
+            if event.mask & flags.Q_OVERFLOW:
+                lost = True
+            elif event.wd in self._folders:
+                found.add(self._folders[event.wd] / event.name)
+        return None if lost else found
+
+    def close(self) -> None:
+        """End it."""
+        if self._inotify is not None:
+            self._inotify.close()
+            self._inotify = None

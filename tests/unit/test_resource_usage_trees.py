@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.system import usage
-from garrison.system.usage import TICK, Proc, added, busy, owners, parse
+from garrison.system import resource_usage
+from garrison.system.resource_usage import TICK, Proc, added, busy, owners, parse
 
 
 def proc(pid: int, ppid: int = 1, *, cpu: float = 0, waited: float = 0, ticks: int = 0) -> Proc:
     return Proc(pid, ticks or pid, ppid, False, round(cpu * TICK), round(waited * TICK), 0)
 
 
-def by_id(*procs: Proc) -> dict[usage.ProcessId, Proc]:
+def by_id(*procs: Proc) -> dict[resource_usage.ProcessId, Proc]:
     return {one.id: one for one in procs}
 
 
@@ -76,9 +76,9 @@ def test_stat_is_read_after_the_last_parenthesis() -> None:
     fields = ["S", "4", "7", "7", "0", "-1", "0", "0", "0", "0", "0", "100", "20", "30", "4", "20", "0", "1", "0",
               "4242", "999", "25"]
     found = parse(b"42 (a) (b c) " + " ".join([*fields, *"0" * 28]).encode())
-    assert found == Proc(42, 4242, 4, False, 120, 34, 25 * usage.PAGE)
+    assert found == Proc(42, 4242, 4, False, 120, 34, 25 * resource_usage.PAGE)
 
 
 def test_a_sum_knows_its_cpu_as_far_as_its_parts_do() -> None:
-    assert added(usage.NOTHING, usage.Used(3.0, 10, 1)) == usage.Used(3.0, 10, 1)
-    assert added(usage.NOTHING, usage.Used(None, 10, 1)).cpu is None
+    assert added(resource_usage.NOTHING, resource_usage.Used(3.0, 10, 1)) == resource_usage.Used(3.0, 10, 1)
+    assert added(resource_usage.NOTHING, resource_usage.Used(None, 10, 1)).cpu is None

@@ -10,8 +10,8 @@ import pytest
 from garrison.errors import Refused
 from garrison.merge.slots import acquire
 from garrison.processes.rescue_refs import restore_tree
-from garrison.system.furnish import count_pointers, furnish
 from garrison.system.git import Git, GitError
+from garrison.system.worktree_files import count_pointers, furnish
 from support import git, make_repository
 
 FILE = ("-c", "protocol.file.allow=always")

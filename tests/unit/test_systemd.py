@@ -14,9 +14,9 @@ import pytest
 
 from garrison.processes import launch
 from garrison.processes.runtime import World
-from garrison.system import user_manager
+from garrison.system import systemd as user_manager
+from garrison.system.systemd import Way, lingering_of, serves, way
 from garrison.system.tmux_server import _scope
-from garrison.system.user_manager import Way, lingering_of, serves, way
 
 
 @pytest.mark.parametrize(("in_unit", "unit", "manager", "lingering", "wanted"), [

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from garrison.system import usage
-from garrison.system.usage import Meter, Used
+from garrison.system import resource_usage
+from garrison.system.resource_usage import Meter, Used
 from support import DEADLINE, wait_for
 
 LIFE = f"/nowhere:r1:orchestrator-test{os.getpid()}#1"
@@ -61,8 +61,8 @@ def _right(looking: Meter, pid: int) -> bool:
 
 
 def _cpu(pid: int) -> float:
-    one = next(one for one in usage.everybody() if one.pid == pid)
-    return one.cpu / usage.TICK
+    one = next(one for one in resource_usage.everybody() if one.pid == pid)
+    return one.cpu / resource_usage.TICK
 
 
 def test_a_grandchild_that_bears_no_marker_belongs_to_the_life_above_it() -> None:
@@ -71,10 +71,10 @@ subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True)\\nwhile True: p
     with child(code) as top:
         looking = meter()
         try:
-            until(lambda: looking.look().get(LIFE, usage.NOTHING), lambda found: found.processes == 2)
+            until(lambda: looking.look().get(LIFE, resource_usage.NOTHING), lambda found: found.processes == 2)
             assert until(lambda: looking.look()[LIFE], lambda found: (found.cpu or 0) > 5)
         finally:
-            for one in usage.everybody():
+            for one in resource_usage.everybody():
                 if one.ppid == top.pid:
                     os.kill(one.pid, 9)
 
@@ -92,7 +92,7 @@ while True: subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+
 def test_others_lives_are_not_summed_and_the_machine_is_known() -> None:
     with child("print(flush=True); import time; time.sleep(60)", life="/elsewhere:r1:runner-x#1"):
         assert meter().look() == {}
-    found = usage.machine()
+    found = resource_usage.machine()
     assert found.cores >= 1
     assert 0 < found.available <= found.total
-    assert usage.private_memory(0) is None
+    assert resource_usage.private_memory(0) is None

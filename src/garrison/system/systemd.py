@@ -1,6 +1,7 @@
-"""systemd's user manager, where there is one: a scope of one's own, a unit that keeps a launcher, lingering.
+"""systemd: run a launcher in a unit or scope of its own, query lingering, and notify the service manager.
 
-What decides is pure (`way`, `serves`, `lingering_of`); what asks bears a time limit and takes no answer for a no.
+The decisions are pure (`way`, `serves`, `lingering_of`). Every call to the user manager has a time limit, and no answer
+is never read as a "no".
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -16,6 +18,7 @@ from garrison.light import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 Way = Literal["here", "unit", "scope", "detached"]
 """How a launcher begins: as the unit that runs us already, through its unit, in a scope of its own, or detached."""
@@ -126,3 +129,21 @@ def _ask(manager: Manager, words: list[str], seconds: float = SECONDS) -> str | 
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def watchdog(environ: Mapping[str, str], pid: int) -> bool:
+    """Tell a service manager that asked process `pid` for it (WatchdogSec=) that we still turn; whether it asked."""
+    asked = bool(environ.get("WATCHDOG_USEC")) and environ.get("WATCHDOG_PID", str(pid)) == str(pid)
+    return asked and notify("WATCHDOG=1")
+
+
+def notify(text: str) -> bool:
+    """Send `text` to $NOTIFY_SOCKET if there is one; always True, a service manager's absence is no failure."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            try:
+                channel.sendto(text.encode(), "\0" + address[1:] if address.startswith("@") else address)
+            except OSError:
+                return True
+    return True

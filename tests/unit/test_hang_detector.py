@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.supervise.evidence import (
+from garrison.supervise.hang_detector import (
     OWN,
     SPINNING,
     WORK,

@@ -1,13 +1,20 @@
-"""The disk: whether there is room to go on. Nothing is kept free; who meets a full disk waits and tries again."""
+"""Disk space: recognise a full disk, and wait until there is room.
+
+Nothing is reserved: a step that meets ENOSPC waits and is tried again.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 ENOUGH = 65536
 """Bytes below which a disk counts as full: a record and its temporary need less, an agent's work mostly more."""
@@ -37,3 +44,21 @@ def demand(path: Path) -> None:
     """OSError (ENOSPC) if the disk that holds `path` is full: what is begun there would fail for that alone."""
     if full(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+PAUSE = 0.1
+"""Seconds between two tries of what found no room."""
+
+
+def when_there_is_room(step: Callable[[], T], wait: Callable[[float], None], over: Callable[[], bool]) -> T:
+    """What `step` returns. While it finds no room it is tried again, after `wait(seconds)`; its OSError once `over()`.
+
+    For what has no loop around it yet that waits. `step` must be one that can be done again after it failed.
+    """
+    while True:
+        try:
+            return step()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or over():
+                raise
+        wait(PAUSE)

@@ -1,9 +1,9 @@
-"""What the kernel can tell of an ended process: its exit status, and whether the out-of-memory killer was at work.
+"""Exit info: collect how a process ended, and describe it in words.
 
-The rule of this file: whoever wants to know must have looked before the end. A pidfd opened in life gives the status of
-any process from Linux 6.15 on (PIDFD_GET_INFO); before that only of our own children. The kernel counts its
-out-of-memory kills by cgroup (v2 `memory.events`, v1 `memory.oom_control`) and for the machine (/proc/vmstat): a
-count that grew since is no proof, and is told as what it is.
+Collecting must begin before the end. A pidfd opened while the process lives gives the exit status of any process from
+Linux 6.15 on (PIDFD_GET_INFO); before that only of our own children. The kernel counts out-of-memory kills per cgroup
+(v2 `memory.events`, v1 `memory.oom_control`) and for the machine (/proc/vmstat): a count that grew is no proof, and the
+description says so. The functions that describe are pure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import signal
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from garrison.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
 
 CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
@@ -147,3 +149,40 @@ def tmux_server_died(server: str) -> bool:
         return False
     found = processes.probe(int(pid))
     return found is None or found.zombie or not found.comm.startswith("tmux")
+
+
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes of a killed process, as its parent sees it and as a shell says it."""
+TERMINAL_GONE = "its terminal is gone"
+"""Why an orchestrator ended that heard SIGHUP."""
+KEEPER_GONE = "its keeper, the process above it in its terminal, was killed"
+"""Why, when it was not the terminal that went first: a keeper ends of itself only after its orchestrator."""
+
+
+def cause(verdict: str, *, code: int | None = None, memory: bool = False, server_died: bool = False) -> str:
+    """The verdict, and what is known beyond it. `code`: exit code, negative for a signal, None if unknown; `memory`:
+    the kernel killed something for memory meanwhile; `server_died`: the tmux server of its session is gone."""
+    if server_died:
+        return f"the tmux server died; {verdict}"
+    return f"{verdict}: {told}" if (told := ending(code, memory=memory)) else verdict
+
+
+def ending(code: int | None, *, memory: bool = False) -> str:
+    """An exit in words; empty if nothing is known of it."""
+    if memory and (code is None or code in KILLED):
+        return "killed, probably out of memory (the kernel's count of such kills grew meanwhile)"
+    if code is None:
+        return ""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def hung_up(reason: str, *, server_died: bool) -> str:
+    """Why an orchestrator ended in order that nobody had asked to: its terminal went, or its server with it."""
+    if reason != TERMINAL_GONE:
+        return reason
+    return "the tmux server died" if server_died else "its tmux session was closed"

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import LockLost
-from garrison.records import life
-from garrison.records.life import LifeLock
+from garrison.records import life_lock
+from garrison.records.life_lock import LifeLock
 
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 lock = LifeLock.try_take(Path(sys.argv[1]))
 children = [subprocess.Popen(["sleep", "60"]).pid, subprocess.Popen(["sleep", "60"], close_fds=False).pid]
 print(lock is not None, *children, flush=True)
@@ -43,22 +43,22 @@ def test_one_holder(path: Path) -> None:
     mine = LifeLock.try_take(path)
     assert mine is not None and path.stat().st_mode & 0o777 == 0o600
     assert LifeLock.try_take(path) is None
-    assert life.is_held(path) and holders(path) == 1
+    assert life_lock.is_held(path) and holders(path) == 1
     mine.release()
     mine.release()
-    assert not life.is_held(path) and holders(path) == 0 and path.exists()
+    assert not life_lock.is_held(path) and holders(path) == 0 and path.exists()
     again = LifeLock.try_take(path)
     assert again is not None
     again.release()
 
 
 def test_asking_does_not_make_or_take_it(path: Path) -> None:
-    assert not life.is_held(path) and life.last_beat(path) is None
+    assert not life_lock.is_held(path) and life_lock.last_beat(path) is None
     assert not path.exists()
     mine = LifeLock.try_take(path)
     assert mine is not None
     for _ in range(3):
-        assert life.is_held(path)
+        assert life_lock.is_held(path)
     mine.release()
 
 
@@ -66,7 +66,7 @@ def test_who_only_looks_needs_no_right_to_write() -> None:
     running = Path(sys.executable).resolve()  # ETXTBSY for whoever opens it to write, even root
     with pytest.raises(OSError), running.open("r+b"):
         pass
-    assert not life.is_held(running)
+    assert not life_lock.is_held(running)
 
 
 def test_it_is_freed_by_kill_and_the_holders_children_do_not_keep_it(path: Path) -> None:
@@ -83,7 +83,7 @@ def test_it_is_freed_by_kill_and_the_holders_children_do_not_keep_it(path: Path)
             assert Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
             links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
             assert str(path) not in links
-        assert holders(path) == 0 and not life.is_held(path)
+        assert holders(path) == 0 and not life_lock.is_held(path)
         mine = LifeLock.try_take(path)
         assert mine is not None
         mine.release()
@@ -106,7 +106,7 @@ def test_a_lock_whose_file_is_gone_is_lost(path: Path, how: str) -> None:
     with pytest.raises(LockLost, match="was removed or replaced; stopping in order"):
         mine.beat(3, 4)
     if how == "replaced":
-        assert not life.is_held(path)
+        assert not life_lock.is_held(path)
         assert path.stat().st_mtime > 1
         other = LifeLock.try_take(path)
         assert other is not None
@@ -118,17 +118,17 @@ def test_a_beat_holds_both_clocks(path: Path) -> None:
     mine = LifeLock.try_take(path)
     assert mine is not None
     before = time.time()
-    beat = life.last_beat(path)
+    beat = life_lock.last_beat(path)
     assert beat is not None and abs(beat[0] - before) < 60 and abs(beat[1] - before) < 60
     monotonic, wall = time.clock_gettime_ns(time.CLOCK_MONOTONIC), time.time_ns()
     mine.beat(monotonic, wall)
     assert path.stat().st_atime_ns == monotonic and path.stat().st_mtime_ns == wall
-    beat = life.last_beat(path)
+    beat = life_lock.last_beat(path)
     assert beat == (pytest.approx(monotonic / 1e9), pytest.approx(wall / 1e9))
-    assert life.is_held(path)
+    assert life_lock.is_held(path)
     assert path.stat().st_atime_ns == monotonic, "looking changed the beat"
     mine.release()
-    assert life.last_beat(path) == beat
+    assert life_lock.last_beat(path) == beat
 
 
 def test_of_many_who_try_at_once_one_gets_it(path: Path) -> None:

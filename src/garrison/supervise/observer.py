@@ -1,31 +1,100 @@
-"""A supervisor's eye on those below it: gathers the evidence of one life from look to look, `evidence` judges. Thin.
+"""Observer: gather what the verdict and the hang detector need to know about a supervised process.
 
-It costs next to nothing while beats come: the process tree is looked at only when a beat is late, and under a working
-orchestrator every few seconds. `judge_now` is for who looks only once, such as `garrison up`.
+`Observer` reads the identity's process, life lock and clock once. `Watcher` follows a process from scan to scan: while
+its heartbeat is fresh that costs next to nothing; the process tree is read only when a heartbeat is late, and every few
+seconds under a working orchestrator. `judge_now` serves callers that look only once, such as `garrison up`.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from typing import TYPE_CHECKING, Protocol
 
 from garrison.light import dataclass
-from garrison.records import life as lives
-from garrison.supervise.evidence import Evidence, Signs, WatchClock, hung, plain
-from garrison.supervise.lease import marker
-from garrison.supervise.verdict import Verdict
+from garrison.records import life_lock
+from garrison.supervise.hang_detector import Evidence, Signs, WatchClock, hung, plain
+from garrison.supervise.lease import Spawner, marker
+from garrison.supervise.verdict import Seen, Verdict, judge, spawn_due, stale_reason
+from garrison.system.clock import from_iso
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
     from pathlib import Path
-    from typing import Any, Protocol
+    from typing import Any
 
     from garrison.records.identity import Identity
-    from garrison.supervise.observe import Observer
-    from garrison.system.processes import Probe
-else:
-    Protocol = object
+    from garrison.records.store import Store
+    from garrison.system.clock import Clock
+    from garrison.system.processes import Probe, Processes
+
+
+class Observer:
+    """Judges identities of one home by what this machine shows."""
+
+    def __init__(self, store: Store, processes: Processes, clock: Clock) -> None:
+        self.store, self.processes, self.clock = store, processes, clock
+        self.where = processes.here()
+
+    def see(self, identity: Identity) -> Seen:
+        """What can be seen of `identity` now."""
+        here = self.where
+        same_kernel = (identity.host, identity.boot_id) == (here.host, here.boot_id)
+        probe = self.processes.probe(identity.pid) if identity.pid and same_kernel else None
+        ticks = probe.ticks if probe and not probe.zombie else None
+        starting = identity.status == "starting"
+        due = starting and spawn_due(from_iso(identity.created_at), self.clock.time())
+        foreign = identity.host != here.host or identity.pid_ns != here.pid_ns
+        return Seen(
+            here.host, here.boot_id, here.pid_ns, pid_ticks=ticks, process_state=probe.state if probe else "",
+            life_held=foreign and life_lock.is_held(self.store.life_path(identity.key)),
+            marker_borne=starting and (due or ticks != identity.start_ticks) and self._borne(identity), spawn_due=due,
+            beat_age=self.beat_age(identity, same_kernel), leaving=self._leaving(identity, ticks),
+            deadline_passed=bool(starting and identity.spawn_deadline
+                                 and self.clock.time() > from_iso(identity.spawn_deadline)))
+
+    def judge(self, identity: Identity) -> Verdict:
+        """The verdict on `identity` now; whom its record declares over is not looked at."""
+        here = self.where
+        over = identity.status in ("crashed", "parked")
+        return judge(identity, Seen(here.host, here.boot_id, here.pid_ns) if over else self.see(identity))
+
+    def stale_reason(self, identity: Identity, timeout: float) -> str | None:
+        """Why `identity` is stale now (`verdict.stale_reason`)."""
+        return stale_reason(identity, self.see(identity), timeout)
+
+    def me(self, pid: int) -> Spawner:
+        """Process `pid` of this machine, as records name it."""
+        probe = self.processes.probe(pid)
+        return Spawner(pid, probe.ticks if probe else 0, self.where.pid_ns, self.where.boot_id, self.where.host)
+
+    def beat_age(self, identity: Identity, same_kernel: bool) -> float | None:
+        """Seconds since the later of the life file's beat and `last_heartbeat`; None if there is neither."""
+        ages = []
+        if identity.last_heartbeat:
+            ages.append(self.clock.time() - from_iso(identity.last_heartbeat))
+        beat = life_lock.last_beat(self.store.life_path(identity.key))
+        if beat is not None:
+            monotonic, epoch = beat
+            # A beat's access time is CLOCK_MONOTONIC of its boot; a life file nobody beat yet has wall times in both.
+            if same_kernel and monotonic <= self.clock.monotonic():
+                ages = [age for age in ages if age >= 0]  # the clock was set back: that beat tells nothing
+                ages.append(self.clock.monotonic() - monotonic)
+            else:
+                ages.append(self.clock.time() - epoch)
+        return max(0.0, min(ages)) if ages else None
+
+    def _leaving(self, identity: Identity, ticks: int | None) -> float | None:
+        """For `Seen.leaving`; a process without the lock (of a record made by hand, say) is in nobody's way."""
+        if identity.status != "terminated" or identity.terminated_at is None or ticks is None:
+            return None
+        if ticks != identity.start_ticks or not life_lock.is_held(self.store.life_path(identity.key)):
+            return None
+        return self.clock.time() - from_iso(identity.terminated_at)
+
+    def _borne(self, identity: Identity) -> bool:
+        return bool(self.processes.bearers(marker(str(self.store.home), identity.key, identity.incarnation)))
+
 
 LATE = 0.25
 """The part of the timeout after which a beat is late enough to look at the process tree."""
@@ -99,7 +168,7 @@ class Watcher:
             watched = _Watched(self.observer.store.life_path(identity.key), identity.incarnation, at)
             watched.missed = self.clock.missed
             self._lives[who] = watched
-        beat = lives.last_beat(watched.path)
+        beat = life_lock.last_beat(watched.path)
         # How long before this look it came, in watched seconds; not before the last look.
         missed = now - beat[0] - (self.clock.missed - watched.missed) if beat else 0.0
         watched.missed = self.clock.missed
@@ -207,5 +276,5 @@ def _once(observer: Observer, identity: Identity) -> tuple[Hashable, int, tuple[
     life = marker(str(observer.store.home), identity.key, identity.incarnation)
     below = observer.processes.below(identity.pid, life)
     used = sum(one.cpu for one in below) + (own.cpu if own else 0)
-    return (lives.last_beat(observer.store.life_path(identity.key)), used, tuple(sorted(one.pid for one in below)),
+    return (life_lock.last_beat(observer.store.life_path(identity.key)), used, tuple(sorted(one.pid for one in below)),
             own.state if own else "", _blocked(own, below))

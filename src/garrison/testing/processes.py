@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from garrison.light import replace
-from garrison.system.ending import doomed
+from garrison.system.kill_tree import doomed
 from garrison.system.processes import MARKER, Child, Probe, ProcessId, Row, Where
 
 

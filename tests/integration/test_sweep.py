@@ -215,9 +215,9 @@ def test_another_users_process_is_named(tmp_path: Path, life: str, monkeypatch: 
 
 
 def test_a_sweep_from_below_spares_the_caller_and_those_above_it(tmp_path: Path, life: str) -> None:
-    code = ("import os; from garrison.system import ending, processes as p\n"
+    code = ("import os; from garrison.system import kill_tree, processes as p\n"
             "top = os.getppid()\n"
-            f"ending.sweep(p.probe(top).id, {life!r}, grace=5)\n"
+            f"kill_tree.sweep(p.probe(top).id, {life!r}, grace=5)\n"
             "print('done', flush=True); open('done', 'w').write('1\\n')\n")
     start(tmp_path, life, f"sleep 60 & echo $! > victim; {sys.executable} -c \"{code}\"; echo 2 > after")
     victim = said(tmp_path, "victim")

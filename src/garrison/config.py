@@ -6,10 +6,10 @@ Everything here is decided from arguments (`environ`, paths), so that a test or 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from garrison.errors import UsageError
-from garrison.light import dataclass, fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from garrison.errors import RecordCorrupt
-from garrison.light import replace
 from garrison.records import atomic, record
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.system import ending, processes
+from garrison.system import kill_tree, processes
 from garrison.system.process_terminal import PlainTerminal
 from garrison.system.terminal import Session, Terminal, choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape

@@ -127,7 +127,7 @@ def probe(known: Circuit, at: float, life: int = 7) -> Circuit:
 
 
 def seen(status: str, incarnation: int, state: str = "ended") -> LifeView:
-    from garrison.light import replace
+    from dataclasses import replace
 
     return LifeView(replace(LIFE, status=status, incarnation=incarnation), Verdict(state, "seen"))
 

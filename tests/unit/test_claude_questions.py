@@ -11,7 +11,7 @@ from garrison.agents.base import Assignment
 from garrison.agents.claude import cli_process, prompts, takeover, tools
 from garrison.agents.claude.attempt import ClaudeWork
 from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json, read_lines, write_json
-from garrison.records.life import LifeLock
+from garrison.records.life_lock import LifeLock
 from garrison.records.run import Task
 from support import DEADLINE, wait_for
 

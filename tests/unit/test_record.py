@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison import light
 from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.records import hook, identity, record, signals
 from garrison.records.hook import Hook
@@ -66,7 +66,7 @@ def test_what_a_person_reads() -> None:
 @given(OBJECT | st.lists(JSON, max_size=3) | st.floats() | st.lists(st.floats(), max_size=2)
        | st.dictionaries(st.integers() | st.booleans() | st.none(), OBJECT, max_size=2))
 def test_a_field_is_shown_as_json_has_it_with_an_indent(value: Any) -> None:
-    raw = record.encode(light.replace(Hook("h", "runner", "a", "r", AT, AT), phase_history=value))
+    raw = record.encode(replace(Hook("h", "runner", "a", "r", AT, AT), phase_history=value))
     body = {"schema": 1, **Hook("h", "runner", "a", "r", AT, AT).__dict__, "phase_history": value}
     told = json.dumps({name: body[name] for name in ("schema", *Hook.__match_args__)}, indent=2, ensure_ascii=False)
     assert raw == (told + "\n").encode(errors="backslashreplace")

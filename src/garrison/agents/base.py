@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from garrison.light import dataclass, field
 from garrison.records import atomic
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ A node with `session=true`, or a profile of kind `session`, has its Claude (or t
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_nod
 from garrison.agents.command import SHELL, CommandAgent
 from garrison.agents.session_agent import SessionAgent, SessionWish
 from garrison.errors import Refused, UsageError
-from garrison.light import dataclass, field
 from garrison.records.config import config_path, read_config, words_of
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,6 @@ from garrison.agents.claude.policy import Move
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.agents.command import CommandAgent
 from garrison.errors import UsageError
-from garrison.light import dataclass, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

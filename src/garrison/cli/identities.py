@@ -66,7 +66,8 @@ def _bury(store: Store, observer: Observer, key: Key) -> None:
 
 def _begin(observer: Observer, old: Identity | None, wish: Any, process: Spawner | None) -> Identity:
     """The next life, active at once: whoever begins it by hand has no child to wait for."""
-    from garrison.light import replace
+    from dataclasses import replace
+
     from garrison.supervise.lease import activate, lease
     from garrison.supervise.start import fresh_id
 

@@ -8,8 +8,8 @@ nothing is cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from garrison.light import dataclass
 from garrison.system import terminal_text
 
 STYLES: Mapping[str, str] = {

@@ -13,7 +13,7 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher
 from garrison.supervise.lease import read_marker
 from garrison.system import processes
-from garrison.system.ending import is_tmux
+from garrison.system.kill_tree import is_tmux
 from garrison.system.process_terminal import PlainTerminal
 from garrison.system.tmux_server import available
 

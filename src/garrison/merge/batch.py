@@ -14,6 +14,7 @@ Everything here is pure.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from garrison.light import dataclass

@@ -14,10 +14,10 @@ import os
 import re
 import shutil
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.light import dataclass
 from garrison.merge import failpoint
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import underway

@@ -7,10 +7,10 @@ that comes too late is refused with one line. What the queue itself found wrong 
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.light import asdict, dataclass, replace
 from garrison.merge import guard
 from garrison.merge.config import Config
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, WITHDRAWABLE, Entry

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from garrison.light import asdict, dataclass, fields, replace
 from garrison.merge.entry import STRATEGIES
 
 DEFAULT_TIMEOUT = 1800.0

@@ -13,7 +13,6 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition
-from garrison.light import dataclass, fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

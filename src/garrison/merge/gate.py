@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import select
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 

@@ -9,6 +9,7 @@ entries that are over all but the last, unless one that waits depends on them, a
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeVar, overload
 
 from garrison.errors import GarrisonError
-from garrison.light import dataclass, field
 
 T = TypeVar("T")
 

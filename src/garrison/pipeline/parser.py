@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, NotFound
-from garrison.light import dataclass, field
 from garrison.pipeline.graph import DialectError, Edge, Graph, Node, Value, place
 from garrison.pipeline.parse_errors import explain
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from garrison.errors import Refused, UsageError
-from garrison.light import dataclass, field, replace
 from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.gates import HANDLERS as WAITS

@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.config import homes_list, trees_root
 from garrison.errors import AlreadyAlive, Fenced, Refused
-from garrison.light import replace
 from garrison.processes.launcher.policy import resume_id, resume_word
 from garrison.processes.loop import HELD
 from garrison.processes.preflight import LOCALE, state_of, taken

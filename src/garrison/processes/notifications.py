@@ -17,10 +17,10 @@ import json
 import os
 import re
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, UsageError
-from garrison.light import dataclass
 from garrison.processes.loop import say
 from garrison.records import atomic
 from garrison.records.config import config_path, read_config, words_of

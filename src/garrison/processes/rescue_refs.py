@@ -7,11 +7,11 @@ The rules of this room: `choose` decides and is pure; the rest reads refs and ob
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
-from garrison.light import dataclass
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.system.git import ABSENT, Git, GitError

@@ -6,11 +6,11 @@ is to be brought up is decided by `assess` (pure); each run's word says what was
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.config import find_home
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
-from garrison.light import dataclass
 from garrison.processes.launch import judge_once, start_detached
 from garrison.processes.launcher.policy import resume_id
 from garrison.processes.preflight import check_resume, state_of

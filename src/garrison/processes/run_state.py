@@ -13,9 +13,9 @@ the nodes, the gates and the latest outcomes, which need no graph.
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from garrison.light import asdict, dataclass, field
 from garrison.pipeline.node_status import step
 from garrison.processes.run_flow import RunFlow
 from garrison.records.names import Key

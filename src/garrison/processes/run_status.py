@@ -6,10 +6,10 @@ records cannot be read for one that is not over.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordError
-from garrison.light import dataclass
 from garrison.merge.queue import Follower
 from garrison.processes.preflight import state_of
 from garrison.records.identity import Identity

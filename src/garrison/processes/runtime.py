@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from garrison.config import Timing
 from garrison.errors import NotFound
-from garrison.light import dataclass
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.kept import MOST

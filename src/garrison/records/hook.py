@@ -6,8 +6,9 @@ Each layer moves only its own hook.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 from garrison.errors import ForbiddenTransition, UsageError
-from garrison.light import dataclass, field, replace
 from garrison.records.names import Key
 
 TYPE_CHECKING = False

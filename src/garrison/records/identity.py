@@ -6,8 +6,9 @@ and end lives; a living layer changes its own record, fenced by its incarnation.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 from garrison.errors import ForbiddenTransition
-from garrison.light import dataclass, field, replace
 from garrison.records.names import Key
 from garrison.records.record import is_time
 

@@ -16,11 +16,11 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from dataclasses import dataclass, replace
 from json.encoder import encode_basestring as _quote
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt
-from garrison.light import dataclass, replace
 from garrison.records import atomic
 from garrison.records.blobs import load_blobs, store_blobs
 from garrison.records.record import SCHEMA

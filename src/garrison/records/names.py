@@ -6,9 +6,9 @@ Names become file, branch and tmux names, so everything outside the tables here 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from garrison.errors import UsageError
-from garrison.light import dataclass
 
 ROLES = ("launch", "guardian", "runner", "orchestrator", "processor")
 """The layers, from the top down, and the merge processor."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import MISSING, fields
 from json.encoder import encode_basestring
 
 from garrison.errors import NewerSchema, RecordCorrupt
-from garrison.light import MISSING, fields
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

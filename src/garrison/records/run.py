@@ -7,9 +7,9 @@ what the guardian tells a runner and its orchestrator about one attempt, so that
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 
 from garrison.errors import NewerSchema, RecordCorrupt
-from garrison.light import dataclass, field
 from garrison.records import atomic, record
 
 TYPE_CHECKING = False

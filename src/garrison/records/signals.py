@@ -8,10 +8,10 @@ with a file that gives the reason. A target is a name, not a life: the successor
 from __future__ import annotations
 
 import errno
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from garrison.errors import RecordCorrupt, RecordError, UsageError
-from garrison.light import dataclass, field, replace
 from garrison.records import atomic, record
 from garrison.records.names import Key
 

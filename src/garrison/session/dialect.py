@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from garrison.errors import UsageError
-from garrison.light import replace
 from garrison.pipeline.graph import Edge, Graph, Node, flag
 from garrison.pipeline.lint.context_keys import SESSION_STATE, WRITTEN
 from garrison.pipeline.parser import parse

@@ -7,7 +7,7 @@ boot_id} · `heal` {full, incarnation}. A person's `unpark` and `--resume` close
 
 from __future__ import annotations
 
-from garrison.light import dataclass, replace
+from dataclasses import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

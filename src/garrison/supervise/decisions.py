@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from garrison.light import dataclass, field, replace
+from dataclasses import dataclass, field, replace
+
 from garrison.supervise import restart
 from garrison.supervise.circuit import CLOSED
 

@@ -6,7 +6,8 @@ The rule of this room: nothing is explained from memory. What was observed is jo
 
 from __future__ import annotations
 
-from garrison.light import dataclass
+from dataclasses import dataclass
+
 from garrison.records.identity import Identity
 from garrison.records.record import from_dict, to_dict
 from garrison.supervise import decisions as steps

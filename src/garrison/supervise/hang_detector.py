@@ -7,7 +7,7 @@ time from the first look of a new watcher. All kinds of signs count together; wh
 
 from __future__ import annotations
 
-from garrison.light import dataclass, field
+from dataclasses import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 from garrison.errors import AlreadyAlive, Fenced, Refused
-from garrison.light import dataclass, field, replace
 from garrison.records.hook import Hook, succeed
 from garrison.records.identity import Identity, step
 

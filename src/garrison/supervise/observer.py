@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from garrison.light import dataclass
 from garrison.records import life_lock
 from garrison.supervise.hang_detector import Evidence, Signs, WatchClock, hung, plain
 from garrison.supervise.lease import Spawner, marker

@@ -8,9 +8,9 @@ a dead life's shell or tools may live on and write beside it. A layer that hangs
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 from garrison.errors import Fenced
-from garrison.light import replace
 from garrison.records.identity import ALIVE, Identity, ended
 from garrison.supervise.lease import marker
 from garrison.supervise.restart import CRASH, HUNG, REBOOT

@@ -8,8 +8,8 @@ lived for a healthy stretch begins that anew. A window that is used up parks the
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass, replace
 
-from garrison.light import dataclass, replace
 from garrison.supervise.circuit import CLOSED, Circuit
 
 TYPE_CHECKING = False

@@ -15,9 +15,9 @@ writer would not say again.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from garrison.errors import Fenced, GarrisonError
-from garrison.light import replace
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity, ended
 from garrison.records.life_lock import LifeLock

@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from os import getpid
 
-from garrison.light import dataclass
 from garrison.system.children import came_to_us
 from garrison.system.kill_tree import Glimpse, glimpse
 from garrison.system.process_table import (

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 
 from garrison.errors import GarrisonError
-from garrison.light import dataclass
 from garrison.system.process_table import ProcessId, probe
 
 TYPE_CHECKING = False

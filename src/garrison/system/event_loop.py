@@ -12,13 +12,13 @@ import select
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
 from inotify_simple import INotify, flags
 
-from garrison.light import dataclass
 from garrison.system import processes
 from garrison.system.dnotify import DirectoryNotes
 from garrison.system.processes import ProcessId

@@ -12,11 +12,11 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.light import dataclass
-from garrison.system import ending, processes, terminal_text
+from garrison.system import kill_tree, processes, terminal_text
 from garrison.system.processes import Child, ProcessId
 
 GRACE = 5.0

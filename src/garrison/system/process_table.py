@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from garrison.light import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

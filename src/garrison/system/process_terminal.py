@@ -10,10 +10,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.light import asdict
 from garrison.system import jobs, kill_tree, processes
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from garrison.light import dataclass, replace
 from garrison.system import processes
 from garrison.system.processes import ProcessId
 

@@ -11,10 +11,9 @@ import shlex
 import shutil
 import socket
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-
-from garrison.light import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

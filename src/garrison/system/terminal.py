@@ -7,11 +7,11 @@ A session is opened under a full name, from then on addressed by ids. It gets ex
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from garrison.errors import Refused, UsageError
-from garrison.light import dataclass, field
 
 KINDS = ("tmux", "process", "auto")
 """What `--terminal` may say."""

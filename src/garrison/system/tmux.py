@@ -27,11 +27,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.light import dataclass
-from garrison.system import ending, processes, tmux_server
+from garrison.system import kill_tree, processes, tmux_server
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 from garrison.system.tmux_attach import attach_argv

@@ -23,11 +23,11 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.light import dataclass
-from garrison.system import processes, user_manager
+from garrison.system import processes, systemd
 from garrison.system.processes import ProcessId
 
 CONFIGURATION = """\

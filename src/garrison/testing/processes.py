@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal as signals
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from garrison.light import replace
 from garrison.system.kill_tree import doomed
 from garrison.system.processes import MARKER, Child, Probe, ProcessId, Row, Where
 

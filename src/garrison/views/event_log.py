@@ -7,10 +7,10 @@ the records (snapshots, and the whole of each merge queue, among them) instead o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import RecordError
-from garrison.light import dataclass
 from garrison.records.journal import Reader
 from garrison.records.names import Key
 from garrison.records.run import RunFiles

@@ -7,8 +7,8 @@ happened, so that `status --watch` on a pipe has a line an event.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from garrison.light import dataclass
 from garrison.merge.entry import Entry
 from garrison.merge.state import Pause
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
-from garrison.system.command import said_by
+from garrison.system.async_command import said_by
 from garrison.system.terminal_text import clean
 
 SECONDS = 120.0

@@ -10,11 +10,11 @@ the estimates of what killed stretches did, and those of the calls that came aft
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from garrison.agents.claude.attempt_files import append_line, read_lines
-from garrison.light import dataclass
 
 PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}
 """US dollars for a million tokens, input and output, by a word of the model's name: estimates until the CLI tells."""

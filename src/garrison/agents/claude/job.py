@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from garrison.agents.claude import settings as settings_
 from garrison.agents.claude.settings import ClaudeSettings
-from garrison.light import asdict, dataclass, field
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ killed ends the orchestrator's life, and its runner's restart policy counts it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from garrison.agents.claude import failures as why
-from garrison.light import dataclass
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
 

@@ -7,10 +7,10 @@ before the run begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from garrison.errors import UsageError
-from garrison.light import dataclass, field, fields, replace
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")
 """What an agent may use unless its profile or node names others; garrison's own tools come on top."""

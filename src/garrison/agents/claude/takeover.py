@@ -18,7 +18,7 @@ from garrison.agents.claude import cli_process, policy, prompts, transcripts
 from garrison.agents.claude.attempt_files import append_line, encode, read_json
 from garrison.agents.claude.policy import Ending
 from garrison.errors import NotFound, Refused
-from garrison.records.life import LifeLock, is_held
+from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import processes
 
 if TYPE_CHECKING:

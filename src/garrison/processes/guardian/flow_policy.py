@@ -13,10 +13,10 @@ from what happened last, so that a guardian may die between any two records:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import result as said
-from garrison.light import replace
 from garrison.pipeline import gates
 from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data

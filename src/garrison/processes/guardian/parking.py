@@ -7,9 +7,9 @@ or by a person's word.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from garrison.light import dataclass
 from garrison.processes.guardian import flow_policy
 from garrison.processes.run_state import HOLDABLE
 

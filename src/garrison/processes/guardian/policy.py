@@ -7,9 +7,9 @@ do decides alone; the loop then observes again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.light import dataclass, field, replace
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Act, Decision
 from garrison.processes.guardian import flow_policy

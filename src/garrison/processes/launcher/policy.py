@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.light import dataclass, field, replace
 from garrison.processes.actions import Act, Decision
 from garrison.processes.run_state import ENDED
 from garrison.supervise.decisions import LifeView, burial, next_step

@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from garrison.light import asdict
 from garrison.pipeline.gates import asked_in_words
 from garrison.processes.run_state import RESUMED
 from garrison.system.terminal_text import clean

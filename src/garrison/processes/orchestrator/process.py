@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from garrison.agents import prompt
 from garrison.agents.base import Assignment, Outcome
 from garrison.agents.registry import agent
 from garrison.errors import GarrisonError
-from garrison.light import replace
 from garrison.processes.agent_activity import stamp
 from garrison.processes.control_graph import CONTROL
 from garrison.processes.fingerprint import stamps

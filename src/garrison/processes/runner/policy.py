@@ -7,9 +7,9 @@ same way instead of trying again.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.light import dataclass, field, replace
 from garrison.processes.actions import Act, Decision
 from garrison.processes.guardian.policy import Merge
 from garrison.records.signals import objection

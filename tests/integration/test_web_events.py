@@ -301,7 +301,7 @@ def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path, monkeyp
             rest = await stream.rest()
             assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "its last word too"
 
-    monkeypatch.setattr("garrison.system.watch.INotify", none_left)
+    monkeypatch.setattr("garrison.system.event_loop.INotify", none_left)
     for where, name in ((broadcaster, "BEAT"), (broadcaster, "UNTOLD"), (sse, "SEND_SECONDS")):
         monkeypatch.setattr(where, name, 20 * PATIENCE)  # whoever waited for one of them would not end in time
     with town(tmp_path) as made:

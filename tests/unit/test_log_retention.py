@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from garrison.merge import history
-from garrison.records import old_logs
+from garrison.records import log_retention
 from garrison.records.journal import Writer
 
 AT = "2026-01-31T12:00:00.000000Z"

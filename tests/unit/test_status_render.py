@@ -11,6 +11,7 @@ import pytest
 from garrison.cli import status_render as view
 from garrison.cli.render import Span, table, text, width
 from garrison.cli.terminal import frame, stage_of
+from garrison.config import Timing
 from garrison.records.run import Launch
 from garrison.views.limits import Used, limits
 

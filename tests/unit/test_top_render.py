@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from garrison.cli import top_keys, top_render
 from garrison.cli.render import text, width
 from garrison.cli.top_render import SIGNS, Chosen, picture
-from garrison.system.usage import Used
+from garrison.system.resource_usage import Used
 from garrison.views import top_frame
 from garrison.views.usage import pause_after
 

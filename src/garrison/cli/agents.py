@@ -15,6 +15,7 @@ from garrison.cli import identities as identity_commands
 from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, json_option, run_option
 from garrison.cli.output import say, show_json, show_table
+from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.guardian.parking import parked
 from garrison.processes.run_state import RunState, fold
@@ -25,7 +26,6 @@ from garrison.records.names import ROLES, Key
 from garrison.records.run import RunFiles
 from garrison.records.signals import Signal
 from garrison.records.store import Store
-from garrison.settings import find_home
 from garrison.supervise.start import fresh_id
 from garrison.system.clock import SystemClock
 

@@ -11,6 +11,7 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, run_option
 from garrison.cli.resolve import run_of_node
+from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.records import run as run_records
 from garrison.records.identity import Identity

@@ -12,6 +12,7 @@ from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say, show_json
 from garrison.cli.resolve import known_run
+from garrison.config import find_home
 from garrison.doctor import cleanup
 from garrison.doctor.cleanup import Plan, Wanted
 from garrison.errors import GarrisonError, Refused, UsageError

@@ -6,8 +6,8 @@ import click
 
 from garrison.cli.home import home_option, json_option
 from garrison.cli.output import show_json, show_table
+from garrison.config import find_home
 from garrison.records.names import check_run
-from garrison.settings import find_home
 from garrison.views.usage import COSTS_BY, cost_rows
 
 

@@ -20,6 +20,7 @@ from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say
 from garrison.cli.resolve import known_run
+from garrison.config import find_home
 from garrison.errors import UsageError
 from garrison.records import run as run_records
 from garrison.records.names import launcher

@@ -17,6 +17,7 @@ import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Explained
+from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.processes import launch as launching
 from garrison.processes import preflight

@@ -14,6 +14,7 @@ from garrison.agents.claude import cli_process
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.cli.commands import Explained
 from garrison.cli.home import home_option
+from garrison.config import find_home
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
 from garrison.system.environment import child_environment

@@ -19,6 +19,7 @@ from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, run_option
 from garrison.cli.output import say
 from garrison.cli.resolve import run_lives, run_of_node, someone_works_on
+from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.run_state import fold
 from garrison.records import journal

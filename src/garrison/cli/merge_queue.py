@@ -15,12 +15,12 @@ from garrison.cli.commands import Explained, LazyGroup
 from garrison.cli.home import home_option, json_option
 from garrison.cli.merge_queue_lookup import named, queue_of, repo_option, show_ok, target_option, the_queue
 from garrison.cli.output import aligned, say, show_json, show_table
+from garrison.config import find_home, trees_root
 from garrison.errors import Refused
 from garrison.merge import commands
 from garrison.merge.config import CLEANING, Config
 from garrison.merge.entry import STRATEGIES
 from garrison.merge.queue import queues_of, target_of
-from garrison.settings import find_home, trees_root
 from garrison.system.git import Git
 
 if TYPE_CHECKING:

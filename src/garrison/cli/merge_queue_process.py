@@ -20,6 +20,7 @@ from garrison.cli.home import home_option, json_option
 from garrison.cli.merge_queue_lookup import open_queue, repo_option, target_option
 from garrison.cli.output import show_json
 from garrison.cli.resolve import observer_of
+from garrison.config import Timing, trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import CAP
 from garrison.merge.commands import Wishes
@@ -34,7 +35,6 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_of, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.settings import Timing, trees_root
 from garrison.system.clock import SystemClock
 
 if TYPE_CHECKING:

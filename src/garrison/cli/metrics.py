@@ -11,8 +11,8 @@ import click
 from garrison.cli.commands import Explained
 from garrison.cli.home import home_option
 from garrison.cli.output import say
+from garrison.config import find_home
 from garrison.errors import Refused
-from garrison.settings import find_home
 
 _HERE = "127.0.0.1"
 

@@ -22,6 +22,7 @@ from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
 from garrison.cli.pipeline_run import find_place, is_place
+from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.gates import asked_in_words
@@ -36,7 +37,6 @@ from garrison.records import atomic
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
 from garrison.records.run import RunFiles
-from garrison.settings import find_home
 
 if TYPE_CHECKING:
     from garrison.pipeline.graph import Graph
@@ -415,11 +415,11 @@ def _kind(output: Path | None, *, svg: bool) -> str:
 def _of_run(run: str, home: str | None) -> tuple[Graph, dict[str, str]]:
     """The graph of a run, and the status of its nodes: of `pipeline run`, else of `garrison launch`."""
     from garrison.cli.pipeline_run import find_place, is_place
+    from garrison.config import find_home
     from garrison.errors import NotFound
     from garrison.pipeline.parser import parse, parse_file
     from garrison.records.names import check_run
     from garrison.records.run import RunFiles
-    from garrison.settings import find_home
 
     if is_place(run, home):
         from garrison.pipeline.run_directory import read_checkpoint, read_run

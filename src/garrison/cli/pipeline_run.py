@@ -18,12 +18,12 @@ import click
 from garrison.cli.commands import Explained
 from garrison.cli.home import home_option
 from garrison.cli.output import say, show_json
+from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunFolder
 from garrison.records import atomic
 from garrison.records.names import fit_run
 from garrison.records.run import RunFiles
-from garrison.settings import find_home
 from garrison.supervise.start import fresh_id
 
 if TYPE_CHECKING:

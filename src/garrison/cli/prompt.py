@@ -14,6 +14,7 @@ from string import Template
 import click
 
 from garrison.cli.commands import Explained
+from garrison.config import checkout
 from garrison.errors import Refused
 from garrison.records.names import check_name
 from garrison.system.git import validate_repository

@@ -13,6 +13,7 @@ from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, json_option, run_option
 from garrison.cli.output import say, show_json, show_table
 from garrison.cli.resolve import known_run
+from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes import rescue_refs
 from garrison.system.clock import age

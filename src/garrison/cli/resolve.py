@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from garrison.records.hook import Hook
-    from garrison.supervise.observe import Observer
+    from garrison.supervise.observer import Observer
 
     R = TypeVar("R", Identity, Hook)
 

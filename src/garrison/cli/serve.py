@@ -16,6 +16,7 @@ from garrison.cli.commands import Explained
 from garrison.cli.home import home_option
 from garrison.cli.output import say
 from garrison.cli.resolve import known_run
+from garrison.config import find_home
 from garrison.errors import UsageError
 
 PORT = 8642

@@ -21,6 +21,7 @@ from garrison.cli import resolve
 from garrison.cli.arguments import DoorParser, seconds
 from garrison.cli.home import home_option, json_option, run_option
 from garrison.cli.output import guarded, say, show_json, show_table, tell_json
+from garrison.config import find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
 from garrison.records import atomic, record
 from garrison.records import run as run_records
@@ -30,7 +31,6 @@ from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.signals import Signal, post, read
 from garrison.records.store import Store
-from garrison.settings import find_home
 from garrison.supervise.start import fresh_id
 from garrison.system.clock import SystemClock
 

@@ -16,6 +16,7 @@ import click
 
 from garrison.agents import registry
 from garrison.cli.launch import HOME
+from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes import launch as launching
 from garrison.processes.runner.policy import RunnerFacts

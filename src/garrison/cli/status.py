@@ -21,6 +21,7 @@ from garrison.cli.output import say, show_json
 from garrison.cli.render import Line, text
 from garrison.cli.resolve import known_run
 from garrison.cli.terminal import Stage, show, stage
+from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
 from garrison.processes.launcher.policy import EXIT
 from garrison.views.run_view import Gatherer, shown

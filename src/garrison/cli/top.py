@@ -17,7 +17,7 @@ from garrison.cli.output import show_json
 from garrison.cli.render import text
 from garrison.cli.resolve import known_run
 from garrison.cli.terminal import show, stage
-from garrison.settings import find_home
+from garrison.config import find_home
 from garrison.views.top_frame import Looker
 
 BETWEEN = 0.25

@@ -18,6 +18,7 @@ from garrison.cli.output import say, show_json
 from garrison.cli.render import Line, Span, text, wrapped
 from garrison.cli.resolve import known_run, nearest, nodes_of, run_of_node
 from garrison.cli.terminal import show, stage
+from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.pipeline.subpipelines import JOINT
 from garrison.records import run as run_records

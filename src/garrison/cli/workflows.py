@@ -16,8 +16,8 @@ import click
 from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
+from garrison.config import find_home
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.settings import find_home
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -14,10 +14,9 @@ Everything here is pure.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from garrison.light import dataclass
 from garrison.merge.verdicts import BROKEN, WINDOW, Known, Red
 
 if TYPE_CHECKING:

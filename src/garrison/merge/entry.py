@@ -10,6 +10,7 @@ most `PLACES * (highest - p) - 1` later entries ever pass an entry of priority p
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition

@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused
-from garrison.light import dataclass
 from garrison.merge import failpoint, verdicts
 from garrison.merge.queue import Progress, Wait
 from garrison.merge.slots import Slot, acquire, read_line, read_pid
-from garrison.records import atomic, old_logs
-from garrison.system import disk, ending, processes
-from garrison.system.environment import child_environment
-from garrison.system.held_back import tell_held_back
+from garrison.records import atomic, log_retention
+from garrison.system import disk_space, kill_tree, processes
+from garrison.system.environment import child_environment, tell_held_back
 from garrison.system.jobs import struck, tail
 
 if TYPE_CHECKING:
@@ -279,7 +277,7 @@ class Trials:
         slot = self._idle.pop() if self._idle else acquire(self.git, self.folder)
         run = self._gate_run(config, slot, f"{first.id}.{number}", first, number)
         self._runs[run.folder.name] = run
-        old_logs.forget(run.log.parent, [log for one in self._runs.values() for log in (one.log, one.setup_log)])
+        log_retention.forget(run.log.parent, [log for one in self._runs.values() for log in (one.log, one.setup_log)])
         self.pen.append("test", {
             "entry": first.id, "entries": [entry.id for entry in entries], "of": of, "number": number,
             "job": run.folder.name, "commit": commit, "tree": tree, "slot": slot.number, "command": self.key(config),
@@ -302,7 +300,7 @@ class Trials:
 
     def _full(self) -> Path | None:
         """Where a gate could not write: its tree, or its verdict (which so is lost, and counts as none)."""
-        return next((path for path in (self.folder, self.queue.folder) if disk.full(path)), None)
+        return next((path for path in (self.folder, self.queue.folder) if disk_space.full(path)), None)
 
     def _gate_run(self, config: Config, slot: Slot, job: str, entry: Entry, number: int) -> GateRun:
         marker = marker_of(self.queue.home, entry.run, entry.id, number)
@@ -336,7 +334,7 @@ class Trials:
             if name in state.entries and folder.name not in self._runs:
                 marker = marker_of(self.queue.home, state.entries[name].run, name, int(number))
                 if processes.bearers(marker):
-                    ending.sweep(None, marker, grace=0.2)
+                    kill_tree.sweep(None, marker, grace=0.2)
                 shutil.rmtree(folder, ignore_errors=True)
 
     # --- watching ---------------------------------------------------------------------------------------------------

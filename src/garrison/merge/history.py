@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import GarrisonError
 from garrison.merge.entry import FINAL
 from garrison.merge.state import QueueState
-from garrison.records import atomic, journal_past
+from garrison.records import atomic, journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -122,20 +122,20 @@ def of_run(home: Path, run: str) -> list[Path]:
     """The logs of all gates and set-ups that a run's pre-flight and its entries had; none of a queue that cannot be
     read."""
     found: list[Path] = []
-    for journal in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
-        folder = journal.parent / "logs"
+    for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
+        folder = path.parent / "logs"
         if names := atomic.names(folder):
-            own, spared = _known(journal, run)
+            own, spared = _known(path, run)
             found += [folder / name for name in names
                       if name.partition(".")[0] in own and str(folder / name) not in spared]
     return found
 
 
-def _known(journal: Path, run: str) -> tuple[set[str], set[str]]:
+def _known(path: Path, run: str) -> tuple[set[str], set[str]]:
     """How the run's logs begin, and which are still needed."""
     own, state = {f"preflight-{run}"}, QueueState()
     try:
-        for record in journal_past.read_whole(journal):
+        for record in journal.read_whole(path):
             state.apply(record)
             if record.kind == "enq" and record.data.get("run") == run:
                 own.add(record.data["entry"])

@@ -21,7 +21,6 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from garrison.errors import PreflightRed, Refused
-from garrison.light import dataclass, replace
 from garrison.merge import verdicts
 from garrison.merge.config import Config
 from garrison.merge.gate import GateRun, Verdict, marker_of

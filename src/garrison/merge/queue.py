@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from garrison.errors import Fenced, GarrisonError, RecordError, Refused
-from garrison.light import dataclass
 from garrison.merge import commands, failpoint, verdicts
 from garrison.merge import state as snapshot
 from garrison.merge.config import Config

@@ -14,17 +14,17 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
-from garrison.light import asdict, dataclass, field, replace
 from garrison.merge import failpoint, guard
 from garrison.merge.entry import FINAL, Entry, entry_id
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import PINS, Progress, pin
 from garrison.merge.state import QueueState, moves, saved, stepped
-from garrison.records import atomic, journal, journal_past
-from garrison.records.life import LifeLock
+from garrison.records import atomic, journal
+from garrison.records.life_lock import LifeLock
 from garrison.system.clock import iso
 from garrison.system.environment import child_environment
 
@@ -184,7 +184,7 @@ def damage(queue: MergeQueue) -> str:
     names = _names(queue)
     lost = (trace for trace in _pinned_traces(queue, before=records[0].at if records else "")
             if trace.entry not in known)
-    if not journal_past.past(queue.path) and not any(recognized(trace, names) for trace in lost):
+    if not journal.past(queue.path) and not any(recognized(trace, names) for trace in lost):
         return ""
     return "it was begun anew, without what had been enqueued before" if records else "it is gone"
 
@@ -197,7 +197,7 @@ def rebuild(queue: MergeQueue) -> list[str]:
         raise Refused("a processor works this queue by what it read before; stop it, then say doctor again")
     try:
         with atomic.locked(queue.locks / "queue.lock"):
-            records, wrong = journal_past.salvage(queue.path)
+            records, wrong = journal.salvage(queue.path)
             traces = _traces(queue)
             found = salvage(records, traces)
             failpoint.here("rebuild")

@@ -15,11 +15,11 @@ import json
 import re
 import shutil
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
-from garrison.light import asdict, dataclass
 from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock

@@ -9,11 +9,10 @@ entries that are over all but the last, unless one that waits depends on them, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
-from garrison.light import asdict, dataclass, field, fields, replace
 from garrison.merge import entry as order
 from garrison.merge.config import Config
 from garrison.merge.entry import STRATEGIES, Entry, check_transition

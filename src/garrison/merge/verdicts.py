@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 import shlex
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
-
-from garrison.light import dataclass, field
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Mapping, Sequence

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.config import trees_root
 from garrison.errors import RecordError, Refused, UsageError
-from garrison.light import dataclass, field, replace
 from garrison.merge import verdicts as merge_decide
 from garrison.merge.config import Config
 from garrison.merge.preflight import preflight

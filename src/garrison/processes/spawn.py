@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced
-from garrison.light import asdict, replace
 from garrison.merge import slots
 from garrison.processes.runtime import layer_argv
 from garrison.records import atomic

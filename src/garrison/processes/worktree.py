@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.light import dataclass
 from garrison.merge import slots
 from garrison.processes.snapshots import keep_tree, unkept
 from garrison.records import atomic
-from garrison.system.furnish import furnish
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
 from garrison.system.worktree_files import furnish, hide_untracked, setup_key

@@ -20,7 +20,7 @@ from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.run_state import RunState
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
-from garrison.system import usage
+from garrison.system import resource_usage
 from garrison.views.event_log import GUARDIAN, QUEUE, RUNNER, Record
 from garrison.views.node_view import place_of
 from garrison.views.run_model import event_of
@@ -332,7 +332,8 @@ def observed(body: Mapping[str, Any], trees: Trees, costs: Mapping[str, Any]) ->
     run, usd = body["run_id"], costs["nodes"]
     layers = {layer["agent"].partition("@")[0]: layer for layer in body["layers"]}
     return {
-        "layers": {who: layer_told(who, layer, trees.get((run, who), usage.NOTHING)) for who, layer in layers.items()},
+        "layers": {who: layer_told(who, layer, trees.get((run, who), resource_usage.NOTHING))
+                   for who, layer in layers.items()},
         "nodes": {node["node"]: {"phase": node["phase"], "doing": node["doing"], "cost": usd.get(node["node"]),
                                  "cannot": bool(node["place"] == "waiting" and node["doing"].startswith("cannot"))}
                   for node in body["nodes"]},

@@ -15,7 +15,7 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system import resource_usage
 from garrison.system.clock import age
-from garrison.system.usage import NOTHING, Used, added
+from garrison.system.resource_usage import NOTHING, Used, added
 from garrison.views.run_view import Gatherer, progress, shown
 from garrison.views.usage import Costs, Spent, Trees, by_stem, meter_of
 

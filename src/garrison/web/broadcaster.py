@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records.run import RunFiles
-from garrison.system.watch import Changes
+from garrison.system.event_loop import Changes
 from garrison.views.page_view import NOTHING, Observer, difference, into
 from garrison.views.usage import pause_after
 from garrison.web.errors import told_mistake

@@ -10,12 +10,12 @@ Without a verdict the work counts as refused, and the reason goes into the rewor
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment, Question
-from garrison.light import replace
 from garrison.processes.loop import say
 from garrison.processes.spawn import tree_environment
 from garrison.processes.worktree import leave_validator_worktree, validator_worktree

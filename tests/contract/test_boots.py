@@ -16,7 +16,7 @@ from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.merge.gate import WRAPPER
 from garrison.merge.slots import job_lives, read_pid
 from garrison.system import processes
-from garrison.system.process_terminal import PlainTerminal
+from garrison.system.process_terminal import ProcessTerminal
 from support import wait_for
 
 
@@ -65,12 +65,12 @@ def test_a_gates_wrapper_names_its_boot(tmp_path: Path, rebooted: pytest.MonkeyP
 
 def test_a_plain_session_of_another_boot_is_over_and_its_pid_nobodys(
         tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.Probe) -> None:
-    terminal = PlainTerminal(tmp_path)
+    terminal = ProcessTerminal(tmp_path)
     session = terminal.open("a@r1", ["/bin/true"], env={}, cwd=tmp_path, log=tmp_path / "log")
     reused = replace(session, pid=other.pid, ticks=other.ticks)
-    assert terminal.alive(reused)
+    assert terminal.is_alive(reused)
     rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
-    assert not terminal.alive(reused)
+    assert not terminal.is_alive(reused)
     terminal.close(reused, grace=0)
     assert processes.living(other.pid, other.ticks)
     assert terminal.sessions() == []

@@ -19,13 +19,13 @@ import pytest
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.system import kill_tree, processes
-from garrison.system.process_terminal import PlainTerminal
+from garrison.system.process_terminal import ProcessTerminal
 from garrison.system.terminal import Session, Terminal, choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape
-from garrison.system.tmux_server import available, socket_path
+from garrison.system.tmux_server import socket_path, supported_version
 from support import until
 
-needs_tmux = pytest.mark.skipif(not available(), reason="there is no tmux >= 3.2 on PATH")
+needs_tmux = pytest.mark.skipif(not supported_version(), reason="there is no tmux >= 3.2 on PATH")
 NAME = "orchestrator-a@r1"
 
 
@@ -93,10 +93,10 @@ def benches(kind: str, tmp_path: Path) -> Iterator[Bench]:
 
 def test_a_session_runs_until_its_program_ends(bench: Bench) -> None:
     session = bench.open("while ! test -e stop; do sleep 0.01; done; exit 3")
-    assert bench.terminal.alive(session)
+    assert bench.terminal.is_alive(session)
     assert bench.terminal.exit_code(session) is None
     (bench.folder / "stop").touch()
-    until(lambda: not bench.terminal.alive(session))
+    until(lambda: not bench.terminal.is_alive(session))
     assert bench.terminal.find(NAME) == session
     assert bench.terminal.exit_code(session) == 3
 
@@ -147,7 +147,7 @@ def test_the_output_of_one_that_ended_is_still_there(bench: Bench) -> None:
     session = bench.open("echo last words >&2; while ! test -e stop; do sleep 0.01; done; exit 1")
     until(lambda: "last words" in bench.terminal.capture(session))  # tmux may lose what is written on the way out
     (bench.folder / "stop").touch()
-    until(lambda: not bench.terminal.alive(session))
+    until(lambda: not bench.terminal.is_alive(session))
     assert bench.terminal.capture(session) == "last words"
 
 
@@ -164,7 +164,7 @@ def test_find_goes_by_the_exact_name_and_life(bench: Bench) -> None:
     assert bench.terminal.find(NAME, bench.life(NAME) + "0") is None
     bench.terminal.close(opened[NAME])
     assert bench.terminal.find(NAME) is None
-    assert all(bench.terminal.alive(opened[name]) for name in names[1:])
+    assert all(bench.terminal.is_alive(opened[name]) for name in names[1:])
 
 
 def test_a_second_opener_of_a_living_name_is_refused_a_dead_one_is_replaced(bench: Bench) -> None:
@@ -172,12 +172,12 @@ def test_a_second_opener_of_a_living_name_is_refused_a_dead_one_is_replaced(benc
     with pytest.raises(Refused, match="close it first"):
         bench.open("sleep 60")
     (bench.folder / "stop").touch()
-    until(lambda: not bench.terminal.alive(first))
+    until(lambda: not bench.terminal.is_alive(first))
     second = bench.open("sleep 60")
-    assert bench.terminal.alive(second)
-    assert not bench.terminal.alive(first)
+    assert bench.terminal.is_alive(second)
+    assert not bench.terminal.is_alive(first)
     bench.terminal.close(first)
-    assert bench.terminal.alive(second)
+    assert bench.terminal.is_alive(second)
     assert bench.terminal.find(NAME) == second
 
 
@@ -188,7 +188,7 @@ def test_close_ends_all_that_runs_and_is_idempotent(bench: Bench) -> None:
     found = [int(bench.said(name)) for name in ("main", "kid")]
     bench.terminal.close(session, grace=0.1)
     assert all(gone(pid) for pid in found)
-    assert not bench.terminal.alive(session)
+    assert not bench.terminal.is_alive(session)
     bench.terminal.close(session)
     assert bench.terminal.find(NAME) is None
 
@@ -197,7 +197,7 @@ def test_what_a_finished_program_left_behind_is_not_its_life_and_goes_with_close
     session = bench.open("setsid sh -c \"trap '' HUP TERM; echo \\$\\$ > kid; while :; do sleep 0.05; done\" & "
                          "while ! test -s kid; do :; done; exit 4", life=bench.life(NAME))
     kid = int(bench.said("kid"))
-    until(lambda: not bench.terminal.alive(session))
+    until(lambda: not bench.terminal.is_alive(session))
     assert bench.terminal.exit_code(session) == 4
     assert not gone(kid)
     bench.terminal.close(session, grace=0.1)
@@ -211,7 +211,7 @@ def test_close_of_a_session_with_our_own_marker_ends_no_sibling(bench: Bench, mo
     kid = int(bench.said("kid"))
     bench.terminal.close(session)
     assert gone(kid)
-    assert bench.terminal.alive(sibling)
+    assert bench.terminal.is_alive(sibling)
 
 
 def test_close_lets_it_end_in_order(bench: Bench) -> None:
@@ -225,7 +225,7 @@ def test_a_killed_program_is_not_alive(bench: Bench) -> None:
     session = bench.open("echo $$ > pid; exec sleep 60")
     pid = int(bench.said("pid"))
     processes.send(pid, processes.probe(pid).ticks, signal.SIGKILL)  # type: ignore[union-attr]
-    until(lambda: not bench.terminal.alive(session))
+    until(lambda: not bench.terminal.is_alive(session))
     assert bench.terminal.exit_code(session) == -signal.SIGKILL
 
 
@@ -258,7 +258,7 @@ def test_sixteen_processes_at_once_open_and_a_second_terminal_finds_them(bench: 
         process.join()
     assert [process.exitcode for process in started] == [0] * 16
     assert len(bench.terminal.sessions()) == 16
-    assert all(bench.terminal.alive(session) for session in bench.terminal.sessions())
+    assert all(bench.terminal.is_alive(session) for session in bench.terminal.sessions())
 
 
 def test_opening_meets_shutting_down(bench: Bench) -> None:
@@ -273,7 +273,7 @@ def test_opening_meets_shutting_down(bench: Bench) -> None:
     try:
         for number in range(5):
             session = bench.open("sleep 60", f"orchestrator-n{number}@r1")
-            assert bench.terminal.alive(session)
+            assert bench.terminal.is_alive(session)
             bench.terminal.close(session)
     finally:
         stop.set()
@@ -285,11 +285,11 @@ def test_a_server_that_was_to_end_ends_with_its_last_session(on_tmux: Bench) -> 
     session = on_tmux.open("sleep 60")
     server = int(session.server.partition(":")[0])
     on_tmux.terminal.shutdown()
-    assert on_tmux.terminal.alive(session), "whoever has a session keeps the server"
+    assert on_tmux.terminal.is_alive(session), "whoever has a session keeps the server"
     on_tmux.terminal.close(session, grace=0)
     until(lambda: gone(server))
     again = on_tmux.open("sleep 60")
-    assert on_tmux.terminal.alive(again)
+    assert on_tmux.terminal.is_alive(again)
     on_tmux.terminal.close(again, grace=0)
 
 
@@ -297,7 +297,7 @@ def test_a_session_survives_its_record(bench: Bench) -> None:
     session = bench.open("sleep 60")
     again = Session(**json.loads(json.dumps(asdict(session))))
     assert again == session
-    assert bench.terminal.alive(again)
+    assert bench.terminal.is_alive(again)
 
 
 def test_what_cannot_start_is_refused_in_one_line(bench: Bench) -> None:
@@ -316,7 +316,7 @@ def test_the_users_own_tmux_variables_do_no_harm(bench: Bench, monkeypatch: pyte
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path / "absent"))
     session = bench.open("env > env; echo >> env; sleep 60")
     assert "TMUX" not in bench.said("env")
-    assert bench.terminal.alive(session)
+    assert bench.terminal.is_alive(session)
     bench.terminal.close(session)
     assert bench.terminal.find(NAME) is None
 
@@ -325,7 +325,7 @@ def test_nobody_is_there_before_anything_was_opened(bench: Bench) -> None:
     nobody = Session(bench.terminal.kind, "", "$0", "%0", 2**22 + 1, NAME)
     assert bench.terminal.sessions() == []
     assert bench.terminal.find(NAME) is None
-    assert not bench.terminal.alive(nobody)
+    assert not bench.terminal.is_alive(nobody)
     assert bench.terminal.capture(nobody) == ""
     bench.terminal.close(nobody)
     bench.terminal.shutdown()
@@ -350,14 +350,14 @@ def test_following_a_session_shows_its_output(bench: Bench) -> None:
             assert chunk, seen
             seen += chunk
         os.killpg(process.pid, signal.SIGKILL)
-    assert bench.terminal.alive(session)
+    assert bench.terminal.is_alive(session)
 
 
 def test_no_fallback_goes_unsaid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(choose_terminal("process", tmp_path)[0], PlainTerminal)
+    assert isinstance(choose_terminal("process", tmp_path)[0], ProcessTerminal)
     monkeypatch.setenv("PATH", str(tmp_path))
     terminal, note = choose_terminal("auto", tmp_path)
-    assert isinstance(terminal, PlainTerminal)
+    assert isinstance(terminal, ProcessTerminal)
     assert "tmux" in note
     with pytest.raises(Refused, match="--terminal process"):
         choose_terminal("tmux", tmp_path)
@@ -373,11 +373,11 @@ def test_only_a_tmux_of_3_2_or_newer_serves(tmp_path: Path, monkeypatch: pytest.
     fake.write_text(f"#!/bin/sh\necho '{version}'\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert bool(available()) is served
+    assert bool(supported_version()) is served
 
 
 def test_a_plain_process_reads_no_keyboard(tmp_path: Path) -> None:
-    terminal = PlainTerminal(tmp_path)
+    terminal = ProcessTerminal(tmp_path)
     session = Session("process", "", "1:1", "", 1, NAME, 1)
     with pytest.raises(Refused, match="tmux"):
         terminal.send(session, "x")
@@ -413,7 +413,7 @@ def test_the_users_configuration_is_not_read(on_tmux: Bench, tmp_path: Path, mon
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     session = on_tmux.open("exit 0")
-    until(lambda: not on_tmux.terminal.alive(session))
+    until(lambda: not on_tmux.terminal.is_alive(session))
     assert on_tmux.terminal.find(NAME) == session
     assert not (tmp_path / "was-read").exists()
 
@@ -451,13 +451,13 @@ def test_ids_of_a_server_that_died_mean_nothing_on_the_next(on_tmux: Bench) -> N
     server = int(first.server.split(":")[0])
     processes.send(server, processes.probe(server).ticks, signal.SIGKILL)  # type: ignore[union-attr]
     until(lambda: gone(server))
-    assert not on_tmux.terminal.alive(first)
+    assert not on_tmux.terminal.is_alive(first)
     assert on_tmux.terminal.sessions() == []
     second = on_tmux.open("sleep 60")
     assert (second.session_id, second.pane_id) == (first.session_id, first.pane_id)
-    assert not on_tmux.terminal.alive(first)
+    assert not on_tmux.terminal.is_alive(first)
     on_tmux.terminal.close(first)
-    assert on_tmux.terminal.alive(second)
+    assert on_tmux.terminal.is_alive(second)
     kill_tree.sweep(None, on_tmux.life(NAME), grace=0)
 
 

@@ -5,27 +5,30 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from libtmux.neo import fetch_objs
 
 from garrison.errors import GarrisonError
-from garrison.system import processes, tmux_server
+from garrison.system import processes, tmux_client
 from garrison.system.terminal import Session
 from garrison.system.tmux import TmuxTerminal
-from garrison.system.tmux_server import available, socket_path
+from garrison.system.tmux_server import TmuxServer, socket_path, supported_version
 from support import DEADLINE, wait_for
 
-pytestmark = pytest.mark.skipif(not available(), reason="there is no tmux >= 3.2 on PATH")
+pytestmark = pytest.mark.skipif(not supported_version(), reason="there is no tmux >= 3.2 on PATH")
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    for one in tmux_server.servers(tmp_path / "run"):
+    for one in TmuxServer(tmp_path / "run").processes():
         os.kill(one.pid, signal.SIGKILL)
-    wait_for("our servers are gone", lambda: not tmux_server.servers(tmp_path / "run"))
+    wait_for("our servers are gone", lambda: not TmuxServer(tmp_path / "run").processes())
 
 
 def opened(home: Path, name: str = "a@r1") -> Session:
@@ -53,20 +56,75 @@ def test_a_stopped_server_is_continued_and_nothing_is_asked_twice(home: Path) ->
 def test_no_command_waits_for_ever_for_a_deaf_server_and_an_open_replaces_it(home: Path,
                                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """Deaf: stopped, and nothing continues it (a server in an endless loop cannot be had)."""
-    monkeypatch.setattr(tmux_server, "wake", lambda _run: None)
-    monkeypatch.setattr(tmux_server, "PATIENCE", 0.3)
-    monkeypatch.setattr(tmux_server, "OPENING", 3.0)  # the new server has no longer either
+    monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.3)
+    monkeypatch.setattr(tmux_client, "OPEN_TIMEOUT", 3.0)  # the new server has no longer either
     first = opened(home)
     os.kill(server_of(first), signal.SIGSTOP)
     wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
     with pytest.raises(GarrisonError, match="does not answer"):
         TmuxTerminal(home).sessions()
-    assert processes.probe(server_of(first)), "only who needs a session replaces it"
-    monkeypatch.setattr(tmux_server, "PATIENCE", DEADLINE)
+    assert processes.probe(server_of(first)), "only a caller that needs a session replaces it"
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", DEADLINE)
     second = opened(home, "b@r1")
     assert server_of(second) != server_of(first)
     assert [one.name for one in TmuxTerminal(home).sessions()] == ["b@r1"]
     assert not processes.living(first.pid, first.ticks) or state_of(first.pid) == "Z"
+
+
+def stop_for_good(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the server, and let nothing continue it."""
+    monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
+    os.kill(server_of(session), signal.SIGSTOP)
+    wait_for("it is stopped", lambda: state_of(server_of(session)) == "T")
+
+
+def test_a_command_without_an_answer_leaves_no_process_and_no_pipe(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = opened(home)
+    terminal = TmuxTerminal(home)
+    assert terminal.is_alive(first)
+    stop_for_good(first, monkeypatch)
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.2)
+    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    for _ in range(3):
+        with pytest.raises(GarrisonError, match="does not answer"):
+            terminal.is_alive(first)
+    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+    children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()
+    assert not [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().startswith("tmux")]
+
+
+def test_libtmuxs_own_listings_are_bounded_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = opened(home)
+    client = tmux_client.TmuxClient(TmuxServer(home / "run"))
+    assert [one.session_id for one in client.sessions] == [first.session_id]
+    stop_for_good(first, monkeypatch)
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.3)
+    with pytest.raises(subprocess.TimeoutExpired):
+        fetch_objs(client, "list-sessions")
+    os.kill(server_of(first), signal.SIGCONT)
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", DEADLINE)
+    assert [one.session_id for one in client.sessions] == [first.session_id]
+
+
+def test_a_server_that_dies_while_it_is_asked_counts_as_none_and_an_open_starts_one(
+        home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = opened(home)
+    stop_for_good(first, monkeypatch)
+    answers: list[list[Session]] = []
+    asking = threading.Thread(target=lambda: answers.append(TmuxTerminal(home).sessions()))
+    asking.start()
+    wait_for("a client is connected", lambda: clients_of(first))
+    os.kill(server_of(first), signal.SIGKILL)
+    asking.join(DEADLINE)
+    assert answers == [[]]
+    assert server_of(opened(home)) != server_of(first)
+
+
+def clients_of(session: Session) -> list[str]:
+    """The connections that wait at the server's socket: a stopped server accepts none."""
+    return [line for line in Path("/proc/net/unix").read_text().splitlines()
+            if line.endswith(session.socket) and line.split()[5] == "02"]
 
 
 def test_a_server_whose_socket_was_removed_makes_it_anew(home: Path) -> None:
@@ -76,12 +134,12 @@ def test_a_server_whose_socket_was_removed_makes_it_anew(home: Path) -> None:
     assert server_of(second) == server_of(first)
     Path(first.socket).unlink()
     terminal = TmuxTerminal(home)
-    assert terminal.alive(first)
+    assert terminal.is_alive(first)
     for session in terminal.sessions():
         terminal.close(session, grace=0)
     Path(first.socket).unlink()
     terminal.shutdown()
-    wait_for("it does not outlive its last session", lambda: not tmux_server.servers(home / "run"))
+    wait_for("it does not outlive its last session", lambda: not TmuxServer(home / "run").processes())
 
 
 def test_an_emptied_runtime_directory_does_not_lose_the_server(tmp_path: Path,
@@ -97,13 +155,13 @@ def test_an_emptied_runtime_directory_does_not_lose_the_server(tmp_path: Path,
         assert Path(first.socket).is_relative_to(runtime)
         shutil.rmtree(runtime)
         monkeypatch.delenv("XDG_RUNTIME_DIR")
-        assert TmuxTerminal(home).alive(first)
+        assert TmuxTerminal(home).is_alive(first)
         assert server_of(opened(home, "b@r1")) == server_of(first)
         assert socket_path(home / "run") == Path(first.socket)
     finally:
-        for one in tmux_server.servers(home / "run"):
+        for one in TmuxServer(home / "run").processes():
             os.kill(one.pid, signal.SIGKILL)
-        wait_for("our servers are gone", lambda: not tmux_server.servers(home / "run"))
+        wait_for("our servers are gone", lambda: not TmuxServer(home / "run").processes())
         shutil.rmtree(runtime, ignore_errors=True)
 
 
@@ -111,9 +169,9 @@ def test_a_stale_socket_and_a_foreign_server_do_no_harm(home: Path, monkeypatch:
     """What a boot leaves: the socket's file, and nobody behind it."""
     first = opened(home)
     os.kill(server_of(first), signal.SIGKILL)
-    wait_for("it is gone", lambda: not tmux_server.servers(home / "run"))
+    wait_for("it is gone", lambda: not TmuxServer(home / "run").processes())
     assert Path(first.socket).exists()
-    for name in ("PATIENCE", "OPENING"):
-        monkeypatch.setattr(tmux_server, name, 20 * DEADLINE)  # whoever waited for an answer would not end in time
-    assert not TmuxTerminal(home).alive(first)
+    for name in ("COMMAND_TIMEOUT", "OPEN_TIMEOUT"):
+        monkeypatch.setattr(tmux_client, name, 20 * DEADLINE)  # whoever waited for an answer would not end in time
+    assert not TmuxTerminal(home).is_alive(first)
     assert server_of(opened(home)) != server_of(first)

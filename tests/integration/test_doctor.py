@@ -34,7 +34,7 @@ from garrison.records.signals import Signal
 from garrison.system import processes
 from garrison.system.git import Git
 from garrison.system.tmux import TmuxTerminal
-from garrison.system.tmux_server import available
+from garrison.system.tmux_server import supported_version
 from support import DEADLINE, Place, git
 
 AT = "2026-01-01T00:00:00.000000Z"
@@ -160,7 +160,7 @@ def test_orphans_are_ended_and_decoys_are_not(home: Home, tmp_path: Path) -> Non
 
 
 def test_sessions_of_our_own_server_without_a_life(home: Home, tmp_path: Path) -> None:
-    if available() is None:
+    if supported_version() is None:
         pytest.skip("no tmux >= 3.2 here")
     home.run("r1", "running", "failed")
     terminal = TmuxTerminal(home.place.home)

@@ -25,7 +25,7 @@ from garrison.records.run import Launch, Result, RunFiles
 from garrison.records.store import Store
 from garrison.supervise.lease import marker
 from garrison.system import processes
-from garrison.system.process_terminal import PlainTerminal
+from garrison.system.process_terminal import ProcessTerminal
 from support import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -687,7 +687,7 @@ def test_attach_shows_a_living_session_and_refuses_an_ended_one(box: Box, tmp_pa
     files = box.launched("r1")
     files.attempt("a", 1).mkdir(parents=True)
     assert "no session yet" in box.cli("attach", "a", code=1)
-    terminal = PlainTerminal(box.home)
+    terminal = ProcessTerminal(box.home)
     session = terminal.open("orchestrator-a@r1", ["sh", "-c", "echo at work; exec sleep 600"], env=box.env,
                             cwd=tmp_path, log=tmp_path / "session.log")
     try:

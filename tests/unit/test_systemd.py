@@ -16,7 +16,7 @@ from garrison.processes import launch
 from garrison.processes.runtime import World
 from garrison.system import systemd as user_manager
 from garrison.system.systemd import Way, lingering_of, serves, way
-from garrison.system.tmux_server import _scope
+from garrison.system.tmux_server import scope_prefix
 
 
 @pytest.mark.parametrize(("in_unit", "unit", "manager", "lingering", "wanted"), [
@@ -102,11 +102,11 @@ def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: 
     assert launch.scope_for(World.real(systemd.root, {**systemd.environ, "NOTIFY_SOCKET": "/s"})) == [], "a unit"
     monkeypatch.setenv("PATH", systemd.environ["PATH"])
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(systemd.runtime))
-    assert _scope()[1:3] == ["--user", "--scope"]
+    assert scope_prefix()[1:3] == ["--user", "--scope"]
 
     systemd.say("loginctl", "Linger=no\n")
     assert launch.scope_for(world) == [], "the manager would take the scope with it at logout"
-    assert _scope() == []
+    assert scope_prefix() == []
     assert "loginctl enable-linger" in launch.note_on_logout(world)
 
     systemd.say("loginctl", "Linger=yes\n")

@@ -35,7 +35,7 @@ ALLOWED = {
     "agents/command.py:kill": (1, "`Job.kill`"),
     "processes/runner/process.py:kill": (1, "`Job.kill` of its jobs"),
     "processes/runner/jobs.py:kill": (1, "`Job.kill`"),
-    "system/tmux_server.py:kill": (1, "a child of its own that is not reaped: a tmux command without an answer"),
+    "system/tmux_client.py:kill": (1, "a child of its own that is not reaped: a tmux command without an answer"),
     "system/tmux.py:kill-server": (1, "by our own socket, when no session is left on it"),
     "system/tmux.py:kill-session": (1, "by our own socket, by id, only on the very server that made it"),
 }

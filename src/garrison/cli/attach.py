@@ -53,7 +53,7 @@ def attach_argv(store: Store, key: Key, *, write: bool = False) -> list[str]:
     session = Session(**identity.tmux)
     launch = run_records.load(Launch, RunFiles(store.home, key.run).launch)
     terminal, _ = choose_terminal(session.kind or (launch.terminal if launch else "auto"), store.home)
-    if not resolve.is_living(store, key) or not terminal.alive(session):
+    if not resolve.is_living(store, key) or not terminal.is_alive(session):
         raise Refused(f"{key.full} is {identity.status}, its session is over; {logs_line}")
     if terminal.kind == "process":
         raise Refused(f"{key.full} is a plain process and has no session to watch; "

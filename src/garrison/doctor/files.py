@@ -23,7 +23,7 @@ from garrison.records.life_lock import is_held
 from garrison.records.names import Key
 from garrison.records.run import Launch
 from garrison.system.git import Git
-from garrison.system.process_terminal import PlainTerminal
+from garrison.system.process_terminal import ProcessTerminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -53,7 +53,7 @@ def file_facts(world: World) -> Iterator[FileFact]:
         for fact in _journal(path, held=True, movable=False):
             yield replace(fact, advice="`garrison merge-queue doctor` in its repository rebuilds it")
     for path in sorted((world.home / "run" / "plain").glob("[!.]*.json")):
-        yield from _tried(path, partial(PlainTerminal(world.home).find, path.stem))
+        yield from _tried(path, partial(ProcessTerminal(world.home).find, path.stem))
     for path in halves(world.home):
         what, done = ("removal", "removed") if path.is_dir() else ("half", "written")
         yield FileFact(str(path), what, f"half {done} by a process that is gone")

@@ -23,7 +23,7 @@ from garrison.doctor.findings import (
     version,
 )
 from garrison.system import disk_space, systemd
-from garrison.system.tmux_server import available
+from garrison.system.tmux_server import supported_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -98,7 +98,7 @@ def machine(environ: Mapping[str, str]) -> MachineFact:
     user = ""
     with suppress(OSError, KeyError):
         user = getpass.getuser()
-    return MachineFact(_git(), available() or "", shutil.which("tmux") is not None, _inotify(),
+    return MachineFact(_git(), supported_version() or "", shutil.which("tmux") is not None, _inotify(),
                        systemd.find(environ) is not None,
                        bool(user) and Path("/var/lib/systemd/linger", user).exists(),
                        version(platform.release().partition("-")[0]) >= (6, 15))

@@ -14,8 +14,8 @@ from garrison.records.names import Key, launcher
 from garrison.supervise.lease import read_marker
 from garrison.system import processes
 from garrison.system.kill_tree import is_tmux
-from garrison.system.process_terminal import PlainTerminal
-from garrison.system.tmux_server import available
+from garrison.system.process_terminal import ProcessTerminal
+from garrison.system.tmux_server import supported_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -97,8 +97,8 @@ def open_sessions(home: Path) -> Iterator[tuple[Terminal, Session]]:
     """All sessions of a home: those of its tmux server, if that runs, and the plain ones; asking starts no server and
     makes no file."""
     run = home / "run"
-    found: list[Terminal] = [PlainTerminal(home)] if (run / "plain").is_dir() else []
-    if available() and ((run / "tmux.sock").exists() or _noted(run / "tmux.socket-path")):
+    found: list[Terminal] = [ProcessTerminal(home)] if (run / "plain").is_dir() else []
+    if supported_version() and ((run / "tmux.sock").exists() or _noted(run / "tmux.socket-path")):
         from garrison.system.tmux import TmuxTerminal
 
         found.append(TmuxTerminal(home))

@@ -1,6 +1,6 @@
-"""The plain-process terminal: each session a process in a session of its own, its output in its log.
+"""Plain-process terminal: each session is a detached process whose output goes to its log.
 
-What is open stands in `<home>/run/plain/<name>.json`, so that a successor of the opener finds it.
+Open sessions are recorded in `<home>/run/plain/<name>.json`, so that a successor of the opener finds them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 
 
-class PlainTerminal:
-    """Terminal without a terminal: nothing to install, nothing to type into."""
+class ProcessTerminal:
+    """Sessions without a terminal: nothing to install, nothing to type into."""
 
     kind = "process"
 
@@ -31,7 +31,7 @@ class PlainTerminal:
         """Start `argv` detached, its output appended to `log`."""
         with self._locked():
             old = self.find(name)
-            if old is not None and self.alive(old):
+            if old is not None and self.is_alive(old):
                 raise Refused(f"session {name} still runs (pid {old.pid}); close it first")
             child = processes.spawn(argv, env=env, cwd=cwd, log=log)
             child.close()
@@ -41,57 +41,57 @@ class PlainTerminal:
         return session
 
     def find(self, name: str, marker: str = "") -> Session | None:
-        """The session of that name, and of that life if given."""
+        """Return the session of that name, and of that incarnation's marker if given."""
         session, life = self._read(name)
         return session if marker in ("", life) else None
 
-    def alive(self, session: Session) -> bool:
-        """Whether that very process runs."""
+    def is_alive(self, session: Session) -> bool:
+        """Return whether that very process runs."""
         return processes.same_boot(session.server) and processes.living(session.pid, session.ticks)
 
     def exit_code(self, session: Session) -> int | None:
-        """How it ended, if this process started it."""
-        return None if self.alive(session) else processes.exit_code(session.pid)
+        """Return how it ended, if this process started it."""
+        return None if self.is_alive(session) else processes.exit_code(session.pid)
 
     def close(self, session: Session, *, grace: float = 2.0) -> None:
         """End the process and what it started; forget the session."""
-        one = ProcessId(session.pid, session.ticks) if processes.same_boot(session.server) else ProcessId(0, 0)
+        root = ProcessId(session.pid, session.ticks) if processes.same_boot(session.server) else ProcessId(0, 0)
         recorded, life = self._read(session.name)
         if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
-            life = processes.marker(one.pid) or "" if processes.living(one.pid, one.ticks) else ""
-        kill_tree.sweep(one, life, grace=grace, only_below=life == os.environ.get(MARKER))
-        processes.exit_code(one.pid)  # if it was our own child, it need not stay a zombie
+            life = processes.marker(root.pid) or "" if processes.living(root.pid, root.ticks) else ""
+        kill_tree.sweep(root, life, grace=grace, only_below=life == os.environ.get(MARKER))
+        processes.exit_code(root.pid)  # if it was our own child, it need not stay a zombie
         with self._locked():
-            found = self.find(session.name)
-            if found is not None and (found.session_id, found.server) == (session.session_id, session.server):
+            recorded = self.find(session.name)
+            if recorded is not None and (recorded.session_id, recorded.server) == (session.session_id, session.server):
                 self._path(session.name).unlink(missing_ok=True)
 
     def capture(self, session: Session, lines: int = 50) -> str:
-        """The tail of its log."""
+        """Return the tail of its log."""
         return jobs.tail(Path(session.log), lines, 200 * lines) if session.log else ""
 
     def send(self, session: Session, text: str) -> None:
-        """Refused: there is no keyboard."""
+        """Refuse: there is no keyboard."""
         raise Refused(f"session {session.name} is a plain process and reads no keyboard; use --terminal tmux to type")
 
     def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
-        """Refused: there is nothing to attach to; its log is followed instead."""
+        """Refuse: there is nothing to attach to; follow its log instead."""
         raise Refused(f"session {session.name} is a plain process, there is nothing to attach to; `garrison logs NODE "
                       "-f` follows what it prints, --terminal tmux gives the next run's agents a terminal")
 
     def sessions(self) -> list[Session]:
-        """All sessions that were opened and not closed."""
+        """Return all sessions that were opened and not closed."""
         names = [path.stem for path in sorted(self._folder.glob("[!.]*.json"))]
         return [session for name in names if (session := self.find(name)) is not None]
 
     def shutdown(self) -> None:
-        """Nothing serves plain processes."""
+        """Do nothing: plain processes have no server."""
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
     def _read(self, name: str) -> tuple[Session | None, str]:
-        """The recorded session of that name and its life marker."""
+        """Return the recorded session of that name and its incarnation's marker."""
         path = self._path(name)
         try:
             body = json.loads(path.read_bytes())

@@ -1,7 +1,7 @@
-"""Attaching to a session of ours: the command line, and the status line that says how to leave. Pure but for one look.
+"""tmux attach command, and the status line that names the key to detach.
 
-The rule of this file: the key that is named is the key that is bound. Inside a tmux of the user's, that one hears its
-prefix first; it is asked for its keys, and nothing else is asked or told to it.
+The key it names is the key that is bound. Inside the user's own tmux, that one receives its prefix first, so it is
+asked for its prefix and bindings; nothing else is read from or sent to it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from garrison.system.terminal import Session
 
 def attach_argv(session: Session, socket: str, prefix: str, bindings: Sequence[str], title: str, *, write: bool,
                 environ: Mapping[str, str]) -> list[str]:
-    """The command that attaches by id; without `write`, read-only and without resizing the pane.
+    """Return the command that attaches by id; without `write`, read-only and without resizing the pane.
 
-    `prefix` and `bindings` (`list-keys -T prefix`) are those of our server; `environ` is the person's.
+    Args:
+        prefix: prefix key of our server.
+        bindings: `list-keys -T prefix` of our server.
+        environ: the person's environment.
     """
     keys = detach_keys(prefix, bindings, _outer(environ) if environ.get("TMUX") else None)
     mode = [] if write else ["-r"]
@@ -28,19 +31,22 @@ def attach_argv(session: Session, socket: str, prefix: str, bindings: Sequence[s
 
 
 def status_format(keys: str, title: str) -> str:
-    """The whole status line as a tmux format; each client is told whether it may type. Pure."""
-    said = "#{?client_readonly,read-only,you may type}"
-    return f"#[reverse] {said} · {literal(keys)} detaches, the agent goes on · {literal(title)} "
+    """Return the status line as a tmux format that tells each client whether it may type."""
+    mode = "#{?client_readonly,read-only,you may type}"
+    return f"#[reverse] {mode} · {literal(keys)} detaches, the agent goes on · {literal(title)} "
 
 
 def literal(text: str) -> str:
-    """`text` where a tmux format is read: `#` begins nothing, `%` is no part of a date. Pure."""
+    """Escape `text` for a tmux format: `#` begins no expansion, `%` no date."""
     return text.replace("#", "##").replace("%", "%%")
 
 
 def detach_keys(prefix: str, bindings: Sequence[str], outer: tuple[str, Sequence[str]] | None) -> str:
-    """What to press: `C-b d`, or within an `outer` tmux (its prefix and bindings) that has the same prefix, how to get
-    ours through it. Pure."""
+    """Return the keys that detach: `C-b d`, or with an `outer` tmux of the same prefix, how to send ours through it.
+
+    Args:
+        outer: prefix and bindings of the user's own tmux, None outside of one.
+    """
     key = bound(bindings, "detach-client") or ": detach-client"
     through = prefix
     if outer is not None and outer[0] in (prefix, ""):
@@ -49,8 +55,10 @@ def detach_keys(prefix: str, bindings: Sequence[str], outer: tuple[str, Sequence
 
 
 def bound(bindings: Sequence[str], command: str) -> str:
-    """The key to which exactly that command is bound, '' if none; a line reads `bind-key [-r] -T prefix KEY COMMAND`.
-    Pure."""
+    """Return the key to which exactly that command is bound, '' if none.
+
+    A line of `bindings` reads `bind-key [-r] -T prefix KEY COMMAND`.
+    """
     for line in bindings:
         words = line.split()
         if len(words) >= 5 and words[-1] == command and words[-4] == "-T":
@@ -59,7 +67,7 @@ def bound(bindings: Sequence[str], command: str) -> str:
 
 
 def _outer(environ: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Prefix and bindings of the tmux we are in; ('', []) if it cannot be asked."""
+    """Return prefix and bindings of the tmux we are in; ('', []) if it does not answer."""
     socket = environ["TMUX"].partition(",")[0]
 
     def ask(*words: str) -> list[str]:

@@ -1,13 +1,13 @@
-"""tmux server of a home: version check, socket path, start, and commands with a time limit.
+"""tmux server of a home: version check, socket, start, and repair of a server that is stopped or lost its socket.
 
 The server has its own socket (absolute path, directory 0700), its own configuration and an empty environment; the
-user's own tmux is never read, started or ended. No command waits without limit:
+user's own tmux is never read, started or ended. Repair, in the order of harm:
 
-* A stopped server (SIGSTOP) is continued after a second while the client still waits, so no command is sent twice.
+* A stopped server (SIGSTOP) is continued while the client still waits, so no command is sent twice.
 * A server whose socket was removed creates it again on SIGUSR1.
 * A server that stays unresponsive is killed, but only by a caller that needs a session now.
 
-Signals go only to servers started with our own configuration, through verified pidfds.
+Signals go only to servers started with our own configuration, through verified pidfds. Commands: `tmux_client`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from garrison.errors import GarrisonError
@@ -48,61 +47,107 @@ set -wg automatic-rename off
 set -wg allow-rename off
 """
 SOCKET_BYTES = 100
-"""A socket path may be 107 bytes on Linux; tmux's own lock file needs a few of them."""
+"""Longest socket path: Linux allows 107 bytes, of which tmux's own lock file needs a few."""
+_REPAIR_TIMEOUT = 2.0
+"""Seconds for a server to create its socket again, or to be gone after SIGKILL."""
 
 
-def available() -> str | None:
-    """The version of the tmux on PATH, if it is 3.2 or newer."""
+def supported_version() -> str | None:
+    """Return the version of the tmux on PATH if it is 3.2 or newer."""
     program = shutil.which("tmux")
     if program is None:
         return None
     try:
-        answer = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=20, check=False).stdout
+        output = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=20, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    version = answer.removeprefix("tmux").strip()
+    version = output.removeprefix("tmux").strip()
     match = re.search(r"(\d+)\.(\d+)", version)
     return version if match and (int(match[1]), int(match[2])) >= (3, 2) else None
 
 
-def end_lost_server(home: Path) -> None:
-    """End our server of a home that was removed: its socket went too, so that nobody could reach it again."""
-    for one in servers(home / "run"):
-        processes.send(one.pid, one.ticks, signal.SIGTERM)
+class TmuxServer:
+    """The server of the home whose `run/` directory is given; creating the object starts nothing."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._socket: Path | None = None
+
+    @property
+    def socket(self) -> Path:
+        """Path of the socket, whether or not a server listens on it; see `socket_path`."""
+        if self._socket is None:
+            self._socket = socket_path(self.run)
+        return self._socket
+
+    def forget_socket(self) -> None:
+        """Choose the socket again at its next use: another process may have removed its directory."""
+        self._socket = None
+
+    def remove_socket(self) -> None:
+        """Remove what an ended server leaves behind, with its directory if that is outside the home."""
+        self.socket.unlink(missing_ok=True)
+        if self.socket.parent != self.run:
+            with suppress(OSError):  # not empty: it holds files of another program
+                self.socket.parent.rmdir()
+                _note(self.run).unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Start the server unless it runs: empty environment, own configuration, its own systemd scope where possible.
+
+        GarrisonError if tmux cannot be started.
+        """
+        configuration = self.run / "tmux.conf"
+        _replace(configuration, CONFIGURATION)
+        program = shutil.which("tmux") or "tmux"
+        command = [program, "-u", "-S", str(self.socket), "-f", str(configuration), "start-server"]
+        errors = ""
+        for prefix in (scope_prefix(), []):
+            try:
+                result = subprocess.run([*prefix, *_empty_environment(os.environ), *command], cwd="/",
+                                        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
+                                        check=False, start_new_session=True)
+            except (OSError, subprocess.TimeoutExpired) as error:
+                errors = str(error)
+                continue
+            if result.returncode == 0:
+                return
+            errors = result.stderr.strip()
+        raise GarrisonError(f"cannot start tmux on {self.socket}: {errors}; try --terminal process")
+
+    def processes(self) -> list[ProcessId]:
+        """Return the living servers started with our configuration, even without a socket; normally at most one."""
+        return _servers(self.run)
+
+    def end(self) -> None:
+        """Send SIGTERM to our servers: for a home that was removed with its socket, where no command reaches them."""
+        self._signal(signal.SIGTERM)
+
+    def wake(self) -> None:
+        """Continue our servers that were stopped; harmless to running ones."""
+        self._signal(signal.SIGCONT)
+
+    def kill_unresponsive(self) -> None:
+        """Kill our servers: an unresponsive one blocks the output of its sessions' agents."""
+        self._signal(signal.SIGKILL)
+        until = time.monotonic() + _REPAIR_TIMEOUT
+        while self.processes() and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def restore_socket(self) -> bool:
+        """Let a living server create its removed socket again; False if the socket is there or there is no server."""
+        if self.socket.exists() or _restore_socket(self.run) is None:
+            return False
+        self.forget_socket()
+        return True
+
+    def _signal(self, number: int) -> None:
+        for server in self.processes():
+            processes.send(server.pid, server.ticks, number)
 
 
-def start_server(socket: Path, configuration: Path) -> None:
-    """Start our server, or do nothing if it runs: empty environment, own configuration, a scope of its own if we can.
-
-    GarrisonError if tmux cannot be started.
-    """
-    temporary = configuration.with_name(f".{configuration.name}.{os.getpid()}.tmp")
-    temporary.write_text(CONFIGURATION)
-    temporary.replace(configuration)
-    command = [shutil.which("tmux") or "tmux", "-u", "-S", str(socket), "-f", str(configuration), "start-server"]
-    errors = ""
-    for prefix in (_scope(), []):
-        try:
-            answer = subprocess.run([*prefix, *_empty(os.environ), *command], cwd="/", stdin=subprocess.DEVNULL,
-                                    capture_output=True, text=True, timeout=30, check=False, start_new_session=True)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            errors = str(error)
-            continue
-        if answer.returncode == 0:
-            return
-        errors = answer.stderr.strip()
-    raise GarrisonError(f"cannot start tmux on {socket}: {errors}; try --terminal process")
-
-
-def _empty(source: Mapping[str, str]) -> list[str]:
-    """`env -i` with the four variables that the server may have."""
-    defaults = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", "TERM": "screen"}
-    kept = [f"{name}={source.get(name) or value}" for name, value in defaults.items()]
-    return [shutil.which("env") or "/usr/bin/env", "-i", *kept]
-
-
-def _scope() -> list[str]:
-    """The prefix that puts the server in a scope of its own, where that keeps it alive."""
+def scope_prefix() -> list[str]:
+    """Return the command prefix that puts the server into its own systemd scope, where that keeps it alive."""
     manager = systemd.find(os.environ)
     chosen = systemd.way(in_unit=False, unit=False, manager=manager is not None,
                               lingering=systemd.lingering(manager))
@@ -110,28 +155,29 @@ def _scope() -> list[str]:
 
 
 def socket_path(run: Path) -> Path:
-    """The socket of the home whose `run/` is given; its directory exists with mode 0700.
+    """Return the socket path of the home whose `run/` is given; its directory exists with mode 0700.
 
-    In `run/` itself, or where that is too long, in a directory under XDG_RUNTIME_DIR or the temporary directory. That
-    choice is noted in `run/tmux.socket-path`, because cron's environment may differ from a person's.
+    It is in `run/` itself or, where that path is too long, in a directory under XDG_RUNTIME_DIR or the temporary
+    directory. That choice is noted in `run/tmux.socket-path`, because cron's environment may differ from a person's.
     """
     os.makedirs(run, mode=0o700, exist_ok=True)  # noqa: PTH103
     plain = run / "tmux.sock"
     if len(os.fsencode(plain)) <= SOCKET_BYTES:
         return plain
-    note = run / "tmux.socket-path"
     with suppress(FileNotFoundError):
-        noted = Path(note.read_text().strip())
+        noted = Path(_note(run).read_text().strip())
         if noted.parent.is_dir():
             _check_private(noted.parent)
             return noted
-        if (living := revive(run)) is not None:
-            return living  # the runtime directory was emptied under a server that lives on
+        if (restored := _restore_socket(run)) is not None:
+            return restored  # the runtime directory was emptied under a living server
     folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
-    temporary = note.with_name(f".{note.name}.{os.getpid()}.tmp")
-    temporary.write_text(f"{folder / 'tmux.sock'}\n")
-    temporary.replace(note)
+    _replace(_note(run), f"{folder / 'tmux.sock'}\n")
     return folder / "tmux.sock"
+
+
+def _note(run: Path) -> Path:
+    return run / "tmux.socket-path"
 
 
 def _short_folder(key: str) -> Path:
@@ -147,101 +193,49 @@ def _short_folder(key: str) -> Path:
 
 
 def _check_private(folder: Path) -> None:
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    info = folder.lstat()
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise GarrisonError(f"{folder} is not a directory of yours with mode 0700; remove it, then try again")
 
 
-PATIENCE = 10.0
-"""Seconds that a tmux command may take."""
-OPENING = 30.0
-"""The same where a session is opened; a server that is deaf for so long is replaced."""
-_SUSPICION = 1.0
-"""Seconds of silence after which the server is looked at."""
-_NEW_SOCKET = 2.0
-"""Seconds that a server is given to make its socket anew."""
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What tmux said; `deaf` if it said nothing in time."""
-
-    code: int
-    lines: list[str]
-    error: str
-    deaf: bool = False
+def _empty_environment(source: Mapping[str, str]) -> list[str]:
+    """Return `env -i` with the four variables that the server may have."""
+    defaults = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", "TERM": "screen"}
+    return [shutil.which("env") or "/usr/bin/env", "-i",
+            *(f"{name}={source.get(name) or value}" for name, value in defaults.items())]
 
 
-def ask(run: Path, words: Sequence[str], patience: float = PATIENCE) -> Answer:
-    """Run one tmux client, at most `patience` seconds; `run` is the folder of the home whose server it asks.
-
-    GarrisonError if there is no tmux.
-    """
-    try:
-        client = subprocess.Popen([shutil.which("tmux") or "tmux", *words], stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    except OSError as error:
-        raise GarrisonError(f"cannot run tmux: {error.strerror}; install it, or use --terminal process") from error
-    suspicion = min(_SUSPICION, patience / 2)
-    for seconds in (suspicion, patience - suspicion):
-        try:
-            said, complained = client.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            wake(run)
-            continue
-        lines = said.decode(errors="backslashreplace").rstrip("\n").split("\n")
-        errors = [line for line in complained.decode(errors="backslashreplace").split("\n") if line]
-        return Answer(client.returncode, lines if lines != [""] else [], "; ".join(errors))
-    client.kill()
-    client.wait()
-    for pipe in (client.stdout, client.stderr):
-        assert pipe is not None
-        pipe.close()  # unread: the client has passed its ends to the server, so that they never come to an end
-    return Answer(client.returncode, [], "no answer", deaf=True)
+def _servers(run: Path) -> list[ProcessId]:
+    configuration = os.fsencode(run / "tmux.conf")
+    return [found.id for found in processes.probes()
+            if found.comm.startswith("tmux: server") and not found.zombie and configuration in _argv(found.pid)]
 
 
-def servers(run: Path) -> list[ProcessId]:
-    """The living tmux servers that were started with the configuration in `run`, whatever became of their socket."""
-    ours = os.fsencode(run / "tmux.conf")
-    return [one.id for one in processes.probes()
-            if one.comm.startswith("tmux: server") and not one.zombie and ours in argv(one.pid)]
-
-
-def argv(pid: int) -> list[bytes]:
-    """A process's command line; empty if it is gone."""
+def _argv(pid: int) -> list[bytes]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return []
 
 
-def wake(run: Path) -> None:
-    """Continue our servers that were stopped; to any other it means nothing."""
-    for one in servers(run):
-        processes.send(one.pid, one.ticks, signal.SIGCONT)
-
-
-def end_deaf(run: Path) -> None:
-    """kill -9 our servers: one that does not answer serves nobody, and its sessions' agents block on their output."""
-    for one in servers(run):
-        processes.send(one.pid, one.ticks, signal.SIGKILL)
-    until = time.monotonic() + _NEW_SOCKET
-    while servers(run) and time.monotonic() < until:
-        time.sleep(0.01)
-
-
-def revive(run: Path) -> Path | None:
-    """Let our living server make the socket anew that was removed from under it; where that is, None without one."""
-    for one in servers(run) if run.is_dir() else ():  # a home that was removed is not made anew
-        words = argv(one.pid)
+def _restore_socket(run: Path) -> Path | None:
+    """Let our living server create its socket again; return its path, None without a server."""
+    for server in _servers(run) if run.is_dir() else ():  # a removed home is not created again
+        words = _argv(server.pid)
         at = words.index(b"-S") + 1 if b"-S" in words else len(words)
         if at >= len(words):
             continue
         socket = Path(os.fsdecode(words[at]))
         os.makedirs(socket.parent, mode=0o700, exist_ok=True)  # noqa: PTH103
         if not socket.exists():
-            processes.send(one.pid, one.ticks, signal.SIGUSR1)
-        until = time.monotonic() + _NEW_SOCKET
+            processes.send(server.pid, server.ticks, signal.SIGUSR1)
+        until = time.monotonic() + _REPAIR_TIMEOUT
         while not socket.exists() and time.monotonic() < until:
             time.sleep(0.01)
         if socket.exists():

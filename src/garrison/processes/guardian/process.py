@@ -32,7 +32,7 @@ from garrison.supervise.observer import STOPPED
 from garrison.supervise.restart import CRASH, STOP, Policy
 from garrison.system import failpoint
 from garrison.system.clock import iso
-from garrison.system.terminal import abandon
+from garrison.system.terminal import end_lost_server
 
 if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan
@@ -199,7 +199,7 @@ class Guardian:
 
     def abandon(self, why: str) -> None:
         """Fenced: runners are lives of their own and stay."""
-        abandon(self.world.home)
+        end_lost_server(self.world.home)
 
     def trouble(self, why: str) -> None:
         """Said by the loop, and tried again: nobody is given up for a passing trouble."""

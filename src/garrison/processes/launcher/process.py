@@ -32,7 +32,7 @@ from garrison.supervise.lease import Wish
 from garrison.supervise.restart import Death, Policy
 from garrison.system import disk_space
 from garrison.system.systemd import notify, watchdog
-from garrison.system.terminal import abandon, choose_terminal
+from garrison.system.terminal import choose_terminal, end_lost_server
 
 if TYPE_CHECKING:
     from garrison.processes.fingerprint import Glance
@@ -230,7 +230,7 @@ class Launcher:
 
     def abandon(self, why: str) -> None:
         """Fenced: the guardian is a life of its own and stays."""
-        abandon(self.world.home)
+        end_lost_server(self.world.home)
 
     def trouble(self, why: str) -> None:
         """Said by the loop, and tried again: nobody is given up for a passing trouble."""

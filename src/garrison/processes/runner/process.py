@@ -36,7 +36,7 @@ from garrison.supervise.restart import CRASH, Policy
 from garrison.system import disk_space, failpoint
 from garrison.system.clock import iso
 from garrison.system.git import Git
-from garrison.system.terminal import abandon, choose_terminal
+from garrison.system.terminal import choose_terminal, end_lost_server
 
 if TYPE_CHECKING:
     from garrison.processes.fingerprint import Glance
@@ -179,7 +179,7 @@ class Runner:
         self.keeper.end()
         if self.jobs.name:
             self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
-        abandon(self.world.home)
+        end_lost_server(self.world.home)
 
     def trouble(self, why: str) -> None:
         """What git or a record refuses for too long fails the node, with that reason."""

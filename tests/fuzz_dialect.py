@@ -23,9 +23,10 @@ from lark import Lark, UnexpectedInput
 from garrison.errors import GarrisonError
 from garrison.pipeline import parser
 from garrison.pipeline.flow.program import compile_graph
+from garrison.pipeline.grammar import line_and_column
 from garrison.pipeline.graph import DialectError, Graph, place
 from garrison.pipeline.lint import errors, lint
-from garrison.pipeline.parse_errors import explain
+from garrison.pipeline.parse_errors import explain_dot
 from garrison.pipeline.parser import build
 from garrison.pipeline.transforms import prepare
 
@@ -71,7 +72,9 @@ def plainly(text: str) -> Graph | tuple[int, int, str]:
         document: Any = plain_grammar().parse(text.removeprefix("\ufeff"))
         return build(document[0], document[1].statements, "<graph>")
     except UnexpectedInput as error:
-        return explain(text.removeprefix("\ufeff"), error)
+        text = text.removeprefix("\ufeff")
+        offset, message = explain_dot(text, error)
+        return (*line_and_column(text, offset), message)
     except DialectError as error:
         return error.line, error.column, error.message
 

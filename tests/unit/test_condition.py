@@ -97,7 +97,8 @@ def test_a_word_that_is_no_status_asks_for_the_label() -> None:
 @pytest.mark.parametrize(("text", "offset"), [
     ("outcome=", 8), ("=x", 0), ("a b", 2), ("(a", 0), ("((a)", 0), ("a)", 1), ("a=1 or b=2", 8), ("a && ", 5),
     ("&& a", 0), ("a || || b", 5), ("!", 1), ("x='y", 2), ('x="y', 2), ("x ~ y", 2), ("a==b=c", 4), ("a=b!", 3),
-    ("()", 1), ("1x=3", 0), ("a &  b", 2), ("outcome===success", 9), ("(a b)", 3), ("x contains", 10),
+    ("()", 1), ("1x=3", 0), ("a &  b", 2), ("outcome===success", 9), ("(a b)", 3), ("x contains", 10), ("( a", 0),
+    ("(a) b", 4), ("!(a && (b=f(x)", 7), ("x='a' y", 6), ("a=x) && b", 3),
 ])
 def test_what_is_no_condition_is_refused_where_it_stops_being_one(text: str, offset: int) -> None:
     with pytest.raises(ConditionSyntax) as error:
@@ -105,6 +106,38 @@ def test_what_is_no_condition_is_refused_where_it_stops_being_one(text: str, off
     assert error.value.offset == offset, error.value
     assert "\n" not in str(error.value)
     assert f"character {offset + 1}" in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("a &&", "a key is missing at the end; write outcome=success or context.KEY=VALUE"),
+    ("=x", "expected a key here: outcome, preferred_label or context.KEY"),
+    ("x='y", "this quote is never closed"),
+    ("a!=", 'a value is missing after !=; write "" for an empty one'),
+    ("(a contains )", 'a value is missing after contains; write "" for an empty one'),
+    ("a=1 or b=2", "= in an unquoted value; write && or || between comparisons, or quote the value"),
+    ("a && (b=f(x)", "this ( is never closed; add a )"),
+    ("(a b)", "&&, || or ) is missing"),
+    ("a=1)", "this ) closes nothing; remove it"),
+    ("(a) b", "&& or || is missing before this; quote a value that has such characters"),
+    ("!" * 51 + "a", "nested deeper than 50; simplify it"),
+    ("(" * 51, "nested deeper than 50; simplify it"),
+])
+def test_an_error_names_the_problem_and_the_fix(text: str, message: str) -> None:
+    with pytest.raises(ConditionSyntax) as error:
+        parse_condition(text)
+    assert error.value.message == message
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("a=f(x", "f(x"), ("(a=f(x)", None), ("(a=f(x))", "f(x)"), ("a=(x (y) z) w ", "(x (y) z) w"), ("a=don't", "don't"),
+    ("a=x & y | z", "x & y | z"), ("a=( x )&&b", "( x )"), ("a='it''s'", None), (r'a="\""', '\"'),
+])
+def test_brackets_quotes_and_spaces_in_values(text: str, value: str | None) -> None:
+    if value is None:
+        with pytest.raises(ConditionSyntax):
+            parse_condition(text)
+    else:
+        assert clauses_of(parse_condition(text))[0].value == value
 
 
 def test_keys_and_clauses_in_their_order() -> None:

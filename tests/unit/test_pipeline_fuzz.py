@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz_dialect import FRAGMENTS, LONG, check, cost, damaged, fuzz, soup
-from garrison.pipeline.parse_errors import explain
+from garrison.pipeline.parse_errors import explain_dot
 
 TEXTS = st.text(max_size=30) | st.text(alphabet='digraph {}[]="\\->;,+ab\n/*#', max_size=40)
 SOUPS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map(" ".join)
@@ -47,4 +47,4 @@ def test_a_refusal_that_nothing_knows_still_has_its_place() -> None:
     from lark import UnexpectedCharacters
 
     error = UnexpectedCharacters("ab\ncd", 4, 2, 2)
-    assert explain("ab\ncd", error)[:2] == (2, 2)
+    assert explain_dot("ab\ncd", error)[0] == 4

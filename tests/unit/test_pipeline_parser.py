@@ -195,13 +195,13 @@ REFUSED = [
     ("digraph {\n a\n", 3, 1, "graph is never closed"),
     ("", 1, 1, "no graph"),
     ("hello", 1, 1, "before the graph"),
-    ("digraph { a -> }", 1, 16, "does not fit"),
-    ("digraph { a ] }", 1, 13, "does not fit"),
-    ("digraph { node }", 1, 16, "does not fit"),
-    ("digraph { [x=1] }", 1, 11, "does not fit"),
-    ("digraph { a [,x=1] }", 1, 14, "does not fit"),
-    ("digraph { a [b:c=d] }", 1, 15, "does not fit"),
-    ("digraph { a ; ; b }", 1, 15, "does not fit"),
+    ("digraph { a -> }", 1, 16, "is not expected here"),
+    ("digraph { a ] }", 1, 13, "is not expected here"),
+    ("digraph { node }", 1, 16, "is not expected here"),
+    ("digraph { [x=1] }", 1, 11, "is not expected here"),
+    ("digraph { a [,x=1] }", 1, 14, "is not expected here"),
+    ("digraph { a [b:c=d] }", 1, 15, "is not expected here"),
+    ("digraph { a ; ; b }", 1, 15, "is not expected here"),
 ]
 
 

@@ -1,16 +1,14 @@
-"""The condition of an edge: text to a tree, and whether it holds. Pure.
+"""Condition of an edge: parse it, and evaluate it against an outcome and the context. Pure.
 
-The rule of this room: a text is read once and whole, or refused with the offset where it stops making sense; nothing
-is guessed. Whether a condition holds depends on the outcome and the context alone, and never raises.
+    outcome=success && (context.tests.failed < 3 || $force) && !context.name contains "draft"
 
-    or      = and ('||' and)*             and = not ('&&' not)*            not = '!' not | '(' or ')' | clause
-    clause  = key [op value]              op  = '=' | '==' | '!=' | '<' | '<=' | '>' | '>=' | 'contains'
-    key     = outcome | preferred_label | context.PATH | $KEY | KEY        value = "..." | '...' | words without quotes
+The grammar is `condition.lark`. Operators are `= == != < <= > >= contains`; values are quoted or bare. A text is parsed
+whole or refused with the offset of the error. Evaluation depends on the outcome and the context alone and never raises.
 
-A key alone holds when its value is neither empty nor false, 0, no, off. A word for a status alone (pass, fail, partial)
-means that outcome. Outcome words are folded, labels compared without accelerators and case; everything else is compared
-as text, case and all (numbers as numbers where the context holds one). A key that is nowhere is empty. The order
-operators hold only between numbers. `outcome=WORD` with a word that is no status compares the preferred label.
+A lone key is true unless its value is empty, false, 0, no or off. A lone status word (pass, fail, partial) means that
+outcome. Status words are normalized, labels are compared without accelerators and case; everything else is compared as
+text, case included (as numbers where the context holds a number). A missing key is empty. The order operators are true
+only between numbers. `outcome=WORD` with a word that is not a status compares the preferred label.
 """
 
 from __future__ import annotations
@@ -19,18 +17,21 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import UsageError
+from garrison.pipeline.grammar import build_grammar
 from garrison.pipeline.outcome import Outcome, fold_status
+from garrison.pipeline.parse_errors import explain_condition
+
+if TYPE_CHECKING:
+    from lark import Lark, Token
 
 MAX_DEPTH = 50
+"""Levels of ( and ! that may nest."""
 
-_KEY = re.compile(r"\$?[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
-_OPERATOR = re.compile(r"==|!=|<=|>=|=|<|>|contains\b")
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_SPECIAL = re.compile(r"&&|\|\||[()=<>\"!]")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\Z", re.ASCII)
 _ACCELERATOR = re.compile(r"\[\s*\w{1,3}\s*\]\s*(?=\S)|\w{1,2}\)\s*(?=\S)|\w\s+[-–—:]\s+(?=\S)|\w:\s+(?=\S)")
 _STATUS_WORDS = frozenset({"pass", "passed", "success", "succeeded", "ok", "fail", "failed", "failure", "partial",
@@ -42,7 +43,7 @@ _ABSENT = object()
 
 
 class ConditionSyntax(UsageError):
-    """A text is no condition; `offset` (characters, from 0) is where it stops being one."""
+    """A text is not a condition; `offset` (characters, from 0) is the place of the error."""
 
     def __init__(self, text: str, offset: int, message: str) -> None:
         self.text, self.offset, self.message = text, offset, message
@@ -147,16 +148,22 @@ ALWAYS = Condition("")
 
 
 def parse_condition(text: str) -> Condition:
-    """The condition that `text` says; ConditionSyntax when it says none."""
-    reader = _Reader(str(text))
-    reader.space()
-    if reader.ended:
-        return ALWAYS
-    tree = reader.either(0)
-    if not reader.ended:
-        reader.refuse("a ) that nothing opened; remove it" if reader.here == ")"
-                      else "&& or || is missing before this; quote a value that has such characters")
-    return Condition(str(text).strip(), tree)
+    """Return the condition in `text`; raise ConditionSyntax if it is not one."""
+    return _parse(str(text)) if text and not text.isspace() else ALWAYS
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Condition:
+    """Parse a text that is not blank. Lint, compilation and display ask for the same few texts many times."""
+    from lark import UnexpectedInput
+
+    try:
+        parsed: Any = _grammar().parse(text)
+    except UnexpectedInput as error:
+        raise ConditionSyntax(text, *explain_condition(text, error, MAX_DEPTH)) from None
+    except _NestedTooDeep as error:
+        raise ConditionSyntax(text, error.offset, f"nested deeper than {MAX_DEPTH}; simplify it") from None
+    return Condition(text.strip(), parsed.tree)
 
 
 def holds(condition: Condition, outcome: Outcome, context: Mapping[str, Any]) -> bool:
@@ -257,7 +264,7 @@ def _contains(value: Any, wanted: str) -> bool:
     return wanted in value if isinstance(value, Mapping) else wanted in as_text(value)
 
 
-# ---- reading ---------------------------------------------------------------------------------------------------------
+# ---- parsing ---------------------------------------------------------------------------------------------------------
 
 
 def _clauses(tree: Tree) -> Iterator[Clause]:
@@ -270,111 +277,69 @@ def _clauses(tree: Tree) -> Iterator[Clause]:
             yield from _clauses(part)
 
 
-class _Reader:
-    """Reads one text from left to right."""
-
-    def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
-
-    @property
-    def here(self) -> str:
-        return self.text[self.at:self.at + 1]
-
-    @property
-    def ended(self) -> bool:
-        return self.at >= len(self.text)
-
-    def refuse(self, message: str) -> None:
-        raise ConditionSyntax(self.text, self.at, message)
-
-    def space(self) -> None:
-        while self.here.isspace():
-            self.at += 1
-
-    def take(self, token: str) -> bool:
-        if not self.text.startswith(token, self.at):
-            return False
-        self.at += len(token)
-        self.space()
-        return True
-
-    def either(self, depth: int) -> Tree:
-        parts = [self.both(depth)]
-        while self.take("||"):
-            parts.append(self.both(depth))
-        return parts[0] if len(parts) == 1 else Any_(tuple(parts))
-
-    def both(self, depth: int) -> Tree:
-        parts = [self.negated(depth)]
-        while self.take("&&"):
-            parts.append(self.negated(depth))
-        return parts[0] if len(parts) == 1 else All(tuple(parts))
-
-    def negated(self, depth: int) -> Tree:
-        if depth > MAX_DEPTH:
-            self.refuse(f"nested deeper than {MAX_DEPTH}; write it simpler")
-        if self.take("!"):
-            return Not(self.negated(depth + 1))
-        if not self.take("("):
-            return self.clause()
-        opened = self.at
-        tree = self.either(depth + 1)
-        if not self.take(")"):
-            self.at = opened - 1 if self.ended else self.at
-            self.refuse("this ( is never closed; add a )" if self.text[self.at] == "(" else "&&, || or ) is missing")
-        return tree
-
-    def clause(self) -> Tree:
-        match = _KEY.match(self.text, self.at)
-        if not match:
-            self.refuse("a key is missing at the end; write outcome=success or context.KEY=VALUE" if self.ended
-                        else "a key is expected here: outcome, preferred_label, context.KEY")
-        assert match is not None
-        self.at = match.end()
-        self.space()
-        key = match[0].removeprefix("$")
-        operator = _OPERATOR.match(self.text, self.at)
-        if not operator:
-            return _alone(key, dollar=match[0] != key)
-        self.at = operator.end()
-        self.space()
-        value = self.value(operator[0])
-        op = "=" if operator[0] == "==" else operator[0]
-        return Clause(key, op, value, _number(value), normal_label(value), fold_status(value))
-
-    def value(self, operator: str) -> str:
-        quoted = _QUOTED.match(self.text, self.at)
-        if quoted:
-            self.at = quoted.end()
-            self.space()
-            return _ESCAPE.sub(r"\1", quoted[1] if quoted[1] is not None else quoted[2])
-        if self.here and self.here in "\"'":
-            self.refuse("this quote is never closed")
-        start, end = self.at, self.bare_end()
-        value = self.text[start:end].strip()
-        if not value:
-            self.refuse(f'a value is missing after {operator}; write "" for an empty one')
-        self.at = end
-        return value
-
-    def bare_end(self) -> int:
-        """Where a value without quotes ends: at && || or the ) that is not its own."""
-        depth = 0
-        for match in _SPECIAL.finditer(self.text, self.at):
-            char = match[0]
-            if char in ("&&", "||") or (char == ")" and not depth):
-                return match.start()
-            if char not in "()":
-                self.at = match.start()
-                self.refuse(f"{char} in a value without quotes; write && or || between comparisons, or quote the value")
-            depth += 1 if char == "(" else -1
-        return len(self.text)
+@cache
+def _grammar() -> Lark:
+    return build_grammar("condition", "either", _Trees())
 
 
-def _alone(key: str, *, dollar: bool) -> Tree:
-    """A word without an operator: a status word is that outcome, true and false are what they say."""
+class _Parsed(NamedTuple):
+    """A tree, and how many ( and ! nest in its text."""
+
+    tree: Tree
+    depth: int = 0
+
+
+class _NestedTooDeep(Exception):
+    """More than MAX_DEPTH levels of ( and ! begin at `offset`."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
+
+
+class _Trees:
+    """Methods the parser calls at each rule of the grammar, by its name."""
+
+    def either(self, parts: list[_Parsed]) -> _Parsed:
+        return _Parsed(Any_(tuple(part.tree for part in parts)), max(part.depth for part in parts))
+
+    def both(self, parts: list[_Parsed]) -> _Parsed:
+        return _Parsed(All(tuple(part.tree for part in parts)), max(part.depth for part in parts))
+
+    def negation(self, parts: list[Any]) -> _Parsed:
+        mark, part = parts
+        return _enclosed(mark, Not(part.tree), part.depth)
+
+    def group(self, parts: list[Any]) -> _Parsed:
+        mark, part = parts[:2]
+        return _enclosed(mark, part.tree, part.depth)
+
+    def lone_key(self, parts: list[Token]) -> _Parsed:
+        written = str(parts[0])
+        return _Parsed(_lone_key(written.removeprefix("$"), is_marked=written.startswith("$")))
+
+    def comparison(self, parts: list[Any]) -> _Parsed:
+        key, operator, value = parts
+        op = "=" if operator == "==" else str(operator)
+        return _Parsed(Clause(key.removeprefix("$"), op, value, _number(value), normal_label(value),
+                              fold_status(value)))
+
+    def value(self, parts: list[Token]) -> str:
+        if parts[0].type == "STRING":
+            return _ESCAPE.sub(r"\1", parts[0][1:-1])
+        return "".join(parts).strip()
+
+
+def _enclosed(mark: Token, tree: Tree, depth: int) -> _Parsed:
+    if depth >= MAX_DEPTH:
+        raise _NestedTooDeep(mark.start_pos or 0)
+    return _Parsed(tree, depth + 1)
+
+
+def _lone_key(key: str, *, is_marked: bool) -> Tree:
+    """Return what a key without an operator means; a status word or true/false has a meaning unless marked by `$`."""
     word = key.lower()
-    if dollar:
+    if is_marked:
         return Clause(key)
     if word in ("true", "false"):
         return All() if word == "true" else Any_()

@@ -1,223 +1,269 @@
-"""The words for what the grammar refuses: where it stands, what is wrong, what to do. Pure.
+"""Messages for texts that a grammar refuses: the offset, what is wrong, and what to do. Pure.
 
-The rule of this room: the grammar decides what is refused, this only explains it, from the text around the place where
-the grammar stopped. A refusal that nothing here knows still gets its place and what could have stood there.
+The grammar decides what is refused; this module only explains it, from where the parser stopped. A refusal that no
+explanation covers still gets its place and what the grammar expected there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from garrison.pipeline.grammar import Stop, stop_of, terminal
 from garrison.pipeline.graph import Value
 
 if TYPE_CHECKING:
     from lark import UnexpectedInput
 
-_NAMES = {
+Explanation = tuple[int, str]
+"""The offset to report and the message."""
+
+
+# ---- DOT text: one function an explanation, tried in order -----------------------------------------------------------
+
+
+def explain_dot(text: str, error: UnexpectedInput) -> Explanation:
+    """Return the offset and the message for Lark's `error` on a DOT `text`."""
+    stop = stop_of(text, error)
+    stop = stop._replace(expected=stop.expected - {"PAIR"})  # an abbreviation of the lexer, no word of the dialect
+    return next(found for explain in _DOT_EXPLANATIONS if (found := explain(stop)) is not None)
+
+
+_TERMINAL_NAMES = {
     "DIGRAPH": "digraph", "SUBGRAPH": "a subgraph", "GRAPH": "graph", "NODE": "node", "EDGE": "edge",
     "NAME": "a name", "DOTTED": "a dotted key", "STRING": "a quoted string", "BARE": "a word or number",
     "_ARROW": "->", "EQUAL": "=", "COMMA": ",", "SEMICOLON": ";", "PLUS": "+", "_PLUS": "+",
     "LBRACE": "{", "RBRACE": "}", "LSQB": "[", "RSQB": "]", "$END": "the end",
 }
-_WORD = re.compile(r"[^\W\d]\w*")
 
 
-class _Stop(NamedTuple):
-    """Where the grammar stopped: the text, the offset, what could have stood there, and what stood before."""
-
-    text: str
-    at: int
-    could: frozenset[str]
-    last: Any
-    inside: str
-    key: bool
-
-    @property
-    def here(self) -> str:
-        return self.text[self.at:self.at + 80]
-
-    @property
-    def word(self) -> str:
-        match = _WORD.match(self.text, self.at)
-        return match[0].lower() if match else ""
-
-    @property
-    def before(self) -> str:
-        return self.text[self.at - 1:self.at]
-
-    @property
-    def ended(self) -> bool:
-        return self.at >= len(self.text)
-
-
-_Answer = tuple[int, str] | None
-
-
-def explain(text: str, error: UnexpectedInput) -> tuple[int, int, str]:
-    """Line and column (from 1) and the words for Lark's `error` on `text`."""
-    stop = _stop(text, error)
-    at, message = next(answer for rule in _RULES if (answer := rule(stop)) is not None)
-    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at), message
-
-
-def _stop(text: str, error: Any) -> _Stop:
-    token = getattr(error, "token", None)
-    at = error.pos_in_stream if token is None else len(text) if token.type == "$END" else token.start_pos
-    could = getattr(error, "allowed", None) or getattr(error, "expected", None) or ()
-    stack = getattr(getattr(error, "state", None), "value_stack", None) or []
-    inside = next((item.type for item in reversed(stack) if getattr(item, "type", "") in ("LSQB", "LBRACE")), "")
-    last, earlier = ([None, None, *stack])[:-3:-1]
-    named = isinstance(last, Value) or getattr(last, "type", "") in ("NAME", "DOTTED", "STRING")
-    key = named and getattr(earlier, "type", "") != "EQUAL"
-    return _Stop(text, at, frozenset(could) - {"PAIR"}, last, inside, key)
-
-
-# ---- one rule a refusal, tried from the first to the last --------------------------------------------------------
-
-
-def _before_the_graph(stop: _Stop) -> _Answer:
-    if stop.could != {"DIGRAPH"}:
+def _before_the_graph(stop: Stop) -> Explanation | None:
+    if stop.expected != {"DIGRAPH"}:
         return None
     if stop.word == "strict":
-        return stop.at, "strict is not part of the dialect; remove the word"
+        return stop.offset, "strict is not part of the dialect; remove the word"
     if stop.word == "graph":
-        return stop.at, "an undirected graph; write digraph, and -> between nodes"
-    if stop.ended:
-        return stop.at, "there is no graph in this text; write digraph NAME { ... }"
+        return stop.offset, "this is an undirected graph; write digraph, and -> between nodes"
+    if stop.is_at_end:
+        return stop.offset, "there is no graph in this text; write digraph NAME { ... }"
     if _is_comment(stop):
         return None
-    return stop.at, f"{_found(stop)} before the graph; begin with digraph NAME {{"
+    return stop.offset, f"{_found(stop)} before the graph; begin with digraph NAME {{"
 
 
-def _after_the_graph(stop: _Stop) -> _Answer:
-    if stop.could != {"$END"} or _is_comment(stop):
+def _after_the_graph(stop: Stop) -> Explanation | None:
+    if stop.expected != {"$END"} or _is_comment(stop):
         return None
     if stop.word in ("digraph", "graph", "strict"):
-        return stop.at, "a second graph; put each graph in a file of its own"
-    return stop.at, f"{_found(stop)} after the end of the graph; remove it"
+        return stop.offset, "a second graph; put each graph in its own file"
+    return stop.offset, f"{_found(stop)} after the end of the graph; remove it"
 
 
-def _unclosed_text(stop: _Stop) -> _Answer:
+def _unclosed_text(stop: Stop) -> Explanation | None:
     if _is_comment(stop):
-        return stop.at, "this comment is never closed; end it with */"
-    if stop.here.startswith('"') and not re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL).match(stop.text, stop.at):
-        return stop.at, 'this string is never closed; end it with " and write \\" for a quote within'
+        return stop.offset, "this comment is never closed; end it with */"
+    if stop.here.startswith('"') and not re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL).match(stop.text, stop.offset):
+        return stop.offset, 'this string is never closed; end it with ", and write \\" for a quote inside it'
     return None
 
 
-def _unclosed(stop: _Stop) -> _Answer:
-    if stop.ended:
-        what = "attribute list is never closed; end it with ]" if stop.inside == "LSQB" \
+def _html(stop: Stop) -> Explanation | None:
+    if stop.here.startswith("<") and "STRING" in stop.expected:
+        return stop.offset, "HTML values are not part of the dialect; write the text in quotes"
+    return None
+
+
+def _missing_value(stop: Stop) -> Explanation | None:
+    if not stop.expected or not stop.expected <= {"BARE", "STRING"}:
+        return None
+    if stop.is_at_end:
+        return _last_offset(stop), "no value follows, and # and // begin a comment; write the value in quotes"
+    return stop.offset, f"{_found(stop)} is not a value; write the value in quotes"
+
+
+def _unclosed_block(stop: Stop) -> Explanation | None:
+    if stop.is_at_end:
+        what = "attribute list is never closed; end it with ]" if _inside(stop) == "LSQB" \
             else "graph is never closed; end it with }"
-        return stop.at, f"the text ends here, but the {what}"
+        return stop.offset, f"the text ends here, but the {what}"
     return None
 
 
-def _html(stop: _Stop) -> _Answer:
-    if stop.here.startswith("<") and "STRING" in stop.could:
-        return stop.at, "HTML values are not part of the dialect; write the text in quotes"
-    return None
-
-
-def _undirected_edge(stop: _Stop) -> _Answer:
-    if stop.here.startswith("--"):
-        return stop.at, "-- is an undirected edge; write ->"
-    return None
-
-
-def _dashed_id(stop: _Stop) -> _Answer:
-    if not (stop.here.startswith("-") and re.match(r"\w", stop.before)) or "BARE" in stop.could:
-        return None
-    match = re.compile(r"(?<!\w)[\w.]+(?:-[\w.-]+)*").search(stop.text, _start_of_word(stop))
-    word = match[0].rstrip("-.") if match else ""
-    return _start_of_word(stop), f'{word} has a - and is not quoted; write "{word}" or use _'
-
-
-def _port(stop: _Stop) -> _Answer:
-    if stop.here.startswith(":") and stop.inside != "LSQB":
-        return stop.at, "ports are not part of the dialect; remove the : and what follows it"
-    return None
-
-
-def _bare_attribute(stop: _Stop) -> _Answer:
-    if not stop.key or stop.inside != "LSQB" or not re.match(r"[,;\]].|.\s", stop.here[:1] + stop.before, re.DOTALL):
-        return None
-    word = str(stop.last).strip('"')[:40]
-    return _place_of(stop), f"attribute {word} has no value; write {word}=true"
-
-
-def _dotted_id(stop: _Stop) -> _Answer:
-    if getattr(stop.last, "type", "") != "DOTTED":
-        return None
-    return _place_of(stop), f'{stop.last!s:.40} is no id without quotes; write "{stop.last!s:.40}" or use _'
-
-
-def _missing_value(stop: _Stop) -> _Answer:
-    if not stop.could or not stop.could <= {"BARE", "STRING"}:
-        return None
-    if stop.ended:
-        return _place_of(stop), "no value follows, and # and // begin a comment; write the value in quotes"
-    return stop.at, f"{_found(stop)} where a value should stand; write the value in quotes"
-
-
-def _unquoted_value(stop: _Stop) -> _Answer:
-    if getattr(stop.last, "type", "") != "BARE" or stop.last.end_pos != stop.at:
+def _unquoted_value(stop: Stop) -> Explanation | None:
+    if terminal(stop.last) != "BARE" or stop.last.end_pos != stop.offset:
         return None
     match = re.compile(r"[^\s,;\]]+").match(stop.text, stop.last.start_pos)
     whole = match[0][:40] if match else "..."
-    return _place_of(stop), f'{_found(stop)} cannot stand in a value without quotes; write "{whole}"'
+    return _last_offset(stop), f'{_found(stop)} cannot be part of an unquoted value; write "{whole}"'
 
 
-def _comma_between_statements(stop: _Stop) -> _Answer:
-    if stop.here.startswith(",") and stop.inside != "LSQB":
-        return stop.at, "a comma between statements; write ; or a new line"
+def _undirected_edge(stop: Stop) -> Explanation | None:
+    if stop.here.startswith("--"):
+        return stop.offset, "-- is an undirected edge; write ->"
     return None
 
 
-def _numbered_id(stop: _Stop) -> _Answer:
-    match = re.compile(r"\d[\w.]*").match(stop.text, stop.at)
-    if match and "NAME" in stop.could:
-        return stop.at, f'an id cannot start with a digit; write "{match[0]}" or begin with a letter or _'
+def _dashed_id(stop: Stop) -> Explanation | None:
+    if not (stop.here.startswith("-") and re.match(r"\w", stop.before)) or "BARE" in stop.expected:
+        return None
+    start = _start_of_word(stop)
+    match = re.compile(r"(?<!\w)[\w.]+(?:-[\w.-]+)*").search(stop.text, start)
+    word = match[0].rstrip("-.") if match else ""
+    return start, f'{word} has a - and is not quoted; write "{word}" or use _'
+
+
+def _port(stop: Stop) -> Explanation | None:
+    if stop.here.startswith(":") and _inside(stop) != "LSQB":
+        return stop.offset, "ports are not part of the dialect; remove the : and what follows it"
     return None
 
 
-def _anything(stop: _Stop) -> _Answer:
-    could = sorted(_NAMES.get(name, name) for name in stop.could)
-    hint = f"write {' or '.join(could)} here" if 0 < len(could) <= 4 else "see what stands before it, and quote texts"
-    return stop.at, f"{_found(stop)} does not fit here; {hint}"
+def _attribute_without_value(stop: Stop) -> Explanation | None:
+    if not _ends_in_key(stop) or _inside(stop) != "LSQB" or not re.match(
+            r"[,;\]].|.\s", stop.here[:1] + stop.before, re.DOTALL):
+        return None
+    word = str(stop.last).strip('"')[:40]
+    return _last_offset(stop), f"attribute {word} has no value; write {word}=true"
 
 
-_RULES: tuple[Callable[[_Stop], _Answer], ...] = (
-    _before_the_graph, _after_the_graph, _unclosed_text, _html, _missing_value, _unclosed, _unquoted_value,
-    _undirected_edge, _dashed_id, _port, _bare_attribute, _dotted_id, _comma_between_statements, _numbered_id,
-    _anything,
+def _dotted_id(stop: Stop) -> Explanation | None:
+    if terminal(stop.last) != "DOTTED":
+        return None
+    return _last_offset(stop), f'{stop.last!s:.40} is not an id unless quoted; write "{stop.last!s:.40}" or use _'
+
+
+def _comma_between_statements(stop: Stop) -> Explanation | None:
+    if stop.here.startswith(",") and _inside(stop) != "LSQB":
+        return stop.offset, "a comma between statements; write ; or a new line"
+    return None
+
+
+def _numbered_id(stop: Stop) -> Explanation | None:
+    match = re.compile(r"\d[\w.]*").match(stop.text, stop.offset)
+    if match and "NAME" in stop.expected:
+        return stop.offset, f'an id cannot start with a digit; write "{match[0]}" or begin with a letter or _'
+    return None
+
+
+def _unexpected(stop: Stop) -> Explanation | None:
+    expected = sorted(_TERMINAL_NAMES.get(name, name) for name in stop.expected)
+    fix = f"write {' or '.join(expected)}" if 0 < len(expected) <= 4 else "check what comes before it, and quote texts"
+    return stop.offset, f"{_found(stop)} is not expected here; {fix}"
+
+
+_DOT_EXPLANATIONS: tuple[Callable[[Stop], Explanation | None], ...] = (
+    _before_the_graph, _after_the_graph, _unclosed_text, _html, _missing_value, _unclosed_block, _unquoted_value,
+    _undirected_edge, _dashed_id, _port, _attribute_without_value, _dotted_id, _comma_between_statements, _numbered_id,
+    _unexpected,
 )
 
 
-def _is_comment(stop: _Stop) -> bool:
+def _inside(stop: Stop) -> str:
+    """Return LSQB in an attribute list, LBRACE in a block, empty outside of both."""
+    return next((name for item in reversed(stop.stack) if (name := terminal(item)) in ("LSQB", "LBRACE")), "")
+
+
+def _ends_in_key(stop: Stop) -> bool:
+    """Return whether a name was read last that is not the value of another."""
+    named = isinstance(stop.last, Value) or terminal(stop.last) in ("NAME", "DOTTED", "STRING")
+    return named and (len(stop.stack) < 2 or terminal(stop.stack[-2]) != "EQUAL")
+
+
+def _is_comment(stop: Stop) -> bool:
     return stop.here.startswith("/*")
 
 
-def _found(stop: _Stop) -> str:
-    """What stands at the stop, short enough for one line."""
-    match = re.compile(r'"[^"\n]{0,30}"?|[\w.]+|->|\S').match(stop.text, stop.at)
+def _found(stop: Stop) -> str:
+    """Return the text at the stop, short enough for one line."""
+    match = re.compile(r'"[^"\n]{0,30}"?|[\w.]+|->|\S').match(stop.text, stop.offset)
     return "the end of the text" if match is None else match[0][:40]
 
 
-def _start_of_word(stop: _Stop) -> int:
-    at = stop.at
-    while at and re.match(r"[\w.]", stop.text[at - 1]):
-        at -= 1
-    return at
+def _start_of_word(stop: Stop) -> int:
+    offset = stop.offset
+    while offset and re.match(r"[\w.]", stop.text[offset - 1]):
+        offset -= 1
+    return offset
 
 
-def _place_of(stop: _Stop) -> int:
-    """The offset of the last token or string that was read."""
+def _last_offset(stop: Stop) -> int:
+    """Return the offset of the last token or string."""
     if not isinstance(stop.last, Value):
         return int(stop.last.start_pos)
-    at = 0
+    offset = 0
     for _ in range(stop.last.line - 1):
-        at = stop.text.index("\n", at) + 1
-    return at + stop.last.column - 1
+        offset = stop.text.index("\n", offset) + 1
+    return offset + stop.last.column - 1
+
+
+# ---- conditions ------------------------------------------------------------------------------------------------------
+
+
+def explain_condition(text: str, error: UnexpectedInput, max_depth: int) -> Explanation:
+    """Return the offset and the message for Lark's `error` on a condition."""
+    stop = stop_of(text, error)
+    open_items = _open_items(stop)
+    opened = [item for item in open_items if terminal(item) == "LPAR"]
+    nested = [item for item in open_items if terminal(item) in ("LPAR", "NOT")]
+    if len(nested) > max_depth:
+        return nested[max_depth].start_pos, f"nested deeper than {max_depth}; simplify it"
+    if "KEY" in stop.expected:
+        return stop.offset, "a key is missing at the end; write outcome=success or context.KEY=VALUE" \
+            if stop.is_at_end else "expected a key here: outcome, preferred_label or context.KEY"
+    if "STRING" in stop.expected and stop.here[:1] in ('"', "'") and not stop.is_at_end:
+        return stop.offset, "this quote is never closed"
+    if "STRING" in stop.expected and (stop.is_at_end or stop.here.startswith(("&&", "||", ")"))):
+        return stop.offset, f'a value is missing after {stop.last}; write "" for an empty one'
+    if stop.expected & {"STRING", "MORE"} and stop.here[:1] in _QUOTE_THESE and not stop.is_at_end:
+        return stop.offset, (f"{stop.here[0]} in an unquoted value; write && or || between comparisons, or quote the "
+                             "value")
+    if opened:
+        if stop.is_at_end:
+            return opened[-1].start_pos, "this ( is never closed; add a )"
+        return stop.offset, "&&, || or ) is missing"
+    if stop.here.startswith(")"):
+        return stop.offset, "this ) closes nothing; remove it"
+    return stop.offset, "&& or || is missing before this; quote a value that has such characters"
+
+
+_QUOTE_THESE = frozenset('=<>"!')
+
+
+def _open_items(stop: Stop) -> list[Any]:
+    """Return the stack up to the comparison being read, whose value may have ( of its own, without a closed group."""
+    operator = next((at for at, item in enumerate(stop.stack) if terminal(item) == "OPERATOR"), len(stop.stack))
+    items = list(stop.stack[:operator])
+    return items[:-3] if items and terminal(items[-1]) == "RPAR" else items
+
+
+# ---- stylesheets -----------------------------------------------------------------------------------------------------
+
+
+def explain_stylesheet(text: str, error: UnexpectedInput, properties: Mapping[str, str]) -> Explanation:
+    """Return the offset and the message for Lark's `error` on a stylesheet; `properties` maps short names to long."""
+    stop = stop_of(text, error)
+    found = repr(stop.here[:20].split("\n")[0]) if not stop.is_at_end else "the end"
+    last = str(stop.last)
+    if _is_comment(stop):
+        return stop.offset, "this comment is never closed; end it with */"
+    if "SELECTOR" in stop.expected:
+        return stop.offset, f"{found} is no selector; write *, a shape, .class or #node"
+    if "LBRACE" in stop.expected:
+        return stop.offset, f"{found} after the selector {last}; write one selector, then {{ ... }}"
+    if "NAME" in stop.expected:
+        if stop.is_at_end:
+            return stop.offset, "this rule is never closed; end it with }"
+        return stop.offset, unknown_property(found, properties)
+    if terminal(stop.last) == "NAME":
+        if last not in properties:
+            return stop.last.start_pos, unknown_property(last, properties)
+        return stop.offset, f"a : is missing after {last}"
+    if "BARE" in stop.expected:
+        return stop.offset, f"{stop.stack[-2]} has no value"
+    return stop.offset, "a ; or } is missing here (quote a value with spaces)"
+
+
+def unknown_property(name: str, properties: Mapping[str, str]) -> str:
+    """Return the message for a property that a stylesheet cannot set."""
+    return f"{name} cannot be set here; use {', '.join(dict.fromkeys(properties.values()))}"

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, NotFound
+from garrison.pipeline.grammar import build_grammar, line_and_column
 from garrison.pipeline.graph import DialectError, Edge, Graph, Node, Value, place
-from garrison.pipeline.parse_errors import explain
+from garrison.pipeline.parse_errors import explain_dot
 
 if TYPE_CHECKING:
     from lark import Lark, Token
@@ -42,8 +43,8 @@ def parse(text: str, source: str = "<graph>") -> Graph:
     try:
         document: Any = _grammar().parse(text)
     except UnexpectedInput as error:
-        line, column, message = explain(text, error)
-        raise DialectError(source, line, column, message) from None
+        offset, message = explain_dot(text, error)
+        raise DialectError(source, *line_and_column(text, offset), message) from None
     id_, block = document
     return build(id_, block.statements, source)
 
@@ -70,11 +71,7 @@ def parse_file(path: Path | str) -> Graph:
 
 @cache
 def _grammar() -> Lark:
-    from lark import Lark
-
-    text = Path(__file__).with_name("dialect.lark").read_text(encoding="utf-8")
-    return Lark(text, start="document", parser="lalr", lexer="contextual", transformer=_Statements(),
-                maybe_placeholders=False)
+    return build_grammar("dialect", "document", _Statements())
 
 
 _ESCAPE = re.compile(r"\\(\r\n|.)", re.DOTALL)

@@ -1,44 +1,49 @@
-"""The model stylesheet: which model, provider and reasoning effort a node gets where it does not say so itself. Pure.
+"""Model stylesheet: the model, provider and reasoning effort of nodes that do not set their own. Pure.
 
-    sheet    = rule*                                     rule = selector '{' [set (';' set)*] [';'] '}'
-    selector = '*' | SHAPE | '.' CLASS | '#' NODE        set  = property ':' value
-    property = llm_model | llm_provider | reasoning_effort, or short: model | provider      (= may stand for :)
+    * { llm_model: small }    hexagon { llm_provider: openai; }    .fast { model = tiny }    #plan { model: "big one" }
 
-Comments are `/* */`. The more particular selector wins: `*`, then a shape, then a class, then a node; among equals the
-later rule. A node's own attribute wins over all of them, and what neither says comes from the graph's attribute of the
-same name. A sheet is taken whole or refused with the place where it stops making sense.
+The grammar is `stylesheet.lark`; comments are `/* */`. The more specific selector wins: `*`, then a shape, then a
+class, then a node id; among equals the later rule. A node's own attribute wins over the sheet; the graph's attribute of
+the same name is the last resort. A sheet is accepted whole or refused with line and column.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from garrison.errors import UsageError
+from garrison.pipeline.grammar import build_grammar, line_and_column
 from garrison.pipeline.graph import Graph, Node, text
+from garrison.pipeline.parse_errors import explain_stylesheet, unknown_property
+
+if TYPE_CHECKING:
+    from lark import Lark, Token
 
 PROPERTIES = ("llm_model", "llm_provider", "reasoning_effort")
-"""What a sheet may set."""
-_SHORT = {"model": "llm_model", "provider": "llm_provider"}
-"""How the specification's own checklist calls two of them."""
+"""Properties a sheet may set."""
+_PROPERTY_NAMES = {**{name: name for name in PROPERTIES}, "model": "llm_model", "provider": "llm_provider"}
+"""Names of the properties in a sheet; the short ones are those of the specification's checklist."""
 
 ANY, SHAPE, CLASS, NODE = range(4)
-"""The kinds of selectors, the least particular first."""
+"""Kinds of selectors, the least specific first."""
+_KINDS = {"*": ANY, ".": CLASS, "#": NODE}
 
 
 class StylesheetSyntax(UsageError):
-    """A text is no stylesheet; `line` and `column` (from 1) are within the sheet."""
+    """A text is not a stylesheet; `line` and `column` (from 1) are within the sheet."""
 
-    def __init__(self, line: int, column: int, message: str) -> None:
-        self.line, self.column = line, column
-        self.message = f"model_stylesheet, line {line}, column {column}: {message}"
+    def __init__(self, sheet: str, offset: int, message: str) -> None:
+        self.line, self.column = line_and_column(sheet, offset)
+        self.message = f"model_stylesheet, line {self.line}, column {self.column}: {message}"
         super().__init__(self.message)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: the kind of its selector, the name it looks for (empty for `*`), and what it sets."""
+    """One rule: the kind of its selector, the name it selects (empty for `*`), and the properties it sets."""
 
     kind: int
     name: str
@@ -46,16 +51,61 @@ class Rule:
 
 
 def parse_stylesheet(sheet: str) -> tuple[Rule, ...]:
-    """The rules of a sheet, in its order; StylesheetSyntax when it is none."""
-    reader = _Reader(str(sheet))
-    rules = []
-    while not reader.ended:
-        rules.append(reader.rule())
+    """Return the rules of a sheet in its order; raise StylesheetSyntax for any other text."""
+    sheet = str(sheet)
+    if not sheet.strip():
+        return ()
+    from lark import UnexpectedInput
+
+    try:
+        rules: Any = _grammar().parse(sheet)
+    except UnexpectedInput as error:
+        raise StylesheetSyntax(sheet, *explain_stylesheet(sheet, error, _PROPERTY_NAMES)) from None
+    except _UnknownProperty as error:
+        name = error.token
+        raise StylesheetSyntax(sheet, name.start_pos or 0, unknown_property(name, _PROPERTY_NAMES)) from None
     return tuple(rules)
 
 
+@cache
+def _grammar() -> Lark:
+    return build_grammar("stylesheet", "sheet", _Rules())
+
+
+class _UnknownProperty(Exception):
+    """A declaration sets something that a sheet cannot set."""
+
+    def __init__(self, token: Token) -> None:
+        super().__init__(token)
+        self.token = token
+
+
+class _Rules:
+    """Methods the parser calls at each rule of the grammar, by its name."""
+
+    def sheet(self, rules: list[Rule]) -> list[Rule]:
+        return rules
+
+    def rule(self, parts: list[Any]) -> Rule:
+        selector, *declarations = parts
+        kind = _KINDS.get(selector[0], SHAPE)
+        return Rule(kind, "" if kind == ANY else selector.lstrip(".#"), dict(declarations))
+
+    def declaration(self, parts: list[Token]) -> tuple[str, str]:
+        name, value = parts
+        return _PROPERTY_NAMES[name], str(value)
+
+    def property(self, parts: list[Token]) -> Token:
+        if parts[0] not in _PROPERTY_NAMES:
+            raise _UnknownProperty(parts[0])
+        return parts[0]
+
+    def value(self, parts: list[Token]) -> str:
+        return parts[0][1:-1] if parts[0].type == "STRING" else str(parts[0])
+
+
 class Stylesheet:
-    """The rules of a sheet, ready to be asked for many nodes."""
+    """The rules of a sheet, indexed by selector for many nodes."""
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self._sets: dict[tuple[int, str], dict[str, tuple[int, str]]] = {}
@@ -64,7 +114,7 @@ class Stylesheet:
             found.update({key: (order, value) for key, value in rule.sets.items()})
 
     def of(self, node: Node) -> dict[str, str]:
-        """What the sheet says of a node, whatever the node says itself."""
+        """Return the properties the sheet sets for a node, ignoring the node's own attributes."""
         found: dict[str, str] = {}
         for kind, names in ((ANY, ("",)), (SHAPE, (node.attrs.get("shape") or "box",)), (CLASS, node.classes),
                             (NODE, (node.id,))):
@@ -75,92 +125,12 @@ class Stylesheet:
     def _latest(self, kind: int, names: Sequence[str]) -> dict[str, tuple[int, str]]:
         found: dict[str, tuple[int, str]] = {}
         for name in names:
-            for key, one in self._sets.get((kind, name), {}).items():
-                if key not in found or found[key] < one:
-                    found[key] = one
+            for key, entry in self._sets.get((kind, name), {}).items():
+                if key not in found or found[key] < entry:
+                    found[key] = entry
         return found
 
 
 def defaults(graph: Graph) -> dict[str, str]:
-    """What the graph itself says for every node that nothing else is said of."""
+    """Return the properties the graph sets for nodes that nothing else sets them for."""
     return {key: value for key in PROPERTIES if (value := text(graph.attrs, key)) is not None}
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-
-_SPACE = re.compile(r"(?:\s+|/\*.*?\*/)*", re.DOTALL)
-_SELECTOR = re.compile(r"\*|[.#]?[\w-]+")
-_PROPERTY = re.compile(r"[A-Za-z_][\w.-]*")
-_VALUE = re.compile(r"""\s*(?:"([^"\n]*)"|'([^'\n]*)'|([^;{}"'\s]+))""")
-_KINDS = {"*": ANY, ".": CLASS, "#": NODE}
-
-
-class _Reader:
-    """Reads a sheet from its beginning to its end."""
-
-    def __init__(self, sheet: str) -> None:
-        self.sheet, self.at = sheet, 0
-        self.space()
-
-    @property
-    def ended(self) -> bool:
-        return self.at >= len(self.sheet)
-
-    def refuse(self, message: str) -> StylesheetSyntax:
-        line = self.sheet.count("\n", 0, self.at) + 1
-        return StylesheetSyntax(line, self.at - self.sheet.rfind("\n", 0, self.at), message)
-
-    def space(self) -> None:
-        match = _SPACE.match(self.sheet, self.at)
-        assert match is not None
-        self.at = match.end()
-        if self.sheet.startswith("/*", self.at):
-            raise self.refuse("this comment is never closed; end it with */")
-
-    def take(self, token: str) -> bool:
-        if not self.sheet.startswith(token, self.at):
-            return False
-        self.at += len(token)
-        self.space()
-        return True
-
-    def rule(self) -> Rule:
-        match = _SELECTOR.match(self.sheet, self.at)
-        if match is None:
-            raise self.refuse(f"{self.here()} is no selector; write *, a shape, .class or #node")
-        kind = _KINDS.get(match[0][0], SHAPE)
-        name = "" if kind == ANY else match[0].lstrip(".#")
-        self.at = match.end()
-        self.space()
-        if not self.take("{"):
-            raise self.refuse(f"{self.here()} after the selector {match[0]}; write one selector, then {{ ... }}")
-        sets: dict[str, str] = {}
-        while not self.take("}"):
-            key, value = self.declaration()
-            sets[key] = value
-            if not self.take(";") and not self.sheet.startswith("}", self.at):
-                raise self.refuse("a ; or } is missing here (quote a value with spaces)")
-        return Rule(kind, name, sets)
-
-    def declaration(self) -> tuple[str, str]:
-        if self.ended:
-            raise self.refuse("this rule is never closed; end it with }")
-        match = _PROPERTY.match(self.sheet, self.at)
-        key = match[0] if match else self.here()
-        if _SHORT.get(key, key) not in PROPERTIES:
-            raise self.refuse(f"{key} cannot be set here; use " + ", ".join(PROPERTIES))
-        self.at += len(key)
-        self.space()
-        if not self.take(":") and not self.take("="):
-            raise self.refuse(f"a : is missing after {key}")
-        value = _VALUE.match(self.sheet, self.at)
-        found = next((group for group in value.groups() if group is not None), "") if value else ""
-        if value is None or not found:
-            raise self.refuse(f"{key} has no value")
-        self.at = value.end()
-        self.space()
-        return _SHORT.get(key, key), found
-
-    def here(self) -> str:
-        return repr(self.sheet[self.at:self.at + 20].split("\n")[0]) if not self.ended else "the end"

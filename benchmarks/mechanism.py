@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from garrison.errors import Fenced
-from garrison.processes.runtime import World
-from garrison.processes.supervisor import Crew
+from garrison.processes.runtime import Runtime
+from garrison.processes.supervisor import Supervisor
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key
@@ -34,7 +34,7 @@ CHILD = Key("runner", "child", "bench")
 GRACE = 2.0
 
 
-def become(world: World) -> Crew:
+def become(world: Runtime) -> Supervisor:
     """This process as the supervisor's next life, its journal replayed."""
     observer = world.observer
     old = world.store.read(Identity, ME)
@@ -42,27 +42,27 @@ def become(world: World) -> Crew:
         replace_life(observer, old, "found dead", GRACE)
     leased = take_lease(observer, Wish(ME), 30.0)
     life = register(observer, ME, leased.incarnation, time.sleep)
-    return Crew(world, life, Writer(world.home / "journal.jsonl", life.token))
+    return Supervisor(world, life, Writer(world.home / "journal.jsonl", life.token))
 
 
-class Supervisor:
+class ChildKeeper:
     """The loop of one name."""
 
-    def __init__(self, world: World, crew: Crew, program: str) -> None:
-        self.world, self.crew, self.program = world, crew, program
+    def __init__(self, world: Runtime, supervisor: Supervisor, program: str) -> None:
+        self.world, self.supervisor, self.program = world, supervisor, program
         self.deaths = [Death(entry.data["incarnation"], entry.data["monotonic"], entry.data["boot_id"])
-                       for entry in crew.journal.entries if entry.kind == "death"]
+                       for entry in supervisor.journal.entries if entry.kind == "death"]
         self.policy = Policy(window=1e-9)  # a benchmark kills more often than anybody would bear
 
     def turn(self) -> bool:
         """Look, decide, act; whether anything was done."""
-        view = self.crew.view(CHILD)
+        view = self.supervisor.view(CHILD)
         step = next_step(view, self.deaths, self.world.clock.monotonic(), self.world.observer.where.boot_id,
                          self.policy)
         if step.kind == "replace":
-            self.crew.replace(view, step.why)
+            self.supervisor.replace(view, step.why)
         elif step.kind == "record":
-            data = self.crew.death(view)
+            data = self.supervisor.death(view)
             self.deaths = [Death(data["incarnation"], data["monotonic"], data["boot_id"])]
         elif step.kind == "start":
             self.start()
@@ -90,16 +90,16 @@ def main() -> None:
     """Supervise for ever."""
     home = Path(sys.argv[1])
     home.mkdir(parents=True, exist_ok=True)
-    world = World.real(home)
-    supervisor = Supervisor(world, become(world), sys.argv[2])
+    world = Runtime.real(home)
+    keeper = ChildKeeper(world, become(world), sys.argv[2])
     with Waker((signal.SIGCHLD,)) as waker:
         while True:
-            supervisor.crew.life.beat()
-            while supervisor.turn():
+            keeper.supervisor.life.beat()
+            while keeper.turn():
                 pass
             world.processes.reap()
-            supervisor.crew.watch(waker, [supervisor.crew.view(CHILD)])
-            world.store.rest()  # this and what follows as `layers.loop` does
+            keeper.supervisor.watch(waker, [keeper.supervisor.view(CHILD)])
+            world.store.rest()  # this and what follows as `processes.loop` does
             if not waker.wait(1.0):
                 world.processes.remember()
 

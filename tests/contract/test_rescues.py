@@ -9,9 +9,9 @@ import pytest
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes import rescue_refs
-from garrison.processes.rescue_refs import Place
-from garrison.processes.snapshots import main, unkept
-from garrison.processes.worktree import give_back, left_trees, make_tree
+from garrison.processes.rescue_refs import RescueRepository
+from garrison.processes.snapshots import has_unsaved_work, main
+from garrison.processes.worktree import create_worktree, orphaned_worktrees, save_and_remove
 from garrison.records.run import Launch, Task
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import LIVE_KEPT, parse_rescue, rescue_stem
@@ -110,7 +110,7 @@ def test_a_repository_begun_inside_the_tree_is_kept_too(repo: Path, tree: Path, 
         link = git(repo, "rev-parse", f"{ref}:{name}")
         assert git(repo, "show", f"{link}:work") == f"of {name}"
     assert git(repo, "fsck", "--connectivity-only", "--no-dangling") == ""
-    told = rescue_refs.restore_tree(ours, git(repo, "rev-parse", ref), tmp_path / "again")
+    told = rescue_refs.restore_worktree(ours, git(repo, "rev-parse", ref), tmp_path / "again")
     assert sorted(note.partition(" ")[0] for note in told) == ["sub/born", "unborn"]
     ours.forget_rescues([ref])
     assert git(repo, "for-each-ref", "--format=%(refname)", "refs/garrison/parts") == ""
@@ -128,28 +128,28 @@ def test_names_are_taken_apart_whatever_they_are() -> None:
 
 def test_what_has_landed_since_is_told(repo: Path, tree: Path) -> None:
     ours = Git(repo)
-    place = Place(ours, {"r1": "main"})
+    place = RescueRepository(ours, {"r1": "main"})
     (tree / "a").write_text("1\n")
     name = parse_rescue(ours.keep_work(tree, STEM, "garrison: what n left when it failed"))
-    found = rescue_refs.look(place, name)
+    found = rescue_refs.inspect_rescue(place, name)
     assert (found.landed, found.files, found.size, found.why) == (False, 1, 2, "left when it failed")
     (repo / "a").write_text("1\n")
     (repo / "b").write_text("another's\n")
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "the same by hand")
-    assert rescue_refs.look(place, name).landed, "the target has all that it holds"
+    assert rescue_refs.inspect_rescue(place, name).landed, "the target has all that it holds"
     git(repo, "rm", "-q", "a")
     git(repo, "commit", "-qm", "taken back")
-    assert not rescue_refs.look(place, name).landed
+    assert not rescue_refs.inspect_rescue(place, name).landed
 
 
 def test_choosing_one(repo: Path) -> None:
-    place = Place(Git(repo), {})
+    place = RescueRepository(Git(repo), {})
     refs = ["r1/n/1", "r1/n/1-live-1", "r1/live/2-live-4", "r1/live/2-live-5", "r1/two/1", "r1/two/2", "r2/two/1"]
     known = [(place, parse_rescue(f"refs/garrison/rescue/{ref}")) for ref in refs]
 
     def chosen(word: str, run: str | None = None) -> str:
-        return rescue_refs.choose(known, word, run)[1].ref.removeprefix("refs/garrison/rescue/")
+        return rescue_refs.resolve_rescue(known, word, run)[1].ref.removeprefix("refs/garrison/rescue/")
 
     assert chosen("n") == "r1/n/1"
     assert chosen("live") == chosen("r1/live") == chosen("r1/live/2") == "r1/live/2-live-5"
@@ -161,7 +161,7 @@ def test_choosing_one(repo: Path) -> None:
     with pytest.raises(NotFound, match="there is r1/n, r1/live"):
         chosen("nobody")
     with pytest.raises(NotFound, match="no rescue at all"):
-        rescue_refs.choose([], "n", None)
+        rescue_refs.resolve_rescue([], "n", None)
 
 
 def test_restoring_touches_nothing_that_is_there(repo: Path, tree: Path, tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_restoring_touches_nothing_that_is_there(repo: Path, tree: Path, tmp_pat
                        (tree / "inside", "lies in the checkout"),
                        (repo / ".git" / "x", "lies in the checkout")):
         with pytest.raises(Refused, match=why):
-            rescue_refs.restore_tree(ours, commit, there)
-    rescue_refs.restore_tree(ours, commit, tmp_path / "new" / "place")
+            rescue_refs.restore_worktree(ours, commit, there)
+    rescue_refs.restore_worktree(ours, commit, tmp_path / "new" / "place")
     assert (tmp_path / "new" / "place" / "a").read_text() == "1\n"
     assert git(repo, "status", "--porcelain") == ""
 
@@ -197,7 +197,7 @@ def test_sha256_repositories_have_rescues_too(tmp_path: Path) -> None:
     ours.add_worktree(tmp_path / "t", "b", "main")
     (tmp_path / "t" / "a").write_text("1\n")
     ref = ours.keep_work(tmp_path / "t", STEM, "garrison: what n left")
-    found = rescue_refs.look(Place(ours, {}), parse_rescue(ref))
+    found = rescue_refs.inspect_rescue(RescueRepository(ours, {}), parse_rescue(ref))
     assert (len(found.commit), found.files, found.landed) == (64, 1, False)
     assert ours.keep_live(tmp_path / "t", STEM + "-live", "m", "main", timeout=60)
 
@@ -205,10 +205,10 @@ def test_sha256_repositories_have_rescues_too(tmp_path: Path) -> None:
 def test_commits_that_only_a_detached_head_has_are_work(repo: Path, tree: Path) -> None:
     ours = Git(repo)
     tip = ours.branch_tip("garrison/r1/n") or ""
-    assert not unkept(ours, tree, [tip])
+    assert not has_unsaved_work(ours, tree, [tip])
     git(tree, "checkout", "-q", "--detach")
     git(tree, "commit", "-q", "--allow-empty", "-m", "elsewhere")
-    assert unkept(ours, tree, [tip])
+    assert has_unsaved_work(ours, tree, [tip])
 
 
 def test_a_fresh_attempt_keeps_what_only_the_branch_had(repo: Path, tree: Path, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_fresh_attempt_keeps_what_only_the_branch_had(repo: Path, tree: Path, 
     git(tree, "checkout", "-q", "--detach", "main")
     ours.keep_work(tree, STEM, "m")
     ours.remove_worktree(tree)
-    make_tree(ours, Task("r1", "n", 2), tree, "garrison/r1/n", ours.rev("main") or "", tmp_path / "told")
+    create_worktree(ours, Task("r1", "n", 2), tree, "garrison/r1/n", ours.rev("main") or "", tmp_path / "told")
     assert git(repo, "rev-parse", f"{STEM}-branch") == tip
     assert git(tree, "rev-parse", "HEAD") == git(repo, "rev-parse", "main")
 
@@ -236,9 +236,9 @@ def test_a_worktree_whose_git_file_is_gone_is_put_aside_not_removed(repo: Path, 
     home.parent.mkdir()
     tree.parent.rename(home)
     git(repo, "worktree", "repair", str(home / "n"))
-    found = {left.path.name: left.what for left in left_trees(ours, launch)}
+    found = {left.path.name: left.what for left in orphaned_worktrees(ours, launch)}
     assert found == {"n": "tree", "n.left-1": "directory"}
-    refs = [give_back(ours, left, 1) for left in left_trees(ours, launch)]
+    refs = [save_and_remove(ours, left, 1) for left in orphaned_worktrees(ours, launch)]
     assert refs == ["", f"{STEM}-left"]
     assert git(repo, "show", f"{STEM}-left:work") == "w"
     assert git(repo, "show", f"{STEM}-left:calc.py"), "what was not touched is there as well"

@@ -9,7 +9,7 @@ import pytest
 
 from garrison.errors import Refused
 from garrison.merge.slots import acquire
-from garrison.processes.rescue_refs import restore_tree
+from garrison.processes.rescue_refs import restore_worktree
 from garrison.system.git import Git, GitError
 from garrison.system.worktree_files import count_pointers, furnish
 from support import git, make_repository
@@ -164,7 +164,7 @@ def test_a_rescue_of_submodules_is_restored_with_them(parent: Path, tmp_path: Pa
     ref = ours.keep_work(tree, "refs/garrison/rescue/r/n/1", "kept")
     assert ours.keep_work(tree, "refs/garrison/rescue/r/n/1", "kept") == ref, "the same work is kept once"
     ours.remove_worktree(tree)
-    restore_tree(ours, git(parent, "rev-parse", ref), tmp_path / "again")
+    restore_worktree(ours, git(parent, "rev-parse", ref), tmp_path / "again")
     assert (tmp_path / "again/lib/half.txt").read_text() == "half\n"
     assert (tmp_path / "again/lib/deep/half.txt").read_text() == "half deep\n"
     ours.forget_rescues([ref])

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from garrison.doctor import cleanup
-from garrison.doctor.examine import examine, treat
+from garrison.doctor.examine import apply_fixes, examine
 from garrison.doctor.findings import Finding
 from garrison.merge.queue import MergeQueue, pin
 from garrison.merge.slots import acquire
-from garrison.processes.run_status import standings
-from garrison.processes.runtime import World
-from garrison.processes.temp_files import clear_halves
-from garrison.processes.worktree import left_trees
+from garrison.processes.run_status import run_statuses
+from garrison.processes.runtime import Runtime
+from garrison.processes.temp_files import remove_abandoned_files
+from garrison.processes.worktree import orphaned_worktrees
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
@@ -45,7 +45,7 @@ class Home:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.world = World.real(place.home, {**place.env, "GARRISON_SWEEP_GRACE": "0.3"})
+        self.world = Runtime.real(place.home, {**place.env, "GARRISON_SWEEP_GRACE": "0.3"})
         self.git = Git(place.repo)
         self.key = self.git.key
         self.children: list[subprocess.Popen[bytes]] = []
@@ -91,7 +91,7 @@ class Home:
 
     def examine(self, *, fix: bool = False) -> list[Finding]:
         found = examine(self.world, None, time.sleep)
-        return treat(self.world, found) if fix else found
+        return apply_fixes(self.world, found) if fix else found
 
     def told(self, check: str, *, fix: bool = False) -> list[tuple[str, str]]:
         """(remedy, outcome) of what one check finds that is wrong."""
@@ -213,7 +213,7 @@ def test_trees_slots_locks_and_registrations(home: Home) -> None:
     acquire(home.git, home.place.trees / home.key).release()
     assert home.told("worktrees", fix=True) == [("unregister", "fixed")]
     assert home.told("slots") == []
-    assert left_trees(home.git, home.world.launch("rests")) == []
+    assert orphaned_worktrees(home.git, home.world.launch("rests")) == []
     assert [tree.path for tree in home.git.worktrees()] == [home.place.repo]
 
 
@@ -342,7 +342,7 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
 def test_a_removal_that_is_cut_off_leaves_no_half_of_a_run(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen to leave a graph without a record: a run that nobody knew, that no command removed, no look found."""
     home.run("over", "running", "failed")
-    planned = cleanup.plan(home.world, standings(home.world)["over"], cleanup.Wanted())
+    planned = cleanup.plan_cleanup(home.world, run_statuses(home.world)["over"], cleanup.CleanupOptions())
     rmtree = shutil.rmtree
 
     def cut(path: Path, **more: Any) -> None:
@@ -355,18 +355,18 @@ def test_a_removal_that_is_cut_off_leaves_no_half_of_a_run(home: Home, monkeypat
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", cut)
-        cleanup.remove(home.world, planned)
+        cleanup.remove_run(home.world, planned)
     assert run_records.runs(home.place.home) == []
     aside, = (home.place.home / "runs").iterdir()
     assert not half()
-    clear_halves(home.place.home, time.time() + 60)
+    remove_abandoned_files(home.place.home, time.time() + 60)
     assert aside.exists(), "its remover is still at it"
     left = aside.rename(aside.with_name(".over.4194303.tmp"))
     assert half() == [str(left)]
-    clear_halves(home.place.home, time.time() - 60)
+    remove_abandoned_files(home.place.home, time.time() - 60)
     assert left.exists(), "whoever removes it may be seen by others only"
     copy = shutil.copytree(left, left.with_name(".again.4194303.tmp"))
-    clear_halves(home.place.home, time.time() + 60)
+    remove_abandoned_files(home.place.home, time.time() + 60)
     assert not left.exists() and not copy.exists()
     (copy / "more").mkdir(parents=True)
     assert home.examine(fix=True)

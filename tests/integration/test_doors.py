@@ -746,7 +746,7 @@ def test_find_stale_respawns_only_when_asked(box: Box, monkeypatch: pytest.Monke
     from garrison.processes import resume_all
 
     asked: list[Path] = []
-    monkeypatch.setattr(resume_all, "bring_up", lambda home: asked.append(home) or [])
+    monkeypatch.setattr(resume_all, "resume_all", lambda home: asked.append(home) or [])
     assert identities.main(["find-stale", "--home", str(box.home)]) == 0
     assert asked == []
     assert identities.main(["find-stale", "--respawn", "--home", str(box.home)]) == 0

@@ -15,8 +15,8 @@ from garrison.cli.main import main
 from garrison.cli.merge_queue_process import enqueue, process_next
 from garrison.merge.config import Config
 from garrison.merge.processor import Wait
-from garrison.processes.merge_client import note, waiting_of_others
-from garrison.processes.runtime import World as Outside
+from garrison.processes.merge_client import describe_foreign_entries, foreign_entries_note
+from garrison.processes.runtime import Runtime as Outside
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals
@@ -228,11 +228,11 @@ def test_a_launch_says_whose_branches_will_land_with_it(world):
     entry, store, key = adhoc(world, "n", "active")
     launch = Launch("r9", "p", str(world.repo), "main", "", str(world.trees))
     outside = Outside.real(world.home)
-    assert waiting_of_others(outside, launch) == "", "that run is under way"
+    assert foreign_entries_note(outside, launch) == "", "that run is under way"
     store.update(Identity, key, lambda old: dataclasses.replace(old, status="terminated"))
-    told = waiting_of_others(outside, launch)
+    told = foreign_entries_note(outside, launch)
     assert told.count("\n") == 0
     assert f"{entry.id} ({entry.branch})" in told
     assert "merge-queue cancel" in told
-    assert waiting_of_others(outside, dataclasses.replace(launch, run_id=entry.run)) == "", "its own"
-    assert "and 2 more" in note([entry] * 7)
+    assert foreign_entries_note(outside, dataclasses.replace(launch, run_id=entry.run)) == "", "its own"
+    assert "and 2 more" in describe_foreign_entries([entry] * 7)

@@ -16,7 +16,7 @@ import pytest
 from garrison.agents.claude.connection import _TOOL_LIMIT
 from garrison.agents.claude.stream import SILENT, tool_in_flight
 from garrison.processes import agent_activity
-from garrison.processes.agent_activity import NodeSigns, newest
+from garrison.processes.agent_activity import AgentActivity, newest_entry
 from garrison.records.identity import Identity
 from garrison.records.run import Task
 from garrison.records.store import Store
@@ -29,16 +29,16 @@ from support import DEADLINE, git
 
 
 @pytest.fixture
-def signs(tmp_path: Path, template: Path) -> NodeSigns:
+def signs(tmp_path: Path, template: Path) -> AgentActivity:
     tree, repo = tmp_path / "tree", tmp_path / "repo"
     shutil.copytree(template, repo)  # others copy the template, too, and want it as it was
     git(repo, "worktree", "add", "-q", "--detach", str(tree))
     folder = tmp_path / "attempt"
     (folder / "claude" / "transcripts").mkdir(parents=True)
-    return NodeSigns(folder, tree, Task("r1", "a", 1, silence_s=90.0))
+    return AgentActivity(folder, tree, Task("r1", "a", 1, silence_s=90.0))
 
 
-ACTIONS: list[tuple[str, Callable[[NodeSigns], object]]] = [
+ACTIONS: list[tuple[str, Callable[[AgentActivity], object]]] = [
     ("output", lambda signs: (signs.folder / "output.log").write_text("hello\n")),
     ("notes", lambda signs: (signs.folder / "notes.txt").write_text("done: half")),
     ("stream", lambda signs: (signs.folder / "claude/stream.jsonl").write_text("{}\n")),
@@ -50,7 +50,8 @@ ACTIONS: list[tuple[str, Callable[[NodeSigns], object]]] = [
 
 
 @pytest.mark.parametrize(("kind", "act"), ACTIONS, ids=[kind for kind, _ in ACTIONS])
-def test_each_kind_of_work_changes_its_sign(signs: NodeSigns, kind: str, act: Callable[[NodeSigns], object]) -> None:
+def test_each_kind_of_work_changes_its_sign(signs: AgentActivity, kind: str, act: Callable[[AgentActivity],
+                                                                                           object]) -> None:
     before = signs.stamps(deep=True)
     assert before == signs.stamps(deep=True)
     time.sleep(0.01)  # a file system may count in jiffies
@@ -61,18 +62,18 @@ def test_each_kind_of_work_changes_its_sign(signs: NodeSigns, kind: str, act: Ca
 
 
 def test_there_may_be_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signs = NodeSigns(tmp_path / "none", tmp_path / "tree")
+    signs = AgentActivity(tmp_path / "none", tmp_path / "tree")
     assert set(signs.stamps(deep=True).values()) == {None}
     assert (signs.silence, signs.tool(), signs.waiting()) == (None, None, "")
     for name in "abc":
         (tmp_path / name).touch()
     monkeypatch.setattr(agent_activity, "MOST", 2)
-    found = newest(tmp_path)
+    found = newest_entry(tmp_path)
     assert found is not None
     assert found[1] == 2, "a tree of any size costs no more"
 
 
-def test_a_tool_under_way_is_read_from_the_stream(signs: NodeSigns) -> None:
+def test_a_tool_under_way_is_read_from_the_stream(signs: AgentActivity) -> None:
     stream = signs.folder / "claude/stream.jsonl"
 
     def tell(*events: dict[str, str]) -> None:
@@ -91,7 +92,7 @@ def test_a_tool_under_way_is_read_from_the_stream(signs: NodeSigns) -> None:
     assert SILENT >= _TOOL_LIMIT + 240, "what the session itself allows is no hang"
 
 
-def test_how_status_tells_of_silence(signs: NodeSigns, tmp_path: Path) -> None:
+def test_how_status_tells_of_silence(signs: AgentActivity, tmp_path: Path) -> None:
     clock = FakeClock(start=time.time())
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     (signs.folder / "output.log").write_text("x")
@@ -105,7 +106,7 @@ def test_how_status_tells_of_silence(signs: NodeSigns, tmp_path: Path) -> None:
     assert heartbeats.silent(None) == ""
 
 
-def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: NodeSigns, tmp_path: Path) -> None:
+def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: AgentActivity, tmp_path: Path) -> None:
     clock = FakeClock(start=time.time() + 200)
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     born = Identity(role="orchestrator", name="a", run_id="r1", agent_id="a", incarnation=2, status="active",

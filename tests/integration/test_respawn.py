@@ -36,8 +36,8 @@ def home(tmp_path: Path) -> Path:
 def test_a_run_that_cannot_go_on_is_told_and_the_next_one_started(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
-    monkeypatch.setattr(resume_all, "start_detached", lambda _world, launch, _options: started.append(launch.run_id))
-    words = resume_all.bring_up(home)
+    monkeypatch.setattr(resume_all, "spawn_launcher", lambda _world, launch, _options: started.append(launch.run_id))
+    words = resume_all.resume_all(home)
     assert [(word.run, word.state) for word in words] == [("r1", "refused"), ("r2", "started")]
     assert words[0].line.startswith("run r1 is not resumed: ")
     assert "has no branch gone any more" in words[0].line
@@ -46,7 +46,7 @@ def test_a_run_that_cannot_go_on_is_told_and_the_next_one_started(
 
 def test_the_command_says_both_and_fails_for_the_one(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume_all, "start_detached", lambda *_: 7)
+    monkeypatch.setattr(resume_all, "spawn_launcher", lambda *_: 7)
     done = CliRunner().invoke(launch_cmd.up, ["--home", str(home)])
     assert (done.exit_code, done.stdout) == (1, "r2\n")
     assert done.stderr.startswith("run r1 is not resumed: ")
@@ -60,7 +60,7 @@ def test_a_unit_of_this_home_is_started_instead(home: Path, monkeypatch: pytest.
     monkeypatch.setattr(systemd, "find", lambda _environ: manager)
     monkeypatch.setattr(systemd, "has_unit", lambda *_: True)
     monkeypatch.setattr(systemd, "start_unit", lambda _manager, run: not begun.append(run))
-    assert [word.why for word in resume_all.bring_up(home)][1] == "as garrison@r2.service"
+    assert [word.why for word in resume_all.resume_all(home)][1] == "as garrison@r2.service"
     assert begun == ["r2"]
 
 
@@ -70,23 +70,23 @@ def test_who_comes_second_is_told_so(home: Path, monkeypatch: pytest.MonkeyPatch
         launching.lease_launcher(world, launch.run_id)
         raise lost
 
-    monkeypatch.setattr(resume_all, "start_detached", too_late)
-    assert [word.state for word in resume_all.bring_up(home)] == ["refused", "tended"]
+    monkeypatch.setattr(resume_all, "spawn_launcher", too_late)
+    assert [word.state for word in resume_all.resume_all(home)] == ["refused", "tended"]
 
 
 def test_a_full_disk_keeps_the_other_runs_from_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_world: object, _launch: object, _options: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(resume_all, "start_detached", full)
-    words = resume_all.bring_up(home)
+    monkeypatch.setattr(resume_all, "spawn_launcher", full)
+    words = resume_all.resume_all(home)
     assert [word.state for word in words] == ["refused", "refused"]
     assert "No space left" in words[1].line
 
 
 def test_a_launcher_that_finds_the_dead_one_replaced_already_says_who_has_it(
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = launching.World.real(home)
+    world = launching.Runtime.real(home)
     leased = launching.lease_launcher(world, "r2")
     world.store.update(type(leased), leased.key, lambda _: launching.replace(leased, spawn_deadline=leased.created_at))
 

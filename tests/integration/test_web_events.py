@@ -165,7 +165,7 @@ def test_any_place_can_be_gone_on_from(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_is_compacted_under_way_tells_nothing_twice(tmp_path: Path) -> None:
-    from garrison.processes.run_state import fold, to_snapshot
+    from garrison.processes.run_state import replay_run, to_snapshot
 
     with town(tmp_path) as made:
         told = begun(made)
@@ -173,7 +173,7 @@ def test_a_journal_that_is_compacted_under_way_tells_nothing_twice(tmp_path: Pat
         feed = Feed(tmp_path, "r1")
         feed.read()
         before = feed.snapshot()
-        told.compact(to_snapshot(fold(read_all(told.path))), made.now())
+        told.compact(to_snapshot(replay_run(read_all(told.path))), made.now())
         feed.read()
         assert feed.snapshot() == before
         at_work(made, told, "b")

@@ -19,16 +19,16 @@ from garrison.merge.entry import Entry as MergeEntry
 from garrison.merge.entry import entry_id
 from garrison.merge.outcome_signals import signal_of
 from garrison.processes import run_state
-from garrison.processes.actions import Act, Decision
+from garrison.processes.actions import Action, Decision
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
-from garrison.processes.guardian.policy import GuardianView, Merge, advanced, implied_phase
-from garrison.processes.guardian.process import POLICY_SAYS
+from garrison.processes.guardian.policy import GuardianView, MergeStatus, advance_hook, implied_phase
+from garrison.processes.guardian.process import JOURNALED_EFFECTS
 from garrison.processes.launcher import policy as launcher_policy
 from garrison.processes.launcher.policy import LauncherView
 from garrison.processes.merge_client import SIGNAL_GRACE
 from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_state import RUN_STATUS, RunState
+from garrison.processes.run_state import RUN_TRANSITIONS, RunState
 from garrison.processes.runner import policy as runner_policy
 from garrison.processes.runner.policy import RunnerFacts, RunnerView
 from garrison.records import hook as hooks
@@ -284,7 +284,7 @@ class Layer:
         self.fold(entry)
         yield None
 
-    def perform(self, acts: list[Act], view: Any) -> Does:
+    def perform(self, acts: list[Action], view: Any) -> Does:
         """Do the acts of a turn, as far as the end allows; whether anything was done."""
         for act in acts:
             yield from getattr(self, f"do_{act.kind}")(act, view)
@@ -336,7 +336,7 @@ class Layer:
             "monotonic": self.w.mono,
             "boot_id": self.w.boot_id, "incarnation": view.identity.incarnation})
 
-    def begun(self, leased: Identity, act: Act) -> dict[str, Any]:
+    def begun(self, leased: Identity, act: Action) -> dict[str, Any]:
         """What is journaled of a start."""
         return {"full": leased.key.full, "incarnation": leased.incarnation,
                 "attempt": self.attempt_of(leased.name), "why": act.why} | (
@@ -363,7 +363,7 @@ class Layer:
         self.tell(recipient, signal.signal_type, signal.payload, node=signal.node_id, attempt=signal.attempt,
                   id_=signal.id)
 
-    def refuse(self, act: Act) -> None:
+    def refuse(self, act: Action) -> None:
         """Out of the inbox, with a reason."""
         assert act.posted is not None
         self.w.take(self.key, str(act.posted.path), refused=True)
@@ -438,7 +438,7 @@ class Launcher(Layer):
         others = self.stopping and any(
             w.view(key).living for key in list(w.identities)
             if key.run == self.run.id and key.role in ("runner", "orchestrator", "processor"))
-        status, to_resume = launcher_policy.resuming(
+        status, to_resume = launcher_policy.resume_status(
             self.state, launcher_policy.resume_id(self.run.id, self.me.incarnation), said=self.lifts,
             asked=self.to_resume and not self.state.over)
         view = LauncherView(
@@ -449,18 +449,18 @@ class Launcher(Layer):
         self.decision = launcher_policy.decide(view, self.policy)
         return (yield from self.perform(self.decision.acts, view))
 
-    def do_take(self, act: Act, view: LauncherView) -> Does:
+    def do_take(self, act: Action, view: LauncherView) -> Does:
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.applied:
             yield from self.log_sync("signal", {"id": signal.id, "type": signal.signal_type})
         self.w.take(self.key, str(act.posted.path))
 
-    def do_refuse(self, act: Act, view: LauncherView) -> Does:
+    def do_refuse(self, act: Action, view: LauncherView) -> Does:
         self.refuse(act)
         yield None
 
-    def do_resume(self, act: Act, view: LauncherView) -> Does:
+    def do_resume(self, act: Action, view: LauncherView) -> Does:
         if view.guardian.identity is not None and view.guardian.identity.status == "parked":
             self.log("lift", {"full": self.guardian.full})
             yield None
@@ -473,13 +473,13 @@ class Launcher(Layer):
         self.to_resume, self.lifts = False, True
         yield None
 
-    def do_say_stop(self, act: Act, view: LauncherView) -> Does:
+    def do_say_stop(self, act: Action, view: LauncherView) -> Does:
         last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0
         self.tell(self.guardian, "GUIDANCE", {"action": "stop"},
                   id_=f"{self.run.id}-stop-{self.me.incarnation}-{last}")
         yield None
 
-    def do_start(self, act: Act, view: LauncherView) -> Does:
+    def do_start(self, act: Action, view: LauncherView) -> Does:
         previous = view.guardian.identity
         if previous is not None and previous.status == "crashed":
             yield from sweep(self.w, self.me, previous)
@@ -490,25 +490,25 @@ class Launcher(Layer):
             return
         self.log("spawn", {"full": leased.key.full, "incarnation": leased.incarnation})
 
-    def do_replace(self, act: Act, view: LauncherView) -> Does:
+    def do_replace(self, act: Action, view: LauncherView) -> Does:
         yield from self.replace(view.guardian, act.why)
 
-    def do_record(self, act: Act, view: LauncherView) -> Does:
+    def do_record(self, act: Action, view: LauncherView) -> Does:
         yield from self.death(view.guardian)
 
-    def do_park(self, act: Act, view: LauncherView) -> Does:
+    def do_park(self, act: Action, view: LauncherView) -> Does:
         yield from self.park(view.guardian, act.why)
 
-    def do_term(self, act: Act, view: LauncherView) -> Does:
+    def do_term(self, act: Action, view: LauncherView) -> Does:
         self.term(view.guardian)
         yield None
 
-    def do_write_stopped(self, act: Act, view: LauncherView) -> Does:
+    def do_write_stopped(self, act: Action, view: LauncherView) -> Does:
         if self.guardian in self.w.life:
             return
         self.w.life[self.guardian] = self.me
         yield None
-        if run_state.fold(self.run.journal.entries).status == "running":
+        if run_state.replay_run(self.run.journal.entries).status == "running":
             journal = self.run.journal
             epoch = (journal.entries[-1].epoch if journal.entries else 0) + 1
             self.w.append(self.me, journal, "run", {"status": "stopped", "reason": "without a guardian"}, epoch)
@@ -517,7 +517,7 @@ class Launcher(Layer):
         del self.w.life[self.guardian]
         yield None
 
-    def do_end(self, act: Act, view: LauncherView) -> Does:
+    def do_end(self, act: Action, view: LauncherView) -> Does:
         self.log("end", {"status": act.who, "reason": act.why})
         yield None
         yield from self.end(act.who)
@@ -569,7 +569,7 @@ class Guardian(Layer):
         inbox, processor = w.pending(self.key), self.watch.look(w.view(self.processor))
         if w.rng.random() < 0.3:
             yield None
-        merges = {entry.node: Merge(entry.attempt, entry.status, entry.reason, entry.commit)
+        merges = {entry.node: MergeStatus(entry.attempt, entry.status, entry.reason, entry.commit)
                   for entry in w.queue.entries.values() if entry.run == self.run.id}
         overdue = False
         if leaving:
@@ -583,7 +583,7 @@ class Guardian(Layer):
         results = {}
         for place in self.state.flow.places.values():
             node = self.state.nodes.get(place.node)
-            if node is not None and node.status in ("validated", "failed") and flow_policy.at(node, place):
+            if node is not None and node.status in ("validated", "failed") and flow_policy.is_at(node, place):
                 results[place.node] = self.w.results.get((self.run.id, place.node, node.attempt))
         return results
 
@@ -613,13 +613,13 @@ class Guardian(Layer):
             return "processor" not in self.state.held and "impl_complete" in self.state.statuses.values()
         return self.state.nodes[key.name].status in ("active", "impl_complete") and key.name not in self.state.held
 
-    def do_take(self, act: Act, view: GuardianView) -> Does:
+    def do_take(self, act: Action, view: GuardianView) -> Does:
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.state.applied:
             data = {"id": signal.id, "type": signal.signal_type, "node": signal.node_id, "attempt": signal.attempt}
             data |= {name: act.data[name] for name in ("effect", "question", "answer") if act.data.get(name)}
-            data |= {name: act.data[name] for name in POLICY_SAYS if name in act.data}
+            data |= {name: act.data[name] for name in JOURNALED_EFFECTS if name in act.data}
             if act.data.get("stuck"):
                 self._escalate(f"orchestrator-{signal.node_id}", act.data["stuck"]["why"], signal.node_id,
                                f"{signal.id}-up")
@@ -639,28 +639,28 @@ class Guardian(Layer):
                 self.stopping = True
         self.w.take(self.key, str(act.posted.path))
 
-    def do_refuse(self, act: Act, view: GuardianView) -> Does:
+    def do_refuse(self, act: Action, view: GuardianView) -> Does:
         self.log("refused", {"why": act.why})
         yield None
         self.refuse(act)
 
-    def do_node(self, act: Act, view: GuardianView) -> Does:
+    def do_node(self, act: Action, view: GuardianView) -> Does:
         yield from self.log_sync("node", act.data)
 
-    def do_flow(self, act: Act, view: GuardianView) -> Does:
+    def do_flow(self, act: Action, view: GuardianView) -> Does:
         yield from self.log_sync("flow", act.data)
 
-    def do_gate(self, act: Act, view: GuardianView) -> Does:
+    def do_gate(self, act: Action, view: GuardianView) -> Does:
         yield from self.log_sync("gate", act.data)
 
-    def do_cancel(self, act: Act, view: GuardianView) -> Does:
+    def do_cancel(self, act: Action, view: GuardianView) -> Does:
         attempt = self.attempt_of(act.who)
         self.tell(self._runner(act.who), "GUIDANCE", {"action": "cancel", "text": act.why}, node=act.who,
                   attempt=attempt, id_=f"{self.run.id}-{act.who}-{attempt}-cancel")
         yield None
         yield from self.log_sync("cancel", {"node": act.who, "attempt": attempt})
 
-    def do_start(self, act: Act, view: GuardianView) -> Does:
+    def do_start(self, act: Action, view: GuardianView) -> Does:
         key, body = (self.processor, Processor.body) if act.who == "processor" else (self._runner(act.who), Runner.body)
         previous = self._lives(act.who, view).identity
         if previous is not None and previous.status == "crashed":
@@ -675,7 +675,7 @@ class Guardian(Layer):
 
     do_probe = do_start
 
-    def do_heal(self, act: Act, view: GuardianView) -> Does:
+    def do_heal(self, act: Action, view: GuardianView) -> Does:
         full = (self.processor if act.who == "processor" else self._runner(act.who)).full
         self.log("heal", {"full": full, "incarnation": self.state.circuit(full).probe})
         yield None
@@ -683,13 +683,13 @@ class Guardian(Layer):
     def _lives(self, who: str, view: GuardianView) -> LifeView:
         return view.processor if who == "processor" else view.runners.get(who, LifeView())
 
-    def do_replace(self, act: Act, view: GuardianView) -> Does:
+    def do_replace(self, act: Action, view: GuardianView) -> Does:
         yield from self.replace(self._lives(act.who, view), act.why, act.data.get("class", restart.CRASH))
 
-    def do_record(self, act: Act, view: GuardianView) -> Does:
+    def do_record(self, act: Action, view: GuardianView) -> Does:
         yield from self.death(self._lives(act.who, view))
 
-    def do_park(self, act: Act, view: GuardianView) -> Does:
+    def do_park(self, act: Action, view: GuardianView) -> Does:
         life = self._lives(act.who, view)
         assert life.identity is not None
         full = life.identity.key.full
@@ -700,15 +700,15 @@ class Guardian(Layer):
     def _escalate(self, who: str, why: str, node: str | None, id_: str) -> None:
         self.tell(key_of("launch", "launch", self.run.id), "ESCALATE", {"who": who, "why": why}, node=node, id_=id_)
 
-    def do_term(self, act: Act, view: GuardianView) -> Does:
+    def do_term(self, act: Action, view: GuardianView) -> Does:
         self.term(self._lives(act.who, view))
         yield None
 
-    def do_stray(self, act: Act, view: GuardianView) -> Does:
+    def do_stray(self, act: Action, view: GuardianView) -> Does:
         yield from self.replace(view.strays[act.who], act.why, restart.STOP)
 
-    def do_run(self, act: Act, view: GuardianView) -> Does:
-        if act.who not in RUN_STATUS[self.state.status]:
+    def do_run(self, act: Action, view: GuardianView) -> Does:
+        if act.who not in RUN_TRANSITIONS[self.state.status]:
             raise AssertionError(f"run {self.state.status} -> {act.who}")
         if act.who in ("done", "failed"):
             self.tell(key_of("launch", "launch", self.run.id), "PIPELINE_COMPLETE",
@@ -716,7 +716,7 @@ class Guardian(Layer):
             yield None
         yield from self.log_sync("run", {"status": act.who, "reason": act.why})
 
-    def do_end(self, act: Act, view: GuardianView) -> Does:
+    def do_end(self, act: Action, view: GuardianView) -> Does:
         yield from self.move_hook()
         yield from self.end(self.state.status)
 
@@ -726,7 +726,7 @@ class Guardian(Layer):
         if wanted == self.phase:
             return
 
-        self.w.write_hook(self.me, self.key, lambda old: advanced(_there(old), wanted, self.w.now),
+        self.w.write_hook(self.me, self.key, lambda old: advance_hook(_there(old), wanted, self.w.now),
                           incarnation=self.me.incarnation)
         self.phase = wanted
         yield None
@@ -793,13 +793,13 @@ class Runner(Layer):
             w.check.probed(self.me, self.orchestrator.full, self.facts.circuit, now)
         return (yield from self.perform(self.decision.acts, view))
 
-    def _merge(self) -> Merge | None:
+    def _merge(self) -> MergeStatus | None:
         if self.phase not in ("validating", "impl_complete"):
             return None
         found = [entry for entry in self.w.queue.of_key(self.run.id, self.node) if entry.attempt == self.task.attempt]
-        return Merge(found[-1].attempt, found[-1].status, found[-1].reason, found[-1].commit) if found else None
+        return MergeStatus(found[-1].attempt, found[-1].status, found[-1].reason, found[-1].commit) if found else None
 
-    def _merge_told(self, merge: Merge | None, now: float) -> bool:
+    def _merge_told(self, merge: MergeStatus | None, now: float) -> bool:
         if self.facts.merge_told or merge is None or merge.status != "landed":
             return self.facts.merge_told
         if self.landed_since is None:
@@ -829,7 +829,7 @@ class Runner(Layer):
     def _fact(self, name: str, value: str | int, kind: str = "") -> Does:
         yield from self.log_sync("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt})
 
-    def do_take(self, act: Act, view: RunnerView) -> Does:
+    def do_take(self, act: Action, view: RunnerView) -> Does:
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.facts.applied:
@@ -840,17 +840,17 @@ class Runner(Layer):
                                                 "attempt": signal.attempt, **act.data})
         self.w.take(self.key, str(act.posted.path))
 
-    def do_again(self, act: Act, view: RunnerView) -> Does:
+    def do_again(self, act: Action, view: RunnerView) -> Does:
         self.phase = self.w.write_hook(self.me, self.key, lambda old: hooks.again(_there(old), self.w.now),
                                        incarnation=self.me.incarnation).phase
         yield None
 
-    def do_refuse(self, act: Act, view: RunnerView) -> Does:
+    def do_refuse(self, act: Action, view: RunnerView) -> Does:
         self.log("refused", {"why": act.why})
         yield None
         self.refuse(act)
 
-    def do_tree(self, act: Act, view: RunnerView) -> Does:
+    def do_tree(self, act: Action, view: RunnerView) -> Does:
         w, key = self.w, (self.run.id, self.node)
         if self.task.attempt > 1 and self.task.rework == "fresh" and not self.facts.tree and key in w.trees:
             w.check.left_over(self.me, key)
@@ -869,13 +869,13 @@ class Runner(Layer):
         self.tree_ready = True
         yield None
 
-    def do_job(self, act: Act, view: RunnerView) -> Does:
+    def do_job(self, act: Action, view: RunnerView) -> Does:
         self.log("job", {"name": act.who, "attempt": self.task.attempt})
         yield None
         self.job_name = act.who
         self.job = self.w.spawn("job", self.key, self.me.incarnation, job)
 
-    def do_fact(self, act: Act, view: RunnerView) -> Does:
+    def do_fact(self, act: Action, view: RunnerView) -> Does:
         yield from self._fact(act.who, act.data["value"], act.data.get("kind", ""))
 
     def abandon(self) -> Does:
@@ -883,17 +883,17 @@ class Runner(Layer):
             self.w.kill(self.job, "abandoned")
         yield None
 
-    def do_stop_job(self, act: Act, view: RunnerView) -> Does:
+    def do_stop_job(self, act: Action, view: RunnerView) -> Does:
         if self.job is not None:
             self.w.kill(self.job, "stopped")
         yield None
 
-    def do_move(self, act: Act, view: RunnerView) -> Does:
+    def do_move(self, act: Action, view: RunnerView) -> Does:
         self.phase = self.w.write_hook(self.me, self.key, lambda old: hooks.move(_there(old), act.who, self.w.now),
                                        incarnation=self.me.incarnation).phase
         yield None
 
-    def do_start(self, act: Act, view: RunnerView) -> Does:
+    def do_start(self, act: Action, view: RunnerView) -> Does:
         previous = view.orchestrator.identity
         if previous is not None:
             if previous.status == "crashed":
@@ -909,12 +909,12 @@ class Runner(Layer):
 
     do_probe = do_start
 
-    def do_heal(self, act: Act, view: RunnerView) -> Does:
+    def do_heal(self, act: Action, view: RunnerView) -> Does:
         self.log("heal", {"full": self.orchestrator.full, "incarnation": self.facts.circuit.probe,
                           "attempt": self.task.attempt})
         yield None
 
-    def do_keep(self, act: Act, view: RunnerView) -> Does:
+    def do_keep(self, act: Action, view: RunnerView) -> Does:
         yield None
 
     def _close_session(self) -> None:
@@ -923,7 +923,7 @@ class Runner(Layer):
                      and not proc.revenant]:
             self.w.kill(proc, f"session closed by {self.me.name}", blocked=True)
 
-    def do_replace(self, act: Act, view: RunnerView) -> Does:
+    def do_replace(self, act: Action, view: RunnerView) -> Does:
         identity = view.orchestrator.identity
         if view.orchestrator.hung and identity is not None:
             self.tell(self.guardian, "ORCHESTRATOR_STUCK", {"incarnation": identity.incarnation, "why": act.why},
@@ -932,7 +932,7 @@ class Runner(Layer):
             yield None
         yield from self.replace(view.orchestrator, act.why, act.data.get("class", restart.CRASH))
 
-    def do_record(self, act: Act, view: RunnerView) -> Does:
+    def do_record(self, act: Action, view: RunnerView) -> Does:
         yield from self.death(view.orchestrator)
 
     def tell_of_death(self, data: dict[str, Any]) -> Does:
@@ -940,14 +940,14 @@ class Runner(Layer):
                   attempt=self.task.attempt, id_=f"{self.orchestrator.full}-{data['incarnation']}-crashed")
         yield None
 
-    def do_park(self, act: Act, view: RunnerView) -> Does:
+    def do_park(self, act: Action, view: RunnerView) -> Does:
         yield from self.park(view.orchestrator, act.why)
 
-    def do_term(self, act: Act, view: RunnerView) -> Does:
+    def do_term(self, act: Action, view: RunnerView) -> Does:
         self.term(view.orchestrator)
         yield None
 
-    def do_enqueue(self, act: Act, view: RunnerView) -> Does:
+    def do_enqueue(self, act: Action, view: RunnerView) -> Does:
         w, run = self.w, self.run.id
         head = w.head(run, self.node)
         if head is None:
@@ -968,23 +968,23 @@ class Runner(Layer):
             w.queue_lock = None
         yield None
 
-    def do_say(self, act: Act, view: RunnerView) -> Does:
+    def do_say(self, act: Action, view: RunnerView) -> Does:
         stem = f"{self.run.id}-{self.node}-{self.task.attempt}-{act.who}-{act.data.get('again', '')}"
         self.tell(self.guardian, act.who, {"node_id": self.node, **act.data}, node=self.node,
                   attempt=self.task.attempt, id_=stem)
         yield None
 
-    def do_give_up(self, act: Act, view: RunnerView) -> Does:
+    def do_give_up(self, act: Action, view: RunnerView) -> Does:
         self._close_session()
         yield None
         key = (self.run.id, self.node)
         self.w.rescued.setdefault(key, set()).update(self.w.branches.get(key, []))
         self.w.trees.discard(key)
         yield None
-        yield from self.do_say(Act("say", "RUNNER_EXITED", data={"status": "failed", "kind": act.who,
+        yield from self.do_say(Action("say", "RUNNER_EXITED", data={"status": "failed", "kind": act.who,
                                                                  "reason": act.why}), view)
 
-    def do_tidy(self, act: Act, view: RunnerView) -> Does:
+    def do_tidy(self, act: Action, view: RunnerView) -> Does:
         self._close_session()
         yield None
         self.w.trees.discard((self.run.id, self.node))
@@ -996,7 +996,7 @@ class Runner(Layer):
             yield None
             self.w.branches.pop((self.run.id, self.node), None)
 
-    def do_end(self, act: Act, view: RunnerView) -> Does:
+    def do_end(self, act: Action, view: RunnerView) -> Does:
         if act.why == "stopped" and view.orchestrator.identity is not None:
             self._close_session()
             yield None

@@ -13,7 +13,7 @@ from tests.simulator.violation import Violation
 
 from garrison.errors import ForbiddenTransition, GarrisonError
 from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_state import RUN_STATUS, RunState, to_snapshot
+from garrison.processes.run_state import RUN_TRANSITIONS, RunState, to_snapshot
 from garrison.processes.runner.policy import CANCELLED
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
@@ -236,7 +236,7 @@ class Check:
 
     def _run(self, run: Run, entry: Entry) -> None:
         shadow = self.shadows[run.id]
-        if entry.kind == "run" and entry.data["status"] not in RUN_STATUS[shadow.status]:
+        if entry.kind == "run" and entry.data["status"] not in RUN_TRANSITIONS[shadow.status]:
             raise Violation(f"run {run.id} went from {shadow.status} to {entry.data['status']}")
         changed = (entry.data.get("effect") or {}) if entry.kind == "signal" else entry.data
         if entry.kind in ("signal", "node") and changed:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from garrison.processes.resume_all import QUIET, Word, assess
+from garrison.processes.resume_all import UNREMARKABLE, ResumeResult, decide_resume
 from garrison.processes.run_state import NodeState, RunState
 from garrison.records.identity import Identity
 from garrison.records.signals import Posted, Signal
@@ -50,10 +50,10 @@ def view(verdict: str, status: str = "active", why: str = "process 7 lives") -> 
     ("failed", LifeView(), "parked", "over", "failed"),
 ])
 def test_who_is_brought_up(status: str, launched: LifeView, guardian: str, wanted: str, said: str) -> None:
-    word = assess("r1", state(status), launched, replace(GUARDIAN, status=guardian) if guardian else None)
-    assert (word.state if isinstance(word, Word) else "") == wanted
-    assert said in (word.line if isinstance(word, Word) else "")
-    assert isinstance(word, Word) or word == ["--resume"]
+    word = decide_resume("r1", state(status), launched, replace(GUARDIAN, status=guardian) if guardian else None)
+    assert (word.state if isinstance(word, ResumeResult) else "") == wanted
+    assert said in (word.line if isinstance(word, ResumeResult) else "")
+    assert isinstance(word, ResumeResult) or word == ["--resume"]
 
 
 @pytest.mark.parametrize(("status", "launched", "guardian"), [
@@ -63,7 +63,7 @@ def test_who_is_brought_up(status: str, launched: LifeView, guardian: str, wante
 ])
 def test_a_launcher_that_died_before_it_had_said_the_end_has_one_that_says_it(status: str, launched: LifeView,
                                                                                guardian: str) -> None:
-    assert assess("r1", state(status), launched, replace(GUARDIAN, status=guardian)) == []
+    assert decide_resume("r1", state(status), launched, replace(GUARDIAN, status=guardian)) == []
 
 
 def resume(id_: str = "r1-resume-1", **more: Any) -> Posted:
@@ -77,26 +77,29 @@ def resume(id_: str = "r1-resume-1", **more: Any) -> Posted:
 def test_a_persons_word_to_resume_is_obeyed_though_the_launcher_it_came_with_died(status: str, guardian: str) -> None:
     above = replace(GUARDIAN, status=guardian)
     for died in (view("dead"), view("lapsed", "starting"), view("ended", "crashed")):
-        assert assess("r1", state(status), died, above, [resume()]) == ["--resume"]
-        assert assess("r1", state(status), died, above, [resume(again=True)]) == ["--resume", "--again"]
+        assert decide_resume("r1", state(status), died, above, [resume()]) == ["--resume"]
+        assert decide_resume("r1", state(status), died, above, [resume(again=True)]) == ["--resume", "--again"]
     if status != "running":
-        assert assess("r1", state(status), view("dead"), above, [resume("r1-resume-0")]) == [], "of an earlier one"
+        assert decide_resume("r1", state(status), view("dead"), above,
+                             [resume("r1-resume-0")]) == [], "of an earlier one"
         obeyed = state(status)
         obeyed.applied.add("r1-resume-1")
-        assert assess("r1", obeyed, view("dead"), above, [resume()]) == [], "it was obeyed, and the run ended again"
-        ended = assess("r1", state(status), view("ended", "terminated"), above, [resume()])
-        assert isinstance(ended, Word), "a launcher that ended in order has seen to it"
+        assert decide_resume("r1", obeyed, view("dead"), above,
+                             [resume()]) == [], "it was obeyed, and the run ended again"
+        ended = decide_resume("r1", state(status), view("ended", "terminated"), above, [resume()])
+        assert isinstance(ended, ResumeResult), "a launcher that ended in order has seen to it"
 
 
 def test_a_run_that_failed_with_parked_nodes_waits_for_a_person() -> None:
     parked = state("failed")
     parked.nodes["a"] = NodeState("active", 1)
-    word = assess("r1", parked, LifeView(), None)
-    assert isinstance(word, Word)
+    word = decide_resume("r1", parked, LifeView(), None)
+    assert isinstance(word, ResumeResult)
     assert (word.state, "--resume r1" in word.line, "parked" in word.line) == ("parked", True, True)
 
 
 def test_a_word_to_a_person() -> None:
-    assert Word("r1", "refused", "its repository is gone").line == "run r1 is not resumed: its repository is gone"
-    assert Word("r1", "started").line == "run r1: started"
-    assert {"over", "tended"} == QUIET
+    assert ResumeResult("r1", "refused",
+                        "its repository is gone").line == "run r1 is not resumed: its repository is gone"
+    assert ResumeResult("r1", "started").line == "run r1: started"
+    assert {"over", "tended"} == UNREMARKABLE

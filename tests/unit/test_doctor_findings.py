@@ -23,8 +23,8 @@ from garrison.doctor.findings import (
 from garrison.doctor.fixes import _MENDS
 from garrison.doctor.machine import file_system
 from garrison.errors import UsageError
-from garrison.processes.run_status import Standing
-from garrison.processes.snapshots import pause
+from garrison.processes.run_status import RunStatus
+from garrison.processes.snapshots import next_delay
 from garrison.records.run import Launch
 
 
@@ -130,25 +130,26 @@ LAUNCH = Launch("r", "p", "/repo", "main", "2026-01-01T00:00:00.000000Z", "/tree
 
 
 @pytest.mark.parametrize(("standing", "over", "says"), [
-    (Standing("r", "done", LAUNCH), True, ""), (Standing("r", "failed", LAUNCH), True, ""),
-    (Standing("r", "stopped", LAUNCH), False, "--resume"), (Standing("r", "running", LAUNCH), False, "--resume"),
-    (Standing("r", "failed", LAUNCH, resumable=True), False, "parked nodes and can go on"),
-    (Standing("r", "unreadable"), False, "doctor"), (Standing("r", "done", LAUNCH, ("runner-a@r",)), False, "stop"),
-    (Standing("r", "failed", LAUNCH, waiting=("a-1",)), False, "merge-queue"),
-    (Standing("r", "new", replace(LAUNCH, adhoc=True)), True, ""),
-    (Standing("r", "new", replace(LAUNCH, adhoc=True), known=False), False, "--resume"),
-    (Standing("r", "new", replace(LAUNCH, adhoc=True), waiting=("a-1",)), False, "merge-queue")])
-def test_only_a_run_that_is_over_may_be_removed(standing: Standing, over: bool, says: str) -> None:
+    (RunStatus("r", "done", LAUNCH), True, ""), (RunStatus("r", "failed", LAUNCH), True, ""),
+    (RunStatus("r", "stopped", LAUNCH), False, "--resume"), (RunStatus("r", "running", LAUNCH), False, "--resume"),
+    (RunStatus("r", "failed", LAUNCH, resumable=True), False, "parked nodes and can go on"),
+    (RunStatus("r", "unreadable"), False, "doctor"), (RunStatus("r", "done", LAUNCH, ("runner-a@r",)), False, "stop"),
+    (RunStatus("r", "failed", LAUNCH, waiting=("a-1",)), False, "merge-queue"),
+    (RunStatus("r", "new", replace(LAUNCH, adhoc=True)), True, ""),
+    (RunStatus("r", "new", replace(LAUNCH, adhoc=True), known=False), False, "--resume"),
+    (RunStatus("r", "new", replace(LAUNCH, adhoc=True), waiting=("a-1",)), False, "merge-queue")])
+def test_only_a_run_that_is_over_may_be_removed(standing: RunStatus, over: bool, says: str) -> None:
     assert standing.over is over
     assert (standing.objection == "") is over
     assert says in standing.objection
 
 
 def test_old_enough_is_by_when_a_run_was_last_heard_of() -> None:
-    known = [Standing("old", "done", LAUNCH), Standing("young", "done", LAUNCH), Standing("going", "running", LAUNCH)]
+    known = [RunStatus("old", "done", LAUNCH), RunStatus("young", "done", LAUNCH), RunStatus("going", "running",
+                                                                                             LAUNCH)]
     ages = {"old": 100.0, "young": 900.0, "going": 0.0}
-    assert [one.run for one in cleanup.choose(known, 500, 1000.0, ages)] == ["old"]
-    assert [one.run for one in cleanup.choose(known, 0, 1000.0, ages)] == ["old", "young"]
+    assert [one.run for one in cleanup.select_runs(known, 500, 1000.0, ages)] == ["old"]
+    assert [one.run for one in cleanup.select_runs(known, 0, 1000.0, ages)] == ["old", "young"]
 
 
 def test_lengths_of_time() -> None:
@@ -160,4 +161,4 @@ def test_lengths_of_time() -> None:
 
 
 def test_failing_snapshots_are_tried_less_and_less_often() -> None:
-    assert [pause(300, failures) for failures in (0, 1, 2, 5, 50)] == [300, 600, 1200, 9600, 9600]
+    assert [next_delay(300, failures) for failures in (0, 1, 2, 5, 50)] == [300, 600, 1200, 9600, 9600]

@@ -12,12 +12,12 @@ from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.gates import approved, asked_in_words, objection, too_late
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.processes.actions import Act
+from garrison.processes.actions import Action
 from garrison.processes.guardian import flow_policy, parking, policy
 from garrison.processes.guardian.policy import GuardianView
 from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_plan import task_of
-from garrison.processes.run_state import RunState, fold, to_snapshot
+from garrison.processes.run_plan import build_task
+from garrison.processes.run_state import RunState, replay_run, to_snapshot
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.run import Launch, Result
@@ -69,9 +69,9 @@ class Story:
     def view(self, **seen: Any) -> GuardianView:
         return GuardianView(RUN, 5000.0, "b1", wall=self.wall, **seen)
 
-    def act(self, **seen: Any) -> Act | None:
+    def act(self, **seen: Any) -> Action | None:
         """The one thing that flow and nodes owe each other."""
-        return next(iter(flow_policy.settle(self.plan, self.state, self.view(**seen))), None)
+        return next(iter(flow_policy.reconcile(self.plan, self.state, self.view(**seen))), None)
 
     def settle(self, **seen: Any) -> Story:
         """Do all they owe each other."""
@@ -83,7 +83,7 @@ class Story:
         """Let all that may start become active; their names."""
         names = flow_policy.startable(self.plan, self.state, self.view())
         for name in names:
-            self.tell("node", flow_policy.begun(self.state, name, self.plan.tasks[name].kind))
+            self.tell("node", flow_policy.node_activation(self.state, name, self.plan.tasks[name].kind))
         return names
 
     def land(self, name: str) -> Story:
@@ -110,7 +110,7 @@ def test_a_loop_begins_a_landed_node_again_and_says_what_was_red() -> None:
     assert story.land("work").begin() == ["test"]
     assert story.state.nodes["test"].attempt == 2
     assert story.land("test").state.flow.over == "done"
-    assert policy.decide(LOOP, story.state, story.view(), 2, Policy()).acts == [Act("run", "done")]
+    assert policy.decide(LOOP, story.state, story.view(), 2, Policy()).acts == [Action("run", "done")]
     assert story.state.outcomes["test"] == {"status": "success", "place": "test#2", "ends": 2}
 
 
@@ -135,7 +135,7 @@ def test_a_retry_waits_for_its_delay_and_is_told_why() -> None:
     assert due is not None and 5000.1 <= due <= 5000.3
     story.wall += 0.3
     assert story.begin() == ["a"]
-    context = flow_policy.told_to(story.state, "a", "codergen")[0]
+    context = flow_policy.task_context(story.state, "a", "codergen")[0]
     assert context["internal.retry_count.a"] == 1
 
 
@@ -159,7 +159,7 @@ def test_what_an_agent_says_reaches_the_flow() -> None:
     assert act is not None and act.data["outcome"] == {
         "status": "partial_success", "preferred_label": "x", "context_updates": {
             "last_stage": "work", "last_response": "n", "k": 1}, "notes": "n"}
-    lied = flow_policy.outcome_of("codergen", replace(story.state.nodes["work"], status="failed", reason="red"),
+    lied = flow_policy.task_outcome("codergen", replace(story.state.nodes["work"], status="failed", reason="red"),
                                   Result(RUN, "work", 1, 1, "success", AT, said={"status": "success"}))
     assert lied.status == "fail" and lied.failure_reason == "red"
 
@@ -175,8 +175,8 @@ def test_a_session_goes_on_in_its_thread_or_from_the_node_before_and_others_are_
     told = {}
     for name in THREAD.tasks:
         story.begin()
-        context, carried = flow_policy.told_to(story.state, name, "codergen")
-        task = task_of(THREAD.tasks[name], LAUNCH, THREAD, story.state.nodes[name], context, carried)
+        context, carried = flow_policy.task_context(story.state, name, "codergen")
+        task = build_task(THREAD.tasks[name], LAUNCH, THREAD, story.state.nodes[name], context, carried)
         told[name] = (task.continues, task.preamble)
         story.node(name, "impl_complete", "validated").settle(
             results={name: Result(RUN, name, 1, 1, "success", AT, tail="it works", session=f"s-{name}")})
@@ -198,8 +198,8 @@ def test_a_retry_goes_on_from_where_the_first_attempt_did_and_a_tool_is_told_not
     story.begin()
     story.fail("b", results={"b": Result(RUN, "b", 1, 1, "fail", AT, session="s-b")})
     assert story.state.nodes["b"].attempt == 2
-    assert flow_policy.told_to(story.state, "b", "codergen")[1].session == "s-a"
-    assert flow_policy.told_to(story.state, "b", "tool")[1] == Carried()
+    assert flow_policy.task_context(story.state, "b", "codergen")[1].session == "s-a"
+    assert flow_policy.task_context(story.state, "b", "tool")[1] == Carried()
 
 
 def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() -> None:
@@ -215,7 +215,7 @@ def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() ->
                                   Policy()).acts == []
     story.node("b", "failed", reason="cancelled", kind="cancelled")
     assert story.state.cancelled == set()
-    assert policy.decide(RACE, story.state, story.view(), 2, Policy()).acts == [Act("run", "done")]
+    assert policy.decide(RACE, story.state, story.view(), 2, Policy()).acts == [Action("run", "done")]
 
 
 # ---- gates
@@ -225,7 +225,7 @@ def asked() -> Story:
     return Story(ASK).settle()
 
 
-def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> Act:
+def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> Action:
     body = Signal("s1", {"role": "launch", "name": "launch"}, {"role": "guardian", "name": "p"}, "INPUT_RESPONSE", RUN,
                   AT, node, 0, {"question_id": place, "text": text})
     view = story.view(inbox=[Posted("s1.json", body)])  # type: ignore[arg-type]
@@ -239,7 +239,7 @@ def test_a_gate_is_journaled_and_waits() -> None:
     assert story.act() is None
     assert policy.decide(ASK, story.state, story.view(), 2, Policy()).acts == []
     assert asked_in_words(gate).startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
-    assert fold(story.entries).gates == story.state.gates, "who has no graph sees the same"
+    assert replay_run(story.entries).gates == story.state.gates, "who has no graph sees the same"
 
 
 @pytest.mark.parametrize(("text", "to"), [("Yes", "hear"), ("y", "hear"), ("no", "no"), ("[N] No", "no")])
@@ -281,7 +281,7 @@ def test_time_and_the_launch_answer_for_a_person() -> None:
 
 def test_a_signal_is_kept_for_the_first_who_waits_for_it() -> None:
     story = asked()
-    heard = flow_policy.told(story.state, {"action": "signal", "name": "ready", "value": 7})
+    heard = flow_policy.flow_guidance(story.state, {"action": "signal", "name": "ready", "value": 7})
     story.tell("signal", {"id": "s2", "type": "GUIDANCE", "node": None, **heard})
     story.tell("signal", {"id": "s3", "type": "INPUT_RESPONSE", "node": "ask", **answer(story, "Yes").data}).settle()
     assert story.state.flow.over == "done" and story.state.heard == {"ready": []}
@@ -300,8 +300,8 @@ def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None
     assert (act.kind, act.who) == ("run", "stopped") and "max_steps" in act.why
     story.tell("run", {"status": "stopped"})
     story.tell("signal", {"id": "b", "type": "GUIDANCE", "node": None,
-                          **flow_policy.told(story.state, {"action": "budget", "max_steps": 9})})
-    effect = parking.guidance(story.state, story.view(), {"action": "resume"})
+                          **flow_policy.flow_guidance(story.state, {"action": "budget", "max_steps": 9})})
+    effect = parking.apply_guidance(story.state, story.view(), {"action": "resume"})
     assert effect["flow"] == {"event": "resumed", "max_steps": 9}
     story.tell("signal", {"id": "r", "type": "GUIDANCE", "node": None, "flow": effect["flow"]})
     story.tell("run", {"status": "running"})
@@ -313,8 +313,8 @@ def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_
     story.begin()
     story.fail("a", "red").tell("run", {"status": "failed"})
     assert story.state.over
-    assert "flow" not in parking.guidance(story.state, story.view(), {"action": "resume"})
-    effect = parking.guidance(story.state, story.view(), {"action": "resume", "again": True})
+    assert "flow" not in parking.apply_guidance(story.state, story.view(), {"action": "resume"})
+    effect = parking.apply_guidance(story.state, story.view(), {"action": "resume", "again": True})
     assert effect["flow"] == {"event": "resumed", "again": True}
     story.tell("signal", {"id": "r", "type": "GUIDANCE", "node": None, "flow": effect["flow"]})
     assert story.state.status == "running", "a guardian that dies now has no run that is over"
@@ -323,7 +323,7 @@ def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_
     assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#2:1", "red")
     assert story.begin() == ["a"]
     assert story.land("a").begin() == ["b"]
-    assert parking.guidance(story.state, story.view(), {"action": "resume", "again": True}).get("flow") is None
+    assert parking.apply_guidance(story.state, story.view(), {"action": "resume", "again": True}).get("flow") is None
 
 
 def test_a_run_that_lasts_too_long_stops() -> None:
@@ -358,10 +358,11 @@ def test_a_pipeline_within_a_pipeline_runs_under_names_of_its_own() -> None:
     (gate,) = story.state.gates.values()
     assert (gate["node"], gate["place"]) == ("sub__ask", "sub#1:1::ask#1")
     for text, node in (("again", "sub__t"), ("yes", "good")):
-        event, wrong = flow_policy.answer(story.state, "sub__ask", next(iter(story.state.gates)), text)
+        event, wrong = flow_policy.answer_gate(story.state, "sub__ask", next(iter(story.state.gates)), text)
         assert not wrong
         story.tell("flow", event).settle()
-        copy = fold([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN, plan.children)
+        copy = replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN,
+                          plan.children)
         assert to_snapshot(copy) == to_snapshot(story.state)
         assert story.begin() == [node]
         story.land(node)
@@ -392,12 +393,13 @@ def test_a_manager_looks_at_its_child_once_a_cycle_and_ends_with_it() -> None:
     assert story.state.managers["m#1"]["cycle"] == 1
     assert flow_policy.wake_at(plan, story.state, story.view()) == 5000 + 30
     assert story.begin() == ["m__t"]
-    assert flow_policy.told_to(story.state, "m__t", "codergen")[0]["speed"] == "3"
+    assert flow_policy.task_context(story.state, "m__t", "codergen")[0]["speed"] == "3"
     story.wall += 30
     assert story.settle().state.managers["m#1"]["cycle"] == 2
     for name in ("m__t", "m__u", "m__v"):
         story.begin()
-        copy = fold([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN, plan.children)
+        copy = replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN,
+                          plan.children)
         assert to_snapshot(copy) == to_snapshot(story.state)
         story.land(name)
     assert story.state.flow.over == "done" and story.settle().state.managers == {}
@@ -431,7 +433,7 @@ def test_a_managers_word_goes_to_the_next_agent_of_its_child_once() -> None:
     told = []
     for name in ("m__t", "m__u", "m__v"):
         assert story.begin() == [name]
-        told.append(task_of(plan.tasks[name], LAUNCH, plan, story.state.nodes[name]).prompt)
+        told.append(build_task(plan.tasks[name], LAUNCH, plan, story.state.nodes[name]).prompt)
         story.land(name)
     assert told == ["Hurry, success\n\nt", "u", "P"]
     plan = managed(", manager.actions=steer")
@@ -457,4 +459,4 @@ def test_a_state_is_the_same_from_a_snapshot() -> None:
     story = asked()
     copy = RunState(flow=RunFlow(ASK.program, RUN)).apply(Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state)))
     assert to_snapshot(copy) == to_snapshot(story.state) and copy == story.state
-    assert to_snapshot(fold(story.entries, ASK.program, RUN)) == to_snapshot(story.state)
+    assert to_snapshot(replay_run(story.entries, ASK.program, RUN)) == to_snapshot(story.state)

@@ -14,12 +14,12 @@ from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.processes.actions import Decision
 from garrison.processes.guardian import flow_policy
 from garrison.processes.guardian import policy as guardian_policy
-from garrison.processes.guardian.policy import GuardianView, Merge
-from garrison.processes.guardian.process import POLICY_SAYS
+from garrison.processes.guardian.policy import GuardianView, MergeStatus
+from garrison.processes.guardian.process import JOURNALED_EFFECTS
 from garrison.processes.launcher import policy as launcher_policy
 from garrison.processes.launcher.policy import LauncherView
 from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_state import RunState, fold, from_snapshot, to_snapshot
+from garrison.processes.run_state import RunState, from_snapshot, replay_run, to_snapshot
 from garrison.processes.runner import policy as runner_policy
 from garrison.processes.runner.policy import RunnerFacts, RunnerView
 from garrison.processes.runner.process import Runner
@@ -61,7 +61,7 @@ def life(role: str, name: str, status: str = "active", state: str = "alive", inc
 
 
 def journal(*records: tuple[str, dict[str, Any]]) -> RunState:
-    return fold([Entry(number, 1, "t", AT, kind, data) for number, (kind, data) in enumerate(records, 1)])
+    return replay_run([Entry(number, 1, "t", AT, kind, data) for number, (kind, data) in enumerate(records, 1)])
 
 
 def node(name: str, status: str, **more: Any) -> tuple[str, dict[str, Any]]:
@@ -94,7 +94,7 @@ def keep_up(state: RunState, pipeline: RunPlan, **seen: Any) -> None:
     if state.flow is None:
         state.flow = RunFlow(pipeline.program, RUN)
     view = GuardianView(RUN, NOW, BOOT, **seen)
-    while (acts := flow_policy.settle(pipeline, state, view)) and acts[0].kind == "flow":
+    while (acts := flow_policy.reconcile(pipeline, state, view)) and acts[0].kind == "flow":
         state.apply(Entry(0, 1, "t", AT, "flow", acts[0].data))
 
 
@@ -236,7 +236,7 @@ def test_a_queue_given_up_lets_entries_wait_and_fails_the_run_when_nothing_else_
     assert shown(over) == [("run", "failed")]
     assert "a: parked: the merge processor was given up: six deaths" in over.acts[0].why
     assert "mend that, then: garrison launch --resume r1" in over.acts[0].why
-    other = fold([Entry(number, 1, "t", AT, *record) for number, record in enumerate([
+    other = replay_run([Entry(number, 1, "t", AT, *record) for number, record in enumerate([
         *(node(name, "active") for name in "ab"), node("a", "impl_complete"), RUNNING, parked("processor-p@r1")], 1)])
     waits = guard(other, plan({"a": (), "b": ()}), **{**seen, "runners": {**seen["runners"], "b": life("runner", "b")}})
     assert waits.acts == [] and waits.wake_at == NOW - 1 + 600
@@ -261,14 +261,14 @@ def test_the_processor_is_wanted_from_the_first_completed_node_on() -> None:
 
 
 @pytest.mark.parametrize(("status", "merge", "expected"), [
-    ("active", Merge(1, "landed", commit="c"), "impl_complete"),
-    ("impl_complete", Merge(1, "landed", commit="c"), "validated"),
-    ("impl_complete", Merge(1, "conflict", "in f"), None),  # its runner says so, with what is to be reworked
-    ("impl_complete", Merge(1, "rejected", "red"), None),
-    ("impl_complete", Merge(2, "landed"), None), ("impl_complete", Merge(1, "testing"), None),
-    ("active", Merge(1, "rejected"), None), ("pending", Merge(1, "landed"), None),
+    ("active", MergeStatus(1, "landed", commit="c"), "impl_complete"),
+    ("impl_complete", MergeStatus(1, "landed", commit="c"), "validated"),
+    ("impl_complete", MergeStatus(1, "conflict", "in f"), None),  # its runner says so, with what is to be reworked
+    ("impl_complete", MergeStatus(1, "rejected", "red"), None),
+    ("impl_complete", MergeStatus(2, "landed"), None), ("impl_complete", MergeStatus(1, "testing"), None),
+    ("active", MergeStatus(1, "rejected"), None), ("pending", MergeStatus(1, "landed"), None),
 ])
-def test_the_merge_journal_is_believed_of_this_attempt(status: str, merge: Merge, expected: str | None) -> None:
+def test_the_merge_journal_is_believed_of_this_attempt(status: str, merge: MergeStatus, expected: str | None) -> None:
     path = ["pending", "active", "impl_complete"]
     state = journal(*(node("a", one) for one in path[: path.index(status) + 1]), node("b", "pending"), RUNNING)
     seen = {"runners": {"a": life("runner", "a")}, "processor": life("processor", "p"), "merges": {"a": merge}}
@@ -285,7 +285,7 @@ def test_an_entry_that_did_not_land_is_reworked_or_fails_when_no_runner_will_say
                                                                                     max_rework: int) -> None:
     state = journal(*IN_QUEUE)
     seen = {"runners": {"a": life("runner", "a", "parked", state="ended")}, "processor": life("processor", "p"),
-            "merges": {"a": Merge(1, status, "why")}}
+            "merges": {"a": MergeStatus(1, status, "why")}}
     again = {"node": "a", "status": "active", "attempt": 2, "reason": "why"}
     over = {"node": "a", "status": "failed", "attempt": 1, "reason": "why", **({"kind": kind} if kind else {})}
     assert [act.data for act in guard(state, max_agents=0, max_rework=max_rework, **seen).acts] == [
@@ -383,7 +383,8 @@ def test_who_dies_right_after_taking_the_word_to_resume_leaves_a_run_that_goes_o
     state = journal(node("a", "active"), node("b", "pending"), RUNNING, ("run", {"status": "stopped"}))
     runners = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=3)}
     told = guard(state, inbox=[guidance("resume")], runners=runners)
-    one_record = {"id": "g1", **{name: told.acts[0].data[name] for name in POLICY_SAYS if name in told.acts[0].data}}
+    one_record = {"id": "g1",
+                  **{name: told.acts[0].data[name] for name in JOURNALED_EFFECTS if name in told.acts[0].data}}
     state.apply(Entry(9, 1, "t", AT, "signal", one_record))
     assert (state.status, state.reason) == ("running", "resumed")
     assert shown(guard(state, runners=runners)) == [("start", "a")]
@@ -577,7 +578,7 @@ def test_a_snapshot_holds_everything() -> None:
                     ("signal", {"id": "s0", "resume": {"x": 2}, "run": "running"}),
                     ("spawn", {"full": "runner-a@r1", "incarnation": 4}), ("signal", {"id": "s1"}))
     assert from_snapshot(to_snapshot(state)) == state
-    assert fold([Entry(1, 1, "t", AT, "snapshot", to_snapshot(state))]) == state
+    assert replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(state))]) == state
 
 
 # ---- runner
@@ -608,11 +609,11 @@ def run(facts: RunnerFacts | None = None, phase: str = "executing", job: Task = 
     ("executing", {"result": replace(DONE, status="fail", reason="no")}, [("fact", "failed")]),
     ("impl_complete", {}, [("say", "NODE_COMPLETE"), ("enqueue", ""), ("say", "MERGE_READY"), ("move", "validating")]),
     ("validating", {}, [("enqueue", "")]),
-    ("validating", {"merge": Merge(1, "testing")}, []),
-    ("validating", {"merge": Merge(1, "landed")}, [("move", "merged")]),
-    ("validating", {"merge": Merge(1, "landed"), "merge_told": False}, []),
-    ("validating", {"merge": Merge(1, "conflict", "f")}, [("fact", "failed")]),
-    ("validating", {"merge": Merge(1, "testing"), "orphaned_for": 1.0}, [("end", "")]),
+    ("validating", {"merge": MergeStatus(1, "testing")}, []),
+    ("validating", {"merge": MergeStatus(1, "landed")}, [("move", "merged")]),
+    ("validating", {"merge": MergeStatus(1, "landed"), "merge_told": False}, []),
+    ("validating", {"merge": MergeStatus(1, "conflict", "f")}, [("fact", "failed")]),
+    ("validating", {"merge": MergeStatus(1, "testing"), "orphaned_for": 1.0}, [("end", "")]),
     ("merged", {}, [("tidy", ""), ("say", "RUNNER_EXITED"), ("end", "")]),
 ])
 def test_a_runner_takes_the_next_step(phase: str, seen: dict[str, Any], expected: list[tuple[str, str]]) -> None:
@@ -673,8 +674,8 @@ def test_what_a_validator_asked_is_never_answered_to_the_orchestrator(asked: str
     """A validator that was begun anew does not know the question any more: the answer went to the node's agent."""
     told: list[str] = []
     of = SimpleNamespace(jobs=SimpleNamespace(answer=lambda question, _text: told.append(question)),
-                         crew=SimpleNamespace(pass_on=lambda key, _signal: told.append(key)),
-                         above=SimpleNamespace(), orchestrator="orchestrator")
+                         supervisor=SimpleNamespace(pass_on=lambda key, _signal: told.append(key)),
+                         parent=SimpleNamespace(), orchestrator="orchestrator")
     said = posted("INPUT_RESPONSE", target={"role": "runner", "name": "a"}, payload={"question_id": asked}).signal
     assert said is not None
     Runner._forward(of, said, "down")  # type: ignore[arg-type]
@@ -843,7 +844,7 @@ def test_what_a_launcher_does(seen: dict[str, Any], expected: list[tuple[str, st
 def test_a_word_to_resume_lifts_a_run_until_it_is_taken(
         status: str, taken: bool, said: bool, asked: bool, expected: tuple[str, bool]) -> None:
     state = RunState(status, applied={"r1-resume-2"} if taken else set())
-    assert launcher_policy.resuming(state, "r1-resume-2", said=said, asked=asked) == expected
+    assert launcher_policy.resume_status(state, "r1-resume-2", said=said, asked=asked) == expected
 
 
 def test_a_launcher_takes_what_it_can_read() -> None:
@@ -896,7 +897,7 @@ def again(phase: str, facts: RunnerFacts | None = None, **seen: Any) -> list[tup
 
 
 def test_a_rework_goes_back_to_executing_before_anything_else() -> None:
-    assert again("validating", merge=Merge(1, "conflict", "f")) == [("move", "executing")]
+    assert again("validating", merge=MergeStatus(1, "conflict", "f")) == [("move", "executing")]
     assert again("impl_complete") == [("move", "executing")]
     assert again("executing", tree_ready=False) == [("fact", "begun")]
     begun = RunnerFacts(begun="yes")
@@ -914,5 +915,5 @@ def test_a_failure_says_what_may_be_mended() -> None:
     acts = run(facts, "executing", replace(TASK, acceptance="true"), tree_ready=True, result=result).acts
     assert [(act.who, act.data["kind"]) for act in acts] == [("failed", "acceptance")]
     for status, kind in (("conflict", "conflict"), ("rejected", "gate"), ("cancelled", "")):
-        acts = run(None, "validating", merge=Merge(1, status, "why")).acts
+        acts = run(None, "validating", merge=MergeStatus(1, status, "why")).acts
         assert [(act.who, act.data["kind"]) for act in acts] == [("failed", kind)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from garrison.processes.launcher.progress import Progress, describe
+from garrison.processes.launcher.progress import Progress, describe_event
 from garrison.processes.run_state import NodeState, RunState
 from garrison.records.journal import Entry
 
@@ -46,7 +46,7 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("kind", "data", "words"), WORDS)
 def test_words(kind: str, data: dict[str, Any], words: str) -> None:
-    assert describe(kind, data) == words
+    assert describe_event(kind, data) == words
 
 
 def entry(status: str) -> Entry:

@@ -6,13 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from garrison.processes.snapshots import Keeper
+from garrison.processes.snapshots import Snapshotter
 from garrison.records.identity import Identity
 
 SOMEBODY = Identity("i", "orchestrator", "a", "r1", "2026-01-31T12:00:00.000000Z", pid=7, start_ticks=70)
 
 
-class Kept(Keeper):
+class Kept(Snapshotter):
     """A keeper whose snapshots end as the test says."""
 
     def __init__(self) -> None:

@@ -219,7 +219,7 @@ def _runners_not_watched(patch: pytest.MonkeyPatch) -> None:
 def _order_unseen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(flow_policy, "startable", lambda plan, state, view: [
         name for name, node in state.nodes.items() if node.status == "pending"])
-    patch.setattr(flow_policy, "begun", lambda state, name, *rest: {
+    patch.setattr(flow_policy, "node_activation", lambda state, name, *rest: {
         "node": name, "status": "active", "attempt": state.nodes[name].attempt})
 
 
@@ -297,7 +297,7 @@ def _no_probe(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_rests(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(guardian_policy, "resting", lambda *rest: False)
+    patch.setattr(guardian_policy, "is_resting", lambda *rest: False)
 
 
 def _snapshot_without(name: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -328,12 +328,12 @@ BROKEN = [*NEW,
 
 
 def _told_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(flow_policy, "at", lambda node, place: True)
+    patch.setattr(flow_policy, "is_at", lambda node, place: True)
 
 
 def _failures_pass(patch: pytest.MonkeyPatch) -> None:
-    real = flow_policy.outcome_of
-    patch.setattr(flow_policy, "outcome_of", lambda *rest: replace(real(*rest), status="success"))
+    real = flow_policy.task_outcome
+    patch.setattr(flow_policy, "task_outcome", lambda *rest: replace(real(*rest), status="success"))
 
 
 def _gates_unasked(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from garrison.processes import launch
-from garrison.processes.runtime import World
+from garrison.processes.runtime import Runtime
 from garrison.system import systemd as user_manager
 from garrison.system.systemd import Way, lingering_of, serves, way
 from garrison.system.tmux_server import scope_prefix
@@ -95,26 +95,26 @@ def systemd(tmp_path: Path) -> Systemd:
 
 
 def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World.real(systemd.root, systemd.environ)
-    assert launch.scope_for(world)[1:] == ["--user", "--scope", "--quiet", "--collect", "--"]
+    world = Runtime.real(systemd.root, systemd.environ)
+    assert launch.systemd_scope(world)[1:] == ["--user", "--scope", "--quiet", "--collect", "--"]
     assert systemd.asked[-1] == "systemd-run --user --scope --quiet --collect -- true", "tried before it is relied upon"
-    assert launch.note_on_logout(world) == ""
-    assert launch.scope_for(World.real(systemd.root, {**systemd.environ, "NOTIFY_SOCKET": "/s"})) == [], "a unit"
+    assert launch.logout_note(world) == ""
+    assert launch.systemd_scope(Runtime.real(systemd.root, {**systemd.environ, "NOTIFY_SOCKET": "/s"})) == [], "a unit"
     monkeypatch.setenv("PATH", systemd.environ["PATH"])
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(systemd.runtime))
     assert scope_prefix()[1:3] == ["--user", "--scope"]
 
     systemd.say("loginctl", "Linger=no\n")
-    assert launch.scope_for(world) == [], "the manager would take the scope with it at logout"
+    assert launch.systemd_scope(world) == [], "the manager would take the scope with it at logout"
     assert scope_prefix() == []
-    assert "loginctl enable-linger" in launch.note_on_logout(world)
+    assert "loginctl enable-linger" in launch.logout_note(world)
 
     systemd.say("loginctl", "Linger=yes\n")
     systemd.program("systemd-run", "echo 'Failed to connect to bus' >&2; exit 1")
-    assert launch.scope_for(world) == []
+    assert launch.systemd_scope(world) == []
     (systemd.runtime / "systemd" / "private").unlink()
     assert user_manager.find(world.environ) is None
-    assert launch.note_on_logout(world) == ""
+    assert launch.logout_note(world) == ""
     assert user_manager.find({"PATH": "/nonexistent"}) is None
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from garrison.errors import GarrisonError, RecordCorrupt
 from garrison.processes import main
-from garrison.processes.runtime import World
+from garrison.processes.runtime import Runtime
 from garrison.records import record
 from garrison.records.identity import Identity
 from garrison.system import exit_info, kill_tree, processes
@@ -104,6 +104,6 @@ def test_what_a_crew_has_in_common_is_counted_once(monkeypatch: pytest.MonkeyPat
 
 def test_what_goes_wrong_before_a_life_is_told_by_it(tmp_path: Path) -> None:
     options = argparse.Namespace(role="guardian", run="r1", name="crew")
-    make = main.prepare(World.real(tmp_path, {}), options)
+    make = main.prepare_process(Runtime.real(tmp_path, {}), options)
     with pytest.raises((GarrisonError, OSError)):
         make(None)  # type: ignore[arg-type]

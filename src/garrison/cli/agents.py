@@ -17,8 +17,8 @@ from garrison.cli.home import home_option, json_option, run_option
 from garrison.cli.output import say, show_json, show_table
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.processes.guardian.parking import parked
-from garrison.processes.run_state import RunState, fold
+from garrison.processes.guardian.parking import find_parked
+from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -155,7 +155,7 @@ def unpark(name: str, run: str | None, home: str | None) -> None:
     who, chosen = _meant(store, name, run)
     state = _run_state(store, chosen)
     waiting = _asked_to_park(store, chosen, who)
-    if not waiting and who not in state.held and not parked(state, who):
+    if not waiting and who not in state.held and not find_parked(state, who):
         raise Refused(f"{who} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
     living = _tell(store, chosen, {"action": "unpark", "who": who})
     goes_on = living and state.status in ("new", "running")
@@ -180,7 +180,7 @@ def _meant(store: Store, name: str, run: str | None) -> tuple[str, str]:
 
 
 def _run_state(store: Store, run: str) -> RunState:
-    return fold(journal.read_all(RunFiles(store.home, run).journal))
+    return replay_run(journal.read_all(RunFiles(store.home, run).journal))
 
 
 def _guardian(store: Store, run: str) -> Key:
@@ -224,11 +224,11 @@ def cancel(node: str, why: str, run: str | None, home: str | None) -> None:
     """
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
-    state = fold(journal.read_all(RunFiles(store.home, chosen).journal))
+    state = replay_run(journal.read_all(RunFiles(store.home, chosen).journal))
     if wrong := objection(state, node):
         raise Refused(f"nothing of {node} can be cancelled (`garrison status {chosen}`): {wrong}")
     runner = Key("runner", node, chosen)
-    if parked(state, node) and not resolve.is_living(store, runner):
+    if find_parked(state, node) and not resolve.is_living(store, runner):
         raise Refused(f"{node} of run {chosen} is parked, so nobody hears it; `garrison agents unpark {node}` first")
     signals.post(store.home, cancel_order(runner, state.nodes[node].attempt, why, SystemClock().utc()))
     when = "" if resolve.is_living(store, runner) else (

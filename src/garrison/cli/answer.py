@@ -10,7 +10,7 @@ from garrison.cli.output import say
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.pipeline import gates
-from garrison.processes.run_state import RunState, fold
+from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
 from garrison.records import run as run_records
 from garrison.records.names import Key
@@ -35,7 +35,7 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
     files = RunFiles(store.home, chosen)
-    state = fold(journal.read_all(files.journal))
+    state = replay_run(journal.read_all(files.journal))
     open_ = _of_gate(state, node, text) or state.questions.get(node)
     launch = run_records.load(run_records.Launch, files.launch)
     if open_ is None or launch is None:

@@ -14,11 +14,11 @@ from garrison.cli.output import say, show_json
 from garrison.cli.resolve import known_run
 from garrison.config import find_home
 from garrison.doctor import cleanup
-from garrison.doctor.cleanup import Plan, Wanted
+from garrison.doctor.cleanup import CleanupOptions, CleanupPlan
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.processes.run_status import Standing, standings
-from garrison.processes.runtime import World
-from garrison.processes.temp_files import clear_halves
+from garrison.processes.run_status import RunStatus, run_statuses
+from garrison.processes.runtime import Runtime
+from garrison.processes.temp_files import remove_abandoned_files
 from garrison.system.clock import from_iso
 from garrison.system.git.rescues import RESCUES
 
@@ -64,10 +64,10 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
         raise UsageError("--force goes with --run RUN")
     if even_unlanded and not (archives or rescues):
         raise UsageError("--even-unlanded goes with --archives or --rescues")
-    world = World.real(find_home(home))
+    world = Runtime.real(find_home(home))
     if yes and not dry_run:
-        clear_halves(world.home, world.clock.time())  # also what a clean that was killed left
-    plans = [cleanup.plan(world, one, Wanted(archives, rescues, even_unlanded))
+        remove_abandoned_files(world.home, world.clock.time())  # also what a clean that was killed left
+    plans = [cleanup.plan_cleanup(world, one, CleanupOptions(archives, rescues, even_unlanded))
              for one in _chosen(world, run, older_than, force=force)]
     if not as_json:
         _tell(plans, world)
@@ -75,18 +75,18 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
         _agree(plans, yes=yes)
     failed = [] if dry_run else [text for one in plans if (text := _remove(world, one))]
     if plans and not dry_run:
-        clear_halves(world.home, world.clock.time())  # once, for it looks through all of the home
+        remove_abandoned_files(world.home, world.clock.time())  # once, for it looks through all of the home
     if as_json:
         show_json([one.body() for one in plans])
     if failed:
         raise GarrisonError(f"{len(failed)} of {len(plans)} runs could not be removed: {failed[0]}")
 
 
-def _chosen(world: World, run: str | None, older_than: float, *, force: bool) -> list[Standing]:
-    known = standings(world)
+def _chosen(world: Runtime, run: str | None, older_than: float, *, force: bool) -> list[RunStatus]:
+    known = run_statuses(world)
     if run is None:
         ages = {one.run: from_iso(one.ended_at) for one in known.values() if one.ended_at}
-        return cleanup.choose(list(known.values()), older_than, world.clock.time(), ages)
+        return cleanup.select_runs(list(known.values()), older_than, world.clock.time(), ages)
     one = known[known_run(world.home, run)]
     if one.living or not (one.over or force):
         more = "" if one.living else f"; to remove it all the same: --run {run} --force"
@@ -94,7 +94,7 @@ def _chosen(world: World, run: str | None, older_than: float, *, force: bool) ->
     return [one]
 
 
-def _tell(plans: list[Plan], world: World) -> None:
+def _tell(plans: list[CleanupPlan], world: Runtime) -> None:
     """On stderr, before anything happens; what was done follows on stdout."""
     for one in plans:
         parts = [f"{len(one.files)} files and folders of {world.home}"]
@@ -112,7 +112,7 @@ def _tell(plans: list[Plan], world: World) -> None:
         say(f"no run in {world.home} is over (and old enough): nothing to remove")
 
 
-def _agree(plans: list[Plan], *, yes: bool) -> None:
+def _agree(plans: list[CleanupPlan], *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
@@ -121,10 +121,10 @@ def _agree(plans: list[Plan], *, yes: bool) -> None:
         raise Refused("nothing was removed")
 
 
-def _remove(world: World, one: Plan) -> str:
+def _remove(world: Runtime, one: CleanupPlan) -> str:
     """Remove one run; why it could not be, '' if it is gone."""
     try:
-        cleanup.remove(world, one)
+        cleanup.remove_run(world, one)
     except (GarrisonError, OSError) as error:
         text = str(error) if isinstance(error, GarrisonError) else f"{error.strerror}: {error.filename}"
         say(f"run {one.run}: {text}")

@@ -22,7 +22,7 @@ import click
 
 from garrison.merge.queue import MergeQueue
 from garrison.processes.run_state import RunState
-from garrison.processes.runtime import World
+from garrison.processes.runtime import Runtime
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader
 from garrison.records.names import Key
@@ -51,7 +51,7 @@ class Stage:
     """The folder and what happens in it."""
 
     folder: Path
-    world: World
+    world: Runtime
     interrupts: Interrupts
     launcher: subprocess.Popen[bytes] | None = None
     state: RunState = field(default_factory=RunState)
@@ -166,7 +166,7 @@ def prepare(source: Path, folder: Path, interrupts: Interrupts, more: Mapping[st
     git.run("init", "-q", "-b", "main")
     git.run("add", "-A")
     git.run("-c", "user.name=demo", "-c", "user.email=demo@localhost", "commit", "--no-verify", "-qm", "Begin")
-    return Stage(folder, World.real(folder / "home", {**environment(source, folder), **(more or {})}), interrupts)
+    return Stage(folder, Runtime.real(folder / "home", {**environment(source, folder), **(more or {})}), interrupts)
 
 
 def environment(source: Path, folder: Path) -> dict[str, str]:

@@ -11,9 +11,9 @@ from garrison.cli.commands import Explained
 from garrison.cli.home import home_option, json_option
 from garrison.cli.output import say, show_json, show_table
 from garrison.config import find_home
-from garrison.doctor.examine import CHECKS, examine, treat
+from garrison.doctor.examine import CHECKS, apply_fixes, examine
 from garrison.doctor.findings import REMEDIES, Finding
-from garrison.processes.runtime import World
+from garrison.processes.runtime import Runtime
 
 
 @click.command(cls=Explained, examples=(
@@ -31,10 +31,10 @@ def doctor(fix: bool, repo: Path | None, as_json: bool, home: str | None) -> int
     Unlanded work is kept under rescue refs before a tree goes; torn files are moved to quarantine/. A note is nothing
     wrong. Exit 0 if nothing is wrong, or all was mended.
     """
-    world = World.real(find_home(home))
+    world = Runtime.real(find_home(home))
     found = examine(world, repo, time.sleep)
     if fix:
-        found = treat(world, found)
+        found = apply_fixes(world, found)
     if as_json:
         show_json([one.body() for one in found])
     else:

@@ -230,10 +230,10 @@ def _find_stale(options: argparse.Namespace) -> None:
 
 def _respawn(home: str | None) -> None:
     from garrison.config import find_home
-    from garrison.processes.resume_all import TOLD_TO_CRON, bring_up
+    from garrison.processes.resume_all import REPORTED_TO_CRON, resume_all
 
-    for word in bring_up(find_home(home)):
-        if word.state in TOLD_TO_CRON:
+    for word in resume_all(find_home(home)):
+        if word.state in REPORTED_TO_CRON:
             say(word.line)
 
 

@@ -21,10 +21,10 @@ from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.processes import launch as launching
 from garrison.processes import preflight
-from garrison.processes.merge_client import waiting_of_others
-from garrison.processes.preflight import Request
-from garrison.processes.resume_all import QUIET, bring_up
-from garrison.processes.runtime import World
+from garrison.processes.merge_client import foreign_entries_note
+from garrison.processes.preflight import LaunchRequest
+from garrison.processes.resume_all import UNREMARKABLE, resume_all
+from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher
@@ -89,7 +89,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
 
     Exit 0 when every node is merged, 1 when a node failed (it says which and why), 130 when stopped.
     """
-    world = World.real(find_home(home))
+    world = Runtime.real(find_home(home))
     flags = ["--json"] if as_json else []
     if serve and detach:
         raise UsageError("--serve ends with the launcher's terminal; with --detach say `garrison serve` afterwards")
@@ -98,7 +98,7 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
             raise UsageError("--resume RUN stands alone: the run keeps its pipeline and target")
         resumed = preflight.check_resume(world, resume, onto=onto, again=again)
         if not as_begun:
-            preflight.refuse_changed(world, resumed)
+            preflight.check_graph_unchanged(world, resumed)
         _note_queue(world, resumed)
         _go(world, resumed, [*flags, "--resume", *(["--again"] if again else [])], detach=detach, serve=serve,
             steps=options["max_steps"])
@@ -107,16 +107,16 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
         raise UsageError(f"{'--again' if again else '--as-begun'} goes with --resume RUN")
     if pipeline is None or target_dir is None:
         raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
-    request = Request(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
+    request = LaunchRequest(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
     with _interruptible():
-        prepared = preflight.prepare(world, request, _say)
+        prepared = preflight.prepare_launch(world, request, _say)
     _note_queue(world, prepared.launch)
     if dry_run:
         _describe(prepared, as_json=as_json)
         return
-    if note := launching.note_on_logout(world):
+    if note := launching.logout_note(world):
         _say(note)
-    created = launching.create(world, prepared)
+    created = launching.create_run(world, prepared)
     _say(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}")
     _go(world, created, flags, detach=detach, serve=serve)
 
@@ -133,8 +133,8 @@ def _interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _note_queue(world: World, launch_: run_records.Launch) -> None:
-    if note := waiting_of_others(world, launch_):
+def _note_queue(world: Runtime, launch_: run_records.Launch) -> None:
+    if note := foreign_entries_note(world, launch_):
         _say(note)
 
 
@@ -142,20 +142,20 @@ def _say(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _go(world: World, launch_: run_records.Launch, options: list[str], *, detach: bool, serve: bool = False,
+def _go(world: Runtime, launch_: run_records.Launch, options: list[str], *, detach: bool, serve: bool = False,
         steps: int | None = None) -> None:
     if serve:
         _serve(world, launch_.run_id)
     if not detach:
         sys.stdout.flush()
         sys.stderr.flush()
-        launching.become_launcher(world, launch_, options, steps)
-    pid = launching.start_detached(world, launch_, options, steps)
+        launching.exec_launcher(world, launch_, options, steps)
+    pid = launching.spawn_launcher(world, launch_, options, steps)
     _await(lambda: _status(world, launcher(launch_.run_id)) != "starting", world.timing.spawn_deadline)
     click.echo(json.dumps({"status": "ok", "run": launch_.run_id, "launcher_pid": pid}))
 
 
-def _serve(world: World, run: str) -> None:
+def _serve(world: Runtime, run: str) -> None:
     """Start the page's server beside what this process is about to become; it ends when this process has."""
     argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(world.home), "serve", "--port", "0",
             "--run", run, "--until", str(os.getpid())]
@@ -172,12 +172,12 @@ def _await(done: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _status(world: World, key: Key) -> str:
+def _status(world: Runtime, key: Key) -> str:
     identity = world.store.read(Identity, key)
     return identity.status if identity else "absent"
 
 
-def _describe(prepared: preflight.Prepared, *, as_json: bool) -> None:
+def _describe(prepared: preflight.PreparedLaunch, *, as_json: bool) -> None:
     launch_, plan = prepared.launch, prepared.plan
     body = {"pipeline": launch_.pipeline_id, "repository": launch_.repo, "base": launch_.base, "gate": launch_.gate,
             "setup": launch_.setup, "max_agents": launch_.max_agents, "initial": dict(plan.initial),
@@ -201,13 +201,13 @@ def up(home: str | None, as_json: bool) -> None:
     Runs that a person stopped, that were given up or that run elsewhere are left alone, and it says so. Exit 1 if a run
     should go on and cannot (its repository is gone, say); the others are brought up all the same.
     """
-    words = bring_up(find_home(home))
+    words = resume_all(find_home(home))
     if as_json:
         click.echo(json.dumps([vars(word) for word in words], indent=2))
     for word in words:
         if word.state == "started" and not as_json:
             click.echo(word.run)
-        elif word.state not in (*QUIET, "started"):
+        elif word.state not in (*UNREMARKABLE, "started"):
             _say(word.line)
     if any(word.state == "refused" for word in words):
         raise SystemExit(1)
@@ -222,7 +222,7 @@ def up(home: str | None, as_json: bool) -> None:
 @click.option("--timeout", type=float, default=90.0, show_default=True, help="Seconds to wait for the end.")
 def stop(run: str | None, home: str | None, timeout: float) -> None:
     """Stop a run in order: agents, runners, guardian, launcher. `launch --resume RUN` goes on later."""
-    world = World.real(find_home(home))
+    world = Runtime.real(find_home(home))
     run = _only_running(world) if run is None else check_run(run)
     launch_ = world.launch(run)
     if launch_.adhoc:
@@ -231,14 +231,14 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
     if not _await(over, timeout):
         raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, "
                             "and say `garrison stop` again to hurry")
-    state = preflight.state_of(world, run)
+    state = preflight.read_run_state(world, run)
     click.echo(f"run {run}: {'stopped' if launch_.adhoc else state.status}")
 
 
 class _Stopping:
     """A run that was asked to stop; where the one who heard it dies before all is over, the next one is asked."""
 
-    def __init__(self, world: World, launch_: run_records.Launch) -> None:
+    def __init__(self, world: Runtime, launch_: run_records.Launch) -> None:
         self.world, self.launch = world, launch_
         self.asked = self._ask()
 
@@ -258,26 +258,26 @@ class _Stopping:
             if identity and world.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
                 world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
                 return identity.agent_id
-        status = preflight.state_of(world, run).status
+        status = preflight.read_run_state(world, run).status
         if status in ("done", "failed", "stopped") and not _living(world, run):
             raise Refused(f"run {run} is {status} already")
-        launching.start_detached(world, self.launch, ["--stop"])
+        launching.spawn_launcher(world, self.launch, ["--stop"])
         return world.store.get(Identity, launcher(run)).agent_id
 
 
-def _only_running(world: World) -> str:
+def _only_running(world: Runtime) -> str:
     living = [run for run in run_records.runs(world.home) if _living(world, run)]
     if len(living) != 1:
         raise Refused("say which run: " + (", ".join(living) if living else "none is running"))
     return living[0]
 
 
-def _living(world: World, run: str) -> list[Identity]:
+def _living(world: Runtime, run: str) -> list[Identity]:
     records, _ = world.store.list(Identity)
     return [one for one in records if one.run_id == run and world.observer.judge(one).living]
 
 
-def _stop_adhoc(world: World, run: str) -> None:
+def _stop_adhoc(world: Runtime, run: str) -> None:
     for identity in _living(world, run):
         if identity.role == "runner" and identity.pid and identity.start_ticks:
             world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)

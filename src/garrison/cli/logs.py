@@ -21,7 +21,7 @@ from garrison.cli.output import say
 from garrison.cli.resolve import run_lives, run_of_node, someone_works_on
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.processes.run_state import fold
+from garrison.processes.run_state import replay_run
 from garrison.records import journal
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
@@ -204,7 +204,7 @@ def _follow(printer: Printer, path_now: Callable[[], Path], over: Callable[[], b
 
 def _is_over(store: Store, run: str, node: str) -> bool:
     """Whether a node will print no more."""
-    state = fold(journal.read_all(RunFiles(store.home, run).journal))
+    state = replay_run(journal.read_all(RunFiles(store.home, run).journal))
     if node in state.nodes and state.nodes[node].status in _OVER:
         return True
     return not someone_works_on(store, Key("runner", node, run)) and not run_lives(store, run)

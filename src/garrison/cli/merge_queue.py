@@ -261,10 +261,10 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
 
 
 def _under_way(home: str | None) -> set[str]:
-    from garrison.processes.merge_client import under_way
-    from garrison.processes.runtime import World
+    from garrison.processes.merge_client import running_runs
+    from garrison.processes.runtime import Runtime
 
-    return under_way(World.real(find_home(home)))
+    return running_runs(Runtime.real(find_home(home)))
 
 
 @click.command("pause", cls=Explained, examples=(

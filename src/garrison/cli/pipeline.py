@@ -32,7 +32,7 @@ from garrison.pipeline.parser import parse_file
 from garrison.pipeline.plan import plan_run, rewriting
 from garrison.pipeline.subpipelines import beside, kept
 from garrison.pipeline.transforms import rewritten
-from garrison.processes.run_state import RunState, fold
+from garrison.processes.run_state import RunState, replay_run
 from garrison.records import atomic
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
@@ -101,7 +101,7 @@ def status(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     if not files.graph.is_file():
         raise NotFound(f"no run {run} with a graph in {find_home(home)}; `garrison status` lists the runs")
     graph, entries = parse_file(files.graph), read_all(files.journal)
-    state = fold(entries)
+    state = replay_run(entries)
     bodies = {**status_of_nodes(state), **_nests(files, graph, entries)}
     if dot:
         click.echo(to_dot(graph, {name: {key: str(body[key]) for key in ("status", "attempt", "outcome", "visits")
@@ -134,7 +134,7 @@ def _nests(files: RunFiles, graph: Graph, entries: list[Entry]) -> dict[str, dic
     """The nodes that run a pipeline and how they stand, which no record says: the flow is followed once more."""
     try:
         plan = plan_run(graph, max_steps=_ENDLESS, load=kept(files.graphs))
-        flow = fold(entries, plan.program, files.root.name, plan.children).flow if plan.children else None
+        flow = replay_run(entries, plan.program, files.root.name, plan.children).flow if plan.children else None
     except GarrisonError:  # the graph was changed by hand; the others' rows stand in the journal
         return {}
     return {} if flow is None else flow.nests()
@@ -431,10 +431,10 @@ def _of_run(run: str, home: str | None) -> tuple[Graph, dict[str, str]]:
     files = RunFiles(find_home(home), check_run(run))
     if not files.graph.is_file():
         raise NotFound(f"no run {run} with a graph in {find_home(home)}; `garrison status` lists the runs")
-    from garrison.processes.run_state import fold
+    from garrison.processes.run_state import replay_run
     from garrison.records.journal import read_all
 
-    nodes = fold(read_all(files.journal)).nodes
+    nodes = replay_run(read_all(files.journal)).nodes
     return parse_file(files.graph), {name: node.status for name, node in nodes.items() if node.status != "pending"}
 
 

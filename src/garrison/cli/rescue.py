@@ -19,7 +19,7 @@ from garrison.processes import rescue_refs
 from garrison.system.clock import age
 
 if TYPE_CHECKING:
-    from garrison.processes.rescue_refs import Place, Rescue
+    from garrison.processes.rescue_refs import RescuedWork, RescueRepository
     from garrison.system.git.rescues import RescueName
 
 repo_option = click.option("--repo", type=click.Path(path_type=Path), metavar="DIR",
@@ -31,10 +31,10 @@ def rescue() -> None:
     """Work that was kept before its tree was given up, and while agents worked."""
 
 
-def _known(home: Path, repo: Path | None, run: str | None) -> list[tuple[Place, RescueName]]:
+def _known(home: Path, repo: Path | None, run: str | None) -> list[tuple[RescueRepository, RescueName]]:
     if run is not None and repo is None:
         known_run(home, run)
-    return rescue_refs.all_names(rescue_refs.places(home, repo, run, say), run)
+    return rescue_refs.list_all_rescue_refs(rescue_refs.find_repositories(home, repo, run, say), run)
 
 
 @rescue.command("list", cls=Explained, examples=(
@@ -48,10 +48,10 @@ def _known(home: Path, repo: Path | None, run: str | None) -> list[tuple[Place, 
 def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | None) -> None:
     """List rescue refs. LANDED: the target branch has all of it. FILES and SIZE: of what it did not have then."""
     place = find_home(home)
-    found: list[Rescue] = []
+    found: list[RescuedWork] = []
     for where, name in _known(place, repo, run):
         try:
-            found.append(rescue_refs.look(where, name))
+            found.append(rescue_refs.inspect_rescue(where, name))
         except GarrisonError as error:
             say(f"{name.ref}: {error}")
     if as_json:
@@ -86,10 +86,10 @@ def _size(count: int) -> str:
 @home_option
 def show_command(which: str, run: str | None, repo: Path | None, patch: bool, as_json: bool, home: str | None) -> None:
     """Show what a rescue holds, against the commit of the target branch where it began."""
-    where, name = rescue_refs.choose(_known(find_home(home), repo, run), which, run)
-    found = rescue_refs.look(where, name)
+    where, name = rescue_refs.resolve_rescue(_known(find_home(home), repo, run), which, run)
+    found = rescue_refs.inspect_rescue(where, name)
     if as_json:
-        changed = rescue_refs.changes(where.git, found.against, found.commit)
+        changed = rescue_refs.changed_files(where.git, found.against, found.commit)
         show_json({**found.body(), "changed": changed})
         return
     say(f"{name.ref} = {found.commit[:10]}, {'landed' if found.landed else 'not landed'}: {found.why}")
@@ -116,12 +116,12 @@ def restore_command(which: str, branch: str | None, into: Path | None, run: str 
     """Have the work of a rescue again, as a branch or in a fresh worktree; your checkout stays as it is."""
     if (branch is None) == (into is None):
         raise UsageError("say either --branch NAME or --into DIR")
-    where, name = rescue_refs.choose(_known(find_home(home), repo, run), which, run)
+    where, name = rescue_refs.resolve_rescue(_known(find_home(home), repo, run), which, run)
     commit = where.git.rev(name.ref) or ""
     if branch is not None:
         rescue_refs.restore_branch(where.git, commit, branch)
     elif into is not None:
-        for note in rescue_refs.restore_tree(where.git, commit, into):
+        for note in rescue_refs.restore_worktree(where.git, commit, into):
             say(note)
     if as_json:
         show_json({"ref": name.ref, "commit": commit, "repo": str(where.git.root), "branch": branch,

@@ -19,9 +19,10 @@ from garrison.cli.launch import HOME
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes import launch as launching
+from garrison.processes import spawn
 from garrison.processes.runner.policy import RunnerFacts
-from garrison.processes.runtime import World
-from garrison.processes.spawn import close_sessions, start_orchestrator, start_runner, worktree_of
+from garrison.processes.runtime import Runtime
+from garrison.processes.spawn import close_sessions, worktree_path
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
@@ -56,11 +57,11 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
 
     Without --run it enqueues the finished branch and ends; `garrison merge-queue process` lands it.
     """
-    world = World.real(find_home(home))
+    world = Runtime.real(find_home(home))
     launch, task = _launch_and_task(world, node, prd, target_dir, run, attempt, options)
     key = Key("runner", node, launch.run_id)
     _clear(world, key)
-    leased = start_runner(world, launch, task, parent=_parent(launch))
+    leased = spawn.spawn_runner(world, launch, task, parent=_parent(launch))
     identity = _await_active(world, leased)
     click.echo(json.dumps({
         "status": "ok", "runner_pid": identity.pid, "node_id": node, "run_id": launch.run_id,
@@ -86,13 +87,13 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
 def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str | None, run: str | None,
                        home: str | None, **options: Any) -> None:
     """Start the orchestrator of one node in the terminal, with the wisdom of its dead predecessor if there is one."""
-    world = World.real(find_home(home))
+    world = Runtime.real(find_home(home))
     launch, task = _launch_and_task(world, node, prd, repo_root, run, 1, options)
     key = Key("orchestrator", node, launch.run_id)
     terminal, note = choose_terminal(launch.terminal, world.home)
     if note:
         click.echo(note, err=True)
-    tree = worktree_of(launch, node)
+    tree = worktree_path(launch, node)
     git = Git(Path(launch.repo))
     tree.parent.mkdir(parents=True, exist_ok=True)
     git.add_worktree(tree, branch_of(launch.run_id, node), git.rev(f"refs/heads/{launch.base}") or launch.base_oid)
@@ -103,14 +104,14 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
         _check_respawns(previous, launch)
         close_sessions(terminal, previous)
         git.clear_locks(tree, branch_of(launch.run_id, node))
-    leased = start_orchestrator(world, launch, task, tree, terminal, parent=_parent(launch))
+    leased = spawn.spawn_orchestrator(world, launch, task, tree, terminal, parent=_parent(launch))
     identity = _await_active(world, leased)
     click.echo(json.dumps({"status": "ok", "session": session_name or identity.session_id, "tmux": identity.tmux,
                            "run_id": launch.run_id, "node_id": node, "pid": identity.pid, "worktree": str(tree),
                            "branch": identity.branch, "incarnation": identity.incarnation}))
 
 
-def _launch_and_task(world: World, node: str, prd: str, target: Path, run: str | None, attempt: int,
+def _launch_and_task(world: Runtime, node: str, prd: str, target: Path, run: str | None, attempt: int,
                      options: dict[str, Any]) -> tuple[Launch, Task]:
     """An existing run's, or new ones of an ad-hoc run."""
     check_node(node)
@@ -124,11 +125,11 @@ def _launch_and_task(world: World, node: str, prd: str, target: Path, run: str |
     if agent is None:
         raise Refused(f"say what {node} does: --command 'CMD', or --agent NAME")
     registry.check({agent}, world.home)
-    return launching.adhoc(world, node, prd, target, run=run or _fresh_run(world, node), agent=agent,
+    return launching.create_adhoc_run(world, node, prd, target, run=run or _fresh_run(world, node), agent=agent,
                            **{name: value for name, value in options.items() if value is not None})
 
 
-def _fresh_run(world: World, node: str) -> str:
+def _fresh_run(world: Runtime, node: str) -> str:
     stem = "adhoc-" + "".join(letter if letter.isalnum() else "-" for letter in node.lower()).strip("-")[:18]
     number = 1
     while (world.home / "runs" / f"{stem}-{number}").exists():
@@ -140,7 +141,7 @@ def _parent(launch: Launch) -> Key | None:
     return None if launch.adhoc else Key("guardian", launch.pipeline_id, launch.run_id)
 
 
-def _clear(world: World, key: Key) -> Identity | None:
+def _clear(world: Runtime, key: Key) -> Identity | None:
     """Replace a dead predecessor, so that the name is free; a living one is left to refuse the start."""
     old = world.store.read(Identity, key)
     if old is None:
@@ -159,7 +160,7 @@ def _check_respawns(previous: Identity, launch: Launch) -> None:
                       f"{launch.max_respawn}; see why in its log, then say --max-respawn in a new run")
 
 
-def _await_active(world: World, leased: Identity) -> Identity:
+def _await_active(world: Runtime, leased: Identity) -> Identity:
     """Wait until the started life has registered; GarrisonError if it does not in time."""
     until = time.monotonic() + world.timing.spawn_deadline
     while time.monotonic() < until:
@@ -173,7 +174,7 @@ def _await_active(world: World, leased: Identity) -> Identity:
     raise GarrisonError(f"{leased.key.full} did not come up in {world.timing.spawn_deadline:.0f} s; see {log}")
 
 
-def _await_end(world: World, begun: Identity, attempt: int) -> None:
+def _await_end(world: Runtime, begun: Identity, attempt: int) -> None:
     """Wait until that life of a runner is over; GarrisonError unless it ended well."""
     while world.observer.judge(now := world.store.get(Identity, begun.key)).living:
         time.sleep(0.1)

@@ -22,8 +22,8 @@ from garrison.cli.home import home_option, run_option
 from garrison.cli.output import say
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.processes.runtime import World
-from garrison.processes.spawn import tree_environment
+from garrison.processes.runtime import Runtime
+from garrison.processes.spawn import worktree_environment
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
@@ -48,7 +48,7 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused(f"takeover needs a terminal; `garrison answer {node} TEXT` answers what the agent asked")
-    world = World.real(find_home(home))
+    world = Runtime.real(find_home(home))
     key = Key("orchestrator", node, resolve.run_of_node(world.store, node, run))
     task, tree = _task(world, key)
     settings, beside = _settings(world, task)
@@ -66,7 +66,7 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     return 1 if code else 0
 
 
-def _task(world: World, key: Key) -> tuple[Task, Path]:
+def _task(world: Runtime, key: Key) -> tuple[Task, Path]:
     identity = world.store.read(Identity, key)
     if identity is None or not identity.worktree:
         raise NotFound(f"{key.name} of run {key.run} has not begun; `garrison status {key.run}` shows what it does")
@@ -78,7 +78,7 @@ def _task(world: World, key: Key) -> tuple[Task, Path]:
     return task, tree
 
 
-def _settings(world: World, task: Task) -> tuple[ClaudeSettings, bool]:
+def _settings(world: Runtime, task: Task) -> tuple[ClaudeSettings, bool]:
     """Those of its Claude, and whether that is a session of garrison's own."""
     beside = registry.session_wish(task.agent, task.node, task.attributes, world.home) is not None
     settings = registry.claude_of(task.agent, world.home)
@@ -88,14 +88,14 @@ def _settings(world: World, task: Task) -> tuple[ClaudeSettings, bool]:
     return for_node(settings, task.node, task.attributes), beside
 
 
-def _environment(world: World, launch: Launch, task: Task, tree: Path, settings: ClaudeSettings) -> Mapping[str, str]:
+def _environment(world: Runtime, launch: Launch, task: Task, tree: Path, settings: ClaudeSettings) -> Mapping[str, str]:
     """The agent's, without the mark of its life: what bears that is ended with it."""
-    own = {**tree_environment(world, launch, task, tree, ""), **Git(Path(launch.repo)).author(tree),
+    own = {**worktree_environment(world, launch, task, tree, ""), **Git(Path(launch.repo)).author(tree),
            **cli_process.cli_environment(world.home, settings)}
     return {name: value for name, value in own.items() if name != "GARRISON_LIFE"}
 
 
-def _say_pause(world: World, key: Key) -> None:
+def _say_pause(world: Runtime, key: Key) -> None:
     if resolve.is_living(world.store, key):
         say(f"{key.name} is put down; it waits while you are in its session")
 

@@ -18,7 +18,7 @@ from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.merge import history
 from garrison.processes.rescue_refs import has_landed
-from garrison.processes.worktree import LeftTree, give_back, left_trees, repository
+from garrison.processes.worktree import OrphanedWorktree, orphaned_worktrees, run_repository, save_and_remove
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, launcher
@@ -27,8 +27,8 @@ from garrison.system.git.rescues import ARCHIVE, RESCUES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from garrison.processes.run_status import Standing
-    from garrison.processes.runtime import World
+    from garrison.processes.run_status import RunStatus
+    from garrison.processes.runtime import Runtime
     from garrison.system.git import Git
 
 _RECORDS = (("identities", ".json"), ("identities", ".life"), ("identities", ".lock"), ("hooks", ".json"),
@@ -36,7 +36,7 @@ _RECORDS = (("identities", ".json"), ("identities", ".life"), ("identities", ".l
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CleanupOptions:
     """What else may go: archived branches, rescue refs, and those of them that the target does not have."""
 
     archives: bool = False
@@ -45,12 +45,12 @@ class Wanted:
 
 
 @dataclass
-class Plan:
+class CleanupPlan:
     """What would be removed of one run."""
 
-    standing: Standing
+    standing: RunStatus
     files: list[Path] = field(default_factory=list)
-    trees: list[LeftTree] = field(default_factory=list)
+    trees: list[OrphanedWorktree] = field(default_factory=list)
     branches: list[str] = field(default_factory=list)
     """Branches that are archived."""
     refs: list[str] = field(default_factory=list)
@@ -74,28 +74,28 @@ class Plan:
                 "kept": self.kept, "rescued": self.rescued, "note": self.note, "done": self.done}
 
 
-def choose(known: Sequence[Standing], older_than: float, now: float, ages: dict[str, float]) -> list[Standing]:
+def select_runs(known: Sequence[RunStatus], older_than: float, now: float, ages: dict[str, float]) -> list[RunStatus]:
     """The runs that are over and were last heard of `older_than` seconds ago or more (`ages`: run → epoch seconds).
     Pure."""
     return [one for one in known if one.over and now - ages.get(one.run, 0.0) >= older_than]
 
 
-def plan(world: World, standing: Standing, wanted: Wanted) -> Plan:
+def plan_cleanup(world: Runtime, standing: RunStatus, wanted: CleanupOptions) -> CleanupPlan:
     """What there is of a run; what git says of it is left out, with a note, if the repository is gone."""
-    found = Plan(standing, _files(world, standing.run))
+    found = CleanupPlan(standing, _files(world, standing.run))
     if standing.launch is None or not standing.launch.repo:
         found.note = "its records cannot be read: what it left in a repository stays"
         return found
     try:
-        git = repository(standing.launch)
-        found.trees = left_trees(git, standing.launch)
+        git = run_repository(standing.launch)
+        found.trees = orphaned_worktrees(git, standing.launch)
         _refs(git, standing, wanted, found)
     except GarrisonError as error:
         found.note = f"what it left in {standing.launch.repo} stays: {error}"
     return found
 
 
-def _files(world: World, run: str) -> list[Path]:
+def _files(world: Runtime, run: str) -> list[Path]:
     found = [world.home / folder / name for folder, ending in _RECORDS for name in atomic.names(world.home / folder)
              if name.endswith(f"@{run}{ending}")]
     found += [world.home / "signals" / name for name in atomic.names(world.home / "signals")
@@ -103,7 +103,7 @@ def _files(world: World, run: str) -> list[Path]:
     return [*sorted(found), *history.of_run(world.home, run), world.files(run).root]
 
 
-def _refs(git: Git, standing: Standing, wanted: Wanted, found: Plan) -> None:
+def _refs(git: Git, standing: RunStatus, wanted: CleanupOptions, found: CleanupPlan) -> None:
     assert standing.launch is not None
     run, tip = standing.run, git.rev(f"refs/heads/{standing.launch.base}")
     found.branches = [ref.removeprefix("refs/heads/") for ref in git.refs(f"refs/heads/garrison/{run}/")]
@@ -113,7 +113,7 @@ def _refs(git: Git, standing: Standing, wanted: Wanted, found: Plan) -> None:
             (found.refs if may else found.kept).append(ref)
 
 
-def remove(world: World, planned: Plan) -> None:
+def remove_run(world: Runtime, planned: CleanupPlan) -> None:
     """Do it. Refused if somebody takes the run up meanwhile; GitError if something could not be kept, then it stays."""
     standing = planned.standing
     with ExitStack() as stack:
@@ -128,7 +128,7 @@ def remove(world: World, planned: Plan) -> None:
             stack.callback(lock.release)
         _close_sessions(world, standing.run)
         if not planned.note and standing.launch is not None:
-            _leave_repository(world, repository(standing.launch), planned)
+            _leave_repository(world, run_repository(standing.launch), planned)
         for path in _files(world, standing.run):
             if path.is_dir() and not path.is_symlink():
                 _remove_folder(path)
@@ -137,7 +137,7 @@ def remove(world: World, planned: Plan) -> None:
     planned.done = True
 
 
-def _close_sessions(world: World, run: str) -> None:
+def _close_sessions(world: Runtime, run: str) -> None:
     """Close what terminals still show of a run of which nobody lives: its runners died before they could."""
     for terminal, session in list(open_sessions(world.home)):
         with suppress(UsageError):
@@ -155,9 +155,9 @@ def _remove_folder(path: Path) -> None:
     shutil.rmtree(aside)
 
 
-def _leave_repository(world: World, git: Git, planned: Plan) -> None:
+def _leave_repository(world: Runtime, git: Git, planned: CleanupPlan) -> None:
     for tree in planned.trees:
-        ref = give_back(git, tree, world.files(planned.run).latest_attempt(tree.node) or 1)
+        ref = save_and_remove(git, tree, world.files(planned.run).latest_attempt(tree.node) or 1)
         if ref:
             planned.rescued.append(ref)
     for branch in planned.branches:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from garrison.doctor.findings import NOTE, WARNING, FileFact, Finding
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
 from garrison.merge.slots import job_lives
-from garrison.processes.temp_files import FOLDERS, halves
-from garrison.processes.worktree import holds_work, left_trees, repository
+from garrison.processes.temp_files import FOLDERS, abandoned_files
+from garrison.processes.worktree import orphan_holds_work, orphaned_worktrees, run_repository
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -28,14 +28,14 @@ from garrison.system.process_terminal import ProcessTerminal
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from garrison.processes.run_status import Standing
-    from garrison.processes.runtime import World
+    from garrison.processes.run_status import RunStatus
+    from garrison.processes.runtime import Runtime
 
 LOCK_AGE = 60.0
 """Seconds after which a lock file of git is nobody's who is still at it."""
 
 
-def file_facts(world: World) -> Iterator[FileFact]:
+def file_facts(world: Runtime) -> Iterator[FileFact]:
     """Every record, journal and temporary of the home that cannot be used or is left half."""
     for kind in (Identity, Hook):
         folder = world.home / ("identities" if kind is Identity else "hooks")
@@ -54,12 +54,12 @@ def file_facts(world: World) -> Iterator[FileFact]:
             yield replace(fact, advice="`garrison merge-queue doctor` in its repository rebuilds it")
     for path in sorted((world.home / "run" / "plain").glob("[!.]*.json")):
         yield from _tried(path, partial(ProcessTerminal(world.home).find, path.stem))
-    for path in halves(world.home):
+    for path in abandoned_files(world.home):
         what, done = ("removal", "removed") if path.is_dir() else ("half", "written")
         yield FileFact(str(path), what, f"half {done} by a process that is gone")
 
 
-def _record(world: World, kind: type[Identity] | type[Hook], path: Path) -> Iterator[FileFact]:
+def _record(world: Runtime, kind: type[Identity] | type[Hook], path: Path) -> Iterator[FileFact]:
     try:
         key = Key.parse(path.name.removesuffix(".json"))
     except UsageError:
@@ -83,7 +83,7 @@ def _tried(path: Path, read: object, *, held: bool = False, movable: bool = True
         yield FileFact(str(path), "torn", f"not as it should be ({error})", held, movable)
 
 
-def _run(world: World, run: str) -> Iterator[FileFact]:
+def _run(world: Runtime, run: str) -> Iterator[FileFact]:
     files = world.files(run)
     if not files.root.is_dir():
         yield FileFact(str(files.root), "foreign", "no folder of a run")
@@ -100,7 +100,7 @@ def _run(world: World, run: str) -> Iterator[FileFact]:
         yield from _journal(path, held=held, movable=True)
 
 
-def _any_held(world: World, run: str, beginning: str) -> bool:
+def _any_held(world: Runtime, run: str, beginning: str) -> bool:
     return any(is_held(path) for path in (world.home / "identities").glob(f"{beginning}*@{run}.life"))
 
 
@@ -108,14 +108,14 @@ def _journal(path: Path, *, held: bool, movable: bool) -> Iterator[FileFact]:
     yield from _tried(path, lambda: read_all(path), held=held and movable, movable=movable)
 
 
-def open_findings(world: World) -> Iterator[Finding]:
+def open_findings(world: Runtime) -> Iterator[Finding]:
     """What anybody on the machine may write: whoever can write there tells the layers what to do."""
     for path in (world.home, *(world.home / name for name in (*FOLDERS, "config.toml"))):
         if path.exists() and path.stat().st_mode & stat.S_IWOTH:
             yield Finding("files", WARNING, f"{path} may be written by everybody", "close_off", about=str(path))
 
 
-def inbox_findings(world: World, runs: Mapping[str, Standing]) -> Iterator[Finding]:
+def inbox_findings(world: Runtime, runs: Mapping[str, RunStatus]) -> Iterator[Finding]:
     """Signals that wait for layers of runs that are over, or of which nothing else is there."""
     recorded = {key.run for key in world.store.keys(Identity)}
     for name in sorted(atomic.names(world.home / "signals")):
@@ -135,7 +135,7 @@ def inbox_findings(world: World, runs: Mapping[str, Standing]) -> Iterator[Findi
                           about=[world.home / "signals" / name / one for one in sorted(waiting)])
 
 
-def tree_findings(world: World, runs: Mapping[str, Standing], repo: Path | None) -> Iterator[Finding]:
+def tree_findings(world: Runtime, runs: Mapping[str, RunStatus], repo: Path | None) -> Iterator[Finding]:
     """Trees of runs that are over, stale locks in trees where nobody lives, slots that nobody uses."""
     gone: set[str] = set()
     folders: dict[Path, Git] = {}
@@ -145,7 +145,7 @@ def tree_findings(world: World, runs: Mapping[str, Standing], repo: Path | None)
         if launch is None:
             continue
         try:
-            git = repository(launch)
+            git = run_repository(launch)
         except GarrisonError as error:
             if launch.repo not in gone and wanted is None:
                 gone.add(launch.repo)
@@ -162,8 +162,8 @@ def tree_findings(world: World, runs: Mapping[str, Standing], repo: Path | None)
         yield from _registered(folder, git)
 
 
-def _trees(world: World, git: Git, standing: Standing, launch: Launch) -> Iterator[Finding]:
-    for left in left_trees(git, launch):
+def _trees(world: Runtime, git: Git, standing: RunStatus, launch: Launch) -> Iterator[Finding]:
+    for left in orphaned_worktrees(git, launch):
         if standing.over:
             work = "with work that no ref has" if _tried_work(git, left) else "with nothing that is not kept"
             yield Finding("worktrees", WARNING, f"{left.path} is left of run {standing.run}, {work}", "give_back",
@@ -178,12 +178,12 @@ def _trees(world: World, git: Git, standing: Standing, launch: Launch) -> Iterat
 
 def _tried_work(git: Git, left: object) -> bool:
     try:
-        return holds_work(git, left)  # type: ignore[arg-type]
+        return orphan_holds_work(git, left)  # type: ignore[arg-type]
     except (GarrisonError, OSError):
         return True
 
 
-def _somebody(standing: Standing, node: str) -> bool:
+def _somebody(standing: RunStatus, node: str) -> bool:
     return any(full.partition("@")[0] in (f"runner-{node}", f"orchestrator-{node}") for full in standing.living)
 
 
@@ -194,7 +194,7 @@ def _is_old(path: Path, now: float) -> bool:
         return False
 
 
-def _slots(folder: Path, git: Git, runs: Mapping[str, Standing]) -> Iterator[Finding]:
+def _slots(folder: Path, git: Git, runs: Mapping[str, RunStatus]) -> Iterator[Finding]:
     busy = any(not one.over for one in runs.values() if one.launch is not None
                and Path(one.launch.trees) / git.key == folder)
     if busy or any(is_held(path) for path in (git.common / "garrison").glob("*/processor.lock")):

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING
 from garrison.doctor.findings import Finding
 from garrison.errors import Fenced, GarrisonError
 from garrison.merge import slots
-from garrison.processes.worktree import give_back
+from garrison.processes.worktree import save_and_remove
 from garrison.records import atomic, signals
 from garrison.records.life_lock import LifeLock
 from garrison.supervise.replace import replace_life
 from garrison.system import kill_tree, processes
 
 if TYPE_CHECKING:
-    from garrison.processes.runtime import World
+    from garrison.processes.runtime import Runtime
 
-Mend = Callable[["World", Finding], None]
+Mend = Callable[["Runtime", Finding], None]
 
 
-def mend(world: World, finding: Finding) -> Finding:
+def apply_fix(world: Runtime, finding: Finding) -> Finding:
     """Do a finding's remedy; the finding with what came of it (`fixed`, or why not)."""
     if not finding.remedy:
         return finding
@@ -43,48 +43,48 @@ def mend(world: World, finding: Finding) -> Finding:
     return finding.fixed()
 
 
-def _fence(world: World, finding: Finding) -> None:
+def _fence(world: Runtime, finding: Finding) -> None:
     identity = finding.about
     if world.observer.judge(identity).state in ("dead", "lapsed"):
         replace_life(world.observer, identity, "found over by doctor", world.timing.sweep_grace)
 
 
-def _sweep(world: World, finding: Finding) -> None:
+def _sweep(world: Runtime, finding: Finding) -> None:
     """The processes that were seen, through verified pidfds, and all that bear the same marker."""
     marker, pid, ticks = finding.about
     if processes.marker(pid) == marker and processes.living(pid, ticks):
         kill_tree.sweep(None, marker, grace=world.timing.sweep_grace)
 
 
-def _close(_world: World, finding: Finding) -> None:
+def _close(_world: Runtime, finding: Finding) -> None:
     terminal, session = finding.about
     terminal.close(session)
     terminal.shutdown()
 
 
-def _unlock(_world: World, finding: Finding) -> None:
+def _unlock(_world: Runtime, finding: Finding) -> None:
     git, left, _ = finding.about
     git.clear_locks(left.path, f"garrison/{left.run}/{left.node}")
 
 
-def _give_back(world: World, finding: Finding) -> None:
+def _give_back(world: Runtime, finding: Finding) -> None:
     git, left = finding.about
     if left.path.is_dir():
-        give_back(git, left, world.files(left.run).latest_attempt(left.node) or 1)
+        save_and_remove(git, left, world.files(left.run).latest_attempt(left.node) or 1)
 
 
-def _clear_slots(_world: World, finding: Finding) -> None:
+def _clear_slots(_world: Runtime, finding: Finding) -> None:
     git, folder = finding.about
     slots.clear(git, folder)
 
 
-def _unregister(_world: World, finding: Finding) -> None:
+def _unregister(_world: Runtime, finding: Finding) -> None:
     git, path = finding.about
     if not path.exists():
         git.remove_worktree(path)
 
 
-def _quarantine(world: World, finding: Finding) -> None:
+def _quarantine(world: Runtime, finding: Finding) -> None:
     """Move a file to `quarantine/`, never over another one there; a record's lock is held meanwhile."""
     path = Path(finding.about)
     folder = atomic.make_directory(world.home / "quarantine")
@@ -105,16 +105,16 @@ def _quarantine(world: World, finding: Finding) -> None:
     atomic.sync_directory(path.parent)
 
 
-def _close_off(_world: World, finding: Finding) -> None:
+def _close_off(_world: Runtime, finding: Finding) -> None:
     path = Path(finding.about)
     path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_IWOTH)
 
 
-def _finish(_world: World, finding: Finding) -> None:
+def _finish(_world: Runtime, finding: Finding) -> None:
     shutil.rmtree(finding.about)
 
 
-def _refuse(_world: World, finding: Finding) -> None:
+def _refuse(_world: Runtime, finding: Finding) -> None:
     for path in finding.about:
         signals.refuse(path, "its run is over or gone (doctor)")
 

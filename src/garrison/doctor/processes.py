@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from garrison.doctor.findings import BearerFact, LifeFact, RunFact, SessionFact
 from garrison.errors import GarrisonError, RecordError, UsageError
-from garrison.processes.resume_all import wants_launcher
+from garrison.processes.resume_all import needs_launcher
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher
 from garrison.supervise.lease import read_marker
@@ -20,21 +20,21 @@ from garrison.system.tmux_server import supported_version
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from garrison.processes.run_status import Standing
-    from garrison.processes.runtime import World
+    from garrison.processes.run_status import RunStatus
+    from garrison.processes.runtime import Runtime
     from garrison.system.terminal import Session, Terminal
 
 
-def _identities(world: World) -> dict[Key, Identity]:
+def _identities(world: Runtime) -> dict[Key, Identity]:
     records, _ = world.store.list(Identity)
     return {one.key: one for one in records}
 
 
-def _lives(world: World, known: Mapping[Key, Identity], key: Key) -> bool:
+def _lives(world: Runtime, known: Mapping[Key, Identity], key: Key) -> bool:
     return key in known and world.observer.judge(known[key]).living
 
 
-def _supervised(world: World, known: Mapping[Key, Identity], one: Identity) -> bool:
+def _supervised(world: Runtime, known: Mapping[Key, Identity], one: Identity) -> bool:
     """Whether the layer that is responsible for a name lives, by name, up to the launcher."""
     above, seen = one.parent, set()
     while above is not None and (key := Key(above["role"], above["name"], one.run_id)) not in seen:
@@ -45,7 +45,7 @@ def _supervised(world: World, known: Mapping[Key, Identity], one: Identity) -> b
     return one.role != "launch" and bool(one.run_id) and _lives(world, known, launcher(one.run_id))
 
 
-def life_facts(world: World) -> Iterator[LifeFact]:
+def life_facts(world: Runtime) -> Iterator[LifeFact]:
     """Every identity that claims a life."""
     known = _identities(world)
     for one in known.values():
@@ -55,7 +55,7 @@ def life_facts(world: World) -> Iterator[LifeFact]:
                            _supervised(world, known, one), one)
 
 
-def bearer_facts(world: World, runs: Mapping[str, Standing]) -> Iterator[BearerFact]:
+def bearer_facts(world: Runtime, runs: Mapping[str, RunStatus]) -> Iterator[BearerFact]:
     """Every process that bears a marker of this home, whoever made it."""
     home = os.path.realpath(world.home)
     rows = processes.table()
@@ -79,7 +79,7 @@ def bearer_facts(world: World, runs: Mapping[str, Standing]) -> Iterator[BearerF
                          row.pid in above or is_tmux(row.comm) or unreadable)
 
 
-def session_facts(world: World) -> Iterator[SessionFact]:
+def session_facts(world: Runtime) -> Iterator[SessionFact]:
     """Every open session of this home's own terminals."""
     known = _identities(world)
     for terminal, session in open_sessions(world.home):
@@ -116,10 +116,10 @@ def _noted(note: Path) -> bool:
         return False
 
 
-def run_facts(world: World, runs: Mapping[str, Standing]) -> Iterator[RunFact]:
+def run_facts(world: Runtime, runs: Mapping[str, RunStatus]) -> Iterator[RunFact]:
     """Every run, and whether it lacks a launcher."""
     for run, standing in runs.items():
         try:
-            yield RunFact(run, standing.status, wants_launcher(world, run))
+            yield RunFact(run, standing.status, needs_launcher(world, run))
         except RecordError:
             continue

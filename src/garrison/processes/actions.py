@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Act:
+class Action:
     """One thing to do; `kind` says what, the rest what it needs.
 
     take, refuse (posted) · node, flow, gate (data) · cancel (who = node) · start, probe, heal, replace, record, park,
@@ -31,5 +31,5 @@ class Act:
 class Decision:
     """What to do now, and when to look again at the latest (monotonic seconds; None: at the next event or timer)."""
 
-    acts: list[Act]
+    acts: list[Action]
     wake_at: float | None = None

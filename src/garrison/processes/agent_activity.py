@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     Stamp = tuple[int, int] | None
 
-MOST = 5000
+MAX_ENTRIES = 5000
 """Entries of a worktree that are looked at."""
 
 
-class NodeSigns:
+class AgentActivity:
     """The signs of one attempt, in its folder and its worktree."""
 
     def __init__(self, folder: Path, tree: Path, task: Task | None = None) -> None:
@@ -33,12 +33,12 @@ class NodeSigns:
     def stamps(self, *, deep: bool = False) -> dict[str, Stamp]:
         """Kind of sign → (time in ns, size) of its file; None where there is none."""
         claude = self.folder / "claude"
-        found = {"output": stamp(self.folder / "output.log"), "notes": stamp(self.folder / "notes.txt"),
+        found = {"output": stat_stamp(self.folder / "output.log"), "notes": stat_stamp(self.folder / "notes.txt"),
                  "head": self._head()}
         if claude.is_dir():
-            found |= {"stream": stamp(claude / "stream.jsonl"), "transcript": newest(claude / "transcripts")}
+            found |= {"stream": stat_stamp(claude / "stream.jsonl"), "transcript": newest_entry(claude / "transcripts")}
         if deep:
-            found["worktree"] = newest(self.tree)
+            found["worktree"] = newest_entry(self.tree)
         return found
 
     def _head(self) -> Stamp:
@@ -47,7 +47,7 @@ class NodeSigns:
             named = (self.tree / ".git").read_text().removeprefix("gitdir:").strip()
         except OSError:
             return None
-        return stamp(self.tree / named / "logs" / "HEAD")
+        return stat_stamp(self.tree / named / "logs" / "HEAD")
 
     def tool(self) -> tuple[str, float] | None:
         """A Claude session's tool under way, and the seconds it may be silent."""
@@ -61,7 +61,7 @@ class NodeSigns:
             return ""
 
 
-def stamp(path: Path) -> Stamp:
+def stat_stamp(path: Path) -> Stamp:
     """(modification time in ns, size); None while there is no such file."""
     try:
         found = path.stat()
@@ -70,13 +70,13 @@ def stamp(path: Path) -> Stamp:
     return found.st_mtime_ns, found.st_size
 
 
-def newest(folder: Path) -> Stamp:
+def newest_entry(folder: Path) -> Stamp:
     """(newest modification time in ns, entries) of what is below `folder`, up to `MOST`; None if there is nothing."""
     times = [0, 0]
     for entry in _entries(folder):
         times[0] = max(times[0], entry)
         times[1] += 1
-        if times[1] >= MOST:
+        if times[1] >= MAX_ENTRIES:
             break
     return (times[0], times[1]) if times[1] else None
 

@@ -12,7 +12,7 @@ from garrison.agents.graph.model import Edge
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 
-CONTROL: Mapping[tuple[str, str], str] = {
+CONTROL_KINDS: Mapping[tuple[str, str], str] = {
     ("launch", "guardian"): "keeps it alive",
     ("guardian", "runner"): "coordinates the run",
     ("guardian", "processor"): "coordinates the run",
@@ -33,7 +33,7 @@ def control_graph(identities: Iterable[Identity]) -> ControlGraph:
         graph.add_node(key.full)
     for key, identity in by_key.items():
         for above in _above(by_key, identity):
-            kind = CONTROL.get((above.role, key.role))
+            kind = CONTROL_KINDS.get((above.role, key.role))
             if kind is not None and not graph.is_controller(above.full, key.full):
                 graph.add_edge(Edge(above.full, key.full, control_type=kind))
     return graph

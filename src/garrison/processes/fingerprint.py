@@ -15,32 +15,32 @@ if TYPE_CHECKING:
 
     from garrison.config import Timing
 
-Glance = tuple[tuple[int, int, int] | None, ...]
+Fingerprint = tuple[tuple[int, int, int] | None, ...]
 """What was seen; two that are equal mean that nothing has changed."""
 _LONGEST = 60.0
 
 
-def trust(timing: Timing) -> float:
+def max_age(timing: Timing) -> float:
     """Seconds for which glances may stand in for whole turns: a fifth of the time after which silence counts."""
     return min(_LONGEST, timing.beat_timeout / 5)
 
 
-def nap(timing: Timing) -> float:
+def check_interval(timing: Timing) -> float:
     """Seconds between two glances of a layer whose every event wakes it (pidfds, files): so old may its beat be."""
-    return max(timing.rescan, trust(timing) / 2)
+    return max(timing.rescan, max_age(timing) / 2)
 
 
-def silent(timing: Timing) -> float:
+def heartbeat_limit(timing: Timing) -> float:
     """Seconds without a beat after which a life is looked at whole each second: it may be on its way to a verdict."""
-    return 2.5 * nap(timing)
+    return 2.5 * check_interval(timing)
 
 
-def stamps(paths: Iterable[str]) -> Glance:
+def fingerprint_of(paths: Iterable[str]) -> Fingerprint:
     """What changes when any of these files or directories does; None stands for one that is absent."""
     return tuple(_stamp(path) for path in paths)
 
 
-def all_beat(lives: Iterable[str], monotonic: float, limit: float) -> bool:
+def all_beating(lives: Iterable[str], monotonic: float, limit: float) -> bool:
     """Whether every one of these life files was beaten within `limit` seconds of this boot's clock."""
     try:
         return all(0.0 <= monotonic - os.stat(path).st_atime <= limit for path in lives)  # noqa: PTH116  # each second

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.config import homes_list, trees_root
 from garrison.errors import AlreadyAlive, Fenced, Refused
-from garrison.processes.launcher.policy import resume_id, resume_word
-from garrison.processes.loop import HELD
-from garrison.processes.preflight import LOCALE, state_of, taken
-from garrison.processes.run_plan import hash_of
-from garrison.processes.runtime import World, layer_argv
+from garrison.processes.launcher.policy import resume_id, resume_payload
+from garrison.processes.loop import BLOCKED_SIGNALS
+from garrison.processes.preflight import LOCALE, read_run_state, run_exists
+from garrison.processes.run_plan import graph_hash
+from garrison.processes.runtime import Runtime, process_argv
 from garrison.records import atomic, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -32,28 +32,28 @@ from garrison.system.environment import held_back
 from garrison.system.git import Git, validate_repository
 
 if TYPE_CHECKING:
-    from garrison.processes.preflight import Prepared
-    from garrison.processes.runtime import World
+    from garrison.processes.preflight import PreparedLaunch
+    from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
     from garrison.supervise.observer import Looked
     from garrison.supervise.verdict import Verdict
 
 
-def create(world: World, prepared: Prepared) -> Launch:
+def create_run(world: Runtime, prepared: PreparedLaunch) -> Launch:
     """Claim a run id and make launch.json and graph.dot durable; returns the launch with its id."""
     run, root = _claim(world, prepared.launch)
-    launch = replace(prepared.launch, run_id=run, graph_hash=hash_of(prepared.text, prepared.plan))
+    launch = replace(prepared.launch, run_id=run, graph_hash=graph_hash(prepared.text, prepared.plan))
     files = world.files(run)
     for name, text in prepared.plan.texts.items():
         atomic.write(atomic.make_directory(files.graphs) / f"{name}.dot", text.encode())
     atomic.write(files.graph, prepared.text.encode())
     run_records.save(files.launch, launch)
     atomic.sync_directory(root.parent)
-    remember_home(world)
+    register_home(world)
     return launch
 
 
-def _claim(world: World, launch: Launch) -> tuple[str, Path]:
+def _claim(world: Runtime, launch: Launch) -> tuple[str, Path]:
     """A run id of its own: the one asked for, else the pipeline's name with the next free number."""
     folder = atomic.make_directory(world.home / "runs")
     stem = fit_run(launch.pipeline_id)
@@ -65,11 +65,11 @@ def _claim(world: World, launch: Launch) -> tuple[str, Path]:
             return check_run(run), folder / run
         except FileExistsError:
             if launch.run_id:
-                raise taken(run) from None
+                raise run_exists(run) from None
             number += 1
 
 
-def remember_home(world: World) -> None:
+def register_home(world: Runtime) -> None:
     """Add this home to the user's list of homes; a list that cannot be written is no reason to stop."""
     path = homes_list(world.environ)
     with contextlib.suppress(OSError):
@@ -80,12 +80,12 @@ def remember_home(world: World) -> None:
                 file.write(f"{world.home}\n")
 
 
-def lease_launcher(world: World, run: str) -> Identity:
+def lease_launcher(world: Runtime, run: str) -> Identity:
     """The launcher's lease, by itself; a dead predecessor is replaced first. AlreadyAlive if one lives."""
     key, why = launcher(run), {}
     old = world.store.read(Identity, key)
     if old is not None:
-        looked = judge_once(world, old)
+        looked = judge_launcher(world, old)
         verdict = looked.verdict
         if verdict.state == "elsewhere":
             raise AlreadyAlive(f"run {run} is led by a launcher that is {verdict.why}; go there to follow or stop it")
@@ -102,14 +102,14 @@ def lease_launcher(world: World, run: str) -> Identity:
     return take_lease(world.observer, Wish(key, metadata=why), world.timing.spawn_deadline)
 
 
-def _tell_guardian(world: World, launch: Launch, id_: str, payload: dict[str, Any]) -> None:
+def _tell_guardian(world: Runtime, launch: Launch, id_: str, payload: dict[str, Any]) -> None:
     signals.post(world.home, Signal(
         id_, {"role": "launch", "name": "launch", "incarnation": 0},
         {"role": "guardian", "name": launch.pipeline_id}, "GUIDANCE", launch.run_id, world.clock.utc(), None, 0,
         payload))
 
 
-def _leased(world: World, launch: Launch, options: list[str], steps: int | None) -> Identity:
+def _leased(world: Runtime, launch: Launch, options: list[str], steps: int | None) -> Identity:
     """The launcher's lease; a person's word to resume, and how many nodes the flow may visit from then on, is durable
     with it, whatever becomes of that launcher."""
     identity = lease_launcher(world, launch.run_id)
@@ -117,8 +117,8 @@ def _leased(world: World, launch: Launch, options: list[str], steps: int | None)
         _tell_guardian(world, launch, f"{launch.run_id}-budget-{identity.incarnation}",
                        {"action": "budget", "max_steps": steps})
     again = "--again" in options
-    if "--resume" in options and (again or not state_of(world, launch.run_id).over):
-        _tell_guardian(world, launch, resume_id(launch.run_id, identity.incarnation), resume_word(again=again))
+    if "--resume" in options and (again or not read_run_state(world, launch.run_id).over):
+        _tell_guardian(world, launch, resume_id(launch.run_id, identity.incarnation), resume_payload(again=again))
     return identity
 
 
@@ -132,7 +132,7 @@ MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 """How a service manager that started us is told."""
 
 
-def launcher_process(world: World, launch: Launch, identity: Identity,
+def launcher_command(world: Runtime, launch: Launch, identity: Identity,
                      options: list[str]) -> tuple[list[str], dict[str, str]]:
     """The command line and environment of the launcher's process."""
     key = launcher(launch.run_id)
@@ -141,10 +141,10 @@ def launcher_process(world: World, launch: Launch, identity: Identity,
     own |= {name: world.environ[name] for name in MANAGER if world.environ.get(name)}
     if manager := systemd.find(world.environ):
         own["XDG_RUNTIME_DIR"] = manager.runtime  # cron names none, and tmux's server wants a scope too
-    return layer_argv(key, world.home, identity.incarnation, options), world.environment(launch, own)
+    return process_argv(key, world.home, identity.incarnation, options), world.environment(launch, own)
 
 
-def scope_for(world: World) -> list[str]:
+def systemd_scope(world: Runtime) -> list[str]:
     """The prefix that puts a launcher into a scope of its own, where that keeps it alive; empty elsewhere."""
     manager = systemd.find(world.environ)
     in_unit = bool(world.environ.get("NOTIFY_SOCKET"))
@@ -153,28 +153,28 @@ def scope_for(world: World) -> list[str]:
     return systemd.scope(manager) if chosen == "scope" and systemd.answers(manager) else []
 
 
-def note_on_logout(world: World) -> str:
+def logout_note(world: Runtime) -> str:
     """One line for who launches where systemd would end the run at logout; empty elsewhere."""
     if systemd.lingering(systemd.find(world.environ)) is not False:
         return ""
     return "note: systemd may end this run when you log out; `loginctl enable-linger` lets it go on"
 
 
-def become_launcher(world: World, launch: Launch, options: list[str], steps: int | None = None) -> None:
+def exec_launcher(world: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> None:
     """Lease the launcher's life and re-execute this process as it; does not return. `steps`: see `start_detached`."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-    prefix = scope_for(world)
-    argv, env = launcher_process(world, launch, _leased(world, launch, options, steps), options)
+    signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
+    prefix = systemd_scope(world)
+    argv, env = launcher_command(world, launch, _leased(world, launch, options, steps), options)
     argv = [*prefix, *argv]
     os.execve(argv[0], argv, env)
 
 
-def start_detached(world: World, launch: Launch, options: list[str], steps: int | None = None) -> int:
+def spawn_launcher(world: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> int:
     """Start the launcher in a session of its own, its output in the run's launch.log; returns its pid. `steps`: how
     many nodes the flow of a run that is resumed may visit from now on."""
-    prefix = scope_for(world)
+    prefix = systemd_scope(world)
     identity = _leased(world, launch, options, steps)
-    argv, env = launcher_process(world, launch, identity, [*options, "--quiet"])
+    argv, env = launcher_command(world, launch, identity, [*options, "--quiet"])
     log = world.files(launch.run_id).layer_log("launch")
     atomic.make_directory(log.parent)
     child = world.processes.spawn([*prefix, *argv], env=env, cwd=str(world.home), log=log)
@@ -182,7 +182,8 @@ def start_detached(world: World, launch: Launch, options: list[str], steps: int 
     return child.pid
 
 
-def adhoc(world: World, node: str, prd: str, target: Path, **task: object) -> tuple[Launch, run_records.Task]:
+def create_adhoc_run(world: Runtime, node: str, prd: str, target: Path, **task: object) -> tuple[Launch,
+                                                                                                 run_records.Task]:
     """A run of one node by hand: launch.json and task.json, without graph, guardian and launcher."""
     repo = validate_repository(target)
     git = Git(repo)
@@ -204,7 +205,7 @@ def adhoc(world: World, node: str, prd: str, target: Path, **task: object) -> tu
     made = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd, **task)  # type: ignore[arg-type]
     run_records.save(world.files(run).attempt(node, 1) / "task.json", made)
     run_records.save(world.files(run).launch, launch)
-    remember_home(world)
+    register_home(world)
     return launch, made
 
 
@@ -212,7 +213,7 @@ PAUSE = 2.0
 """Seconds between the two looks, at least: who works beats within the slow timer."""
 
 
-def judge_once(world: World, identity: Identity) -> Looked:
+def judge_launcher(world: Runtime, identity: Identity) -> Looked:
     """One look at a life whose beat is fresh; a late one is given a moment to beat again."""
     pause = max(PAUSE, 3 * world.timing.rescan)
     return judge_now(world.observer, identity, world.timing.beat_timeout, time.sleep, pause)

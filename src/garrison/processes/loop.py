@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
-from garrison.processes.fingerprint import nap, trust
+from garrison.processes.fingerprint import check_interval, max_age
 from garrison.system import disk_space
 from garrison.system.event_loop import Waker
 
 if TYPE_CHECKING:
-    from garrison.processes.fingerprint import Glance
-    from garrison.processes.runtime import World
+    from garrison.processes.fingerprint import Fingerprint
+    from garrison.processes.runtime import Runtime
     from garrison.supervise.start import Life
 
-PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
+TRANSIENT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
+                              errno.EAGAIN})
 """Errors of the machine, not of ours: said, and tried again at the next timer."""
 
 FENCED_EXIT = 75
@@ -34,14 +35,14 @@ FENCED_EXIT = 75
 VANISHING = 1.0
 """Seconds within which a home whose life files are gone is gone itself."""
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+WAKING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 """What wakes a layer."""
 
-HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Held back by a command that becomes a layer, until that layer's waker hears them: a Ctrl-C meanwhile stops it."""
 
 
-class Layer(Protocol):
+class Process(Protocol):
     """What the loop drives."""
 
     def turn(self) -> bool:
@@ -50,7 +51,7 @@ class Layer(Protocol):
     naps: bool
     """Whether everything that matters to it wakes it; else it glances at each rescan."""
 
-    def glance(self) -> Glance | None:
+    def glance(self) -> Fingerprint | None:
         """What would look different if a turn had anything to do, time apart (`next_wake` tells that) and the ends of
         watched processes; None if only a whole turn can tell."""
 
@@ -75,10 +76,10 @@ class Layer(Protocol):
         """Seconds until something is due, None if only the timer matters."""
 
 
-def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> int:
+def run(layer: Process, life: Life, world: Runtime, waker: Waker | None = None) -> int:
     """Drive `layer` to its end; returns the process's exit code."""
-    waker = waker or Waker(SIGNALS)
-    complaints = Complaints()
+    waker = waker or Waker(WAKING_SIGNALS)
+    complaints = RepeatedErrors()
     try:
         while True:
             seen = layer.glance()  # before the turn: what changes while it looks must differ afterwards
@@ -96,7 +97,7 @@ def run(layer: Layer, life: Life, world: World, waker: Waker | None = None) -> i
             for number in heard:
                 _hear(layer, number)
     except (Fenced, LockLost) as error:
-        say(str(error))
+        log_line(str(error))
         if isinstance(error, LockLost):
             _let_vanish(world.home)
         layer.abandon(str(error))
@@ -112,12 +113,12 @@ def _let_vanish(home: Path) -> None:
         time.sleep(0.02)
 
 
-def _pause(layer: Layer, world: World) -> float:
+def _pause(layer: Process, world: Runtime) -> float:
     due = layer.next_wake()
     return world.timing.rescan if due is None else max(0.0, min(due, world.timing.rescan))
 
 
-def _rest(layer: Layer, life: Life, world: World, waker: Waker, seen: Glance | None) -> tuple[int, ...]:
+def _rest(layer: Process, life: Life, world: Runtime, waker: Waker, seen: Fingerprint | None) -> tuple[int, ...]:
     """Sleep until an event, or until the timer finds that something may be to do; returns the signals heard.
 
     The first sleep is a rescan's, so that an event lost while the watches were set costs no more; later ones are naps,
@@ -125,7 +126,7 @@ def _rest(layer: Layer, life: Life, world: World, waker: Waker, seen: Glance | N
     """
     world.store.rest()
     due, pause = layer.next_wake(), _pause(layer, world)
-    end = world.clock.monotonic() + (trust(world.timing) if due is None else min(due, trust(world.timing)))
+    end = world.clock.monotonic() + (max_age(world.timing) if due is None else min(due, max_age(world.timing)))
     while True:
         wake = waker.wait(pause)
         now = world.clock.monotonic()
@@ -135,10 +136,10 @@ def _rest(layer: Layer, life: Life, world: World, waker: Waker, seen: Glance | N
         if not layer.naps:  # of these a run has one each; a hundred runners would pay for what they seldom need
             world.processes.remember()
         if waker.sees_files and layer.naps:
-            pause = min(nap(world.timing), end - now)
+            pause = min(check_interval(world.timing), end - now)
 
 
-class Complaints:
+class RepeatedErrors:
     """What went wrong turn after turn: said once, and timed while it lasts."""
 
     def __init__(self) -> None:
@@ -151,7 +152,7 @@ class Complaints:
     def hear(self, text: str, now: float) -> None:
         """Say `text` unless it was the last one too; `since` is when it began, monotonic seconds."""
         if text != self.last:
-            say(f"{text}; going on, will try again")
+            log_line(f"{text}; going on, will try again")
             self.last, self.since = text, now
 
     def outlasts(self, patience: float, now: float) -> bool:
@@ -162,7 +163,7 @@ class Complaints:
         return True
 
 
-def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints) -> bool:
+def _guarded_turn(layer: Process, life: Life, world: Runtime, complaints: RepeatedErrors) -> bool:
     """One turn between two looks at the life lock: a life whose home was removed must not make it anew.
 
     A damaged record that nobody mends in time is raised: it would keep the layer from ending, too.
@@ -186,7 +187,7 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
             layer.trouble(str(error))
         return False
     except OSError as error:
-        if error.errno not in PASSING:
+        if error.errno not in TRANSIENT_ERRNOS:
             raise
         complaints.hear(f"{error.strerror}: {error.filename or world.home}", now)
         return False
@@ -196,39 +197,39 @@ def _guarded_turn(layer: Layer, life: Life, world: World, complaints: Complaints
     return again
 
 
-def _no_room(error: GarrisonError, world: World) -> bool:
+def _no_room(error: GarrisonError, world: Runtime) -> bool:
     """Whether git failed because a disk is full; its first line often names only what it could not write."""
     places = (world.home, Path(world.environ.get("GARRISON_TREES", world.home)))
     return disk_space.lacking(getattr(error, "stderr", "")) or any(disk_space.full(place) for place in places)
 
 
-def _beat(life: Life, world: World, complaints: Complaints, now: float) -> bool:
+def _beat(life: Life, world: Runtime, complaints: RepeatedErrors, now: float) -> bool:
     """Whether a life sign could be given; LockLost if the home will take none any more (read-only, unmounted)."""
     try:
         life.beat()
     except OSError as error:
-        if error.errno not in PASSING:
+        if error.errno not in TRANSIENT_ERRNOS:
             raise LockLost(f"{world.home} takes no life sign any more ({error.strerror}); stopping in order") from error
         complaints.hear(f"{error.strerror}: {world.home}", now)
         return False
     return True
 
 
-def _hear(layer: Layer, number: int) -> None:
+def _hear(layer: Process, number: int) -> None:
     if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         layer.stop(number)
 
 
-def leave(life: Life, reason: str, code: int = 0) -> int:
+def exit_gracefully(life: Life, reason: str, code: int = 0) -> int:
     """End in order; returns `code`. An own record that is damaged is said, and keeps nobody from going."""
     try:
         life.end(reason, code)
     except RecordError as error:
-        say(str(error))
+        log_line(str(error))
     return code
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """A line in the layer's log; one that finds no room (or no terminal) any more is kept for the next."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound
-from garrison.processes.loop import FENCED_EXIT, HELD, SIGNALS, Layer, run, say
-from garrison.processes.runtime import World
+from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, WAKING_SIGNALS, Process, log_line, run
+from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.names import Key
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def arguments(argv: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The command line of a layer."""
     parser = argparse.ArgumentParser(prog="garrison.processes.main", description="one layer's process")
     parser.add_argument("role", choices=["launch", "guardian", "runner", "orchestrator", "processor"])
@@ -49,7 +49,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def prepare(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+def prepare_process(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
     """What makes the layer of a role, recovered from disk, once its life has begun.
 
     All that takes long and neither writes nor can change comes first, while the name is not held yet: a role's own
@@ -60,13 +60,13 @@ def prepare(world: World, options: argparse.Namespace) -> Callable[[Life], Layer
     except Exception as error:  # its reason belongs into the identity, which is not ours yet
         wrong = error
 
-    def fail(_life: Life) -> Layer:
+    def fail(_life: Life) -> Process:
         raise wrong
 
     return fail
 
 
-def _launcher(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+def _launcher(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
     from garrison.processes.launcher.process import Launcher
     from garrison.processes.launcher.progress import Progress
 
@@ -75,31 +75,31 @@ def _launcher(world: World, options: argparse.Namespace) -> Callable[[Life], Lay
                                  again=options.again)
 
 
-def _guardian(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+def _guardian(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
     from garrison.processes.guardian.process import Guardian
-    from garrison.processes.run_plan import plan_of
+    from garrison.processes.run_plan import read_plan
     from garrison.system.git import Git
 
     launch = world.launch(options.run)
-    plan, git = plan_of(world.files(options.run), launch), Git(Path(launch.repo))
+    plan, git = read_plan(world.files(options.run), launch), Git(Path(launch.repo))
     with contextlib.suppress(GarrisonError, OSError):  # a repository that is gone is the guardian's to tell
         _ = git.common  # a git process's time
     return lambda life: Guardian(world, life, launch, plan, git)
 
 
-def _processor(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+def _processor(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
     from garrison.processes.merge_processor.process import Processor
 
     return lambda life: Processor(world, life, world.launch(options.run))
 
 
-def _runner(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+def _runner(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
     from garrison.processes.runner.process import Runner
 
     return lambda life: Runner(world, life, world.launch(options.run), _task(world, options))
 
 
-def _orchestrator(world: World, options: argparse.Namespace) -> Callable[[Life], Layer]:
+def _orchestrator(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
     from garrison.processes.orchestrator.process import Orchestrator
 
     return lambda life: Orchestrator(world, life, world.launch(options.run), _task(world, options))
@@ -109,7 +109,7 @@ _PREPARE = {"launch": _launcher, "guardian": _guardian, "processor": _processor,
             "orchestrator": _orchestrator}
 
 
-def _task(world: World, options: argparse.Namespace) -> Task:
+def _task(world: Runtime, options: argparse.Namespace) -> Task:
     path = world.files(options.run).attempt(options.name, options.attempt) / "task.json"
     task = run_records.load(Task, path)
     if task is None:
@@ -119,35 +119,35 @@ def _task(world: World, options: argparse.Namespace) -> Task:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Become the life the lease was for and live it; returns the exit code."""
-    options = arguments(sys.argv[1:] if argv is None else argv)
+    options = parse_arguments(sys.argv[1:] if argv is None else argv)
     failpoint.role = options.role
     if options.role == "orchestrator":
         reaper.divide()
     # What a launcher's shell had started before it became one is not ours, whoever's child it is.
     become_subreaper(adopting=options.role != "launch")
     # A user has few inotify instances, editors want them too, and what an agent's layer watches is nobody else's.
-    waker = Waker(SIGNALS, sparing=options.role == "orchestrator")
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+    waker = Waker(WAKING_SIGNALS, sparing=options.role == "orchestrator")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
     key = Key(options.role, options.name, options.run)
     life = None
     try:
-        world = World.real(Path(options.home))
+        world = Runtime.real(Path(options.home))
         atomic.stay_within(world.home)
-        make = prepare(world, options)
+        make = prepare_process(world, options)
         life = register(world.observer, key, options.incarnation, time.sleep)
-        layer = recover(world, life, make)
+        layer = recover_process(world, life, make)
         if options.stop:
             layer.stop(signal.SIGTERM)
         return _told(options.role, run(layer, life, world, waker))
     except GarrisonError as error:
-        return crash(life, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
+        return report_crash(life, f"{key.full}#{options.incarnation}", str(error), error.exit_code)
     except Exception as error:  # whatever it is: the log gets a line, and who counts the death gets the reason
         if os.environ.get("GARRISON_DEBUG") == "1":
             raise
-        return crash(life, f"{key.full}#{options.incarnation}", fault(error))
+        return report_crash(life, f"{key.full}#{options.incarnation}", describe_fault(error))
 
 
-def recover(world: World, life: Life, make: Callable[[Life], Layer]) -> Layer:
+def recover_process(world: Runtime, life: Life, make: Callable[[Life], Process]) -> Process:
     """The layer of `life`, made and ready. On a full disk that waits, as its loop will, for as long as a start may
     take: what is recovered from disk can be recovered again, as by the next life."""
     until = world.clock.monotonic() + world.timing.spawn_deadline
@@ -170,16 +170,16 @@ def _told(role: str, code: int) -> int:
     return 1 if role == "launch" and code == FENCED_EXIT else code
 
 
-def crash(life: Life | None, who: str, why: str, code: int = 1) -> int:
+def report_crash(life: Life | None, who: str, why: str, code: int = 1) -> int:
     """Say why a layer cannot go on, in its log and in its identity; returns the exit code."""
-    say(f"{who}: {why}")
+    log_line(f"{who}: {why}")
     if life is not None:
         with contextlib.suppress(GarrisonError, OSError):  # fenced, or the record itself is what is damaged
             life.crash(why, code)
     return code
 
 
-def fault(error: Exception) -> str:
+def describe_fault(error: Exception) -> str:
     """An error that nobody foresaw, in one line: what the machine refused, else the place in garrison."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.strerror}: {error.filename}; mend that, then go on"

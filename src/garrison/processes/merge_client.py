@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import RecordError
 from garrison.merge.queue import MergeQueue
-from garrison.processes.guardian.policy import Merge
+from garrison.processes.guardian.policy import MergeStatus
 from garrison.records.identity import Identity
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from garrison.merge.entry import Entry
     from garrison.merge.queue import MergeQueue
-    from garrison.processes.runtime import World
+    from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
 
 
@@ -28,7 +28,7 @@ _AWAITED = frozenset({"validating", "impl_complete"})
 """Phases in which there may be an entry that counts."""
 
 
-class OwnEntry:
+class MergeClient:
     """The entry of one attempt; what becomes of it is told to `recipient`, a full name."""
 
     def __init__(self, queue: MergeQueue, task: Task, branch: str, recipient: str) -> None:
@@ -44,7 +44,7 @@ class OwnEntry:
         """Enqueue the branch; done twice it is the same entry."""
         self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient)
 
-    def look(self, phase: str) -> Merge | None:
+    def look(self, phase: str) -> MergeStatus | None:
         """How it stands, for a runner in that phase; None while there is none."""
         if phase not in _AWAITED:
             return None
@@ -52,9 +52,9 @@ class OwnEntry:
         found = [entry for entry in self.queue.entries() if (entry.run, entry.node, entry.attempt) == own]
         if not found:
             return None
-        return Merge(found[-1].attempt, found[-1].status, found[-1].reason or "", found[-1].commit or "")
+        return MergeStatus(found[-1].attempt, found[-1].status, found[-1].reason or "", found[-1].commit or "")
 
-    def waited(self, merge: Merge | None, now: float) -> bool:
+    def waited(self, merge: MergeStatus | None, now: float) -> bool:
         """Whether it landed so long ago that its signal is waited for no more; `now` in monotonic seconds."""
         if merge is None or merge.status != "landed":
             return False
@@ -67,14 +67,15 @@ _SHOWN = 5
 """Entries named in a note; of more, how many they are."""
 
 
-def waiting_of_others(world: World, launch: Launch) -> str:
+def foreign_entries_note(world: Runtime, launch: Launch) -> str:
     """One line about entries of runs that are not under way, which will land while this one is; '' for none."""
     queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock)
-    living = under_way(world)
-    return note([entry for entry in queue.state.unfinished() if entry.run not in living | {launch.run_id}])
+    living = running_runs(world)
+    foreign = [entry for entry in queue.state.unfinished() if entry.run not in living | {launch.run_id}]
+    return describe_foreign_entries(foreign)
 
 
-def note(entries: list[Entry]) -> str:
+def describe_foreign_entries(entries: list[Entry]) -> str:
     """Which entries will land too, and how to withdraw one. Pure."""
     if not entries:
         return ""
@@ -84,7 +85,7 @@ def note(entries: list[Entry]) -> str:
             f"{more}; `garrison merge-queue cancel ID` withdraws one")
 
 
-def under_way(world: World) -> set[str]:
+def running_runs(world: Runtime) -> set[str]:
     """Runs of which any layer lives; one whose records cannot be read counts as such, for nobody knows."""
     found = set()
     for key in world.store.keys(Identity):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, UsageError
-from garrison.processes.loop import say
+from garrison.processes.loop import log_line
 from garrison.records import atomic
 from garrison.records.config import config_path, read_config, words_of
 from garrison.system.jobs import Job
@@ -40,7 +40,7 @@ _LONG = 500
 
 
 @dataclass(frozen=True)
-class Notify:
+class NotifyConfig:
     """The `[notify]` table: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
 
     command: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Notify:
 
 
 @dataclass(frozen=True)
-class Notice:
+class Notification:
     """One thing to tell, once; `key` is what it is known by."""
 
     key: str
@@ -58,12 +58,12 @@ class Notice:
     node: str = ""
 
 
-def wanted(home: Path) -> Notify:
+def read_notify_config(home: Path) -> NotifyConfig:
     """The home's `[notify]`; UsageError if it cannot be meant."""
-    return config_of(f"{config_path(home)}, [notify]", read_config(home).get("notify", {}))
+    return parse_notify_config(f"{config_path(home)}, [notify]", read_config(home).get("notify", {}))
 
 
-def config_of(where: str, table: Any) -> Notify:
+def parse_notify_config(where: str, table: Any) -> NotifyConfig:
     """What a table means; UsageError names what is wrong. Pure."""
     if not isinstance(table, dict):
         raise UsageError(f"{where} should be a table with command, on and timeout")
@@ -72,27 +72,27 @@ def config_of(where: str, table: Any) -> Notify:
     command, occasions = _words(where, "command", table), _words(where, "on", table)
     if wrong := [one for one in occasions or () if one not in OCCASIONS]:
         raise UsageError(f"{where}: on names {wrong[0]!r}; there are {', '.join(OCCASIONS)}")
-    timeout = table.get("timeout", Notify.timeout)
+    timeout = table.get("timeout", NotifyConfig.timeout)
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 600:
         raise UsageError(f"{where}: timeout should be seconds, above 0 and at most 600")
-    return Notify(command or (), Notify.on if occasions is None else occasions, float(timeout))
+    return NotifyConfig(command or (), NotifyConfig.on if occasions is None else occasions, float(timeout))
 
 
 def _words(where: str, key: str, table: Mapping[str, Any]) -> tuple[str, ...] | None:
     return None if table.get(key) is None else words_of(where, key, table[key])
 
 
-def due(state: RunState, given_up: Iterable[tuple[str, str, str]], told: set[str], config: Notify,
-        ended: str = "") -> list[Notice]:
+def due_notifications(state: RunState, given_up: Iterable[tuple[str, str, str]], told: set[str], config: NotifyConfig,
+        ended: str = "") -> list[Notification]:
     """What is to be told now; `given_up` holds (signal id, who, why), `ended` how the run ended, if it did. Pure."""
-    found = [Notice(f"escalate:{id_}", "escalate", f"{who} was given up: {why}", _node_of(state, who))
+    found = [Notification(f"escalate:{id_}", "escalate", f"{who} was given up: {why}", _node_of(state, who))
              for id_, who, why in given_up]
-    found += [Notice(f"question:{node}:{asked['id']}", "question", f"{node} asks: {asked['text']}", node)
+    found += [Notification(f"question:{node}:{asked['id']}", "question", f"{node} asks: {asked['text']}", node)
               for node, asked in state.questions.items()]
     if ended:
         reason = f": {state.reason}" if state.reason else ""
         merged = sum(1 for node in state.nodes.values() if node.status == "validated")
-        found.append(Notice(f"run:{ended}:{state.ends}", ended,  # a run that was resumed ends anew
+        found.append(Notification(f"run:{ended}:{state.ends}", ended,  # a run that was resumed ends anew
                             f"run {ended}, {merged} of {len(state.nodes)} merged{reason}"))
     return [one for one in found if one.key not in told and one.event in config.on and config.command]
 
@@ -101,23 +101,23 @@ def _node_of(state: RunState, who: str) -> str:
     return who if who in state.nodes else ""
 
 
-def argv_of(config: Notify, run: str, notice: Notice) -> list[str]:
+def notify_argv(config: NotifyConfig, run: str, notice: Notification) -> list[str]:
     """The command for one notice; braces that name nothing of ours stay. Pure."""
     values = {"text": clean(notice.text)[:_LONG], "run": run, "event": notice.event, "node": notice.node}
     return [_PLACE.sub(lambda found: values[found[1]], word) for word in config.command]
 
 
-class Teller:
+class Notifier:
     """Runs the command, one notice at a time; `told` is called with each whose command has ended, or cannot be run."""
 
-    def __init__(self, config: Notify, run: str, environ: Mapping[str, str], log: Path,
-                 told: Callable[[Notice], None]) -> None:
+    def __init__(self, config: NotifyConfig, run: str, environ: Mapping[str, str], log: Path,
+                 told: Callable[[Notification], None]) -> None:
         self.config, self.run, self.environ, self.log, self.told = config, run, environ, log, told
         self._job: Job | None = None
-        self._waiting: list[Notice] = []
+        self._waiting: list[Notification] = []
         """The first of them is the one whose command runs, if one does."""
 
-    def tell(self, notice: Notice) -> None:
+    def tell(self, notice: Notification) -> None:
         """Run the command for it, once those before it have ended; again, while it waits, is no matter."""
         if all(one.key != notice.key for one in self._waiting):
             self._waiting.append(notice)
@@ -131,7 +131,7 @@ class Teller:
             self._job = None
             if not result.ok:
                 how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
-                say(f"the notify command {how}; its output is in {self.log}")
+                log_line(f"the notify command {how}; its output is in {self.log}")
             self._over()
         while self._waiting and self._job is None:
             self._job = self._start(self._waiting[0], now)
@@ -152,8 +152,8 @@ class Teller:
             self.poll(time.monotonic())
             time.sleep(0.01)
 
-    def _start(self, notice: Notice, now: float) -> Job | None:
-        argv = argv_of(self.config, self.run, notice)
+    def _start(self, notice: Notification, now: float) -> Job | None:
+        argv = notify_argv(self.config, self.run, notice)
         body = {"run": self.run, "event": notice.event, "text": notice.text, "node": notice.node}
         stdin = self.log.with_suffix(".json")
         try:
@@ -163,5 +163,5 @@ class Teller:
             return Job.start(shell, env=dict(self.environ), cwd=os.sep, log=self.log,
                              timeout_s=self.config.timeout, now=now)
         except (GarrisonError, OSError) as error:
-            say(f"the notify command could not be run: {error}")
+            log_line(f"the notify command could not be run: {error}")
             return None

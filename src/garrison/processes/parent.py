@@ -8,24 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from garrison.processes.loop import say
+from garrison.processes.loop import log_line
 from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.processes.supervisor import Crew
+    from garrison.processes.supervisor import Supervisor
     from garrison.records.run import Task
     from garrison.records.signals import Signal
     from garrison.supervise.start import Life
 
 
-class Above:
+class Parent:
     """The parent of one life, and its launcher."""
 
-    def __init__(self, life: Life, crew: Crew, task: Task) -> None:
-        self.crew, self.task = crew, task
+    def __init__(self, life: Life, crew: Supervisor, task: Task) -> None:
+        self.supervisor, self.task = crew, task
         parent = life.identity.parent
         self.key = Key(parent["role"], parent["name"], life.key.run) if parent else None
         self._alone_since: float | None = None
@@ -38,26 +38,27 @@ class Above:
     @property
     def records(self) -> list[Path]:
         """The parent's record, if somebody started us."""
-        return [self.crew.world.store.path(Identity, self.key)] if self.key else []
+        return [self.supervisor.world.store.path(Identity, self.key)] if self.key else []
 
     def alone_for(self, now: float) -> float | None:
         """Seconds (monotonic) since nobody above is alive; None while somebody is."""
         if self.key is None:
             return None
-        if any(self.crew.lives(key) for key in (self.key, launcher(self.key.run))):
+        if any(self.supervisor.lives(key) for key in (self.key, launcher(self.key.run))):
             self._alone_since = None
             return None
         if self._alone_since is None:
             self._alone_since = now
-            say("neither guardian nor launcher is alive: finishing the attempt, starting nothing new after the grace")
+            log_line("neither guardian nor launcher is alive: finishing the attempt, starting nothing new after the "
+                     "grace")
         return now - self._alone_since
 
     def tell(self, kind: str, payload: dict[str, Any], id_: str) -> None:
         """Write the parent a signal about the node; one with the same id is recognised as said."""
         if self.key is not None:
-            self.crew.tell(self.key, kind, payload, node=self.task.node, attempt=self.task.attempt, id_=id_)
+            self.supervisor.tell(self.key, kind, payload, node=self.task.node, attempt=self.task.attempt, id_=id_)
 
     def pass_on(self, signal: Signal) -> None:
         """Say a signal from below again, to the parent."""
         if self.key is not None:
-            self.crew.pass_on(self.key, signal)
+            self.supervisor.pass_on(self.key, signal)

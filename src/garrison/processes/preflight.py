@@ -26,11 +26,11 @@ from garrison.pipeline.plan import RunPlan, plan_run, rewriting
 from garrison.pipeline.subpipelines import beside
 from garrison.pipeline.transforms import rewritten
 from garrison.processes import notifications
-from garrison.processes.loop import say
-from garrison.processes.run_plan import plan_of, refuse_lost
-from garrison.processes.run_state import RunState, fold
+from garrison.processes.loop import log_line
+from garrison.processes.run_plan import check_journal_present, read_plan
+from garrison.processes.run_state import RunState, replay_run
 from garrison.processes.runner.jobs import VALIDATOR, validator_agent
-from garrison.processes.runtime import World
+from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
@@ -48,7 +48,7 @@ LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_COLLATE",
 
 
 @dataclass(frozen=True)
-class Request:
+class LaunchRequest:
     """What a person asked for; None means: not said."""
 
     pipeline: Path
@@ -73,7 +73,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedLaunch:
     """A launch that may begin: its record, its graph's text and its plan."""
 
     launch: Launch
@@ -81,17 +81,17 @@ class Prepared:
     plan: RunPlan
 
 
-def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepared:
+def prepare_launch(world: Runtime, request: LaunchRequest, report: Callable[[str], None]) -> PreparedLaunch:
     """Check everything, run the pre-flight; returns what `create` writes. Refused or UsageError otherwise."""
     text = _read(request.pipeline)
-    notifications.wanted(world.home)
+    notifications.read_notify_config(world.home)
     graph, text = rewritten(parse(text, str(request.pipeline)), text)
     plan = plan_run(graph, max_steps=request.max_steps, load=rewriting(beside))
     repo = validate_repository(request.target)
     git = Git(repo)
     git.check_branch_space()
     if what := underway(git.git_dir(repo)):
-        say(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
+        report(f"note: {what} is in progress in {repo}; if the target is checked out there, landings wait for its end")
     pipeline_id = _pipeline_id(request, plan)
     base = _base(request, plan, git)
     launch = Launch(
@@ -100,15 +100,15 @@ def prepare(world: World, request: Request, say: Callable[[str], None]) -> Prepa
         setup=request.setup or plan.setup, lock_files=request.setup_key or list(plan.setup_key),
         no_gate=request.no_gate, env=_environment_names(world, request, plan),
         held_back=held_back(world.environ, request.env), agent=request.agent,
-        max_agents=request.max_agents or _agents_at_once(say), max_respawn=request.max_respawn,
+        max_agents=request.max_agents or _agents_at_once(report), max_respawn=request.max_respawn,
         max_rework=request.max_rework,
         terminal=request.terminal, path=world.environ.get("PATH", os.defpath),
         locale={name: world.environ[name] for name in LOCALE if name in world.environ},
         graph_source=str(request.pipeline.resolve()), prd_ref=plan.prd_ref or "", auto_approve=request.auto_approve,
         max_steps=request.max_steps)
     _refuse_unfinished(world, launch, request)
-    launch = _with_gate(world, launch, git, request, plan, say)
-    return Prepared(launch, text, plan)
+    launch = _with_gate(world, launch, git, request, plan, report)
+    return PreparedLaunch(launch, text, plan)
 
 
 def _read(path: Path) -> str:
@@ -120,21 +120,21 @@ def _read(path: Path) -> str:
         raise UsageError(f"pipeline {path} is not UTF-8 text; save it as such") from error
 
 
-def _pipeline_id(request: Request, plan: RunPlan) -> str:
+def _pipeline_id(request: LaunchRequest, plan: RunPlan) -> str:
     asked = request.pipeline_id
     return check_name(asked) if asked is not None else fit_name(plan.id or request.pipeline.stem)
 
 
-def _agents_at_once(say: Callable[[str], None]) -> int:
+def _agents_at_once(report: Callable[[str], None]) -> int:
     """The default of --max-agents; said where memory makes it less than the cores would."""
     cores, memory = capacity.cores(), capacity.available_memory()
     number = capacity.default_agents(cores, memory)
     if number < capacity.default_agents(cores, None) and memory is not None:
-        say(f"note: {number} at once, for {memory >> 20} MiB of memory are left; --max-agents says otherwise")
+        report(f"note: {number} at once, for {memory >> 20} MiB of memory are left; --max-agents says otherwise")
     return number
 
 
-def _base(request: Request, plan: RunPlan, git: Git) -> str:
+def _base(request: LaunchRequest, plan: RunPlan, git: Git) -> str:
     base = plan.base if request.base is None else request.base
     if base is None and (base := git.current_branch()) is None:
         raise Refused(detached(git.root))
@@ -144,7 +144,7 @@ def _base(request: Request, plan: RunPlan, git: Git) -> str:
     return base
 
 
-def _environment_names(world: World, request: Request, plan: RunPlan) -> list[str]:
+def _environment_names(world: Runtime, request: LaunchRequest, plan: RunPlan) -> list[str]:
     """Variables that pass through: --env, and what the agents' profiles ask for. Unknown agents are refused here."""
     agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
     validators = {validator for task in plan.tasks.values() if (validator := validator_agent(task.attrs))}
@@ -166,26 +166,26 @@ def _environment_names(world: World, request: Request, plan: RunPlan) -> list[st
     return sorted({*request.env, *(name for name in asked if name in world.environ)})
 
 
-def unset_variables(world: World, names: Iterable[str]) -> list[str]:
+def unset_variables(world: Runtime, names: Iterable[str]) -> list[str]:
     """Those of `names` that this process could not pass on."""
     return [name for name in names if name not in world.environ]
 
 
-def taken(run: str) -> Refused:
+def run_exists(run: str) -> Refused:
     """What to say of a run id that is in use."""
     return Refused(f"there is a run {run} already; go on with --resume {run} or choose another --run")
 
 
-def _refuse_unfinished(world: World, launch: Launch, request: Request) -> None:
+def _refuse_unfinished(world: Runtime, launch: Launch, request: LaunchRequest) -> None:
     if request.run is not None and (world.home / "runs" / check_run(request.run)).exists():
-        raise taken(request.run)
+        raise run_exists(request.run)
     if request.new:
         return
     for run in run_records.runs(world.home):
         try:
-            other, state = world.launch(run), state_of(world, run)
+            other, state = world.launch(run), read_run_state(world, run)
         except RecordError as error:
-            say(f"run {run} is passed over: {error}")
+            log_line(f"run {run} is passed over: {error}")
             continue
         if (other.pipeline_id, other.repo) != (launch.pipeline_id, launch.repo) or other.adhoc:
             continue
@@ -196,13 +196,13 @@ def _refuse_unfinished(world: World, launch: Launch, request: Request) -> None:
                       f"go on with --resume {run}, or say --new")
 
 
-def state_of(world: World, run: str) -> RunState:
+def read_run_state(world: Runtime, run: str) -> RunState:
     """A run's state as its journal tells it."""
-    return fold(read_all(world.files(run).journal))
+    return replay_run(read_all(world.files(run).journal))
 
 
-def _with_gate(world: World, launch: Launch, git: Git, request: Request, plan: RunPlan,
-               say: Callable[[str], None]) -> Launch:
+def _with_gate(world: Runtime, launch: Launch, git: Git, request: LaunchRequest, plan: RunPlan,
+               report: Callable[[str], None]) -> Launch:
     """The launch with the queue's gate settled and the pre-flight passed."""
     queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
     recorded = queue.state.config
@@ -223,7 +223,8 @@ def _with_gate(world: World, launch: Launch, git: Git, request: Request, plan: R
     try:
         preflight(queue, config, trees=Path(launch.trees), environment=world.environment(launch, {}), run=launch.run_id,
                   held_back=launch.held_back,
-                  base=f"refs/heads/{launch.base}", allow_foreign_imports=request.allow_foreign_imports, progress=say)
+                  base=f"refs/heads/{launch.base}", allow_foreign_imports=request.allow_foreign_imports,
+                  progress=report)
     except BaseException:
         queue.leave(Path(launch.trees))
         raise
@@ -231,15 +232,15 @@ def _with_gate(world: World, launch: Launch, git: Git, request: Request, plan: R
     return launch
 
 
-def check_resume(world: World, run: str, *, onto: bool = False, again: bool = False) -> Launch:
+def check_resume(world: Runtime, run: str, *, onto: bool = False, again: bool = False) -> Launch:
     """The launch of a run that may be resumed. Refused if it is over, or if its base was rewritten (unless `onto`).
 
     A run that is over, but whose launcher died before it had said so, is resumed: the new one says it and goes. One
     that failed is resumed, too, where a person wants the failed nodes tried `again`.
     """
     launch = world.launch(check_run(run))
-    state = state_of(world, run)
-    refuse_lost(world.store, launch, state, world.files(run).journal)
+    state = read_run_state(world, run)
+    check_journal_present(world.store, launch, state, world.files(run).journal)
     last = world.store.read(Identity, launcher(run))
     if again:
         _refuse_again(world, launch, state)
@@ -260,24 +261,24 @@ def check_resume(world: World, run: str, *, onto: bool = False, again: bool = Fa
                       "say --onto to go on upon it")
     _keep_gate(world, launch, git)
     if unset := unset_variables(world, launch.env):
-        say(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents and gate go "
-            "on without them unless you stop, export them and resume again")
+        log_line(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents "
+            "and gate go on without them unless you stop, export them and resume again")
     return launch
 
 
-def _refuse_again(world: World, launch: Launch, state: RunState) -> None:
+def _refuse_again(world: Runtime, launch: Launch, state: RunState) -> None:
     """Refuse to try the failed nodes of a run once more that has none, or that did not fail at one."""
     run, files = launch.run_id, world.files(launch.run_id)
     if state.status != "failed":
         raise Refused(f"run {run} is {state.status}, and --again is for one that failed; leave it out")
-    plan = plan_of(files, launch)
-    flow = fold(read_all(files.journal), plan.program, run, plan.children).flow
+    plan = read_plan(files, launch)
+    flow = replay_run(read_all(files.journal), plan.program, run, plan.children).flow
     if flow is not None and flow.over and flow.state.resumable != "again":
         raise Refused(f"run {run} cannot be tried again: {flow.why or 'it did not fail at a node'}; start another with "
                       "--new")
 
 
-def refuse_changed(world: World, launch: Launch) -> None:
+def check_graph_unchanged(world: Runtime, launch: Launch) -> None:
     """Refuse to go on with a run whose graph's file says something else now than when it was launched."""
     path, files = Path(launch.graph_source), world.files(launch.run_id)
     if not launch.graph_source or not path.is_file() or not files.graph.is_file():
@@ -292,7 +293,7 @@ def refuse_changed(world: World, launch: Launch) -> None:
                       "it was launched, or start another run with --new")
 
 
-def _keep_gate(world: World, launch: Launch, git: Git) -> None:
+def _keep_gate(world: Runtime, launch: Launch, git: Git) -> None:
     """A queue whose journal was damaged and moved away is told again what this run was launched with."""
     queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
     if queue.state.config is None and (launch.gate or launch.no_gate):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WHY = re.compile(r"garrison: what \S+ (.*)")
 
 
-class Place(NamedTuple):
+class RescueRepository(NamedTuple):
     """A repository that may hold rescue refs, and the branch each run of this home lands on there."""
 
     git: Git
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rescue:
+class RescuedWork:
     """One rescue ref. `files` and `size` (bytes): of what the target did not have as the work began there.
 
     `landed`: whether the target has all of it now.
@@ -57,7 +57,8 @@ class Rescue:
                 "repo": self.repo}
 
 
-def places(home: Path, repo: Path | None, run: str | None, say: Callable[[str], None]) -> list[Place]:
+def find_repositories(home: Path, repo: Path | None, run: str | None, say: Callable[[str],
+                                                                                    None]) -> list[RescueRepository]:
     """Where to look: `repo`, else the repositories that the runs of the home (or `run`) recorded.
 
     A repository that is gone is said; Refused if it is the only one that was asked for.
@@ -66,13 +67,13 @@ def places(home: Path, repo: Path | None, run: str | None, say: Callable[[str], 
                 and (launch := _launch(home, one, say)) is not None]
     bases = {launch.run_id: launch.base for launch in launches}
     if repo is not None:
-        return [Place(_open(repo), bases)]
-    found: dict[Path, Place] = {}
+        return [RescueRepository(_open(repo), bases)]
+    found: dict[Path, RescueRepository] = {}
     gone = []
     for path in dict.fromkeys(launch.repo for launch in launches):
         try:
             git = _open(Path(path))
-            found.setdefault(git.common, Place(git, bases))
+            found.setdefault(git.common, RescueRepository(git, bases))
         except GarrisonError:
             gone.append(path)
     for path in gone:
@@ -97,13 +98,13 @@ def _open(path: Path) -> Git:
     return git
 
 
-def names(place: Place, run: str | None = None) -> list[RescueName]:
+def list_rescue_refs(place: RescueRepository, run: str | None = None) -> list[RescueName]:
     """The rescue refs of a repository, or those of one run, by run, node and attempt."""
     found = [parse_rescue(ref) for ref in place.git.rescues(f"{RESCUES}/{run}" if run else RESCUES)]
     return sorted(found, key=lambda one: (one.run, one.node, one.attempt, one.kind, one.number))
 
 
-def look(place: Place, name: RescueName) -> Rescue:
+def inspect_rescue(place: RescueRepository, name: RescueName) -> RescuedWork:
     """Everything about one rescue ref; GitError if its objects are damaged or gone."""
     git = place.git
     told = git.run("show", "-s", "--format=%H%n%cI%n%s", name.ref, "--").out.splitlines()
@@ -112,11 +113,11 @@ def look(place: Place, name: RescueName) -> Rescue:
     parent = git.rev(f"{name.ref}^")
     base = git.run("merge-base", tip, commit, check=False).out.strip() if tip else ""
     against = base or parent or git.run("mktree", text="").out.strip()
-    changed = changes(git, against, commit)
+    changed = changed_files(git, against, commit)
     match = _WHY.match(subject)
     why = match[1] if match else "at an interval, all of it committed" if name.live else "all of it was committed"
     landed = bool(tip) and tip is not None and has_landed(git, commit, tip)
-    return Rescue(name, str(git.root), commit, when, why, len(changed), sum(changed.values()), landed, against)
+    return RescuedWork(name, str(git.root), commit, when, why, len(changed), sum(changed.values()), landed, against)
 
 
 def has_landed(git: Git, commit: str, tip: str) -> bool:
@@ -129,7 +130,7 @@ def has_landed(git: Git, commit: str, tip: str) -> bool:
         return False
 
 
-def changes(git: Git, old: str, new: str) -> dict[str, int]:
+def changed_files(git: Git, old: str, new: str) -> dict[str, int]:
     """Path → bytes of the new version (0 if it was removed), of what differs."""
     raw = git.run("diff-tree", "-r", "-z", "--no-renames", "--raw", "--no-abbrev", old, new).out.split("\0")
     pairs = [(head.split(" "), path) for head, path in zip(raw[::2], raw[1::2], strict=False) if head.startswith(":")]
@@ -140,7 +141,8 @@ def changes(git: Git, old: str, new: str) -> dict[str, int]:
     return {path: sizes.get(words[3], 0) for words, path in pairs}
 
 
-def choose(known: Sequence[tuple[Place, RescueName]], word: str, run: str | None) -> tuple[Place, RescueName]:
+def resolve_rescue(known: Sequence[tuple[RescueRepository, RescueName]], word: str,
+                   run: str | None) -> tuple[RescueRepository, RescueName]:
     """The rescue that `word` means: a ref (its beginning may be left out), RUN/NODE/ATTEMPT, RUN/NODE, or NODE. Pure.
 
     Interval snapshots count only where nothing else was kept; then the youngest. NotFound and Refused (with the list).
@@ -172,7 +174,7 @@ def restore_branch(git: Git, commit: str, branch: str) -> None:
         raise Refused(f"a branch {branch} (or one that is in its way) is there already in {git.root}; name another")
 
 
-def restore_tree(git: Git, commit: str, folder: Path) -> list[str]:
+def restore_worktree(git: Git, commit: str, folder: Path) -> list[str]:
     """Make a worktree at `folder`, detached at a rescue; notes for people.
 
     Refused if anything is there already, or if it would lie in a checkout.
@@ -195,7 +197,8 @@ def restore_tree(git: Git, commit: str, folder: Path) -> list[str]:
     return notes
 
 
-def all_names(where: Iterable[Place], run: str | None = None) -> list[tuple[Place, RescueName]]:
+def list_all_rescue_refs(where: Iterable[RescueRepository], run: str | None = None) -> list[tuple[RescueRepository,
+                                                                                                  RescueName]]:
     """The rescue refs of several repositories."""
-    return [(place, name) for place in where for name in names(place, run)]
+    return [(place, name) for place in where for name in list_rescue_refs(place, run)]
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from garrison.config import find_home
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
-from garrison.processes.launch import judge_once, start_detached
+from garrison.processes.launch import judge_launcher, spawn_launcher
 from garrison.processes.launcher.policy import resume_id
-from garrison.processes.preflight import check_resume, state_of
+from garrison.processes.preflight import check_resume, read_run_state
 from garrison.processes.run_state import ENDED
-from garrison.processes.runtime import World
+from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import RunState
     from garrison.records.signals import Posted, Signal
 
-QUIET = frozenset({"over", "tended"})
+UNREMARKABLE = frozenset({"over", "tended"})
 """States that are as they should be: told only with `--json`."""
-TOLD_TO_CRON = frozenset({"started", "refused"})
+REPORTED_TO_CRON = frozenset({"started", "refused"})
 """What the door that cron calls says each minute: what it did, and what it could not do."""
 
 
 @dataclass(frozen=True)
-class Word:
+class ResumeResult:
     """What became of one run. `state`: started; over, tended (has a launcher), elsewhere, stopped, parked, held: left
     alone; refused: it should go on and cannot."""
 
@@ -55,8 +55,8 @@ _SAID = {"started": "brought up", "over": "over", "tended": "looked after", "els
          "stopped": "left alone", "parked": "left alone", "held": "left alone", "refused": "not resumed"}
 
 
-def assess(run: str, state: RunState, launched: LifeView, guardian: Identity | None,
-           inbox: Sequence[Posted] = ()) -> Word | list[str]:
+def decide_resume(run: str, state: RunState, launched: LifeView, guardian: Identity | None,
+           inbox: Sequence[Posted] = ()) -> ResumeResult | list[str]:
     """Why a run gets no launcher, or the options of the one that it is to have; `inbox`: its guardian's. Pure.
 
     A launcher that died before it had said how its run ended has a successor that says it, and goes; one that died
@@ -71,22 +71,23 @@ def assess(run: str, state: RunState, launched: LifeView, guardian: Identity | N
     if unsaid and (state.status in ENDED or parked):
         return []
     if state.over:
-        return Word(run, "over", f"{state.status}")
+        return ResumeResult(run, "over", f"{state.status}")
     if verdict is not None and verdict.state == "elsewhere":
-        return Word(run, "elsewhere", f"its launcher is {verdict.why}")
+        return ResumeResult(run, "elsewhere", f"its launcher is {verdict.why}")
     if verdict is not None and identity is not None and verdict.living:
-        return Word(run, "tended", f"its launcher is {verdict.state} (pid {identity.pid})")
+        return ResumeResult(run, "tended", f"its launcher is {verdict.state} (pid {identity.pid})")
     if state.status == "failed":
-        return Word(run, "parked", "it failed with parked nodes; once they are mended "
+        return ResumeResult(run, "parked", "it failed with parked nodes; once they are mended "
                                    f"`garrison launch --resume {run}`")
     if state.status == "stopped":
         why = f" ({state.reason})" if state.reason else ""
-        return Word(run, "stopped", f"it was stopped{why}; `garrison launch --resume {run}` goes on")
+        return ResumeResult(run, "stopped", f"it was stopped{why}; `garrison launch --resume {run}` goes on")
     if parked and guardian is not None:
-        return Word(run, "parked", f"its guardian was given up ({guardian.reason}); mend that, then "
+        return ResumeResult(run, "parked", f"its guardian was given up ({guardian.reason}); mend that, then "
                                    f"`garrison launch --resume {run}`")
     if identity is not None and identity.status in ("held", "parked"):
-        return Word(run, identity.status, f"its launcher is {identity.status}; `garrison launch --resume {run}`")
+        return ResumeResult(run, identity.status,
+                            f"its launcher is {identity.status}; `garrison launch --resume {run}`")
     return ["--resume"]
 
 
@@ -98,13 +99,13 @@ def _resuming(run: str, incarnation: int, state: RunState, inbox: Sequence[Poste
     return next((posted.signal for posted in inbox if posted.signal is not None and posted.signal.id == said), None)
 
 
-def bring_up(home: Path) -> list[Word]:
+def resume_all(home: Path) -> list[ResumeResult]:
     """Look at every run of a home and start the launchers that are missing; one word a run. Harmless twice at once."""
-    world = World.real(home)
+    world = Runtime.real(home)
     return [word for run in run_records.runs(home) if (word := _bring_up(world, run)) is not None]
 
 
-def _bring_up(world: World, run: str) -> Word | None:
+def _bring_up(world: Runtime, run: str) -> ResumeResult | None:
     """One run; whatever it meets, the others must not wait for it."""
     home = world.home
     try:
@@ -112,53 +113,54 @@ def _bring_up(world: World, run: str) -> Word | None:
         if launch.adhoc:
             return None
         found = _assessed(world, launch)
-        if isinstance(found, Word):
+        if isinstance(found, ResumeResult):
             return found
         if not found:
-            return Word(run, "started", f"launcher {start_detached(world, launch, found)} says how it ended")
+            return ResumeResult(run, "started", f"launcher {spawn_launcher(world, launch, found)} says how it ended")
         check_resume(world, run, again="--again" in found)
-        return Word(run, "started", _start(world, launch, found))
+        return ResumeResult(run, "started", _start(world, launch, found))
     except (AlreadyAlive, Fenced, Refused) as error:
         word = _view_safely(world, run)
-        return word or Word(run, "refused", str(error))
+        return word or ResumeResult(run, "refused", str(error))
     except GarrisonError as error:
-        return Word(run, "refused", str(error))
+        return ResumeResult(run, "refused", str(error))
     except OSError as error:
-        return Word(run, "refused", f"{error.strerror}: {error.filename or home}; mend that, then `garrison up` again")
+        return ResumeResult(run, "refused",
+                            f"{error.strerror}: {error.filename or home}; mend that, then `garrison up` again")
 
 
-def wants_launcher(world: World, run: str) -> bool:
+def needs_launcher(world: Runtime, run: str) -> bool:
     """Whether `garrison up` would start a launcher for a run; one that cannot be read wants none."""
     try:
         launch = world.launch(run)
-        return not launch.adhoc and not isinstance(_assessed(world, launch), Word)
+        return not launch.adhoc and not isinstance(_assessed(world, launch), ResumeResult)
     except GarrisonError:
         return False
 
 
-def _assessed(world: World, launch: run_records.Launch) -> Word | list[str]:
+def _assessed(world: Runtime, launch: run_records.Launch) -> ResumeResult | list[str]:
     guardian = Key("guardian", launch.pipeline_id, launch.run_id)
-    return assess(launch.run_id, state_of(world, launch.run_id), _view(world, launcher(launch.run_id)),
+    return decide_resume(launch.run_id, read_run_state(world, launch.run_id), _view(world, launcher(launch.run_id)),
                   world.store.read(Identity, guardian), signals.pending(world.home, guardian))
 
 
-def _view(world: World, key: Key) -> LifeView:
+def _view(world: Runtime, key: Key) -> LifeView:
     """A launcher that lives, but hangs, is looked at twice and counts as none."""
     identity = world.store.read(Identity, key)
-    return LifeView(identity, judge_once(world, identity).verdict if identity else None)
+    return LifeView(identity, judge_launcher(world, identity).verdict if identity else None)
 
 
-def _view_safely(world: World, run: str) -> Word | None:
+def _view_safely(world: Runtime, run: str) -> ResumeResult | None:
     """After a refusal: somebody else may have been faster; then all is well."""
     found = _view(world, launcher(run))
-    return Word(run, "tended", "somebody else was faster") if found.living else None
+    return ResumeResult(run, "tended", "somebody else was faster") if found.living else None
 
 
-def _start(world: World, launch: run_records.Launch, options: list[str]) -> str:
+def _start(world: Runtime, launch: run_records.Launch, options: list[str]) -> str:
     """Through the run's unit if there is one for this home, else by ourselves; says how."""
     manager = systemd.find(world.environ)
     default = str(find_home(None, {name: value for name, value in world.environ.items() if name != "GARRISON_HOME"}))
     unit = systemd.has_unit(manager, launch.run_id, str(world.home), default)
     if manager is not None and unit and options == ["--resume"] and systemd.start_unit(manager, launch.run_id):
         return f"as {systemd.unit_of(launch.run_id)}"
-    return f"launcher {start_detached(world, launch, options)}"
+    return f"launcher {spawn_launcher(world, launch, options)}"

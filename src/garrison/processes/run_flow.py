@@ -35,7 +35,7 @@ KNOWN = (VALIDATED, FAILED)
 """Statuses that the graph brings along and that a run believes; the other ones are done here, as if nothing were."""
 
 
-def step_of(place: Place) -> str:
+def step_id(place: Place) -> str:
     """One try at one place of the flow, in one word: a retry at the same place is another step."""
     return f"{place.id}:{place.attempt}"
 
@@ -59,7 +59,7 @@ class RunFlow:
             return {} if self.state.ended else self.state.in_flight
         found = {}
         for place in self.state.in_flight.values():
-            child = self.children.get(step_of(place))
+            child = self.children.get(step_id(place))
             shown = [place] if child is None else [_within(place, one) for one in child.places.values()]
             found.update({one.id: one for one in shown})
         return found
@@ -67,7 +67,7 @@ class RunFlow:
     def _descend(self) -> None:
         """Begin what subgraph nodes in flight run, and end the nodes whose flow has ended, until all agree."""
         while self.nested:
-            below = {step_of(place): place for place in self.state.in_flight.values() if place.node in self.nested
+            below = {step_id(place): place for place in self.state.in_flight.values() if place.node in self.nested
                      and not self.state.ended}
             self.children = {step: child for step, child in self.children.items() if step in below}
             for step, place in below.items():
@@ -103,7 +103,7 @@ class RunFlow:
         """Place of each manager at work → that place, and the flow that it watches over."""
         found: dict[str, tuple[Place, RunFlow]] = {}
         for place in self.state.in_flight.values() if self.children else ():
-            if (child := self.children.get(step_of(place))) is None:
+            if (child := self.children.get(step_id(place))) is None:
                 continue
             if self._node(place).handler == MANAGER:
                 found[place.id] = (place, child)
@@ -132,13 +132,13 @@ class RunFlow:
             word = "active" if name in active else "pending" if last is None else "failed" if last.failed else "done"
             found[name] = {"status": word, "outcome": last.status if last else "", "label": "",
                            "reason": last.failure_reason if last else "", "visits": self.state.completed.count(name)}
-            child = self.children.get(step_of(active[name])) if name in active else None
+            child = self.children.get(step_id(active[name])) if name in active else None
             found |= {inner(name, one): body for one, body in (child.nests() if child else {}).items()}
         return found
 
     def steps(self) -> set[str]:
         """The steps that the flow waits for."""
-        return {step_of(place) for place in self.places.values()}
+        return {step_id(place) for place in self.places.values()}
 
     def follow(self, data: Mapping[str, Any]) -> None:
         """Go on by one journaled event."""
@@ -199,4 +199,4 @@ BELOW = "::"
 
 def _within(place: Place, one: Place) -> Place:
     """A place of a pipeline within `place`, as the run has it."""
-    return replace(one, id=f"{step_of(place)}{BELOW}{one.id}", node=inner(place.node, one.node))
+    return replace(one, id=f"{step_id(place)}{BELOW}{one.id}", node=inner(place.node, one.node))

@@ -29,22 +29,22 @@ if TYPE_CHECKING:
     from garrison.records.store import Store
 
 
-def plan_of(files: RunFiles, launch: Launch | None = None) -> RunPlan:
+def read_plan(files: RunFiles, launch: Launch | None = None) -> RunPlan:
     """The plan of the run's graph.dot, with the options of its launch; Refused if that was changed since."""
     plan = plan_run(parse_file(files.graph), max_steps=launch.max_steps if launch is not None else None,
                     load=kept(files.graphs))
-    if launch is not None and launch.graph_hash not in ("", hash_of(files.graph.read_text(encoding="utf-8"), plan)):
+    if launch is not None and launch.graph_hash not in ("", graph_hash(files.graph.read_text(encoding="utf-8"), plan)):
         raise Refused(f"{files.graph}, or what lies in {files.graphs}, is not what run {launch.run_id} began with any "
                       "more; put it back, or start another run with --new")
     return plan
 
 
-def hash_of(text: str, plan: RunPlan) -> str:
+def graph_hash(text: str, plan: RunPlan) -> str:
     """What tells a run's graph, and those within it, from others: of the texts, as the run keeps them."""
     return hashlib.sha256(json.dumps([text, dict(plan.texts)], sort_keys=True).encode()).hexdigest()
 
 
-def task_of(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
+def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeState,
             context: dict[str, Any] | None = None, told: Carried | None = None) -> Task:
     """What a runner is told of a node's current attempt; `context` is what the flow's step sees, `told` what its agent
     is told of the run before it. Pure."""
@@ -68,7 +68,7 @@ def _plain(attrs: Any) -> dict[str, Any]:
             for name, value in dict(attrs).items()}
 
 
-def refuse_lost(store: Store, launch: Launch, state: RunState, journal: Path) -> None:
+def check_journal_present(store: Store, launch: Launch, state: RunState, journal: Path) -> None:
     """RecordError, naming the journal, if `state` (what it tells) is that of a run not yet begun, and this one has."""
     if launch.adhoc or state.status != "new":
         return

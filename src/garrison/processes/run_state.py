@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan
     from garrison.records.journal import Entry
 
-RUN_STATUS: dict[str, frozenset[str]] = {
+RUN_TRANSITIONS: dict[str, frozenset[str]] = {
     "new": frozenset({"running"}),
     "running": frozenset({"stopped", "done", "failed"}),
     "stopped": frozenset({"running"}),
@@ -148,7 +148,7 @@ class RunState:
         if data.get("place_id"):
             for table in (self.gates, self.managers):
                 table.pop(data["place_id"], None)
-            self.outcomes[data["node"]] = told_of(data, self.outcomes.get(data["node"]))
+            self.outcomes[data["node"]] = outcome_summary(data, self.outcomes.get(data["node"]))
         if data.get("took"):
             self.heard[data["took"]] = self.heard.get(data["took"], [])[1:]
         if self.flow is not None:
@@ -308,7 +308,7 @@ def _kept(table: dict[str, dict[str, Any]], data: dict[str, Any], at: str) -> No
         table[data["place"]] = {**data, "at": at}
 
 
-def told_of(data: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+def outcome_summary(data: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
     """What of a finished step is kept for people: status, label, reason, and how often the node came to an end."""
     outcome = data["outcome"]
     told = {"status": outcome["status"], "label": outcome.get("preferred_label", ""),
@@ -317,7 +317,7 @@ def told_of(data: dict[str, Any], before: dict[str, Any] | None) -> dict[str, An
     return {**{name: value for name, value in told.items() if value}, "ends": ends}
 
 
-def fold(entries: list[Entry], program: Program | None = None, run: str = "",
+def replay_run(entries: list[Entry], program: Program | None = None, run: str = "",
          children: Mapping[str, RunPlan] | None = None) -> RunState:
     """The state after `entries`; with the run's program (its id, and the pipelines within it) the flow's, too."""
     state = RunState(flow=None if program is None else RunFlow(program, run, children))

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordError
 from garrison.merge.queue import Follower
-from garrison.processes.preflight import state_of
+from garrison.processes.preflight import read_run_state
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.life_lock import is_held
 from garrison.records.run import runs
 
 if TYPE_CHECKING:
-    from garrison.processes.runtime import World
+    from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
 
 FINAL = frozenset({"done", "failed"})
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """One run, as it is now; `status` is `unreadable` where a record or journal of it cannot be read."""
 
     run: str
@@ -70,27 +70,27 @@ class Standing:
         return f"run {self.run} is {self.status}{why} and can go on; `garrison launch --resume {self.run}`"
 
 
-def standings(world: World) -> dict[str, Standing]:
+def run_statuses(world: Runtime) -> dict[str, RunStatus]:
     """Every run of the home, by id, oldest first."""
     living = _living(world)
     waiting = _waiting(world)
     return {run: _standing(world, run, living.get(run, []), tuple(waiting.get(run, ()))) for run in runs(world.home)}
 
 
-def _standing(world: World, run: str, living: list[tuple[str, bool]], waiting: tuple[str, ...]) -> Standing:
+def _standing(world: Runtime, run: str, living: list[tuple[str, bool]], waiting: tuple[str, ...]) -> RunStatus:
     alive = tuple(full for full, lives in living if lives)
     try:
         launch = world.launch(run)
-        state = state_of(world, run)
+        state = read_run_state(world, run)
         entries = read_all(world.files(run).journal)
     except (GarrisonError, ValueError, KeyError):
-        return Standing(run, "unreadable", None, alive, bool(living), waiting)
+        return RunStatus(run, "unreadable", None, alive, bool(living), waiting)
     ended = entries[-1].at if entries else launch.created_at
     resumable = state.status in FINAL and not state.over
-    return Standing(run, state.status, launch, alive, bool(living), waiting, ended, resumable)
+    return RunStatus(run, state.status, launch, alive, bool(living), waiting, ended, resumable)
 
 
-def _living(world: World) -> dict[str, list[tuple[str, bool]]]:
+def _living(world: Runtime) -> dict[str, list[tuple[str, bool]]]:
     """Run → its layers, and whether each lives; where a record cannot be read, its life lock says so."""
     found: dict[str, list[tuple[str, bool]]] = {}
     for key in world.store.keys(Identity):
@@ -103,7 +103,7 @@ def _living(world: World) -> dict[str, list[tuple[str, bool]]]:
     return found
 
 
-def _waiting(world: World) -> dict[str, list[str]]:
+def _waiting(world: Runtime) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in (world.home / "merge-queue").glob("*/*/journal.jsonl"):
         try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class World:
+class Runtime:
     """The outside of a layer."""
 
     home: Path
@@ -44,7 +44,7 @@ class World:
     processes: Processes
 
     @classmethod
-    def real(cls, home: Path, environ: Mapping[str, str] | None = None) -> World:
+    def real(cls, home: Path, environ: Mapping[str, str] | None = None) -> Runtime:
         """The real machine."""
         environ = dict(os.environ) if environ is None else environ
         return cls(home, environ, Timing.read(environ), SystemClock(), RealProcesses())
@@ -83,7 +83,7 @@ class World:
         key = wish.key
 
         def spawn(identity: Identity, life: str) -> None:
-            argv = layer_argv(key, self.home, identity.incarnation, extra)
+            argv = process_argv(key, self.home, identity.incarnation, extra)
             log = self.files(key.run).layer_log(f"{key.role}-{key.name}")
             atomic.make_directory(log.parent)
             env = self.environment(launch, {"GARRISON_LIFE": life, "GARRISON_INCARNATION": str(identity.incarnation)})
@@ -93,7 +93,7 @@ class World:
         return start_life(self.observer, wish, self.timing.spawn_deadline, spawn)
 
 
-def layer_argv(key: Key, home: Path, incarnation: int, extra: list[str] | None = None) -> list[str]:
+def process_argv(key: Key, home: Path, incarnation: int, extra: list[str] | None = None) -> list[str]:
     """The command line of a layer's process."""
     # -P: the working directory may hold a module of any name and must not shadow ours.
     return [sys.executable, "-P", "-m", "garrison.processes.main", key.role, "--home", str(home), "--run", key.run,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.processes.agent_activity import newest
+from garrison.processes.agent_activity import newest_entry
 from garrison.records import atomic
 from garrison.supervise.lease import marker
 from garrison.system import kill_tree, processes
@@ -28,7 +28,7 @@ from garrison.system.processes import ProcessId
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from garrison.processes.runtime import World
+    from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life
@@ -38,15 +38,15 @@ _SLOWEST = 5
 """Doublings of the interval, at most, while snapshots fail."""
 
 
-def pause(every: float, failures: int) -> float:
+def next_delay(every: float, failures: int) -> float:
     """Seconds to the next snapshot, after so many failures in a row. Pure."""
     return float(every * 2 ** min(failures, _SLOWEST))
 
 
-class Keeper:
+class Snapshotter:
     """The snapshots of one node's tree while its agent works."""
 
-    def __init__(self, world: World, life: Life, launch: Launch, task: Task, tree: Path) -> None:
+    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task, tree: Path) -> None:
         self.world, self.life, self.launch, self.task, self.tree = world, life, launch, task, tree
         self.every = world.timing.rescue_every
         self._log = world.files(launch.run_id).attempt(task.node, task.attempt) / "rescue.log"
@@ -68,7 +68,7 @@ class Keeper:
         elif self._due is None:
             self._due = now + self.every
         elif self._job is None and now >= self._due:
-            self._due = now + pause(self.every, self._failures)
+            self._due = now + next_delay(self.every, self._failures)
             seen = self._signs(at_work)
             if seen is None or seen != self._kept:  # a hundred agents that wait cost no snapshots
                 self._keeping = seen
@@ -81,7 +81,7 @@ class Keeper:
         if at_work.pid is None:
             return None
         below = ran(at_work.pid, marker(str(self.world.home), at_work.key, at_work.incarnation))
-        return None if below is None else (at_work.incarnation, below, newest(self.tree))
+        return None if below is None else (at_work.incarnation, below, newest_entry(self.tree))
 
     def _start(self, now: float) -> None:
         atomic.make_directory(self._log.parent)
@@ -127,12 +127,12 @@ class Keeper:
             self._job = None
 
 
-def keep_tree(git: Git, tree: Path, run: str, node: str, attempt: int, why: str, *, kind: str = "") -> str:
+def save_worktree(git: Git, tree: Path, run: str, node: str, attempt: int, why: str, *, kind: str = "") -> str:
     """Keep what a worktree holds before it goes; the ref. `why` ends the sentence "what NODE …"."""
     return git.keep_work(tree, rescue_stem(run, node, attempt, kind), f"garrison: what {node} {why}")
 
 
-def unkept(git: Git, tree: Path, tips: Sequence[str]) -> bool:
+def has_unsaved_work(git: Git, tree: Path, tips: Sequence[str]) -> bool:
     """Whether a worktree holds anything that none of the commits `tips` has."""
     head = git.head(tree)
     return git.dirty(tree) or (head is not None and not any(git.is_ancestor(head, tip) for tip in tips))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced
 from garrison.merge import slots
-from garrison.processes.runtime import layer_argv
+from garrison.processes.runtime import process_argv
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -22,27 +22,27 @@ from garrison.system.git import Git, repository_key
 from garrison.system.terminal import Session, Terminal
 
 if TYPE_CHECKING:
-    from garrison.processes.runtime import World
+    from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
 
 
-def worktree_of(launch: Launch, node: str) -> Path:
+def worktree_path(launch: Launch, node: str) -> Path:
     """Where a node's worktree lies, outside every checkout."""
     return Path(launch.trees) / repository_key(Path(launch.repo)) / launch.run_id / node
 
 
-def start_runner(world: World, launch: Launch, task: Task, *, parent: Key | None,
+def spawn_runner(world: Runtime, launch: Launch, task: Task, *, parent: Key | None,
                  journal_incarnation: int = 0) -> Identity:
     """The seed's runner state, then identity and hook, all on disk before the process; returns the leased identity."""
     key = Key("runner", task.node, task.run_id)
-    wish = Wish(key, parent, str(worktree_of(launch, task.node)), branch_of(task.run_id, task.node),
+    wish = Wish(key, parent, str(worktree_path(launch, task.node)), branch_of(task.run_id, task.node),
                 session_id=f"runner-{task.node}", metadata={"attempt": task.attempt},
                 journal_incarnation=journal_incarnation)
-    write_state(world, launch, key, "starting", None)
+    write_runner_state(world, launch, key, "starting", None)
     return world.start_layer(wish, launch, ["--attempt", str(task.attempt)])
 
 
-def write_state(world: World, launch: Launch, key: Key, status: str, pid: int | None) -> Path:
+def write_runner_state(world: Runtime, launch: Launch, key: Key, status: str, pid: int | None) -> Path:
     """Write `runs/<run>/runners/<node>.json`; its status follows the process."""
     path = world.files(key.run).runner_state(key.name)
     run_records.save(path, RunnerState(
@@ -51,7 +51,7 @@ def write_state(world: World, launch: Launch, key: Key, status: str, pid: int | 
     return path
 
 
-def tree_environment(world: World, launch: Launch, task: Task, tree: Path, life: str) -> dict[str, str]:
+def worktree_environment(world: Runtime, launch: Launch, task: Task, tree: Path, life: str) -> dict[str, str]:
     """The one environment of set-up, acceptance and agents of a node, whose tree stands."""
     number = slots.claim(Git(Path(launch.repo)), tree.parent.parent, tree)
     return world.environment(launch, {
@@ -60,7 +60,7 @@ def tree_environment(world: World, launch: Launch, task: Task, tree: Path, life:
         "GARRISON_ATTEMPT": str(task.attempt)})
 
 
-def start_orchestrator(world: World, launch: Launch, task: Task, tree: Path, terminal: Terminal, *,
+def spawn_orchestrator(world: Runtime, launch: Launch, task: Task, tree: Path, terminal: Terminal, *,
                        parent: Key | None, journal_incarnation: int = 0) -> Identity:
     """Lease, then a session of that full name; returns the leased identity with the session's ids recorded."""
     key = Key("orchestrator", task.node, launch.run_id)
@@ -68,8 +68,8 @@ def start_orchestrator(world: World, launch: Launch, task: Task, tree: Path, ter
                 metadata={"attempt": task.attempt}, journal_incarnation=journal_incarnation)
 
     def open_session(leased: Identity, life: str) -> None:
-        argv = layer_argv(key, world.home, leased.incarnation, ["--attempt", str(task.attempt)])
-        env = {**tree_environment(world, launch, task, tree, life), "GARRISON_INCARNATION": str(leased.incarnation)}
+        argv = process_argv(key, world.home, leased.incarnation, ["--attempt", str(task.attempt)])
+        env = {**worktree_environment(world, launch, task, tree, life), "GARRISON_INCARNATION": str(leased.incarnation)}
         log = world.files(launch.run_id).layer_log(f"orchestrator-{task.node}")
         atomic.make_directory(log.parent)
         _remember(world, leased, terminal.open(key.full, argv, env=env, cwd=tree, log=log))
@@ -77,7 +77,7 @@ def start_orchestrator(world: World, launch: Launch, task: Task, tree: Path, ter
     return start_life(world.observer, wish, world.timing.spawn_deadline, open_session)
 
 
-def _remember(world: World, leased: Identity, session: Session) -> None:
+def _remember(world: Runtime, leased: Identity, session: Session) -> None:
     def change(old: Identity | None) -> Identity:
         if old is None or old.incarnation != leased.incarnation:
             raise Fenced(f"{leased.key.full} has moved on")

@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
-from garrison.processes.fingerprint import nap
+from garrison.processes.fingerprint import check_interval
 from garrison.records import atomic, signals
 from garrison.records.identity import Identity, ended, step
 from garrison.records.life_lock import is_held
@@ -27,8 +27,8 @@ from garrison.system.clock import iso
 from garrison.system.exit_info import Autopsy, cause, hung_up, tmux_server_died
 
 if TYPE_CHECKING:
-    from garrison.processes.actions import Act
-    from garrison.processes.runtime import World
+    from garrison.processes.actions import Action
+    from garrison.processes.runtime import Runtime
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key
     from garrison.supervise.observer import AgentSigns
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from garrison.system.event_loop import Waker
 
 
-class Crew:
+class Supervisor:
     """A supervisor's hands: its life, its journal, and the world."""
 
-    def __init__(self, world: World, life: Life, journal: Writer) -> None:
+    def __init__(self, world: Runtime, life: Life, journal: Writer) -> None:
         self.world, self.life, self.journal = world, life, journal
-        gap = nap(world.timing) + 2 * world.timing.rescan  # longer than any sleep of the loop: then we were held up
+        # longer than any sleep of the loop: then we were held up
+        gap = check_interval(world.timing) + 2 * world.timing.rescan
         self._watcher = Watcher(world.observer, world.timing.beat_timeout, gap)
         self.autopsy = Autopsy()
         self._swept: set[tuple[Key, int]] = set()
@@ -78,7 +79,7 @@ class Crew:
         except RecordError:
             return is_held(self.world.store.life_path(key))
 
-    def decided(self, act: Act) -> None:
+    def decided(self, act: Action) -> None:
         """Journal what is about to be done to a life, and all that it was decided on: `garrison why` replays it."""
         assert act.basis is not None
         self.record("decision", {"act": act.kind, "why": act.why, "basis": to_plain(act.basis)})
@@ -226,7 +227,7 @@ def _lost_server(identity: Identity) -> bool:
     return session.get("kind") == "tmux" and tmux_server_died(str(session.get("server", "")))
 
 
-def name_of(act: Act) -> str:
+def failpoint_name(act: Action) -> str:
     """An act as failpoints call it: its kind, and what it is about where that is a fixed word."""
     word = act.data.get("status", "") if act.kind == "node" else act.who if act.kind in _WORDED else ""
     return f":{act.kind}-{word}" if word else f":{act.kind}"
@@ -235,13 +236,13 @@ def name_of(act: Act) -> str:
 _WORDED = frozenset({"move", "say", "job", "run", "fact"})
 
 
-def perform(layer: Any, act: Act, view: object) -> None:
+def perform(layer: Any, act: Action, view: object) -> None:
     """Do one act: the layer's method `_do_<kind>`, between two points where the tests kill."""
-    failpoint.here(f"{name_of(act)}.before")
+    failpoint.here(f"{failpoint_name(act)}.before")
     if act.basis is not None:
-        layer.crew.decided(act)
+        layer.supervisor.decided(act)
     getattr(layer, f"_do_{act.kind}")(act, view)
-    failpoint.here(f"{name_of(act)}.after")
+    failpoint.here(f"{failpoint_name(act)}.after")
 
 
 START_RACES = (AlreadyAlive, Refused, Fenced)

@@ -25,7 +25,7 @@ A_WRITE = 2.0
 """Seconds; a write takes milliseconds."""
 
 
-def halves(home: Path) -> Iterator[Path]:
+def abandoned_files(home: Path) -> Iterator[Path]:
     """Temporaries of `home` whose writers are gone; none within another."""
     for folder in FOLDERS:
         last: Path | None = None
@@ -35,10 +35,10 @@ def halves(home: Path) -> Iterator[Path]:
                 yield (last := path)
 
 
-def clear_halves(home: Path, now: float) -> None:
+def remove_abandoned_files(home: Path, now: float) -> None:
     """Remove those that nobody has touched for as long as a write may take; `now` is the wall time, in seconds."""
     with contextlib.suppress(OSError):  # another may be at it, too
-        for path in halves(home):
+        for path in abandoned_files(home):
             if path.lstat().st_mtime < now - A_WRITE:
                 _remove(path)
 

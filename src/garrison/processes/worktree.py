@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.merge import slots
-from garrison.processes.snapshots import keep_tree, unkept
+from garrison.processes.snapshots import has_unsaved_work, save_worktree
 from garrison.records import atomic
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 
-def make_tree(git: Git, task: Task, tree: Path, branch: str, tip: str, conflicts: Path) -> list[str]:
+def create_worktree(git: Git, task: Task, tree: Path, branch: str, tip: str, conflicts: Path) -> list[str]:
     """The worktree on the node's branch, begun at `tip`; a predecessor's is taken as it is. Notes for people.
 
     The names of files that an attempt with `rework=merge` begins with in conflict are written to `conflicts`.
@@ -68,12 +68,12 @@ def _merge_tip(git: Git, tree: Path, tip: str, told: Path) -> None:
     atomic.write(told, "".join(f"{name}\n" for name in files if name).encode())
 
 
-def key_of_setup(launch: Launch, task: Task, tree: Path) -> str:
+def current_setup_key(launch: Launch, task: Task, tree: Path) -> str:
     """The set-up key that the tree has now; empty if the task has no set-up."""
     return setup_key(task.setup, tree, launch.lock_files) if task.setup else ""
 
 
-def remove_tree(git: Git, tree: Path) -> None:
+def remove_worktree(git: Git, tree: Path) -> None:
     """Remove the worktree, its number, and the folders it leaves empty."""
     git.remove_worktree(tree)
     folder = tree.parent.parent
@@ -91,18 +91,18 @@ def validator_worktree(tree: Path) -> Path:
     return tree.with_name(f"{tree.name}.validator")
 
 
-def leave_validator_worktree(git: Git, tree: Path, task: Task) -> None:
+def remove_validator_worktree(git: Git, tree: Path, task: Task) -> None:
     """Remove the validator's worktree beside the node's `tree`, if it is there; what was written in it is kept."""
     own = validator_worktree(tree)
     if not own.is_dir():
         return
     head = git.head(own)
-    if head is not None and unkept(git, own, git.containing(head)):
-        keep_tree(git, own, task.run_id, task.node, task.attempt, "got from its validator", kind="validator")
+    if head is not None and has_unsaved_work(git, own, git.containing(head)):
+        save_worktree(git, own, task.run_id, task.node, task.attempt, "got from its validator", kind="validator")
     git.remove_worktree(own)
 
 
-class NodeTree:
+class Worktree:
     """The tree of one attempt; `folder` is the attempt's own, in the home."""
 
     def __init__(self, git: Git, launch: Launch, task: Task, path: Path, branch: str, folder: Path,
@@ -119,8 +119,8 @@ class NodeTree:
         """
         if again and self.task.rework == "fresh" and self.path.is_dir() and not living:
             self._keep("left by an attempt that was given up", self.task.attempt - 1)
-            remove_tree(self.git, self.path)
-        notes = make_tree(self.git, self.task, self.path, self.branch, tip, self.folder / "conflicts.txt")
+            remove_worktree(self.git, self.path)
+        notes = create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / "conflicts.txt")
         if not living:
             self.clear_locks()
         self.ready = True
@@ -132,7 +132,7 @@ class NodeTree:
 
     def setup_key(self) -> str:
         """What the set-up depends on, as it is now; '' without a set-up."""
-        return key_of_setup(self.launch, self.task, self.path)
+        return current_setup_key(self.launch, self.task, self.path)
 
     def was_set_up(self) -> None:
         """Hide what the set-up made, unless there may be an agent's new folders too."""
@@ -150,13 +150,13 @@ class NodeTree:
     def rescue_rest(self) -> None:
         """Keep what the tree holds beside the branch, which has landed."""
         tip = self.git.branch_tip(self.branch)
-        if self.path.is_dir() and unkept(self.git, self.path, [tip] if tip else []):
+        if self.path.is_dir() and has_unsaved_work(self.git, self.path, [tip] if tip else []):
             self.rescue("had not committed when its branch landed")
 
     def leave(self) -> None:
         """Remove the tree, and a validator's beside it; what they hold was kept."""
-        leave_validator_worktree(self.git, self.path, self.task)
-        remove_tree(self.git, self.path)
+        remove_validator_worktree(self.git, self.path, self.task)
+        remove_worktree(self.git, self.path)
 
     def put_aside(self) -> None:
         """Of a branch that has landed: forget the snapshots of all attempts, archive the branch."""
@@ -165,13 +165,13 @@ class NodeTree:
         self.git.forget_rescues([one.ref for stem in stems for one in self.git.lives(stem)])
         tip = self.git.branch_tip(self.branch)
         if tip and not self.launch.adhoc:
-            archive(self.git, self.task, self.branch, tip)
+            archive_landed_branch(self.git, self.task, self.branch, tip)
 
     def _keep(self, what: str, attempt: int) -> str:
-        return keep_tree(self.git, self.path, self.launch.run_id, self.task.node, attempt, what)
+        return save_worktree(self.git, self.path, self.launch.run_id, self.task.node, attempt, what)
 
 
-def bring_home(git: Git, tree: Path, branch: str) -> str:
+def adopt_commits(git: Git, tree: Path, branch: str) -> str:
     """Move `branch` on to what is checked out in `tree`; '' if it stands there, else why it cannot."""
     head, tip = git.head(tree), git.branch_tip(branch)
     if head is None:
@@ -186,7 +186,7 @@ def bring_home(git: Git, tree: Path, branch: str) -> str:
     return f"it left its branch {branch}: its work is at {place}, which does not go on from there"
 
 
-def archive(git: Git, task: Task, branch: str, tip: str) -> None:
+def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:
     """Put a landed branch aside under its archive ref; what stood there and is nowhere else becomes a rescue.
 
     GarrisonError if the ref cannot be written: the branch stays.
@@ -204,7 +204,7 @@ _NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validat
 
 
 @dataclass(frozen=True)
-class LeftTree:
+class OrphanedWorktree:
     """One tree of a run: `what` is tree, validator or directory (no worktree any more)."""
 
     path: Path
@@ -213,14 +213,14 @@ class LeftTree:
     what: str
 
 
-def repository(launch: Launch, repo: Path | None = None) -> Git:
+def run_repository(launch: Launch, repo: Path | None = None) -> Git:
     """The repository of a run, or `repo` if it was moved there; Refused if there is none."""
     git = Git(repo or Path(launch.repo))
     git.common  # noqa: B018
     return git
 
 
-def left_trees(git: Git, launch: Launch) -> list[LeftTree]:
+def orphaned_worktrees(git: Git, launch: Launch) -> list[OrphanedWorktree]:
     """The trees of a run that stand, by name; of another repository none."""
     folder = Path(launch.trees) / git.key / launch.run_id
     if not folder.is_dir():
@@ -233,7 +233,7 @@ def left_trees(git: Git, launch: Launch) -> list[LeftTree]:
             continue
         whole = folder.resolve() / path.name in registered and _is_whole(git, path)
         what = "directory" if not whole else "validator" if match["what"] == "validator" else "tree"
-        found.append(LeftTree(path, launch.run_id, match["node"], what))
+        found.append(OrphanedWorktree(path, launch.run_id, match["node"], what))
     return found
 
 
@@ -244,18 +244,18 @@ def _is_whole(git: Git, path: Path) -> bool:
         return False
 
 
-def holds_work(git: Git, left: LeftTree) -> bool:
+def orphan_holds_work(git: Git, left: OrphanedWorktree) -> bool:
     """Whether the tree holds anything that no ref has."""
     if left.what == "directory":
         return any(entry.name != ".git" for entry in left.path.iterdir())
     head = git.head(left.path)
-    return unkept(git, left.path, git.containing(head) if head else [])
+    return has_unsaved_work(git, left.path, git.containing(head) if head else [])
 
 
-def give_back(git: Git, left: LeftTree, attempt: int) -> str:
+def save_and_remove(git: Git, left: OrphanedWorktree, attempt: int) -> str:
     """Keep what the tree holds, then remove it; the rescue ref, '' if there was nothing to keep. GitError, OSError."""
     ref = ""
-    if holds_work(git, left):
+    if orphan_holds_work(git, left):
         if left.what == "directory":
             tips = (git.rev(f"refs/heads/garrison/{left.run}/{left.node}"),
                     git.rev(f"{ARCHIVE}/{left.run}/{left.node}"), git.rev("HEAD"))
@@ -263,11 +263,11 @@ def give_back(git: Git, left: LeftTree, attempt: int) -> str:
                                      rescue_stem(left.run, left.node, attempt, "left"),
                                      f"garrison: what {left.node} left in {left.path.name}")
         else:
-            ref = keep_tree(git, left.path, left.run, left.node, attempt, "left when its run was over",
+            ref = save_worktree(git, left.path, left.run, left.node, attempt, "left when its run was over",
                             kind="validator" if left.what == "validator" else "")
     if left.what == "directory":
         git.remove_worktree(left.path)
         if left.path.exists():
             shutil.rmtree(left.path)
-    remove_tree(git, left.path)
+    remove_worktree(git, left.path)
     return ref

@@ -13,7 +13,7 @@ from garrison.supervise.lease import marker
 from garrison.system.clock import age, from_iso
 
 if TYPE_CHECKING:
-    from garrison.processes.agent_activity import NodeSigns
+    from garrison.processes.agent_activity import AgentActivity
     from garrison.records.identity import Identity
     from garrison.supervise.observer import Observer
 
@@ -33,7 +33,7 @@ def of_layer(observer: Observer, identity: Identity) -> dict[str, Any]:
             "processes_stopped": sum(one.state in ("T", "t") for one in below)}
 
 
-def of_node(observer: Observer, identity: Identity | None, signs: NodeSigns) -> dict[str, Any]:
+def of_node(observer: Observer, identity: Identity | None, signs: AgentActivity) -> dict[str, Any]:
     """The signs of a node's agent: kind → seconds ago, the last of them, and how many of its processes are stopped."""
     layer = of_layer(observer, identity) if identity is not None else {}
     now = observer.clock.time()

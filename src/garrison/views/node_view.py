@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from garrison.merge.state import QueueState
-from garrison.processes.agent_activity import NodeSigns
-from garrison.processes.guardian.parking import parked
+from garrison.processes.agent_activity import AgentActivity
+from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import NodeState, RunState
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -31,7 +31,7 @@ UNFINISHED = ("new", "running")
 
 def place_of(state: RunState, name: str) -> str:
     """A node's place in the run; one that is parked is not at work. Pure."""
-    return PARKED if name in state.held or parked(state, name) else PLACES[state.nodes[name].status]
+    return PARKED if name in state.held or find_parked(state, name) else PLACES[state.nodes[name].status]
 
 
 class Nodes:
@@ -108,7 +108,7 @@ class Nodes:
         identity = self.reading.tried(lambda: self.observer.store.read(Identity, key))
         if identity is None or identity.worktree is None:
             return None
-        signs = NodeSigns(self.look.files.attempt(name, node.attempt), Path(identity.worktree), task)
+        signs = AgentActivity(self.look.files.attempt(name, node.attempt), Path(identity.worktree), task)
         return heartbeats.of_node(self.observer, identity, signs)
 
     def _facts(self, name: str, node: NodeState, runner: Mapping[str, Any], agent: Mapping[str, Any],
@@ -120,7 +120,7 @@ class Nodes:
             self.deaths[full] = heard.facts.deaths
         entry, ahead = place(self.queue, self.look.run, name, node.attempt)
         waits_for, blocked_by = self.waiting.get(name, ((), ()))
-        rests = parked(self.state, name)
+        rests = find_parked(self.state, name)
         unreached = node.status == "pending" and not node.step and self.under_way and self.look.walks
         return Facts(
             node.status, node.attempt, node.reason, node.commit, runner.get("phase", ""),
@@ -140,7 +140,7 @@ class Nodes:
         """By whom, why, and when a probe is due, of a node that is parked."""
         if name in self.state.held:
             return {"by": "person", "why": self.state.held[name], "probe_at": None}
-        rests = parked(self.state, name)
+        rests = find_parked(self.state, name)
         return {"by": "policy", "why": rests.why, "probe_at": rests.probe_at or None} if rests else None
 
     def _waits(self, name: str, node: NodeState) -> str:

@@ -116,10 +116,10 @@ class RunLook:
     @property
     def plan(self) -> RunPlan:
         """The run's plan; what its launch allows does not matter here."""
-        from garrison.processes.run_plan import plan_of
+        from garrison.processes.run_plan import read_plan
 
         if self._plan is None:
-            self._plan = plan_of(self.files)
+            self._plan = read_plan(self.files)
         return self._plan
 
     @property

@@ -13,9 +13,9 @@ from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.gates import asked_in_words
-from garrison.processes.run_plan import refuse_lost
+from garrison.processes.run_plan import check_journal_present
 from garrison.processes.run_state import NodeState, RunState
-from garrison.processes.runtime import World
+from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
@@ -34,7 +34,7 @@ class Gatherer:
 
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
         self.home = home
-        world = World.real(home, environ)
+        world = Runtime.real(home, environ)
         self.store, self.observer, self.timing = world.store, world.observer, world.timing
         self.reading = Reading()
         self._looks: dict[str, RunLook] = {}
@@ -50,7 +50,7 @@ class Gatherer:
         launch = self.reading.file(look.files.launch, lambda: run_records.load(Launch, look.files.launch))
         try:
             state = look.state()
-            refuse_lost(self.store, launch or _unknown(run), state, look.files.journal)
+            check_journal_present(self.store, launch or _unknown(run), state, look.files.journal)
         except GarrisonError as error:
             self.reading.problems.append(str(error))
             state = RunState(status="corrupt", reason=str(error))

@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 
-from garrison.processes.main import fault
+from garrison.processes.main import describe_fault
 from garrison.system.terminal_text import clean
 
 
@@ -19,4 +19,4 @@ def told_mistake(error: Exception) -> None:
     if os.environ.get("GARRISON_DEBUG") == "1":
         traceback.print_exception(error, file=sys.stderr)
     else:
-        print(clean(f"garrison serve: {fault(error)}"), file=sys.stderr, flush=True)
+        print(clean(f"garrison serve: {describe_fault(error)}"), file=sys.stderr, flush=True)

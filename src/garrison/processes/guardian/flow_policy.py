@@ -23,8 +23,8 @@ from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
 from garrison.pipeline.lint.context_keys import RESPONSE
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, Outcome
 from garrison.pipeline.transforms import expand_context
-from garrison.processes.actions import Act
-from garrison.processes.run_flow import step_of
+from garrison.processes.actions import Action
+from garrison.processes.run_flow import step_id
 from garrison.supervise.decisions import LifeView
 from garrison.system.clock import from_iso
 
@@ -45,7 +45,7 @@ _SHOWN = 2000
 """Characters of what a tool printed that go into the context."""
 
 
-def settle(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
+def reconcile(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
     """The next thing that flow and nodes owe each other; [] when they agree."""
     flow = state.flow
     if flow is None or state.status != "running":
@@ -61,13 +61,13 @@ def settle(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def _of_task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Act | None:
+def _of_task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Action | None:
     node = state.nodes[place.node]
-    if at(node, place):
+    if is_at(node, place):
         if node.status in ("validated", "failed"):
             assert state.flow is not None
             result = view.results.get(place.node)
-            found = outcome_of(plan.tasks[place.node].kind, node, result)
+            found = task_outcome(plan.tasks[place.node].kind, node, result)
             if result is not None and result.session:
                 kept = state.flow.remembered(place, result.session)
                 found = replace(found, context_updates={**found.context_updates, **kept})
@@ -76,9 +76,9 @@ def _of_task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -
     if node.status in ("active", "impl_complete") or _taken(state, node, place) or _leaving(state, view, place.node):
         return None
     tried = node.status != "pending" or bool(node.step)
-    return Act("node", place.node, data={
+    return Action("node", place.node, data={
         "node": place.node, "status": "pending", "attempt": node.attempt + tried,
-        "step": step_of(place), "reason": place.reason or _why_again(state, place)})
+        "step": step_id(place), "reason": place.reason or _why_again(state, place)})
 
 
 def _why_again(state: RunState, place: Place) -> str:
@@ -90,15 +90,15 @@ def _why_again(state: RunState, place: Place) -> str:
     return f"{context['last_failed_node']} failed: {context.get('last_failure') or 'no reason given'}"
 
 
-def at(node: NodeState, place: Place) -> bool:
+def is_at(node: NodeState, place: Place) -> bool:
     """Whether the node's current attempt is for this place; the first step needs no record of its own."""
-    return node.step == step_of(place) or (not node.step and place.visit == 1 and place.attempt == 1)
+    return node.step == step_id(place) or (not node.step and place.visit == 1 and place.attempt == 1)
 
 
 def _taken(state: RunState, node: NodeState, place: Place) -> bool:
     """Whether the node is still needed for another step: branches of a parallel that meet in a node share it."""
     assert state.flow is not None
-    return node.step != step_of(place) and node.step in state.flow.steps()
+    return node.step != step_id(place) and node.step in state.flow.steps()
 
 
 def _leaving(state: RunState, view: GuardianView, name: str) -> bool:
@@ -108,18 +108,18 @@ def _leaving(state: RunState, view: GuardianView, name: str) -> bool:
     return view.runners.get(name, LifeView()).living or needs_runner(state, view, name)
 
 
-def _event(place: Place, outcome: Outcome, **more: Any) -> Act:
-    return Act("flow", place.node, data={**event_to_data(Finished(place.id, outcome, place.attempt)),
+def _event(place: Place, outcome: Outcome, **more: Any) -> Action:
+    return Action("flow", place.node, data={**event_to_data(Finished(place.id, outcome, place.attempt)),
                                          "node": place.node, **more})
 
 
-def outcome_of(kind: str, node: NodeState, result: Result | None) -> Outcome:
+def task_outcome(kind: str, node: NodeState, result: Result | None) -> Outcome:
     """What a task's end is to the flow: what landed is a success, unless its agent says it is a partial one; what
     failed is a failure, unless its agent asks for a retry. `kind` is the node's handler."""
-    told: Mapping[str, Any] = result.said if result is not None else {}
+    claim: Mapping[str, Any] = result.said if result is not None else {}
     if node.kind == GIVEN_UP:
-        told = {**told, "failure_class": DETERMINISTIC}
-    return said.outcome(told, good=node.status == "validated", reason=node.reason or "it failed without a reason",
+        claim = {**claim, "failure_class": DETERMINISTIC}
+    return said.outcome(claim, good=node.status == "validated", reason=node.reason or "it failed without a reason",
                         kind=node.kind or _CLASSES[kind], updates=_updates(kind, result) if result is not None else {})
 
 
@@ -143,7 +143,7 @@ def _pending(plan: RunPlan, state: RunState) -> list[Place]:
     if state.flow is None or state.flow.over:
         return []
     found = [place for place in state.flow.places.values() if place.node in plan.tasks
-             and state.nodes[place.node].status == "pending" and at(state.nodes[place.node], place)]
+             and state.nodes[place.node].status == "pending" and is_at(state.nodes[place.node], place)]
     return sorted(found, key=lambda place: _URGENCY.get(plan.initial.get(place.node, ""), 2))
 
 
@@ -156,13 +156,13 @@ def _due(state: RunState, place: Place) -> float:
     return from_iso(since) + place.delay_s if place.delay_s and since else 0.0
 
 
-def begun(state: RunState, name: str, kind: str) -> dict[str, Any]:
+def node_activation(state: RunState, name: str, kind: str) -> dict[str, Any]:
     """The record with which a pending node becomes active, for the step that it is pending for; a manager's word to the
     next agent of its child (`kind` is the node's handler) goes along."""
     assert state.flow is not None
     node = state.nodes[name]
-    place = next(place for place in state.flow.places.values() if place.node == name and at(node, place))
-    found = {"node": name, "status": "active", "attempt": node.attempt, "step": step_of(place), "reason": node.reason}
+    place = next(place for place in state.flow.places.values() if place.node == name and is_at(node, place))
+    found = {"node": name, "status": "active", "attempt": node.attempt, "step": step_id(place), "reason": node.reason}
     steering = next((manager for manager in state.managers.values() if manager["steer"]
                      and place.id.startswith(f"{manager['place']}:")), None)
     if steering is None or kind != "codergen":
@@ -182,7 +182,7 @@ def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
     return min(left, default=None)
 
 
-def waits(plan: RunPlan, state: RunState, view: GuardianView | None) -> bool:
+def can_progress(plan: RunPlan, state: RunState, view: GuardianView | None) -> bool:
     """Whether something may still begin by itself or by a word: a pending step, or an open gate.
 
     With a `view` a step that could begin now does not count: somebody who was stopped keeps its agent.
@@ -195,12 +195,12 @@ def waits(plan: RunPlan, state: RunState, view: GuardianView | None) -> bool:
 # ---- gates -----------------------------------------------------------------------------------------------------------
 
 
-def _of_gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Act | None:
+def _of_gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Action | None:
     gate, asked = state.gates.get(place.id), plan.gates[place.node]
     if gate is None and asked.kind == gates.HUMAN and not asked.question.options:
         return _event(place, gates.unanswerable(place.node))
     if gate is None:
-        return Act("gate", place.node, data=asked.opened(place.id, view.wall))
+        return Action("gate", place.node, data=asked.opened(place.id, view.wall))
     if gate["kind"] == gates.SIGNAL and state.heard.get(gate["signal"]):
         return _event(place, gates.signalled(gate, state.heard[gate["signal"]][0]), took=gate["signal"])
     if gate["kind"] == gates.HUMAN and view.auto_approve:
@@ -210,7 +210,7 @@ def _of_gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -
     return None
 
 
-def answer(state: RunState, node: str, place: str, words: str) -> tuple[dict[str, Any], str]:
+def answer_gate(state: RunState, node: str, place: str, words: str) -> tuple[dict[str, Any], str]:
     """The flow event of a person's answer to a gate, or {} and why it is none; {} and '' if no such gate is open."""
     gate = state.gates.get(place)
     if gate is None or gate["node"] != node or state.flow is None or place not in state.flow.places:
@@ -221,15 +221,15 @@ def answer(state: RunState, node: str, place: str, words: str) -> tuple[dict[str
     return _event(state.flow.places[place], gates.answered(gate, words)).data, ""
 
 
-def _closed(state: RunState, flow: RunFlow) -> list[Act]:
+def _closed(state: RunState, flow: RunFlow) -> list[Action]:
     gone = [("gate", place, gate) for place, gate in state.gates.items() if place not in flow.places]
     managed = flow.managed if state.managers else {}
     gone += [("manager", place, manager) for place, manager in state.managers.items() if place not in managed]
-    return [Act(kind, known["node"], data={"place": place, "node": known["node"], "closed": True})
+    return [Action(kind, known["node"], data={"place": place, "node": known["node"], "closed": True})
             for kind, place, known in gone]
 
 
-def told(state: RunState, said: Mapping[str, Any]) -> dict[str, Any]:
+def flow_guidance(state: RunState, said: Mapping[str, Any]) -> dict[str, Any]:
     """What a person or a program tells the flow: a signal by name, or how many steps it may make from the next resume
     on. {} for anything else."""
     if said.get("action") == "signal" and said.get("name"):
@@ -239,7 +239,7 @@ def told(state: RunState, said: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def resumed(state: RunState, *, again: bool = False) -> dict[str, Any]:
+def resume_flow(state: RunState, *, again: bool = False) -> dict[str, Any]:
     """The event that takes up a flow whose budget was used up, or (`again`) that failed at a node, which is visited
     once more; {} where there is none to take up."""
     flow = state.flow
@@ -251,7 +251,7 @@ def resumed(state: RunState, *, again: bool = False) -> dict[str, Any]:
 # ---- managers --------------------------------------------------------------------------------------------------------
 
 
-def _managed(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) -> list[Act]:
+def _managed(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) -> list[Action]:
     """The next cycle of a manager, or its end."""
     for place, child in flow.managed.values() if plan.managers else ():
         manager, known = plan.managers[place.node], state.managers.get(place.id)
@@ -266,7 +266,8 @@ def _managed(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) 
         steers = bool(child.places) and manager.steers(cycle, known["steered"] if known else None)
         text = expand_context(manager.prompt, context) if steers else known["steer"] if known else ""
         steered = cycle if steers else known["steered"] if known else None
-        return [Act("manager", place.node, data={"place": place.id, "node": place.node, "cycle": cycle, "steer": text,
+        return [Action("manager", place.node, data={"place": place.id, "node": place.node, "cycle": cycle,
+                                                    "steer": text,
                                                  "steered": steered})]
     return []
 
@@ -279,35 +280,35 @@ def _next_look(plan: RunPlan, known: Mapping[str, Any]) -> float:
 # ---- what is not needed any more -------------------------------------------------------------------------------------
 
 
-def _cancelled(state: RunState, flow: RunFlow) -> list[Act]:
+def _cancelled(state: RunState, flow: RunFlow) -> list[Action]:
     """Nodes at work for a step that the flow gave up; what the merge queue has already, lands."""
     steps = flow.steps()
-    return [Act("cancel", name, why="another branch decided, its work is not needed any more")
+    return [Action("cancel", name, why="another branch decided, its work is not needed any more")
             for name, node in state.nodes.items()
             if node.status == "active" and node.step and node.step not in steps and name not in state.cancelled]
 
 
-def _passed_over(plan: RunPlan, state: RunState, flow: RunFlow) -> list[Act]:
+def _passed_over(plan: RunPlan, state: RunState, flow: RunFlow) -> list[Action]:
     """Nodes that a dag skips, because no edge into them was followed."""
-    return [Act("node", name, data={"node": name, "status": "skipped", "attempt": node.attempt,
+    return [Action("node", name, data={"node": name, "status": "skipped", "attempt": node.attempt,
                                     "reason": "no edge into it was followed"})
             for name in plan.tasks if (node := state.nodes[name]).status == "pending" and not node.step
             and (found := flow.state.outcomes.get(name)) is not None and found.status == SKIPPED]
 
 
-def _late(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) -> list[Act]:
+def _late(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow) -> list[Action]:
     """The graph's `max_pipeline_duration` is over."""
     if plan.max_seconds is None or not state.began or flow.over:
         return []
     over = from_iso(state.began) + plan.max_seconds <= view.wall
-    return [Act("flow", data=event_to_data(TimedOut()))] if over else []
+    return [Action("flow", data=event_to_data(TimedOut()))] if over else []
 
 
-def told_to(state: RunState, name: str, kind: str) -> tuple[dict[str, Any], Carried]:
+def task_context(state: RunState, name: str, kind: str) -> tuple[dict[str, Any], Carried]:
     """What a node's current attempt sees of the flow's context, and what its agent is told of the run so far. `kind` is
     the node's handler: a tool is told nothing."""
     node, flow = state.nodes[name], state.flow
-    place = next((place for place in flow.places.values() if place.node == name and at(node, place)), None) \
+    place = next((place for place in flow.places.values() if place.node == name and is_at(node, place)), None) \
         if flow is not None else None
     if flow is None or place is None:
         return {}, Carried()

@@ -11,9 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.plan import first_status
-from garrison.processes.actions import Act, Decision
+from garrison.processes.actions import Action, Decision
 from garrison.processes.guardian import flow_policy
-from garrison.processes.guardian.parking import BY_HAND, UNFINISHED, guidance, resting, summary, waits_for_a_person
+from garrison.processes.guardian.parking import (
+    PARKED_BY_PERSON,
+    UNFINISHED,
+    apply_guidance,
+    awaits_person,
+    failure_summary,
+    is_resting,
+)
 from garrison.records import hook as hooks
 from garrison.records.signals import objection
 from garrison.supervise.decisions import LifeView, Step, burial, next_step
@@ -27,11 +34,11 @@ if TYPE_CHECKING:
     from garrison.records.signals import Posted, Signal
 
 
-BY_A_PERSON = "stopped by a person"
+STOPPED_BY_PERSON = "stopped by a person"
 
 
 @dataclass(frozen=True)
-class Merge:
+class MergeStatus:
     """What the merge journal says of a node's entry; `status` as in the queue, `attempt` it was enqueued for."""
 
     attempt: int
@@ -50,14 +57,14 @@ class GuardianView:
     inbox: list[Posted] = field(default_factory=list)
     runners: dict[str, LifeView] = field(default_factory=dict)
     processor: LifeView = field(default_factory=LifeView)
-    merges: dict[str, Merge] = field(default_factory=dict)
+    merges: dict[str, MergeStatus] = field(default_factory=dict)
     strays: dict[str, LifeView] = field(default_factory=dict)
     """Living orchestrators whose runner is not: nobody is below us to stop them when the run stops or ends, or their
     node is parked by a person."""
     stopping: bool = False
     overdue: bool = False
     """Whether those below were given their time to stop."""
-    stop_why: str = BY_A_PERSON
+    stop_why: str = STOPPED_BY_PERSON
     wall: float = 0.0
     """Seconds since 1970."""
     results: dict[str, Result | None] = field(default_factory=dict)
@@ -75,7 +82,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     """The acts of one turn."""
     acts = _signals(plan, state, view, max_rework)
     if not acts:
-        acts = _landed(plan, state, view, max_rework) or flow_policy.settle(plan, state, view)
+        acts = _landed(plan, state, view, max_rework) or flow_policy.reconcile(plan, state, view)
     if acts:
         return Decision(acts)
     if state.status in ("new", "stopped"):
@@ -93,25 +100,25 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
     return Decision(acts, min(due, default=None))
 
 
-def _signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Act]:
+def _signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
     lives = {life.identity.key.full: life.identity.incarnation
              for life in [*view.runners.values(), view.processor] if life.identity}
     acts = []
     for posted in view.inbox:
         if posted.signal is None:
-            acts.append(Act("refuse", why=posted.error, posted=posted))
+            acts.append(Action("refuse", why=posted.error, posted=posted))
             continue
         why = objection(posted.signal, view.run, state.attempts, lives)
         if posted.signal.id in state.applied:
-            acts.append(Act("take", posted=posted))
+            acts.append(Action("take", posted=posted))
         elif why:
-            acts.append(Act("refuse", why=why, posted=posted))
+            acts.append(Action("refuse", why=why, posted=posted))
         else:
             limit = _limit(plan, posted.signal.node_id or "", max_rework)
             effect = _effect(plan, state, view, posted.signal, limit)
             if "refuse" in effect:
-                return [*acts, Act("refuse", why=effect["refuse"], posted=posted)]
-            return [*acts, Act("take", posted=posted, data=effect)]
+                return [*acts, Action("refuse", why=effect["refuse"], posted=posted)]
+            return [*acts, Action("take", posted=posted, data=effect)]
     return acts
 
 
@@ -124,7 +131,7 @@ def _effect(plan: RunPlan, state: RunState, view: GuardianView, signal: Signal, 
             and signal.payload.get("status") == "failed":
         return {"effect": _after_failure(signal, node, max_rework)}
     if signal.signal_type == "GUIDANCE":
-        return flow_policy.told(state, signal.payload) or guidance(state, view, signal.payload)
+        return flow_policy.flow_guidance(state, signal.payload) or apply_guidance(state, view, signal.payload)
     if signal.signal_type == "ORCHESTRATOR_STUCK" and node and node.status == "active" \
             and signal.attempt == node.attempt:
         return _stuck(state, signal)
@@ -153,7 +160,7 @@ def _stuck(state: RunState, signal: Signal) -> dict[str, Any]:
 def _answered(state: RunState, signal: Signal) -> dict[str, Any]:
     """A person's word to a gate; one that is no option is refused, and the gate waits on."""
     said = signal.payload
-    event, wrong = flow_policy.answer(state, str(signal.node_id), str(said.get("question_id", "")),
+    event, wrong = flow_policy.answer_gate(state, str(signal.node_id), str(said.get("question_id", "")),
                                       str(said.get("text", "")))
     return {"flow": event} if event else {"refuse": wrong or f"{signal.node_id} does not wait for an answer any more"}
 
@@ -181,7 +188,7 @@ _REFUSED = {"conflict": "conflict", "rejected": "gate", "cancelled": ""}
 """How an entry did not land → the kind of its node's failure."""
 
 
-def _landed(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Act]:
+def _landed(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
     acts = []
     for name, merge in view.merges.items():
         node = state.nodes.get(name)
@@ -192,7 +199,8 @@ def _landed(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int)
         elif merge.status == "landed":
             acts.append(_node(name, "validated", node.attempt, commit=merge.commit))
         elif merge.status in _REFUSED and _given_up_on(view, name):
-            acts.append(Act("node", name, data=_failed(name, node, _REFUSED[merge.status], merge.reason or merge.status,
+            acts.append(Action("node", name, data=_failed(name, node, _REFUSED[merge.status],
+                                                          merge.reason or merge.status,
                                                        _limit(plan, name, max_rework))))
     return acts
 
@@ -203,27 +211,27 @@ def _given_up_on(view: GuardianView, name: str) -> bool:
     return identity is not None and identity.status == "parked"
 
 
-def _node(name: str, status: str, attempt: int, **more: str) -> Act:
-    return Act("node", name, data={"node": name, "status": status, "attempt": attempt, **more})
+def _node(name: str, status: str, attempt: int, **more: str) -> Action:
+    return Action("node", name, data={"node": name, "status": status, "attempt": attempt, **more})
 
 
 def _enter(plan: RunPlan, state: RunState, view: GuardianView) -> Decision:
     """A new run begins with its nodes journaled; a stopped one waits for the launcher's word."""
     if state.status == "stopped":
-        return Decision([Act("end", why="the run is stopped; --resume lifts that")])
+        return Decision([Action("end", why="the run is stopped; --resume lifts that")])
     acts = [_node(name, status, 1) for name, status in first_status(plan).items() if name not in state.nodes]
-    return Decision([*acts, Act("run", "running")])
+    return Decision([*acts, Action("run", "running")])
 
 
 def _stop(state: RunState, view: GuardianView) -> Decision:
     acts = _send_home(state, view)
-    return Decision(acts or [Act("run", "stopped", why=view.stop_why)])
+    return Decision(acts or [Action("run", "stopped", why=view.stop_why)])
 
 
-def _send_home(state: RunState, view: GuardianView) -> list[Act]:
+def _send_home(state: RunState, view: GuardianView) -> list[Action]:
     """Bury the dead; ask the living to end, runners first; who does not in time is replaced, and strays go last."""
     lives = {**view.runners, "processor": view.processor}
-    buried = [Act(step.kind, name, why=step.why, basis=step.basis) for name, life in lives.items() if life.identity
+    buried = [Action(step.kind, name, why=step.why, basis=step.basis) for name, life in lives.items() if life.identity
               and (step := _burial(state, life))]
     if buried:
         return buried
@@ -231,17 +239,17 @@ def _send_home(state: RunState, view: GuardianView) -> list[Act]:
     living = [name for name, life in view.runners.items() if life.living]
     if not living and view.processor.living:
         living = ["processor"]
-    return [Act(how, name, why=why, data={"class": STOP}) for name in living] or [
-        Act("stray", name, why="its run stops without it") for name in view.strays]
+    return [Action(how, name, why=why, data={"class": STOP}) for name in living] or [
+        Action("stray", name, why="its run stops without it") for name in view.strays]
 
 
 def _leave(state: RunState, view: GuardianView) -> Decision:
     """The run's end is journaled: nobody is restarted; the processor is sent home, then the guardian goes."""
-    return Decision(_send_home(state, view) or [Act("end", why=state.status)])
+    return Decision(_send_home(state, view) or [Action("end", why=state.status)])
 
 
-def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Act], float | None]:
-    acts: list[Act] = []
+def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Action], float | None]:
+    acts: list[Action] = []
     wakes = []
     watched = [(name, view.runners.get(name, LifeView())) for name in state.nodes
                if needs_runner(state, view, name) and name not in state.held]
@@ -254,13 +262,13 @@ def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[li
             wakes.append(step.at)
         if step.kind == "give_up":
             acts += [*_given_up(state, view, name, step.why),
-                     Act("park", name, why=step.why, data={"final": True}, basis=step.basis)]
+                     Action("park", name, why=step.why, data={"final": True}, basis=step.basis)]
         elif step.kind not in ("none", "ended", "wait", "parked"):
-            acts.append(Act(step.kind, name, why=step.why, basis=step.basis))
+            acts.append(Action(step.kind, name, why=step.why, basis=step.basis))
     return acts, min(wakes, default=None)
 
 
-def _given_up(state: RunState, view: GuardianView, name: str, why: str) -> list[Act]:
+def _given_up(state: RunState, view: GuardianView, name: str, why: str) -> list[Action]:
     """An active node fails with its runner, and a finished one whose branch nobody has enqueued; one that waits in the
     queue or has landed needs none any more."""
     node = state.nodes.get(name)
@@ -271,17 +279,17 @@ def _given_up(state: RunState, view: GuardianView, name: str, why: str) -> list[
     return [_node(name, "failed", node.attempt, reason=f"its runner was given up: {why}", kind=flow_policy.GIVEN_UP)]
 
 
-def _hold(state: RunState, view: GuardianView) -> list[Act]:
+def _hold(state: RunState, view: GuardianView) -> list[Action]:
     """Whom a person parked is sent home in order, and nobody follows it."""
     acts = []
     for name in state.held:
         life = view.processor if name == "processor" else view.runners.get(name, LifeView())
         if step := _burial(state, life):
-            acts.append(Act(step.kind, name, why=step.why))
+            acts.append(Action(step.kind, name, why=step.why))
         elif life.living:
-            acts.append(Act("term", name, why=BY_HAND))
+            acts.append(Action("term", name, why=PARKED_BY_PERSON))
         elif name in view.strays:
-            acts.append(Act("stray", name, why=BY_HAND))
+            acts.append(Action("stray", name, why=PARKED_BY_PERSON))
     return acts
 
 
@@ -349,37 +357,38 @@ def may_start_again(state: RunState, identity: Identity) -> bool:
     return identity.reason == "orphaned" or identity.role == "processor"
 
 
-def _begin(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) -> list[Act]:
+def _begin(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int) -> list[Action]:
     """New nodes, as many as agents are free; a node that is parked or waits for its merge occupies nobody."""
-    busy = sum(1 for name, node in state.nodes.items() if node.status == "active" and not resting(state, view, name))
+    busy = sum(1 for name, node in state.nodes.items() if node.status == "active" and not is_resting(state, view, name))
     ready = [name for name in flow_policy.startable(plan, state, view) if name not in state.held]
-    return [Act("node", name, data=flow_policy.begun(state, name, plan.tasks[name].kind))
+    return [Action("node", name, data=flow_policy.node_activation(state, name, plan.tasks[name].kind))
             for name in ready[: max(0, max_agents - busy)]]
 
 
-def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Act]:
-    at_rest = [name for name in state.nodes if resting(state, view, name)]
+def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
+    at_rest = [name for name in state.nodes if is_resting(state, view, name)]
     if any(needs_runner(state, view, name) and not suspended(state, view, name) and name not in at_rest
            for name in state.nodes):
         return []
     living = [name for name, life in view.runners.items() if life.living and name not in at_rest]
     if living:  # cleaning up, but one whose node failed without it has nothing to wait for
-        return [Act("term", name) for name in living if state.nodes[name].status == "failed"]
+        return [Action("term", name) for name in living if state.nodes[name].status == "failed"]
     flow = state.flow
     if flow is None or flow.over == "done":
-        return [Act("run", "done")]
+        return [Action("run", "done")]
     if flow.over and flow.state.resumable == "budget":
-        return [Act("run", "stopped", why=f"{flow.why}; garrison launch --resume {view.run} --max-steps N goes on")]
+        return [Action("run", "stopped", why=f"{flow.why}; garrison launch --resume {view.run} --max-steps N goes on")]
     if flow.over:
-        return [Act("run", "failed", why=summary(state, view, at_rest, flow.why))]
+        return [Action("run", "failed", why=failure_summary(state, view, at_rest, flow.why))]
     stopped = [name for name in state.nodes if suspended(state, view, name)]
-    if flow_policy.waits(plan, state, view if stopped else None):
+    if flow_policy.can_progress(plan, state, view if stopped else None):
         return []
     if stopped:
-        return [Act("run", "stopped", why=f"a signal stopped the runner of {', '.join(stopped)}, and nothing else is "
+        return [Action("run", "stopped",
+                       why=f"a signal stopped the runner of {', '.join(stopped)}, and nothing else is "
                                           f"left to do; garrison launch --resume {view.run} goes on")]
-    if not any(waits_for_a_person(state, name) for name in at_rest):
-        return [Act("run", "failed", why=summary(state, view, at_rest))]
+    if not any(awaits_person(state, name) for name in at_rest):
+        return [Action("run", "failed", why=failure_summary(state, view, at_rest))]
     return []
 
 
@@ -410,7 +419,7 @@ def implied_phase(state: RunState) -> str:
     return "validating" if "impl_complete" in statuses else "impl_complete"
 
 
-def advanced(hook: hooks.Hook, wanted: str, now: str) -> hooks.Hook:
+def advance_hook(hook: hooks.Hook, wanted: str, now: str) -> hooks.Hook:
     """The hook moved on to `wanted`, through all phases between; back only where one step leads there, else as it is.
     Pure."""
     if _PHASES.index(wanted) < _PHASES.index(hook.phase):

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import ForbiddenTransition
 from garrison.merge.queue import MergeQueue
-from garrison.processes.actions import Act, Decision
-from garrison.processes.fingerprint import all_beat, silent, stamps
+from garrison.processes.actions import Action, Decision
+from garrison.processes.fingerprint import all_beating, fingerprint_of, heartbeat_limit
 from garrison.processes.guardian import flow_policy, policy
-from garrison.processes.guardian.policy import GuardianView, Merge, advanced, implied_phase
-from garrison.processes.loop import leave, say
-from garrison.processes.run_plan import refuse_lost, task_of
-from garrison.processes.run_state import RUN_STATUS, RunState, fold, to_snapshot
-from garrison.processes.spawn import start_runner
-from garrison.processes.supervisor import START_RACES, Crew, perform
+from garrison.processes.guardian.policy import GuardianView, MergeStatus, advance_hook, implied_phase
+from garrison.processes.loop import exit_gracefully, log_line
+from garrison.processes.run_plan import build_task, check_journal_present
+from garrison.processes.run_state import RUN_TRANSITIONS, RunState, replay_run, to_snapshot
+from garrison.processes.spawn import spawn_runner
+from garrison.processes.supervisor import START_RACES, Supervisor, perform
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
@@ -36,15 +36,15 @@ from garrison.system.terminal import end_lost_server
 
 if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan
-    from garrison.processes.fingerprint import Glance
-    from garrison.processes.runtime import World
+    from garrison.processes.fingerprint import Fingerprint
+    from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Result
     from garrison.records.signals import Signal
     from garrison.supervise.start import Life
     from garrison.system.event_loop import Waker
     from garrison.system.git import Git
 
-POLICY_SAYS = ("stuck", "unstuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget", "resume", "run",
+JOURNALED_EFFECTS = ("stuck", "unstuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget", "resume", "run",
               "unparked")
 """What of a signal's effect is journaled with it as it is."""
 
@@ -54,19 +54,19 @@ class Guardian:
 
     naps = False
 
-    def __init__(self, world: World, life: Life, launch: Launch, plan: RunPlan, git: Git | None = None) -> None:
+    def __init__(self, world: Runtime, life: Life, launch: Launch, plan: RunPlan, git: Git | None = None) -> None:
         self.world, self.life, self.launch, self.plan = world, life, launch, plan
         self.run = life.key.run
         self.files = world.files(self.run)
         journal = Writer(self.files.journal, life.token)
-        self.state: RunState = fold(journal.entries, plan.program, self.run, plan.children)
-        refuse_lost(world.store, launch, self.state, self.files.journal)
-        self.crew = Crew(world, life, journal)
+        self.state: RunState = replay_run(journal.entries, plan.program, self.run, plan.children)
+        check_journal_present(world.store, launch, self.state, self.files.journal)
+        self.supervisor = Supervisor(world, life, journal)
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
                                 git=git)
         self.policy = Policy.of(world.timing, launch.max_respawn)
         self.stopping = False
-        self._stop_why = policy.BY_A_PERSON
+        self._stop_why = policy.STOPPED_BY_PERSON
         self._leaving_since: float | None = None
         self.exit_code: int | None = None
         self._told: dict[str, str] = {}
@@ -84,17 +84,17 @@ class Guardian:
 
     def observe(self) -> GuardianView:
         """Everything there is to see, now."""
-        runners = {name: self.crew.guard(self._runner(name)) for name in self.state.nodes}
+        runners = {name: self.supervisor.guard(self._runner(name)) for name in self.state.nodes}
         strays = {}
         leaving = self.stopping or self.state.status in ("done", "failed")
         if leaving or self.state.held:
             strays = {name: view for name in self.state.nodes if not runners[name].living
                       and (leaving or name in self.state.held)
-                      and (view := self.crew.view(Key("orchestrator", name, self.run))).identity
+                      and (view := self.supervisor.view(Key("orchestrator", name, self.run))).identity
                       and view.identity.status in ("starting", "active", "held")}
         return GuardianView(
             self.run, self.world.clock.monotonic(), self.world.observer.where.boot_id,
-            signals.pending(self.world.home, self.life.key), runners, self.crew.guard(self._processor),
+            signals.pending(self.world.home, self.life.key), runners, self.supervisor.guard(self._processor),
             self._merges(), strays, self.stopping, self._overdue(), self._stop_why, self.world.clock.time(),
             self._results(), self.launch.auto_approve)
 
@@ -103,7 +103,7 @@ class Guardian:
         found: dict[str, Result | None] = {}
         for place in self.state.flow.places.values() if self.state.flow is not None else ():
             node = self.state.nodes.get(place.node)
-            if node is not None and node.status in ("validated", "failed") and flow_policy.at(node, place):
+            if node is not None and node.status in ("validated", "failed") and flow_policy.is_at(node, place):
                 path = self.files.attempt(place.node, node.attempt) / "result.json"
                 found[place.node], wrong = read_result(path, self.run, place.node, node.attempt)
                 self._tell_once(f"result of {place.node}", wrong)
@@ -126,14 +126,14 @@ class Guardian:
             self._leaving_since = self.world.clock.monotonic()
         return self.world.clock.monotonic() - self._leaving_since > self.world.timing.stop_runner
 
-    def _merges(self) -> dict[str, Merge]:
+    def _merges(self) -> dict[str, MergeStatus]:
         found = {}
         pause = self.queue.state.pause
         self._tell_once("merge queue", f"paused: {pause.reason}: {pause.detail}" if pause else "")
         for entry in self.queue.entries():
             if entry.run == self.run:
                 self._tell_once(entry.node, entry.reason if entry.status in ("landing_blocked", "held") else "")
-                found[entry.node] = Merge(entry.attempt, entry.status, entry.reason or "", entry.commit or "")
+                found[entry.node] = MergeStatus(entry.attempt, entry.status, entry.reason or "", entry.commit or "")
         return found
 
     def _tell_once(self, who: str, what: str) -> None:
@@ -164,27 +164,27 @@ class Guardian:
             perform(self, act, self._view)
         self._move_hook()
         if self._since_snapshot >= SNAPSHOT_EVERY:
-            self.crew.journal.compact(to_snapshot(self.state), self.world.clock.utc())
+            self.supervisor.journal.compact(to_snapshot(self.state), self.world.clock.utc())
             self._since_snapshot = 0
         return bool(self._decision.acts) and any(act.kind != "term" for act in self._decision.acts)
 
-    def glance(self) -> Glance | None:
+    def glance(self) -> Fingerprint | None:
         """The records of the lives below, the inbox, the queue and the repository, while all below beat."""
-        self.crew.awake()
+        self.supervisor.awake()
         if self.stopping or self.state.status != "running" or self._view is None:
             return None
         now = self.world.clock.monotonic()
-        if not all_beat(self._beats.values(), now, silent(self.world.timing)):
+        if not all_beating(self._beats.values(), now, heartbeat_limit(self.world.timing)):
             return None
-        if not all_beat([path for key, path in self._beats.items() if key.role == "processor"], now,
+        if not all_beating([path for key, path in self._beats.items() if key.role == "processor"], now,
                         STOPPED["processor"] / 2):
             return None
-        return stamps(self._seen)
+        return fingerprint_of(self._seen)
 
     def watch(self, waker: Waker) -> None:
         """Wake at the end of any process below, at any signal, at any merge."""
         if self._view is not None:
-            self.crew.watch(waker, [*self._view.runners.values(), self._view.processor])
+            self.supervisor.watch(waker, [*self._view.runners.values(), self._view.processor])
         if self.queue.path.parent.is_dir():
             waker.watch_directory(self.queue.path.parent)
 
@@ -207,12 +207,12 @@ class Guardian:
     # acts
 
     def _log(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> None:
-        entry = self.crew.record(kind, data, sync=sync)
+        entry = self.supervisor.record(kind, data, sync=sync)
         self._since_snapshot += 1
         with contextlib.suppress(ForbiddenTransition):
             self.state.apply(entry)
 
-    def _do_take(self, act: Act, view: GuardianView) -> None:
+    def _do_take(self, act: Action, view: GuardianView) -> None:
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.state.applied:
@@ -221,13 +221,14 @@ class Guardian:
             if signal.signal_type in ("ORCHESTRATOR_CRASHED", "ORCHESTRATOR_STUCK"):
                 data["why"] = str(signal.payload.get("why", ""))
             data |= {name: act.data[name] for name in ("effect", "question", "answer") if act.data.get(name)}
-            data |= {name: act.data[name] for name in POLICY_SAYS if name in act.data}
+            data |= {name: act.data[name] for name in JOURNALED_EFFECTS if name in act.data}
             self._tell_of_parking(signal, act.data)  # first: said twice is recognised, lost is not
             if "answer" in act.data and signal.node_id:
-                self.crew.pass_on(self._runner(signal.node_id), signal)  # first: said twice is recognised, lost is not
+                # first: said twice is recognised, lost is not
+                self.supervisor.pass_on(self._runner(signal.node_id), signal)
             self._log("signal", data, sync=True)
             if "resume" in act.data:
-                self.stopping, self._leaving_since, self._stop_why = False, None, policy.BY_A_PERSON
+                self.stopping, self._leaving_since, self._stop_why = False, None, policy.STOPPED_BY_PERSON
             if "stop" in act.data:
                 self.stop(0)
         failpoint.here(":signal-applied")
@@ -240,51 +241,51 @@ class Guardian:
                            signal.node_id, f"{signal.id}-up")
         for node in [*effect.get("unparked", []), effect.get("unhold", "")]:
             if node in self.state.nodes:
-                self.crew.tell(self._runner(node), "GUIDANCE", {"action": "unpark"}, node=node,
+                self.supervisor.tell(self._runner(node), "GUIDANCE", {"action": "unpark"}, node=node,
                                id_=f"{signal.id}-{node}")
 
     def _escalate(self, who: str, why: str, probe_at: str, node: str | None, id_: str) -> None:
-        self.crew.tell(launcher(self.run), "ESCALATE", {"who": who, "why": why, "probe_at": probe_at}, node=node,
+        self.supervisor.tell(launcher(self.run), "ESCALATE", {"who": who, "why": why, "probe_at": probe_at}, node=node,
                        id_=id_)
 
-    def _do_refuse(self, act: Act, view: GuardianView) -> None:
+    def _do_refuse(self, act: Action, view: GuardianView) -> None:
         assert act.posted is not None
         self._log("refused", {"file": act.posted.path.name, "why": act.why})
         signals.refuse(act.posted.path, act.why)
 
-    def _do_node(self, act: Act, view: GuardianView) -> None:
+    def _do_node(self, act: Action, view: GuardianView) -> None:
         self._log("node", act.data, sync=True)
 
-    def _do_flow(self, act: Act, view: GuardianView) -> None:
+    def _do_flow(self, act: Action, view: GuardianView) -> None:
         self._log("flow", act.data, sync=True)
 
-    def _do_gate(self, act: Act, view: GuardianView) -> None:
+    def _do_gate(self, act: Action, view: GuardianView) -> None:
         self._log("gate", act.data, sync=True)
 
-    def _do_manager(self, act: Act, view: GuardianView) -> None:
+    def _do_manager(self, act: Action, view: GuardianView) -> None:
         self._log("manager", act.data, sync=True)
 
-    def _do_cancel(self, act: Act, view: GuardianView) -> None:
+    def _do_cancel(self, act: Action, view: GuardianView) -> None:
         attempt = self.state.nodes[act.who].attempt
-        self.crew.tell(self._runner(act.who), "GUIDANCE", {"action": "cancel", "text": act.why}, node=act.who,
+        self.supervisor.tell(self._runner(act.who), "GUIDANCE", {"action": "cancel", "text": act.why}, node=act.who,
                        attempt=attempt, id_=f"{self.run}-{act.who}-{attempt}-cancel")
         self._log("cancel", {"node": act.who, "attempt": attempt, "why": act.why}, sync=True)
 
-    def _do_start(self, act: Act, view: GuardianView) -> None:
+    def _do_start(self, act: Action, view: GuardianView) -> None:
         try:
             if act.who == "processor":
                 identity = self._start_processor(view)
             else:
                 identity = self._start_runner(act.who, view.runners.get(act.who, LifeView()))
         except START_RACES as error:
-            say(str(error))
+            log_line(str(error))
             return
         attempt = self.state.nodes[act.who].attempt if act.who in self.state.nodes else 1
-        self._log("spawn", self.crew.begun(identity, act.why, attempt, probe=act.kind == "probe"))
+        self._log("spawn", self.supervisor.begun(identity, act.why, attempt, probe=act.kind == "probe"))
 
     _do_probe = _do_start
 
-    def _do_heal(self, act: Act, view: GuardianView) -> None:
+    def _do_heal(self, act: Action, view: GuardianView) -> None:
         full = self._key(act.who).full
         self._log("heal", {"full": full, "incarnation": self.state.circuit(full).probe, "why": act.why})
 
@@ -293,11 +294,11 @@ class Guardian:
 
     def _start_runner(self, node: str, view: LifeView) -> Any:
         if view.identity is not None and view.identity.status == "crashed":
-            self.crew.sweep(view.identity)
+            self.supervisor.sweep(view.identity)
         state = self.state.nodes[node]
         task = self._task(node, state.attempt)
         known = self.state.incarnations.get(self._runner(node).full, 0)
-        return start_runner(self.world, self.launch, task, parent=self.life.key, journal_incarnation=known)
+        return spawn_runner(self.world, self.launch, task, parent=self.life.key, journal_incarnation=known)
 
     def _task(self, node: str, attempt: int) -> Task:
         """The attempt's task, told to all its lives as it was told to the first."""
@@ -305,29 +306,29 @@ class Guardian:
         task = run_records.load(Task, path)
         if task is None:
             planned = self.plan.tasks[node]
-            context, told = flow_policy.told_to(self.state, node, planned.kind)
-            task = task_of(planned, self.launch, self.plan, self.state.nodes[node], context, told)
+            context, told = flow_policy.task_context(self.state, node, planned.kind)
+            task = build_task(planned, self.launch, self.plan, self.state.nodes[node], context, told)
             run_records.save(path, task)
         return task
 
     def _start_processor(self, view: GuardianView) -> Any:
         if view.processor.identity is not None and view.processor.identity.status == "crashed":
-            self.crew.sweep(view.processor.identity)
+            self.supervisor.sweep(view.processor.identity)
         known = self.state.incarnations.get(self._processor.full, 0)
         return self.world.start_layer(Wish(self._processor, self.life.key, journal_incarnation=known), self.launch)
 
     def _lives(self, who: str, view: GuardianView) -> LifeView:
         return view.processor if who == "processor" else view.runners[who]
 
-    def _do_replace(self, act: Act, view: GuardianView) -> None:
-        self.crew.replace(self._lives(act.who, view), act.why, act.data.get("class", CRASH))
+    def _do_replace(self, act: Action, view: GuardianView) -> None:
+        self.supervisor.replace(self._lives(act.who, view), act.why, act.data.get("class", CRASH))
 
-    def _do_record(self, act: Act, view: GuardianView) -> None:
+    def _do_record(self, act: Action, view: GuardianView) -> None:
         attempt = self.state.nodes[act.who].attempt if act.who in self.state.nodes else 1
-        data = self.crew.death(self._lives(act.who, view), attempt)
+        data = self.supervisor.death(self._lives(act.who, view), attempt)
         self.state.add_death(data)  # the crew journaled it
 
-    def _do_park(self, act: Act, view: GuardianView) -> None:
+    def _do_park(self, act: Action, view: GuardianView) -> None:
         key = self._key(act.who)
         parks = self.state.circuit(key.full).parks + 1
         life = self._lives(act.who, view).identity
@@ -336,27 +337,27 @@ class Guardian:
         self._escalate(key.full.partition("@")[0], act.why,
                        "" if final else iso(self.world.clock.time() + cool_down),
                        act.who if act.who in self.state.nodes else None, f"{key.full}-parked-{life.incarnation}")
-        data = self.crew.park(self._lives(act.who, view), act.why, cool_down)
+        data = self.supervisor.park(self._lives(act.who, view), act.why, cool_down)
         self.state.turn("park", data)  # the crew journaled it
 
-    def _do_term(self, act: Act, view: GuardianView) -> None:
-        self.crew.term(self._lives(act.who, view))
+    def _do_term(self, act: Action, view: GuardianView) -> None:
+        self.supervisor.term(self._lives(act.who, view))
 
-    def _do_stray(self, act: Act, view: GuardianView) -> None:
-        self.crew.replace(view.strays[act.who], act.why, STOP)
+    def _do_stray(self, act: Action, view: GuardianView) -> None:
+        self.supervisor.replace(view.strays[act.who], act.why, STOP)
 
-    def _do_run(self, act: Act, view: GuardianView) -> None:
-        if act.who not in RUN_STATUS[self.state.status]:
-            raise ForbiddenTransition(f"run {self.run}", self.state.status, act.who, RUN_STATUS[self.state.status])
+    def _do_run(self, act: Action, view: GuardianView) -> None:
+        if act.who not in RUN_TRANSITIONS[self.state.status]:
+            raise ForbiddenTransition(f"run {self.run}", self.state.status, act.who, RUN_TRANSITIONS[self.state.status])
         if act.who in ("done", "failed"):
-            self.crew.tell(launcher(self.run), "PIPELINE_COMPLETE", {"status": act.who, "reason": act.why},
+            self.supervisor.tell(launcher(self.run), "PIPELINE_COMPLETE", {"status": act.who, "reason": act.why},
                            id_=f"{self.run}-complete")
         self._log("run", {"status": act.who, "reason": act.why}, sync=True)
 
-    def _do_end(self, act: Act, view: GuardianView) -> None:
+    def _do_end(self, act: Action, view: GuardianView) -> None:
         self._move_hook()
-        self.exit_code = leave(self.life, self.state.status)
-        self.crew.journal.close()
+        self.exit_code = exit_gracefully(self.life, self.state.status)
+        self.supervisor.journal.close()
 
     def _move_hook(self) -> None:
         """Bring the own hook to the phase the nodes imply."""
@@ -364,5 +365,5 @@ class Guardian:
         if wanted == self._phase or self.exit_code is not None:
             return
         now = self.world.clock.utc()
-        self.life.hook(lambda old: advanced(old, wanted, now))
+        self.life.hook(lambda old: advance_hook(old, wanted, now))
         self._phase = wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.processes.actions import Act, Decision
+from garrison.processes.actions import Action, Decision
 from garrison.processes.run_state import ENDED
 from garrison.supervise.decisions import LifeView, burial, next_step
 from garrison.supervise.restart import Policy
@@ -28,12 +28,12 @@ def resume_id(run: str, incarnation: int) -> str:
     return f"{run}-resume-{incarnation}"
 
 
-def resume_word(*, again: bool) -> dict[str, Any]:
+def resume_payload(*, again: bool) -> dict[str, Any]:
     """What that word says."""
     return {"action": "resume", **({"again": True} if again else {})}
 
 
-def resuming(state: RunState, word: str, *, said: bool, asked: bool) -> tuple[str, bool]:
+def resume_status(state: RunState, word: str, *, said: bool, asked: bool) -> tuple[str, bool]:
     """The run's status for who resumes it by the signal `word`, and whether that has yet to be said.
 
     Once it is said the guardian will lift what was stopped or failed, so nobody may take the run for over. Once the
@@ -65,11 +65,11 @@ class LauncherView:
 
 def decide(view: LauncherView, policy: Policy) -> Decision:
     """The acts of one turn."""
-    acts = [Act("take" if posted.signal else "refuse", why=posted.error, posted=posted) for posted in view.inbox]
+    acts = [Action("take" if posted.signal else "refuse", why=posted.error, posted=posted) for posted in view.inbox]
     if acts:
         return Decision(acts)
     if view.to_resume:
-        return Decision([Act("resume")])
+        return Decision([Action("resume")])
     if view.stopping:
         return _stop(view)
     if view.run_status in ENDED and not view.guardian.living:
@@ -86,20 +86,20 @@ def _leave(view: LauncherView, policy: Policy) -> Decision:
         if step.kind == "wait":
             return Decision([], step.at)
         if step.kind in ("replace", "record", "start"):
-            return Decision([Act(step.kind, why=step.why, basis=step.basis)])
-    return Decision([Act("end", view.run_status)])
+            return Decision([Action(step.kind, why=step.why, basis=step.basis)])
+    return Decision([Action("end", view.run_status)])
 
 
 def _see_off(guardian: LifeView) -> Decision:
     """A guardian that said its end keeps its lock until it is gone: it is waited for, and one that stays is ended."""
     step = burial(guardian, ())
-    return Decision([Act(step.kind, why=step.why, basis=step.basis)] if step is not None else [])
+    return Decision([Action(step.kind, why=step.why, basis=step.basis)] if step is not None else [])
 
 
 def _guard(view: LauncherView, policy: Policy) -> Decision:
     identity = view.guardian.identity
     if identity is not None and identity.status == "parked":  # by this launcher's predecessor or a person
-        return Decision([Act("end", "parked", why=f"its guardian was given up: {identity.reason}; {MEND}")])
+        return Decision([Action("end", "parked", why=f"its guardian was given up: {identity.reason}; {MEND}")])
     if view.guardian.leaving:
         return _see_off(view.guardian)
     goes_on = identity is not None and identity.status == "terminated" and identity.reason in ENDED
@@ -112,9 +112,9 @@ def _guard(view: LauncherView, policy: Policy) -> Decision:
     if step.kind in ("none", "ended"):
         return Decision([])
     if step.kind == "park":
-        return Decision([Act("park", why=step.why, basis=step.basis),
-                         Act("end", "parked", why=f"its guardian was given up: {step.why}; {MEND}")])
-    return Decision([Act(step.kind, why=step.why, basis=step.basis)])
+        return Decision([Action("park", why=step.why, basis=step.basis),
+                         Action("end", "parked", why=f"its guardian was given up: {step.why}; {MEND}")])
+    return Decision([Action(step.kind, why=step.why, basis=step.basis)])
 
 
 def _unfinished(guardian: LifeView) -> LifeView:
@@ -129,14 +129,14 @@ def _stop(view: LauncherView) -> Decision:
     """SIGTERM goes down in order; a guardian that is dead or does not hear is followed by one that only stops."""
     if view.guardian.living:
         if view.overdue:
-            return Decision([Act("replace", why="did not stop in time")])
-        return Decision([Act("term")])
+            return Decision([Action("replace", why="did not stop in time")])
+        return Decision([Action("term")])
     if view.guardian.verdict is not None and view.guardian.verdict.to_replace:
-        return Decision([Act("replace", why=view.guardian.verdict.why)])
+        return Decision([Action("replace", why=view.guardian.verdict.why)])
     if view.guardian.leaving:
         return Decision([])
     if view.run_status in ENDED:
-        return Decision([Act("end", view.run_status)])
+        return Decision([Action("end", view.run_status)])
     if view.others_living and not view.overdue:  # also after one that died while it stopped them
-        return Decision([Act("say_stop"), Act("start", why="to stop what still lives")])
-    return Decision([Act("write_stopped"), Act("end", "stopped")])
+        return Decision([Action("say_stop"), Action("start", why="to stop what still lives")])
+    return Decision([Action("write_stopped"), Action("end", "stopped")])

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import GarrisonError
 from garrison.merge.queue import MergeQueue
 from garrison.processes import notifications
-from garrison.processes.actions import Act, Decision
-from garrison.processes.fingerprint import all_beat, silent, stamps
-from garrison.processes.guardian.policy import BY_A_PERSON
+from garrison.processes.actions import Action, Decision
+from garrison.processes.fingerprint import all_beating, fingerprint_of, heartbeat_limit
+from garrison.processes.guardian.policy import STOPPED_BY_PERSON
 from garrison.processes.launcher import policy
-from garrison.processes.launcher.policy import EXIT, LauncherView, resume_id, resume_word
-from garrison.processes.loop import leave, say
-from garrison.processes.run_state import RunState, fold
-from garrison.processes.supervisor import START_RACES, Crew, perform
-from garrison.processes.temp_files import clear_halves
+from garrison.processes.launcher.policy import EXIT, LauncherView, resume_id, resume_payload
+from garrison.processes.loop import exit_gracefully, log_line
+from garrison.processes.run_state import RunState, replay_run
+from garrison.processes.supervisor import START_RACES, Supervisor, perform
+from garrison.processes.temp_files import remove_abandoned_files
 from garrison.records import atomic, signals
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader, Writer
@@ -35,9 +35,9 @@ from garrison.system.systemd import notify, watchdog
 from garrison.system.terminal import choose_terminal, end_lost_server
 
 if TYPE_CHECKING:
-    from garrison.processes.fingerprint import Glance
+    from garrison.processes.fingerprint import Fingerprint
     from garrison.processes.launcher.progress import Progress
-    from garrison.processes.runtime import World
+    from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
     from garrison.supervise.start import Life
     from garrison.system.event_loop import Waker
@@ -51,14 +51,14 @@ class Launcher:
 
     naps = False
 
-    def __init__(self, world: World, life: Life, launch: Launch, progress: Progress, *, resume: bool,
+    def __init__(self, world: Runtime, life: Life, launch: Launch, progress: Progress, *, resume: bool,
                  again: bool = False) -> None:
         self.world, self.life, self.launch, self.progress = world, life, launch, progress
         self.run = life.key.run
         self.files = world.files(self.run)
         self.guardian = Key("guardian", launch.pipeline_id, self.run)
         journal = Writer(self.files.layer_journal("launch"), life.token)
-        self.crew = Crew(world, life, journal)
+        self.supervisor = Supervisor(world, life, journal)
         self.deaths: list[Death] = []
         self.applied: set[str] = set()
         self.given_up: list[tuple[str, str, str]] = []
@@ -71,7 +71,7 @@ class Launcher:
         self.reader = Reader(self.files.journal)
         self.state = RunState()
         self.policy = Policy.of(world.timing)
-        self.teller = notifications.Teller(_notify_config(world.home), self.run, world.environ,
+        self.teller = notifications.Notifier(_notify_config(world.home), self.run, world.environ,
                                      self.files.layer_log("notify"), self._was_told)
         self.stopping = False
         self.exit_code: int | None = None
@@ -96,7 +96,7 @@ class Launcher:
         now = self.world.clock.time()
         with contextlib.suppress(OSError):
             atomic.clear_temporaries(self.world.home, now - LEFT_BY_THE_KILLED)
-            clear_halves(self.world.home, now)
+            remove_abandoned_files(self.world.home, now)
 
     def _fold(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "death":
@@ -118,7 +118,7 @@ class Launcher:
         self.given_up.append((id_, str(payload.get("who", "")), str(payload.get("why", ""))))
 
     def _log(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> None:
-        self.crew.record(kind, data, sync=sync)
+        self.supervisor.record(kind, data, sync=sync)
         self._fold(kind, data)
 
     # observe
@@ -130,11 +130,11 @@ class Launcher:
             self.state.apply(entry)
             self.progress.show(entry)
             self._news_at = now
-        guardian = self.crew.guard(self.guardian)
+        guardian = self.supervisor.guard(self.guardian)
         if not self._ready and guardian.identity and "ready_at" in guardian.identity.metadata:
             self._ready = notify("READY=1")
         overdue = self._stopping_since is not None and now - self._stopping_since > self.world.timing.stop_guardian
-        status, to_resume = policy.resuming(
+        status, to_resume = policy.resume_status(
             self.state, resume_id(self.run, self.life.incarnation), said=self._lifts,
             asked=self._to_resume and (self._again or not self.state.over))
         return LauncherView(
@@ -146,14 +146,14 @@ class Launcher:
         """Who meets a full disk cannot write so into a log on it; a person at the terminal is told here."""
         full = self._full_disks()
         if full and not self._full:
-            say(f"No space left on device: {', '.join(full)}; the run waits and goes on when there is room")
+            log_line(f"No space left on device: {', '.join(full)}; the run waits and goes on when there is room")
         self._full = bool(full)
 
     def _full_disks(self) -> list[str]:
         return [str(path) for path in (self.world.home, Path(self.launch.trees)) if disk_space.full(path)]
 
     def _others_living(self) -> bool:
-        return any(self.crew.lives(key) for key in self._others())
+        return any(self.supervisor.lives(key) for key in self._others())
 
     def _others(self) -> list[Key]:
         return [key for key in self.world.store.keys(Identity)
@@ -173,27 +173,27 @@ class Launcher:
 
     def _tell(self, ended: str = "") -> None:
         """Let the person's own command tell what is due."""
-        for notice in notifications.due(self.state, self.given_up, self.told, self.teller.config, ended):
+        for notice in notifications.due_notifications(self.state, self.given_up, self.told, self.teller.config, ended):
             self.teller.tell(notice)
         self.teller.poll(self.world.clock.monotonic())
 
-    def _was_told(self, notice: notifications.Notice) -> None:
+    def _was_told(self, notice: notifications.Notification) -> None:
         self._log("told", {"key": notice.key, "event": notice.event, "text": notice.text})
 
-    def glance(self) -> Glance | None:
+    def glance(self) -> Fingerprint | None:
         """While the guardian beats: its record, the inbox, the run's journal, whether there is room on the disks."""
-        self.crew.awake()
+        self.supervisor.awake()
         watchdog(os.environ, os.getpid())
         if self.stopping or self.state.status != "running" or self._view is None or not self._view.guardian.living:
             return None
-        if not all_beat([self._beats], self.world.clock.monotonic(), silent(self.world.timing)):
+        if not all_beating([self._beats], self.world.clock.monotonic(), heartbeat_limit(self.world.timing)):
             return None
-        return *stamps(self._seen), (len(self._full_disks()), 0, 0)
+        return *fingerprint_of(self._seen), (len(self._full_disks()), 0, 0)
 
     def watch(self, waker: Waker) -> None:
         """Wake at the guardian's end, at any signal, at any journal record of a new file."""
         if self._view is not None:
-            self.crew.watch(waker, [self._view.guardian])
+            self.supervisor.watch(waker, [self._view.guardian])
         if not self._following:
             waker.watch_file(self.files.journal)
 
@@ -217,7 +217,7 @@ class Launcher:
             self._stopping_since = -1e9
             return
         self.stopping, self._stopping_since = True, self.world.clock.monotonic()
-        say(f"stopping run {self.run} in order; again to hurry; `--resume {self.run}` goes on later")
+        log_line(f"stopping run {self.run} in order; again to hurry; `--resume {self.run}` goes on later")
 
     def _detach(self) -> None:
         log = os.open(self.files.layer_log("launch"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -225,7 +225,7 @@ class Launcher:
         os.dup2(log, 2)
         os.close(log)
         self.progress.watched = False
-        say(f"{self.world.clock.utc()} the terminal is gone: detached, run {self.run} goes on")
+        log_line(f"{self.world.clock.utc()} the terminal is gone: detached, run {self.run} goes on")
         self._log("detached", {})
 
     def abandon(self, why: str) -> None:
@@ -237,74 +237,75 @@ class Launcher:
 
     # acts
 
-    def _do_take(self, act: Act, view: LauncherView) -> None:
+    def _do_take(self, act: Action, view: LauncherView) -> None:
         assert act.posted is not None and act.posted.signal is not None
         heard = act.posted.signal
         if heard.id not in self.applied:
             self._log("signal", {"id": heard.id, "type": heard.signal_type, "payload": heard.payload}, sync=True)
             if heard.signal_type == "ESCALATE":
-                say(told_of(heard.payload))
+                log_line(describe_escalation(heard.payload))
         signals.take(act.posted.path)
 
-    def _do_refuse(self, act: Act, view: LauncherView) -> None:
+    def _do_refuse(self, act: Action, view: LauncherView) -> None:
         assert act.posted is not None
         signals.refuse(act.posted.path, act.why)
 
-    def _do_resume(self, act: Act, view: LauncherView) -> None:
+    def _do_resume(self, act: Action, view: LauncherView) -> None:
         if view.guardian.identity is not None and view.guardian.identity.status == "parked":
             self._log("lift", {"full": self.guardian.full, "why": "resumed"})
-            self.crew.lift(self.guardian)
-        self.crew.tell(self.guardian, "GUIDANCE", resume_word(again=self._again),  # once more, if it was said before
+            self.supervisor.lift(self.guardian)
+        # once more, if it was said before
+        self.supervisor.tell(self.guardian, "GUIDANCE", resume_payload(again=self._again),
                        id_=resume_id(self.run, self.life.incarnation))
         self._to_resume, self._lifts = False, True
 
-    def _do_say_stop(self, act: Act, view: LauncherView) -> None:
+    def _do_say_stop(self, act: Action, view: LauncherView) -> None:
         last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0
-        self.crew.tell(self.guardian, "GUIDANCE", {"action": "stop"},  # once more, if one died that had taken it
+        self.supervisor.tell(self.guardian, "GUIDANCE", {"action": "stop"},  # once more, if one died that had taken it
                        id_=f"{self.run}-stop-{self.life.incarnation}-{last}")
 
-    def _do_start(self, act: Act, view: LauncherView) -> None:
+    def _do_start(self, act: Action, view: LauncherView) -> None:
         previous = view.guardian.identity
         if previous is not None and previous.status == "crashed":
-            self.crew.sweep(previous)
+            self.supervisor.sweep(previous)
         wish = Wish(self.guardian, self.life.key, journal_incarnation=self.incarnation)
         try:
             leased = self.world.start_layer(wish, self.launch)
         except START_RACES as error:
-            say(str(error))
+            log_line(str(error))
             return
         self._log("spawn", {"full": leased.key.full, "incarnation": leased.incarnation, "why": act.why})
 
-    def _do_replace(self, act: Act, view: LauncherView) -> None:
-        self.crew.replace(view.guardian, act.why)
+    def _do_replace(self, act: Action, view: LauncherView) -> None:
+        self.supervisor.replace(view.guardian, act.why)
 
-    def _do_record(self, act: Act, view: LauncherView) -> None:
-        data = self.crew.death(view.guardian)
+    def _do_record(self, act: Action, view: LauncherView) -> None:
+        data = self.supervisor.death(view.guardian)
         self._fold("death", data)
         self.progress.death(data)
 
-    def _do_park(self, act: Act, view: LauncherView) -> None:
+    def _do_park(self, act: Action, view: LauncherView) -> None:
         # There is no layer above to probe it: a person resumes the run.
-        self._fold("park", self.crew.park(view.guardian, act.why, 0.0))
+        self._fold("park", self.supervisor.park(view.guardian, act.why, 0.0))
 
-    def _do_term(self, act: Act, view: LauncherView) -> None:
-        self.crew.term(view.guardian)
+    def _do_term(self, act: Action, view: LauncherView) -> None:
+        self.supervisor.term(view.guardian)
 
-    def _do_write_stopped(self, act: Act, view: LauncherView) -> None:
+    def _do_write_stopped(self, act: Action, view: LauncherView) -> None:
         """Without a guardian the launcher writes the run's status, under the guardian's life lock."""
         lock = LifeLock.try_take(self.world.store.life_path(self.guardian))
         if lock is None:
             return
         try:
             journal = Writer(self.files.journal, self.life.token)
-            if fold(journal.entries).status == "running":  # not: lifted by us, and nobody has taken that word yet
-                journal.append("run", {"status": "stopped", "reason": BY_A_PERSON},
+            if replay_run(journal.entries).status == "running":  # not: lifted by us, and nobody has taken that word yet
+                journal.append("run", {"status": "stopped", "reason": STOPPED_BY_PERSON},
                                self.world.clock.utc(), sync=True)
             journal.close()
         finally:
             lock.release()
 
-    def _do_end(self, act: Act, view: LauncherView) -> None:
+    def _do_end(self, act: Action, view: LauncherView) -> None:
         for entry in self.reader.read():
             self.state.apply(entry)
             self.progress.show(entry)
@@ -319,20 +320,20 @@ class Launcher:
         terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
         terminal.shutdown()  # our own server, and only if no session of another run is left in it
         self._clear()  # nothing of a run that is over is left
-        self.exit_code = leave(self.life, act.who, EXIT.get(act.who, 1))
-        self.crew.journal.close()
+        self.exit_code = exit_gracefully(self.life, act.who, EXIT.get(act.who, 1))
+        self.supervisor.journal.close()
 
 
-def _notify_config(home: Path) -> notifications.Notify:
+def _notify_config(home: Path) -> notifications.NotifyConfig:
     """What the launch checked; a configuration that was spoiled since is said, and keeps nobody from working."""
     try:
-        return notifications.wanted(home)
+        return notifications.read_notify_config(home)
     except GarrisonError as error:
-        say(f"{error}; nobody is notified")
-        return notifications.Notify()
+        log_line(f"{error}; nobody is notified")
+        return notifications.NotifyConfig()
 
 
-def told_of(said: dict[str, Any]) -> str:
+def describe_escalation(said: dict[str, Any]) -> str:
     """What was given up below, in a line for the terminal and the log. Pure."""
     at = str(said.get("probe_at") or "")[11:19]
     probe = f"; it is tried again at {at} UTC if the run goes on until then" if at else ""

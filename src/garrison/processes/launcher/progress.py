@@ -51,14 +51,14 @@ class Progress:
         if self.as_json:
             self._print(json.dumps(asdict(entry), ensure_ascii=False))
             return
-        line = clean(describe(entry.kind, entry.data))
+        line = clean(describe_event(entry.kind, entry.data))
         if line:
             self._print(f"{entry.at[11:19]}  {line}")
 
     def death(self, data: dict[str, Any]) -> None:
         """A guardian's death, which its own journal cannot tell."""
         if self.watched and not self.as_json:
-            self._print(f"          {clean(describe('death', data))}")
+            self._print(f"          {clean(describe_event('death', data))}")
 
     def end(self, status: str, reason: str, state: RunState) -> None:
         """The last word; where it failed, with where to look."""
@@ -76,7 +76,7 @@ class Progress:
             print(line, file=sys.stdout, flush=True)
 
 
-def describe(kind: str, data: dict[str, Any]) -> str:
+def describe_event(kind: str, data: dict[str, Any]) -> str:
     """One event in words; '' for what a person need not see. Pure."""
     teller = _TELLERS.get(kind)
     return teller(data) if teller else ""
@@ -100,7 +100,7 @@ def _signal(data: dict[str, Any]) -> str:
     if data.get("flow"):
         return _flow(data["flow"])
     if data.get("question"):
-        return f"{data['node']} asks: {shortened(data['question']['text'])}  (garrison answer {data['node']} 'TEXT')"
+        return f"{data['node']} asks: {shorten(data['question']['text'])}  (garrison answer {data['node']} 'TEXT')"
     if data.get("type") == "ORCHESTRATOR_CRASHED" and data.get("why") != "stopped":
         why = f" ({_brief(data['why'])})" if data.get("why") else ""
         return f"orchestrator-{data['node']} died{why}; its runner looks after it"
@@ -109,11 +109,11 @@ def _signal(data: dict[str, Any]) -> str:
 
 def _manager(data: dict[str, Any]) -> str:
     steers = data.get("steer") and data.get("steered") == data.get("cycle")
-    return f"{data['node']} says to its pipeline: {shortened(data['steer'])}" if steers else ""
+    return f"{data['node']} says to its pipeline: {shorten(data['steer'])}" if steers else ""
 
 
 def _gate(data: dict[str, Any]) -> str:
-    return "" if data.get("closed") else f"{data['node']} {shortened(asked_in_words(data))}"
+    return "" if data.get("closed") else f"{data['node']} {shorten(asked_in_words(data))}"
 
 
 def _flow(data: dict[str, Any]) -> str:
@@ -124,7 +124,7 @@ def _flow(data: dict[str, Any]) -> str:
     label = outcome.get("preferred_label")
     if not label:
         return ""
-    return f"{data['node']}: {shortened(label)}"
+    return f"{data['node']}: {shorten(label)}"
 
 
 def _run(data: dict[str, Any]) -> str:
@@ -146,10 +146,10 @@ def _stem(data: dict[str, Any]) -> str:
 def _brief(reason: str) -> str:
     """A reason that goes on with a log's tail, as its first line and the tail's last."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()]
-    return "; … ".join(shortened(line) for line in [*lines[:1], *lines[1:][-1:]])
+    return "; … ".join(shorten(line) for line in [*lines[:1], *lines[1:][-1:]])
 
 
-def shortened(line: str) -> str:
+def shorten(line: str) -> str:
     """A line that fits on a screen: what an agent says may be of any length."""
     return line if len(line) <= _LONG else f"{line[:_LONG]}…"
 

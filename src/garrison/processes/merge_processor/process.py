@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from garrison.merge.outcome_signals import signal_of
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
-from garrison.processes.loop import leave, say
-from garrison.processes.supervisor import Crew
+from garrison.processes.loop import exit_gracefully, log_line
+from garrison.processes.supervisor import Supervisor
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
@@ -22,8 +22,8 @@ from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
     from garrison.merge.state import Outcome
-    from garrison.processes.fingerprint import Glance
-    from garrison.processes.runtime import World
+    from garrison.processes.fingerprint import Fingerprint
+    from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
     from garrison.supervise.start import Life
     from garrison.system.event_loop import Waker
@@ -37,15 +37,15 @@ class Processor:
 
     naps = False
 
-    def __init__(self, world: World, life: Life, launch: Launch) -> None:
+    def __init__(self, world: Runtime, life: Life, launch: Launch) -> None:
         self.world, self.life, self.launch = world, life, launch
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
                                 git=Git(Path(launch.repo)))
         self.worker = MergeProcessor(self.queue, trees=Path(launch.trees), environment=world.environment(launch, {}),
                                      held_back=launch.held_back)
         stem = f"processor-{life.key.name}"
-        self.crew = Crew(world, life, Writer(world.files(launch.run_id).layer_journal(stem), life.token))
-        self.crew.record("open", {"incarnation": life.incarnation, "pid": life.identity.pid})
+        self.supervisor = Supervisor(world, life, Writer(world.files(launch.run_id).layer_journal(stem), life.token))
+        self.supervisor.record("open", {"incarnation": life.incarnation, "pid": life.identity.pid})
         self.exit_code: int | None = None
         self.stopping = False
         self._working = False
@@ -63,7 +63,7 @@ class Processor:
         if not self._working:
             if not self.worker.take():
                 return False
-            self.crew.record("took", {"epoch": self.worker.epoch})
+            self.supervisor.record("took", {"epoch": self.worker.epoch})
             self.worker.recover()
             self._working = True
         self.worker.beat()
@@ -77,16 +77,16 @@ class Processor:
             try:
                 did = self.worker.step()
             except GitError as error:
-                say(f"{error}; trying again")
+                log_line(f"{error}; trying again")
                 return False
             if isinstance(did, Wait):
                 self._wait = did
                 if did.reason and did.reason != self._said:
-                    say(f"{did.kind}: {did.reason}")
+                    log_line(f"{did.kind}: {did.reason}")
                     self._said = did.reason
                 return False
             self._said = ""
-            self.crew.record("step", {"what": did.what, "entry": did.entry})
+            self.supervisor.record("step", {"what": did.what, "entry": did.entry})
             self._tell()
         return True
 
@@ -96,7 +96,7 @@ class Processor:
             return False
         parent = self.life.identity.parent
         above = [Key(parent["role"], parent["name"], self.launch.run_id)] if parent else []
-        return not any(self.crew.lives(key) for key in [*above, launcher(self.launch.run_id)])
+        return not any(self.supervisor.lives(key) for key in [*above, launcher(self.launch.run_id)])
 
     def _tell(self) -> None:
         for outcome in self.worker.outcomes_since(self._told):
@@ -113,7 +113,7 @@ class Processor:
         if signal is not None:
             signals.post(self.world.home, signal, outcome.seq)
 
-    def glance(self) -> Glance | None:
+    def glance(self) -> Fingerprint | None:
         """There is only one: it always looks whole."""
 
     def watch(self, waker: Waker) -> None:
@@ -143,7 +143,7 @@ class Processor:
 
     def _leave(self, reason: str) -> None:
         self.worker.close(end_gate=True)
-        self.exit_code = leave(self.life, reason)
-        self.crew.journal.close()
+        self.exit_code = exit_gracefully(self.life, reason)
+        self.supervisor.journal.close()
 
 

@@ -18,12 +18,12 @@ from garrison.agents import prompt
 from garrison.agents.base import Assignment, Outcome
 from garrison.agents.registry import agent
 from garrison.errors import GarrisonError
-from garrison.processes.agent_activity import stamp
-from garrison.processes.control_graph import CONTROL
-from garrison.processes.fingerprint import stamps
-from garrison.processes.loop import leave
+from garrison.processes.agent_activity import stat_stamp
+from garrison.processes.control_graph import CONTROL_KINDS
+from garrison.processes.fingerprint import fingerprint_of
+from garrison.processes.loop import exit_gracefully
 from garrison.processes.spawn import close_sessions
-from garrison.processes.worktree import bring_home
+from garrison.processes.worktree import adopt_commits
 from garrison.records import atomic, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -43,8 +43,8 @@ from garrison.system.terminal import choose_terminal
 
 if TYPE_CHECKING:
     from garrison.agents.base import Work
-    from garrison.processes.fingerprint import Glance
-    from garrison.processes.runtime import World
+    from garrison.processes.fingerprint import Fingerprint
+    from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life
     from garrison.system.event_loop import Waker
@@ -59,7 +59,7 @@ class Orchestrator:
 
     naps = True
 
-    def __init__(self, world: World, life: Life, launch: Launch, task: Task) -> None:
+    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task) -> None:
         self.world, self.life, self.launch, self.task = world, life, launch, task
         assert life.identity.worktree is not None
         self.tree = Path(life.identity.worktree)
@@ -69,7 +69,7 @@ class Orchestrator:
         environment = {**world.environ, **self.git.author(self.tree)}  # an agent's own commits need a name too
         self.assignment = Assignment(task, self.tree, folder, environment, life.incarnation,
                                      controllers=_controllers(life, launch), attempts=folder.parent.parent)
-        self.mail = OrchestratorMail(world, life, launch)
+        self.mail = Mailbox(world, life, launch)
         self.work: Work | None = None
         self.stopping = False
         self._gone = False
@@ -175,7 +175,7 @@ class Orchestrator:
 
     def _note_progress(self) -> None:
         """Bring the last commit and the agent's notes into the hook, for a successor."""
-        both = (stamp(self._reflog), stamp(self.assignment.notes))
+        both = (stat_stamp(self._reflog), stat_stamp(self.assignment.notes))
         if both == self._stamp:  # asking git four times a second would cost more than the agent
             return
         self._stamp = both
@@ -222,7 +222,7 @@ class Orchestrator:
         if outcome.status == "success":
             self.git.commit_all(self.tree, _message(self.task))
             failpoint.here(":committed")
-            if astray := bring_home(self.git, self.tree, self.life.identity.branch or ""):
+            if astray := adopt_commits(self.git, self.tree, self.life.identity.branch or ""):
                 outcome = Outcome("fail", astray, outcome.exit_code)
             self._stamp = None
             self._note_progress()
@@ -250,7 +250,7 @@ class Orchestrator:
     def _end(self, reason: str) -> None:
         self._show()
         reaper.bury()
-        leave(self.life, reason, 0 if reason != "failed" else 1)
+        exit_gracefully(self.life, reason, 0 if reason != "failed" else 1)
         self.exit_code = 0
         if self.launch.adhoc and self.life.identity.parent is None:
             self._close_terminal()
@@ -261,11 +261,11 @@ class Orchestrator:
         close_sessions(terminal, self.world.store.get(Identity, self.life.key))
         terminal.shutdown()
 
-    def glance(self) -> Glance | None:
+    def glance(self) -> Fingerprint | None:
         """While a program works whose end wakes the loop: its output, notes and commits, the inbox."""
         if self.stopping or self._busy or self.work is None or self.work.process() is None:
             return None
-        return stamps(self._seen)
+        return fingerprint_of(self._seen)
 
     def watch(self, waker: Waker) -> None:
         """Wake when the agent's process ends, or leaves notes."""
@@ -304,10 +304,10 @@ class Orchestrator:
 def _controllers(life: Life, launch: Launch) -> tuple[tuple[str, str], ...]:
     """Who directs an orchestrator's agent, nearest first."""
     guardian = Key("guardian", launch.pipeline_id, launch.run_id).full
-    above = () if launch.adhoc else ((guardian, CONTROL["guardian", "orchestrator"]),)
+    above = () if launch.adhoc else ((guardian, CONTROL_KINDS["guardian", "orchestrator"]),)
     parent = life.identity.parent
     runner = Key(parent["role"], parent["name"], launch.run_id).full if parent else None
-    return ((runner, CONTROL["runner", "orchestrator"]), *above) if runner else above
+    return ((runner, CONTROL_KINDS["runner", "orchestrator"]), *above) if runner else above
 
 
 def _message(task: Task) -> str:
@@ -324,10 +324,10 @@ def _read(path: Path) -> str:
         return ""
 
 
-class OrchestratorMail:
+class Mailbox:
     """The signals of one life."""
 
-    def __init__(self, world: World, life: Life, launch: Launch) -> None:
+    def __init__(self, world: Runtime, life: Life, launch: Launch) -> None:
         self.world, self.life, self.launch = world, life, launch
         self._asked = ""
         atomic.make_directory(signals.inbox(world.home, life.key))  # what is absent cannot be watched

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment, Question
-from garrison.processes.loop import say
-from garrison.processes.spawn import tree_environment
-from garrison.processes.worktree import leave_validator_worktree, validator_worktree
+from garrison.processes.loop import log_line
+from garrison.processes.spawn import worktree_environment
+from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
 from garrison.system import disk_space
 from garrison.system.environment import tell_held_back
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from garrison.agents.base import Question
-    from garrison.processes.runtime import World
+    from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
     from garrison.supervise.start import Life
     from garrison.system.event_loop import Waker
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", "validator"
-PATIENCE = 5
+MAX_RERUNS = 5
 """Times running that a job may be killed, or find no room, before that counts as its verdict."""
 
 
@@ -50,7 +50,7 @@ class Fact(NamedTuple):
 class RunnerJobs:
     """The job under way, if there is one."""
 
-    def __init__(self, world: World, life: Life, launch: Launch, task: Task, git: Git, tree: Path) -> None:
+    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task, git: Git, tree: Path) -> None:
         self.world, self.life, self.launch, self.task, self.git, self.tree = world, life, launch, task, git, tree
         self.folder = world.files(launch.run_id).attempt(task.node, task.attempt)
         self.name = ""
@@ -70,7 +70,7 @@ class RunnerJobs:
             self._job = ValidatorJob(self.world, self.life, self.launch, self.task, self.git, self.tree, branch, now)
             return
         timing = self.world.timing
-        env = tree_environment(self.world, self.launch, self.task, self.tree, self.life.marker)
+        env = worktree_environment(self.world, self.launch, self.task, self.tree, self.life.marker)
         self._job = Job.start(self.command(name), env=env, cwd=self.tree, log=self._log(name), now=now,
                               timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
 
@@ -83,8 +83,8 @@ class RunnerJobs:
         self.name, self._job = "", None
         why = "" if result.ok else self._no_verdict(name, result)
         self._killed = self._killed + 1 if why else 0
-        if 0 < self._killed < PATIENCE:
-            say(f"{name} {why}, which says nothing about the work; it runs again")
+        if 0 < self._killed < MAX_RERUNS:
+            log_line(f"{name} {why}, which says nothing about the work; it runs again")
             return None
         if result.ok:
             return Fact(name, "ok")
@@ -143,17 +143,17 @@ def validator_agent(attributes: Mapping[str, Any]) -> str:
 class ValidatorJob:
     """One validation; the same handle as `system.jobs.Job`."""
 
-    def __init__(self, world: World, life: Life, launch: Launch, task: Task, git: Git, tree: Path, branch: str,
+    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task, git: Git, tree: Path, branch: str,
                  now: float) -> None:
         self._started, self.reason = now, ""
         self._git, self._node_tree, self._tree, self._task = git, tree, validator_worktree(tree), task
         head = git.branch_tip(branch) or launch.base_oid
-        leave_validator_worktree(git, tree, task)  # an earlier life's may show an earlier head
+        remove_validator_worktree(git, tree, task)  # an earlier life's may show an earlier head
         git.add_worktree(self._tree, None, head)
         folder = atomic.make_directory(world.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         changes = git.run("diff", "--stat=120", f"refs/heads/{launch.base}...{head}").out
         atomic.write(folder / "prompt.md", prompt.validation(task, changes).encode())
-        environment = tree_environment(world, launch, task, self._tree, life.marker)
+        environment = worktree_environment(world, launch, task, self._tree, life.marker)
         judged = replace(task, preamble="", continues="", ways=[])  # what its worker was told is not for it
         assignment = Assignment(judged, self._tree, folder, environment, life.incarnation,
                                 controllers=((life.key.full, "judges by your verdict"),))
@@ -192,7 +192,7 @@ class ValidatorJob:
         outcome = self._work.poll(now)
         if outcome is None:
             return None
-        leave_validator_worktree(self._git, self._node_tree, self._task)
+        remove_validator_worktree(self._git, self._node_tree, self._task)
         self.reason = outcome.reason
         code = 0 if outcome.status == "success" else -signal.SIGKILL if outcome.killed else 1
         return JobResult(code, False, now - self._started)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.processes.actions import Act, Decision
-from garrison.processes.guardian.policy import Merge
+from garrison.processes.actions import Action, Decision
+from garrison.processes.guardian.policy import MergeStatus
 from garrison.records.signals import objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
@@ -104,7 +104,7 @@ class RunnerView:
     inbox: Sequence[Posted] = ()
     orchestrator: LifeView = field(default_factory=LifeView)
     result: Result | None = None
-    merge: Merge | None = None
+    merge: MergeStatus | None = None
     merge_told: bool = True
     """Whether the processor's signal about the landing arrived, or was waited for long enough."""
     tree_ready: bool = False
@@ -132,36 +132,36 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
         return Decision(_fail(facts, view))
     identity = view.orchestrator.identity
     if view.orchestrator.living and identity is not None and identity.incarnation == facts.kill:
-        return Decision([Act("replace", why="killed by order", data={"class": ORDER})])
+        return Decision([Action("replace", why="killed by order", data={"class": ORDER})])
     if view.orchestrator.hung and view.orchestrator.verdict is not None:
         step = next_step(view.orchestrator, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
-        return Decision([Act(step.kind, why=step.why, basis=step.basis)])
+        return Decision([Action(step.kind, why=step.why, basis=step.basis)])
     if view.phase == "merged" and not _begun(facts, view):
-        return Decision([Act("again")])  # it landed in an earlier attempt; the flow comes here once more
+        return Decision([Action("again")])  # it landed in an earlier attempt; the flow comes here once more
     if view.phase in ("impl_complete", "validating") and not _begun(facts, view):
-        return Decision([Act("move", "executing")])  # rework: the phase is the earlier attempt's
+        return Decision([Action("move", "executing")])  # rework: the phase is the earlier attempt's
     return _PHASES[view.phase](facts, view, policy)
 
 
-def _signals(facts: RunnerFacts, view: RunnerView) -> list[Act]:
+def _signals(facts: RunnerFacts, view: RunnerView) -> list[Action]:
     identity = view.orchestrator.identity
     lives = {identity.key.full: identity.incarnation} if identity else {}
     acts = []
     for posted in view.inbox:
         signal = posted.signal
         if signal is None:
-            acts.append(Act("refuse", why=posted.error, posted=posted))
+            acts.append(Action("refuse", why=posted.error, posted=posted))
         elif signal.id in facts.applied:
-            acts.append(Act("take", posted=posted))
+            acts.append(Action("take", posted=posted))
         elif why := objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, lives):
-            acts.append(Act("refuse", why=why, posted=posted))
+            acts.append(Action("refuse", why=why, posted=posted))
         else:
             effect = _effect(signal, lives, handed_over=_handed_over(facts, view))
             if effect.get("unpark"):  # that it is parked may have been said in the meantime: the last word counts
-                acts.append(Act("say", "ORCHESTRATOR_STUCK", data={
+                acts.append(Action("say", "ORCHESTRATOR_STUCK", data={
                     "parked": False, "life": _parked_life(view), "why": "it was unparked",
                     "again": f"unparked-{signal.id}"}))
-            acts.append(Act("take", posted=posted, data=effect))
+            acts.append(Action("take", posted=posted, data=effect))
     return acts
 
 
@@ -184,32 +184,32 @@ def _effect(signal: Signal, lives: dict[str, int], *, handed_over: bool) -> dict
     return {}
 
 
-def _stop(facts: RunnerFacts, view: RunnerView) -> list[Act]:
+def _stop(facts: RunnerFacts, view: RunnerView) -> list[Action]:
     if view.job:
-        return [Act("stop_job")]
+        return [Action("stop_job")]
     identity = view.orchestrator.identity
     if view.orchestrator.living and identity is not None:
         if view.overdue:
-            return [Act("replace", why="did not stop in time", data={"class": STOP})]
+            return [Action("replace", why="did not stop in time", data={"class": STOP})]
         told = [] if facts.told == identity.incarnation else [
-            Act("fact", "told", data={"value": identity.incarnation})]
-        return [*told, Act("term")]
-    keep = [Act("keep")] if facts.circuit.parked else []  # nobody knows whether it will ever be resumed
-    return _bury(facts, view) or [*keep, Act("end", why="stopped")]
+            Action("fact", "told", data={"value": identity.incarnation})]
+        return [*told, Action("term")]
+    keep = [Action("keep")] if facts.circuit.parked else []  # nobody knows whether it will ever be resumed
+    return _bury(facts, view) or [*keep, Action("end", why="stopped")]
 
 
-def _bury(facts: RunnerFacts, view: RunnerView) -> list[Act]:
+def _bury(facts: RunnerFacts, view: RunnerView) -> list[Action]:
     step = burial(view.orchestrator, facts.deaths)
-    return [Act(step.kind, why=step.why, basis=step.basis)] if step else []
+    return [Action(step.kind, why=step.why, basis=step.basis)] if step else []
 
 
-def _fail(facts: RunnerFacts, view: RunnerView) -> list[Act]:
+def _fail(facts: RunnerFacts, view: RunnerView) -> list[Action]:
     if view.job:
-        return [Act("stop_job")]
+        return [Action("stop_job")]
     if view.orchestrator.living:
-        return [Act("replace", why="the node has failed")]
-    return _bury(facts, view) or [Act("give_up", facts.failed_kind, why=facts.failed),
-                                  Act("end", why="failed")]
+        return [Action("replace", why="the node has failed")]
+    return _bury(facts, view) or [Action("give_up", facts.failed_kind, why=facts.failed),
+                                  Action("end", why="failed")]
 
 
 def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
@@ -217,8 +217,8 @@ def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if preparing is not None:
         return preparing
     if view.task.skip_agent or view.result is not None:  # a predecessor's orchestrator may have ended meanwhile
-        return Decision([Act("move", "executing")])
-    return Decision([*_orchestrate(facts, view, policy).acts, Act("move", "executing")])
+        return Decision([Action("move", "executing")])
+    return Decision([*_orchestrate(facts, view, policy).acts, Action("move", "executing")])
 
 
 def _prepare(facts: RunnerFacts, view: RunnerView) -> Decision | None:
@@ -226,11 +226,11 @@ def _prepare(facts: RunnerFacts, view: RunnerView) -> Decision | None:
     if view.job:
         return Decision([])
     if not _begun(facts, view):
-        return Decision([Act("fact", "begun", data={"value": "yes"})])
+        return Decision([Action("fact", "begun", data={"value": "yes"})])
     if not view.tree_ready:
-        return Decision([Act("tree")])
+        return Decision([Action("tree")])
     if view.task.setup and not facts.setup:
-        return Decision([Act("job", "setup")])
+        return Decision([Action("job", "setup")])
     if facts.setup not in ("", "ok"):
         return Decision([_failure(facts.setup)])
     return None
@@ -254,46 +254,46 @@ def _executing(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision
     if buried := _bury(facts, view):
         return Decision(buried)
     if view.task.acceptance and not facts.acceptance:
-        return Decision([Act("job", "acceptance")])
+        return Decision([Action("job", "acceptance")])
     if facts.acceptance not in ("", "ok"):
         return Decision([_failure(facts.acceptance, "acceptance")])
     if view.validator and not facts.validator:
-        return Decision([Act("job", "validator")])
+        return Decision([Action("job", "validator")])
     if facts.validator not in ("", "ok"):
         return Decision([_failure(facts.validator, "acceptance")])
-    return Decision([Act("move", "impl_complete")])
+    return Decision([Action("move", "impl_complete")])
 
 
 def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     """One step towards a living orchestrator without a result."""
     if _of_earlier_attempt(view):
-        return Decision([Act("start", why=f"attempt {view.task.attempt}")])
+        return Decision([Action("start", why=f"attempt {view.task.attempt}")])
     stopped = _was_stopped(facts, view.orchestrator)
     seen = view.orchestrator if stopped else _unfinished(view.orchestrator)
     step = next_step(seen, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
     if stopped:
         step = replace(step, kind="start", why="it had ended in order (stopped); the run goes on")
     if step.kind in ("start", "probe", "parked") and _too_long_alone(view):
-        return Decision([Act("end", why="orphaned")])
+        return Decision([Action("end", why="orphaned")])
     if step.kind == "give_up" or (step.kind == "park" and view.adhoc):  # of an ad-hoc run nobody else will tell
         # the fact first: a successor that finds the orchestrator parked, and no fact, would wait for a person
         return Decision([_failure(f"its orchestrator was given up: {step.why}"),
-                         Act("park", why=step.why, basis=step.basis)])
+                         Action("park", why=step.why, basis=step.basis)])
     if step.kind == "park":
-        return Decision([_stuck(view, "parked", step.why), Act("park", why=step.why, basis=step.basis)])
+        return Decision([_stuck(view, "parked", step.why), Action("park", why=step.why, basis=step.basis)])
     if step.kind == "probe":
-        return Decision([_stuck(view, "probe", step.why), Act("probe", why=step.why, basis=step.basis)])
+        return Decision([_stuck(view, "probe", step.why), Action("probe", why=step.why, basis=step.basis)])
     if step.kind in ("wait", "parked", "none"):
         return Decision([], step.at or None)
     if step.kind == "ended":
         return Decision([])
-    return Decision([Act(step.kind, why=step.why, basis=step.basis)])
+    return Decision([Action(step.kind, why=step.why, basis=step.basis)])
 
 
-def _stuck(view: RunnerView, how: str, why: str) -> Act:
+def _stuck(view: RunnerView, how: str, why: str) -> Action:
     """Telling the guardian that the agent is parked, or is tried again; once for each life that was parked."""
     life = _parked_life(view)
-    return Act("say", "ORCHESTRATOR_STUCK", data={"parked": how == "parked", "life": life, "why": why,
+    return Action("say", "ORCHESTRATOR_STUCK", data={"parked": how == "parked", "life": life, "why": why,
                                                   "again": f"{how}-{life}"})
 
 
@@ -336,34 +336,36 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
     if view.orchestrator.living:
         return Decision([], view.now + 0.2)
     # An entry that is there already is not made again: a late commit on the branch would make it another.
-    enqueue = [] if view.merge and view.merge.attempt == view.task.attempt else [Act("enqueue")]
-    return Decision([Act("say", "NODE_COMPLETE"), *enqueue, Act("say", "MERGE_READY"), Act("move", "validating")])
+    enqueue = [] if view.merge and view.merge.attempt == view.task.attempt else [Action("enqueue")]
+    return Decision([Action("say", "NODE_COMPLETE"), *enqueue, Action("say", "MERGE_READY"), Action("move",
+                                                                                                    "validating")])
 
 
 def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     merge = view.merge
     if view.adhoc and merge is not None:
-        return Decision([Act("tidy"), Act("end", why="done")])
+        return Decision([Action("tidy"), Action("end", why="done")])
     if merge is None or merge.attempt != view.task.attempt:
-        return Decision([Act("enqueue")])  # the journal is the truth; enqueueing the same again changes nothing
+        return Decision([Action("enqueue")])  # the journal is the truth; enqueueing the same again changes nothing
     if merge.status == "landed":
-        return Decision([Act("move", "merged")] if view.merge_told else [], view.now + 0.1)
+        return Decision([Action("move", "merged")] if view.merge_told else [], view.now + 0.1)
     if merge.status in ("conflict", "rejected", "cancelled", "superseded"):
         return Decision([_failure(merge.reason or merge.status, _KIND_OF.get(merge.status, ""))])
     if view.orphaned_for is not None:
-        return Decision([Act("end", why="orphaned")])
+        return Decision([Action("end", why="orphaned")])
     return Decision([])
 
 
 def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
-    return Decision([Act("tidy"), Act("say", "RUNNER_EXITED", data={"status": "done"}), Act("end", why="done")])
+    return Decision([Action("tidy"), Action("say", "RUNNER_EXITED", data={"status": "done"}), Action("end",
+                                                                                                     why="done")])
 
 
 _KIND_OF = {"conflict": "conflict", "rejected": "gate"}
 
 
-def _failure(reason: str, kind: str = "") -> Act:
-    return Act("fact", "failed", data={"value": reason, "kind": kind})
+def _failure(reason: str, kind: str = "") -> Action:
+    return Action("fact", "failed", data={"value": reason, "kind": kind})
 
 
 _PHASES = {"planning": _planning, "executing": _executing, "impl_complete": _impl_complete,

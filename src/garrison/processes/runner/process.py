@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.merge.queue import MergeQueue
-from garrison.processes.actions import Act, Decision
-from garrison.processes.agent_activity import NodeSigns
-from garrison.processes.fingerprint import all_beat, silent, stamps
-from garrison.processes.loop import leave, say
-from garrison.processes.merge_client import OwnEntry
-from garrison.processes.parent import Above
+from garrison.processes.actions import Action, Decision
+from garrison.processes.agent_activity import AgentActivity
+from garrison.processes.fingerprint import all_beating, fingerprint_of, heartbeat_limit
+from garrison.processes.loop import exit_gracefully, log_line
+from garrison.processes.merge_client import MergeClient
+from garrison.processes.parent import Parent
 from garrison.processes.runner import policy
 from garrison.processes.runner.jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.processes.runner.policy import RunnerFacts, RunnerView
-from garrison.processes.snapshots import Keeper
-from garrison.processes.spawn import close_sessions, start_orchestrator, worktree_of, write_state
-from garrison.processes.supervisor import START_RACES, Crew, perform
-from garrison.processes.worktree import NodeTree
+from garrison.processes.snapshots import Snapshotter
+from garrison.processes.spawn import close_sessions, spawn_orchestrator, worktree_path, write_runner_state
+from garrison.processes.supervisor import START_RACES, Supervisor, perform
+from garrison.processes.worktree import Worktree
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records import signals
@@ -39,8 +39,8 @@ from garrison.system.git import Git
 from garrison.system.terminal import choose_terminal, end_lost_server
 
 if TYPE_CHECKING:
-    from garrison.processes.fingerprint import Glance
-    from garrison.processes.runtime import World
+    from garrison.processes.fingerprint import Fingerprint
+    from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
     from garrison.records.signals import Signal
     from garrison.supervise.decisions import LifeView
@@ -57,32 +57,32 @@ class Runner:
 
     naps = True
 
-    def __init__(self, world: World, life: Life, launch: Launch, task: Task) -> None:
+    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task) -> None:
         self.world, self.life, self.launch, self.task = world, life, launch, task
         self.files = world.files(launch.run_id)
         self.folder = self.files.attempt(task.node, task.attempt)
         self.orchestrator = Key("orchestrator", task.node, launch.run_id)
         self.branch = branch_of(launch.run_id, task.node)
-        self.tree = worktree_of(launch, task.node)
+        self.tree = worktree_path(launch, task.node)
         self.git = Git(Path(launch.repo))
         queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
                            git=self.git)
-        self.entry = OwnEntry(queue, task, self.branch, life.key.full)
+        self.entry = MergeClient(queue, task, self.branch, life.key.full)
         journal = Writer(self.files.layer_journal(f"runner-{task.node}"), life.token)
         self.facts = RunnerFacts()
         for entry in journal.entries:
             self.facts.apply(entry, task.attempt)
-        self.crew = Crew(world, life, journal)
-        self.above = Above(life, self.crew, task)
+        self.supervisor = Supervisor(world, life, journal)
+        self.parent = Parent(life, self.supervisor, task)
         self.policy = Policy.of(world.timing, launch.max_respawn)
         self.phase = world.store.get(Hook, life.key).phase
         self.terminal, note = choose_terminal(launch.terminal, world.home)
         if note:
-            say(note)
-        self.signs = NodeSigns(self.folder, self.tree, task)
+            log_line(note)
+        self.signs = AgentActivity(self.folder, self.tree, task)
         self.jobs = RunnerJobs(world, life, launch, task, self.git, self.tree)
-        self.keeper = Keeper(world, life, launch, task, self.tree)
-        self.work = NodeTree(self.git, launch, task, self.tree, self.branch, self.folder, self._rescued)
+        self.keeper = Snapshotter(world, life, launch, task, self.tree)
+        self.work = Worktree(self.git, launch, task, self.tree, self.branch, self.folder, self._rescued)
         self._asked = ""
         self.stopping = False
         self.exit_code: int | None = None
@@ -92,11 +92,11 @@ class Runner:
         self._view: RunnerView | None = None
         self._beats = str(world.store.life_path(self.orchestrator))
         self._seen = [str(path) for path in (
-            world.store.path(Identity, self.orchestrator), *self.above.records, signals.inbox(world.home, life.key),
+            world.store.path(Identity, self.orchestrator), *self.parent.records, signals.inbox(world.home, life.key),
             self.folder, self.tree, launch.repo)]
         self._decision = Decision([])
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "phase": self.phase})
-        write_state(world, launch, life.key, "active", life.identity.pid)
+        write_runner_state(world, launch, life.key, "active", life.identity.pid)
 
     # observe
 
@@ -107,11 +107,11 @@ class Runner:
         inbox, merge = signals.pending(self.world.home, self.life.key), self.entry.look(self.phase)
         return RunnerView(
             self.task, self.phase, now, self.world.observer.where.boot_id, inbox=inbox,
-            orchestrator=self.crew.guard(self.orchestrator, self.signs), result=self._result(), merge=merge,
+            orchestrator=self.supervisor.guard(self.orchestrator, self.signs), result=self._result(), merge=merge,
             merge_told=self.facts.merge_told or self.entry.waited(merge, now), tree_ready=self.work.ready,
             job=self.jobs.name, validator=bool(self.jobs.command(VALIDATOR)),
             stopping=self.stopping, overdue=self._overdue(now), adhoc=self.launch.adhoc,
-            orphaned_for=self.above.alone_for(now), orphan_grace=self.world.timing.orphan_grace)
+            orphaned_for=self.parent.alone_for(now), orphan_grace=self.world.timing.orphan_grace)
 
     def _overdue(self, now: float) -> bool:
         if self.stopping and self._stopping_since is None:
@@ -123,7 +123,7 @@ class Runner:
         result, wrong = run_records.read_result(
             self.folder / "result.json", self.task.run_id, self.task.node, self.task.attempt)
         if wrong and wrong != self._wrong_result:
-            say(wrong)
+            log_line(wrong)
         self._wrong_result = wrong
         return result
 
@@ -140,25 +140,25 @@ class Runner:
                 break
         return any(act.kind not in ("term", "stop_job") for act in self._decision.acts)
 
-    def glance(self) -> Glance | None:
+    def glance(self) -> Fingerprint | None:
         """While the orchestrator works and beats: its record, the parent's, the inbox, the result, the repository.
 
         An agent whose silence may be a hang is looked at whole each second.
         """
-        self.crew.awake()
+        self.supervisor.awake()
         view = self._view
-        if self.stopping or view is None or not view.orchestrator.living or self.above.alone:
+        if self.stopping or view is None or not view.orchestrator.living or self.parent.alone:
             return None
         if self.task.silence_s is not None or (view.orchestrator.evidence or {}).get("stopped"):
             return None
-        if not all_beat([self._beats], self.world.clock.monotonic(), silent(self.world.timing)):
+        if not all_beating([self._beats], self.world.clock.monotonic(), heartbeat_limit(self.world.timing)):
             return None
-        return stamps(self._seen)
+        return fingerprint_of(self._seen)
 
     def watch(self, waker: Waker) -> None:
         """Wake at the end of the orchestrator or a job, at any signal, result or merge."""
         if self._view is not None:
-            self.crew.watch(waker, [self._view.orchestrator], records=True)
+            self.supervisor.watch(waker, [self._view.orchestrator], records=True)
         self.jobs.watch(waker)
         self.keeper.watch(waker)
         for folder in (self.folder, self.entry.folder):
@@ -192,9 +192,9 @@ class Runner:
     # acts
 
     def _log(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> None:
-        self.facts.apply(self.crew.record(kind, data, sync=sync), self.task.attempt)
+        self.facts.apply(self.supervisor.record(kind, data, sync=sync), self.task.attempt)
 
-    def _do_take(self, act: Act, view: RunnerView) -> None:
+    def _do_take(self, act: Action, view: RunnerView) -> None:
         assert act.posted is not None and act.posted.signal is not None
         signal = act.posted.signal
         if signal.id not in self.facts.applied:
@@ -211,16 +211,16 @@ class Runner:
         if where == "down" and asked.startswith(_OURS):  # one that began anew meanwhile asks anew
             self.jobs.answer(asked.removeprefix(_OURS), str(said.get("text", "")))
         elif where == "up":
-            self.above.pass_on(signal)
+            self.parent.pass_on(signal)
         elif where == "down":
-            self.crew.pass_on(self.orchestrator, signal)
+            self.supervisor.pass_on(self.orchestrator, signal)
 
-    def _do_refuse(self, act: Act, view: RunnerView) -> None:
+    def _do_refuse(self, act: Action, view: RunnerView) -> None:
         assert act.posted is not None
         self._log("refused", {"file": act.posted.path.name, "why": act.why})
         signals.refuse(act.posted.path, act.why)
 
-    def _do_tree(self, act: Act, view: RunnerView) -> None:
+    def _do_tree(self, act: Action, view: RunnerView) -> None:
         """The worktree on the node's branch, begun at the target's tip; a predecessor's is taken as it is."""
         tip = self.git.rev(f"refs/heads/{self.launch.base}")
         if tip is None:
@@ -228,11 +228,11 @@ class Runner:
             return
         again = self.task.attempt > 1 and not self.facts.tree
         for note in self.work.begin(tip, again=again, living=view.orchestrator.living):
-            say(note)
+            log_line(note)
         if again:
             self._fact("tree", "made")
 
-    def _do_job(self, act: Act, view: RunnerView) -> None:
+    def _do_job(self, act: Action, view: RunnerView) -> None:
         disk_space.demand(self.tree)
         self._log("job", {"name": act.who, "command": self.jobs.command(act.who), "attempt": self.task.attempt})
         self.jobs.start(act.who, self.branch, view.now)
@@ -249,27 +249,27 @@ class Runner:
         if question is None or question.id == self._asked:
             return
         self._asked = question.id
-        self.above.tell("NEEDS_INPUT", {"question": question.text, "question_id": f"{_OURS}{question.id}"},
+        self.parent.tell("NEEDS_INPUT", {"question": question.text, "question_id": f"{_OURS}{question.id}"},
                         f"{self.launch.run_id}-{self.task.node}-{self.task.attempt}-{_OURS}{question.id}")
 
     def _fact(self, name: str, value: str | int, kind: str = "") -> None:
         self._log("fact", {"name": name, "value": value, "kind": kind, "attempt": self.task.attempt}, sync=True)
 
-    def _do_fact(self, act: Act, view: RunnerView) -> None:
+    def _do_fact(self, act: Action, view: RunnerView) -> None:
         self._fact(act.who, act.data["value"], act.data.get("kind", ""))
 
-    def _do_stop_job(self, act: Act, view: RunnerView) -> None:
+    def _do_stop_job(self, act: Action, view: RunnerView) -> None:
         self.jobs.kill(view.now)
 
-    def _do_move(self, act: Act, view: RunnerView) -> None:
+    def _do_move(self, act: Action, view: RunnerView) -> None:
         now = self.world.clock.utc()
         self.phase = self.life.hook(lambda old: hooks.move(old, act.who, now)).phase
 
-    def _do_again(self, act: Act, view: RunnerView) -> None:
+    def _do_again(self, act: Action, view: RunnerView) -> None:
         now = self.world.clock.utc()
         self.phase = self.life.hook(lambda old: hooks.again(old, now)).phase
 
-    def _do_start(self, act: Act, view: RunnerView) -> None:
+    def _do_start(self, act: Action, view: RunnerView) -> None:
         """The orchestrator's life, in the terminal; a dead session of its name goes first."""
         if self.facts.setup == "ok" and self.facts.setup_key != self.work.setup_key():
             self._fact("setup", "")  # a life before changed what the set-up reads: once more, then the start
@@ -277,63 +277,63 @@ class Runner:
         previous = view.orchestrator.identity
         if previous is not None:
             if previous.status == "crashed":
-                self.crew.sweep(previous)
+                self.supervisor.sweep(previous)
             close_sessions(self.terminal, previous)
             self.work.clear_locks()
         try:
-            leased = start_orchestrator(self.world, self.launch, self.task, self.tree, self.terminal,
+            leased = spawn_orchestrator(self.world, self.launch, self.task, self.tree, self.terminal,
                                         parent=self.life.key, journal_incarnation=self.facts.incarnation)
         except START_RACES as error:
-            say(str(error))
+            log_line(str(error))
             return
-        self._log("spawn", self.crew.begun(leased, act.why, self.task.attempt, probe=act.kind == "probe"))
+        self._log("spawn", self.supervisor.begun(leased, act.why, self.task.attempt, probe=act.kind == "probe"))
 
     _do_probe = _do_start
 
-    def _do_heal(self, act: Act, view: RunnerView) -> None:
+    def _do_heal(self, act: Action, view: RunnerView) -> None:
         self._log("heal", {"full": self.orchestrator.full, "incarnation": self.facts.circuit.probe, "why": act.why,
                            "attempt": self.task.attempt})
 
-    def _do_replace(self, act: Act, view: RunnerView) -> None:
+    def _do_replace(self, act: Action, view: RunnerView) -> None:
         identity = view.orchestrator.identity
         if view.orchestrator.hung and identity is not None:
             said = {"incarnation": identity.incarnation, "why": act.why, "evidence": view.orchestrator.evidence}
-            self.above.tell("ORCHESTRATOR_STUCK", said, f"{self.orchestrator.full}-{identity.incarnation}-stuck")
-        self.crew.replace(view.orchestrator, act.why, act.data.get("class", CRASH))
+            self.parent.tell("ORCHESTRATOR_STUCK", said, f"{self.orchestrator.full}-{identity.incarnation}-stuck")
+        self.supervisor.replace(view.orchestrator, act.why, act.data.get("class", CRASH))
 
-    def _do_record(self, act: Act, view: RunnerView) -> None:
-        data = self.crew.buried(view.orchestrator, self.task.attempt)
-        self.above.tell("ORCHESTRATOR_CRASHED", {"incarnation": data["incarnation"], "why": data["why"]},
+    def _do_record(self, act: Action, view: RunnerView) -> None:
+        data = self.supervisor.buried(view.orchestrator, self.task.attempt)
+        self.parent.tell("ORCHESTRATOR_CRASHED", {"incarnation": data["incarnation"], "why": data["why"]},
                         f"{self.orchestrator.full}-{data['incarnation']}-crashed")  # first: once recorded, nobody would
-        self.facts.add_death(self.crew.record_death(data))
+        self.facts.add_death(self.supervisor.record_death(data))
 
-    def _do_park(self, act: Act, view: RunnerView) -> None:
-        data = self.crew.park(view.orchestrator, act.why, self._cool_down(), self.task.attempt)
+    def _do_park(self, act: Action, view: RunnerView) -> None:
+        data = self.supervisor.park(view.orchestrator, act.why, self._cool_down(), self.task.attempt)
         self.facts.circuit = circuit.after(self.facts.circuit, "park", data)  # the crew journaled it
 
     def _cool_down(self) -> float:
         return self.policy.cool_down(self.facts.circuit.parks + 1)
 
-    def _do_keep(self, act: Act, view: RunnerView) -> None:
+    def _do_keep(self, act: Action, view: RunnerView) -> None:
         """What a parked agent left is kept under a rescue ref; its tree stays for whoever resumes."""
         self.work.rescue("left when it was parked")
 
-    def _do_term(self, act: Act, view: RunnerView) -> None:
-        self.crew.term(view.orchestrator)
+    def _do_term(self, act: Action, view: RunnerView) -> None:
+        self.supervisor.term(view.orchestrator)
 
-    def _do_enqueue(self, act: Act, view: RunnerView) -> None:
+    def _do_enqueue(self, act: Action, view: RunnerView) -> None:
         self.entry.put()
 
-    def _do_say(self, act: Act, view: RunnerView) -> None:
+    def _do_say(self, act: Action, view: RunnerView) -> None:
         data = {"node_id": self.task.node, "branch": self.branch, **act.data}
         stem = f"{self.launch.run_id}-{self.task.node}-{self.task.attempt}-{act.who}"
         if again := data.pop("again", ""):
             stem += f"-{again}"
         if act.data.get("parked"):
             data["probe_at"] = iso(self.world.clock.time() + self._cool_down())
-        self.above.tell(act.who, data, stem)
+        self.parent.tell(act.who, data, stem)
 
-    def _do_give_up(self, act: Act, view: RunnerView) -> None:
+    def _do_give_up(self, act: Action, view: RunnerView) -> None:
         """Keep all the work under a rescue ref, then tell the guardian why the node failed."""
         ref, reason = "", act.why
         if self._unkept:  # nothing may be lost, and the run must not wait for ever
@@ -342,10 +342,10 @@ class Runner:
         else:
             ref = self.work.rescue("left when it failed")
             self._leave_tree(view.orchestrator)
-        self._do_say(Act("say", "RUNNER_EXITED", data={
+        self._do_say(Action("say", "RUNNER_EXITED", data={
             "status": "failed", "kind": act.who, "reason": reason, "rescue": ref}), view)
 
-    def _do_tidy(self, act: Act, view: RunnerView) -> None:
+    def _do_tidy(self, act: Action, view: RunnerView) -> None:
         """Everything is on the target (or pinned by the queue): the session and the tree go, the branch is archived."""
         self.work.rescue_rest()
         self._leave_tree(view.orchestrator)
@@ -358,7 +358,7 @@ class Runner:
         if ref:
             self._rescued(ref)
         if note:
-            say(note)
+            log_line(note)
 
     def _rescued(self, ref: str) -> None:
         self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
@@ -372,12 +372,12 @@ class Runner:
         self.keeper.end()
         self.work.leave()
 
-    def _do_end(self, act: Act, view: RunnerView) -> None:
+    def _do_end(self, act: Action, view: RunnerView) -> None:
         self.keeper.end()
         if act.why == "stopped" and view.orchestrator.identity is not None:
             close_sessions(self.terminal, view.orchestrator.identity)
         if self.launch.adhoc:
             self.terminal.shutdown()
-        write_state(self.world, self.launch, self.life.key, f"terminated ({act.why})", os.getpid())
-        self.exit_code = leave(self.life, act.why, 1 if act.why == "failed" else 0)
-        self.crew.journal.close()
+        write_runner_state(self.world, self.launch, self.life.key, f"terminated ({act.why})", os.getpid())
+        self.exit_code = exit_gracefully(self.life, act.why, 1 if act.why == "failed" else 0)
+        self.supervisor.journal.close()

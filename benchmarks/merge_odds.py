@@ -10,12 +10,12 @@ from __future__ import annotations
 import random
 
 from garrison.merge import batch
-from garrison.merge.verdicts import Seen
+from garrison.merge.verdicts import VerdictCache
 
 
 def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: float = 0.06) -> float:
     """Seconds until the last entry is judged, `width` gates at a time; exactly the bad ones are rejected."""
-    seen, now, seq = Seen(), 0.0, 0
+    seen, now, seq = VerdictCache(), 0.0, 0
     waiting, rejected = list(range(entries)), set[int]()
     line: list[int] = []
     landed: tuple[int, ...] = ()
@@ -23,7 +23,7 @@ def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: flo
     seen.green[_tree(landed), "k"] = None
     while waiting or line:
         if not line:
-            count = batch.size(seen.judged, len(waiting), [run] if seq else [], width=width)
+            count = batch.choose_batch_size(seen.judged, len(waiting), [run] if seq else [], width=width)
             line, waiting = waiting[:count], waiting[count:]
             seen.fresh()
         trees = [_tree((*landed, *line[:place])) for place in range(len(line) + 1)]
@@ -33,8 +33,8 @@ def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: flo
         if 0 < red < len(line):
             waiting[:0], line = line[red:], line[:red]
             continue
-        step, seq = batch.next_step(names, trees, known, width=width), seq + 1
-        if isinstance(step, batch.Test):
+        step, seq = batch.decide_next(names, trees, known, width=width), seq + 1
+        if isinstance(step, batch.RunGates):
             wanted = {trees[count] for count in step.wanted}
             running = {tree: one for tree, one in running.items() if tree in wanted}
             running |= {trees[count]: (now + run, line[:count]) for count in step.start}
@@ -42,7 +42,7 @@ def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: flo
             del running[tree]
             seen.verdict(tree, "k", "red" if bad.intersection(tested) else "green", tuple(map(str, tested)), seq)
             continue
-        assert not isinstance(step, batch.Pause), "a base that passes is no reason to pause"
+        assert not isinstance(step, batch.PauseQueue), "a base that passes is no reason to pause"
         count = step.count if isinstance(step, batch.Land) else 1
         if isinstance(step, batch.Land):
             landed, now = (*landed, *line[:count]), now + land

@@ -33,11 +33,11 @@ from merge_peers import WHO, Agcoord, Loop, Missing, branches, by_shell, git, re
 from table import Table
 
 from garrison.merge import batch
-from garrison.merge.config import Config
+from garrison.merge.config import QueueConfig
 from garrison.merge.processor import MergeProcessor, Progress
-from garrison.merge.queue import MergeQueue, pin
-from garrison.merge.slots import acquire
-from garrison.merge.verdicts import Seen
+from garrison.merge.queue import MergeQueue, pin_ref
+from garrison.merge.slots import acquire_slot
+from garrison.merge.verdicts import VerdictCache
 from garrison.system.environment import child_environment
 
 ROWS = ("candidate", "landing", "drain", "flaky", "enqueue", "takeover")
@@ -73,7 +73,7 @@ class Ours:
     def __init__(self, root: Path, repo: Path, gate: str, **config: Any) -> None:
         self.home, self.repo, self.trees = root / "home", repo, root / "trees"
         self.queue = MergeQueue(self.home, repo, token="benchmark")
-        self.queue.configure(Config(gate, None, False, 600.0, **config))
+        self.queue.configure(QueueConfig(gate, None, False, 600.0, **config))
 
     def processor(self, token: str = "benchmark") -> MergeProcessor:
         """One that may be told to take the queue."""
@@ -85,7 +85,7 @@ class Ours:
         until = time.monotonic() + 3600
         while time.monotonic() < until:
             done = processor.step()
-            processor.beat()
+            processor.heartbeat()
             if isinstance(done, Progress):
                 continue
             if done.kind == "empty":
@@ -123,7 +123,7 @@ def candidate(root: Path, rounds: int, sizes: tuple[int, ...], table: Table) -> 
         loop = Loop(repo, root / f"w{size}", lambda _: True)
         queue = MergeQueue(root / "home", repo)
         ours, theirs, ready, fresh = [], [], [], []
-        slot = acquire(queue.git, root / "trees" / queue.git.key)
+        slot = acquire_slot(queue.git, root / "trees" / queue.git.key)
         for number, name in enumerate(names):
             ours.append(timed(partial(_publish, queue, git(repo, "rev-parse", name))))
             theirs.append(timed(partial(git, loop.tree, "merge", "-q", "--no-ff", "-m", "m", name)))
@@ -156,7 +156,7 @@ def _publish(queue: MergeQueue, oid: str) -> None:
     tree = git_.merge_tree(tip, oid).tree
     assert tree
     commit = git_.commit_tree(tree, [tip, oid], "Merge\n", date=1_700_000_000)
-    assert git_.make_ref(pin("benchmark", "candidate"), commit)
+    assert git_.make_ref(pin_ref("benchmark", "candidate"), commit)
     assert git_.update_ref("refs/heads/main", commit, tip, hooks=True)
 
 
@@ -178,7 +178,7 @@ def landing(root: Path, rounds: int, peer: Callable[[], Agcoord] | None, table: 
     ours = Ours(root, repos[0], "true")
     loop = Loop(repos[1], root / "wl", by_shell("true"))
     processor = ours.processor()
-    assert processor.take()
+    assert processor.acquire()
     processor.recover()
     took: dict[str, list[float]] = {"ours": [], "loop": []}
     for name in names:
@@ -261,7 +261,7 @@ def _drained(root: Path, names: list[str], bad: list[str], seconds: float, **con
     for name in names:
         ours.queue.enqueue("r", name, 1, name)
     processor = ours.processor()
-    assert processor.take()
+    assert processor.acquire()
     processor.recover()
     took = timed(lambda: ours.drain(processor)) / 1e3
     processor.close()
@@ -297,7 +297,7 @@ def flaky(entries: int, wrong: float, table: Table) -> None:
 
 def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tuple[set[int], int]:
     """Entries that the deciding functions reject, and the gate runs that it took; a tree is the set of its entries."""
-    seen, waiting, rejected = Seen(), list(range(entries)), set()
+    seen, waiting, rejected = VerdictCache(), list(range(entries)), set()
     landed = 0
     last: tuple[int, ...] = ()
     runs = seq = 0
@@ -305,7 +305,7 @@ def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tu
     seen.green[_tree(landed, last), "k"] = None
     while waiting or line:
         if not line:
-            count = batch.size(seen.judged, min(len(waiting), 40), [1.0])
+            count = batch.choose_batch_size(seen.judged, min(len(waiting), 40), [1.0])
             line, waiting = waiting[:count], waiting[count:]
             seen.fresh()
         trees = [_tree(landed + place, (*last, *line[:place])) for place in range(len(line) + 1)]
@@ -314,7 +314,7 @@ def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tu
         if 0 < red < len(line):
             waiting[:0], line = line[red:], line[:red]
             continue
-        step = batch.next_step(names, trees, known)
+        step = batch.decide_next(names, trees, known)
         seq += 1
         if isinstance(step, batch.Land):
             landed, last = landed + step.count, (*last, *line[:step.count])[-40:]
@@ -326,7 +326,7 @@ def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tu
             rejected.add(line.pop(0))
             seen.judge(rejected=True)
             seen.fresh()
-        elif isinstance(step, batch.Test):
+        elif isinstance(step, batch.RunGates):
             count = step.start[0]
             runs += 1
             red_run = bool(bad.intersection(line[:count])) or dice.random() < wrong
@@ -376,14 +376,14 @@ def enqueue(root: Path, count: int, table: Table) -> None:
         worker.kill()
         worker.join()
         processor = ours.processor()
-        processor.take()
+        processor.acquire()
         processor.recover()
         processor.close(end_gate=True)
 
 
 def _work(ours: Ours) -> None:
     processor = ours.processor("worker")
-    assert processor.take()
+    assert processor.acquire()
     processor.recover()
     ours.drain(processor)
 
@@ -490,7 +490,7 @@ def takeover(root: Path, rounds: int, table: Table) -> None:
 
 def _stand_by(ours: Ours, adopted: Any) -> None:
     processor = ours.processor(f"p{os.getpid()}")
-    while not processor.take():
+    while not processor.acquire():
         time.sleep(0.25)  # as the layer does
     processor.recover()
     if processor.gate_folders:

@@ -32,8 +32,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from garrison.errors import Fenced, GarrisonError, LockLost
 from garrison.merge import batch, failpoint
 from garrison.merge import processor as merge_processor
-from garrison.merge.commands import Wishes
-from garrison.merge.config import Config
+from garrison.merge.commands import EntryOptions
+from garrison.merge.config import QueueConfig
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
@@ -97,7 +97,7 @@ class World:
             git(self.upstream, "config", "core.logAllRefUpdates", "always")
             git(self.repo, "remote", "add", "origin", str(self.upstream))
         (root / "gate").write_text(GATE.replace("ROOT", str(root)))
-        self.queue.configure(Config(f"sh {root}/gate", None, False, 30.0, gate_cores=cores))
+        self.queue.configure(QueueConfig(f"sh {root}/gate", None, False, 30.0, gate_cores=cores))
 
     @property
     def queue(self) -> MergeQueue:
@@ -145,7 +145,7 @@ class World:
             time.sleep(self.dice.uniform(0.0, 0.03))
             _kill(child)
         strategy = self.dice.choice(["merge", "merge", "merge", "squash", "rebase"])
-        entry = self.queue.enqueue("r", name, 1, name, wishes=Wishes(strategy=strategy))
+        entry = self.queue.enqueue("r", name, 1, name, options=EntryOptions(strategy=strategy))
         self.deserted[entry.id] = name
         if self.sorts[name] == "gone":
             git(self.repo, "branch", "-D", name)
@@ -179,11 +179,11 @@ def work(world: World, point: str = "", until: str = "empty") -> None:
     processor = MergeProcessor(_queue(world), trees=world.trees,
                                environment=child_environment(os.environ))
     try:
-        while not processor.take():
+        while not processor.acquire():
             time.sleep(0.005)
         processor.recover()
         while True:
-            processor.beat()
+            processor.heartbeat()
             done = _step(processor)
             if isinstance(done, Wait):
                 if done.kind == until:

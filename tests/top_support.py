@@ -11,7 +11,7 @@ from pathlib import Path
 
 from garrison.agents.claude import budget
 from garrison.cli.resolve import observer_of
-from garrison.merge.config import Config
+from garrison.merge.config import QueueConfig
 from garrison.records import journal
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -81,7 +81,7 @@ class Town:
         """A node's branch waits in the merge queue of the only repository."""
         path = self.home / "merge-queue" / "repo-1" / "main" / "journal.jsonl"
         if not path.exists():
-            body = Config(gate="true")
+            body = QueueConfig(gate="true")
             journal.append_shared(path, "hand", "config", {
                 "gate": body.gate, "setup": None, "no_gate": False, "timeout": 10.0, "lock_files": []}, self.now())
         journal.append_shared(path, "hand", "enq", {

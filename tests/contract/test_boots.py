@@ -14,7 +14,7 @@ import pytest
 from garrison.agents.claude import cli_process
 from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.merge.gate import WRAPPER
-from garrison.merge.slots import job_lives, read_pid
+from garrison.merge.slots import is_job_alive, read_pid
 from garrison.system import processes
 from garrison.system.process_terminal import ProcessTerminal
 from support import wait_for
@@ -55,12 +55,12 @@ def test_a_gates_wrapper_names_its_boot(tmp_path: Path, rebooted: pytest.MonkeyP
         found = processes.probe(gate.pid)
         assert found is not None
         assert read_pid(tmp_path) == (found.pid, found.ticks)
-        assert job_lives(str(tmp_path))
+        assert is_job_alive(str(tmp_path))
         rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
         assert read_pid(tmp_path) == (0, 0)
-        assert not job_lives(str(tmp_path))
+        assert not is_job_alive(str(tmp_path))
         os.killpg(gate.pid, signal.SIGKILL)
-    assert not job_lives("")
+    assert not is_job_alive("")
 
 
 def test_a_plain_session_of_another_boot_is_over_and_its_pid_nobodys(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import Refused
-from garrison.merge.slots import acquire
+from garrison.merge.slots import acquire_slot
 from garrison.processes.rescue_refs import restore_worktree
 from garrison.system.git import Git, GitError
 from garrison.system.worktree_files import count_pointers, furnish
@@ -124,7 +124,7 @@ def test_what_is_done_in_a_submodule_is_kept_and_its_pointer_can_be_checked_out(
     furnish(ours, tree)  # a life after finds it as it was
     assert (tree / "lib/deep/made.txt").is_file()
     ours.remove_worktree(tree)
-    slot = acquire(ours, parent.parent / "trees" / "slots")
+    slot = acquire_slot(ours, parent.parent / "trees" / "slots")
     slot.prepare("main")
     assert not (slot.path / "lib/made.txt").exists()
     (slot.path / "lib/made.txt").write_text("in the way")

@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from garrison.merge.config import Config
+from garrison.merge.config import QueueConfig
 from garrison.merge.processor import MergeProcessor, Progress, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
@@ -41,7 +41,7 @@ class World:
         git(self.repo, "reset", "-q", "--hard")
         self.start = self.tip()
         self.queue = MergeQueue(self.home, self.repo)
-        self.config = Config(gate and f"{gate} && git rev-parse 'HEAD^{{tree}}' >> {self.witness}", setup,
+        self.config = QueueConfig(gate and f"{gate} && git rev-parse 'HEAD^{{tree}}' >> {self.witness}", setup,
                              gate is None, timeout)
         self.queue.configure(self.config)
 
@@ -61,7 +61,7 @@ class World:
     def processor(self, queue: MergeQueue | None = None) -> MergeProcessor:
         made = MergeProcessor(queue or MergeQueue(self.home, self.repo, token="test"), trees=self.trees,
                               environment=child_environment(os.environ))
-        assert made.take()
+        assert made.acquire()
         made.recover()
         return made
 
@@ -73,7 +73,7 @@ class World:
             processor.close()
 
     def entry(self, node: str):
-        return self.queue.state.of_key("r", node)[-1]
+        return self.queue.state.entries_of("r", node)[-1]
 
     def enqueue(self, node: str, attempt: int = 1, branch: str | None = None):
         return self.queue.enqueue("r", node, attempt, branch or node, recipient=f"runner-{node}@r")
@@ -88,7 +88,7 @@ def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEAD
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         done = processor.step()
-        processor.beat()
+        processor.heartbeat()
         if isinstance(done, Progress):
             continue
         if done.kind == until:

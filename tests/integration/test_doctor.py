@@ -17,8 +17,8 @@ import pytest
 from garrison.doctor import cleanup
 from garrison.doctor.examine import apply_fixes, examine
 from garrison.doctor.findings import Finding
-from garrison.merge.queue import MergeQueue, pin
-from garrison.merge.slots import acquire
+from garrison.merge.queue import MergeQueue, pin_ref
+from garrison.merge.slots import acquire_slot
 from garrison.processes.run_status import run_statuses
 from garrison.processes.runtime import Runtime
 from garrison.processes.temp_files import remove_abandoned_files
@@ -82,7 +82,7 @@ class Home:
         queue = MergeQueue(self.place.home, self.place.repo)
         entry = queue.enqueue(run, "a", 1, f"garrison/{run}/a").id
         queue.cancel(entry, "not wanted")
-        self.git.delete_refs([pin(entry, "head")])  # as a processor would
+        self.git.delete_refs([pin_ref(entry, "head")])  # as a processor would
         made = [queue.folder / "logs" / name for name in (f"preflight-{run}.log", f"{entry}.1.log")]
         for path in made:
             path.parent.mkdir(exist_ok=True)
@@ -210,7 +210,7 @@ def test_trees_slots_locks_and_registrations(home: Home) -> None:
     (home.place.repo / ".git/index.lock").unlink()
     home.run("rests", "done")
     shutil.rmtree(resting)
-    acquire(home.git, home.place.trees / home.key).release()
+    acquire_slot(home.git, home.place.trees / home.key).release()
     assert home.told("worktrees", fix=True) == [("unregister", "fixed")]
     assert home.told("slots") == []
     assert orphaned_worktrees(home.git, home.world.launch("rests")) == []

@@ -9,7 +9,7 @@ import pytest
 from merge_support import World, check, drive, git, until
 
 from garrison.merge import batch
-from garrison.merge.commands import Wishes
+from garrison.merge.commands import EntryOptions
 from garrison.merge.queue import Wait
 from garrison.records import journal
 
@@ -193,7 +193,7 @@ def test_dependencies_land_first_and_a_failed_one_keeps_its_dependents_waiting(t
     lined_up(world, "bad", bad={"bad": "x\n"})
     for node, needs in (("child", ("bad",)), ("free", ())):
         world.branch(node, {node: "1\n"})
-        world.queue.enqueue("r", node, 1, node, wishes=Wishes(depends_on=needs))
+        world.queue.enqueue("r", node, 1, node, options=EntryOptions(depends_on=needs))
     assert "bad" in world.drain(until="blocked").reason
     assert statuses(world) == {"first": "landed", "bad": "rejected", "child": "queued", "free": "landed"}
     world.branch("bad", {"better": "1\n"})
@@ -207,13 +207,13 @@ def test_the_urgent_are_judged_first(tmp_path):
     world = World(tmp_path)
     lined_up(world, *"abc")
     world.branch("urgent", {"urgent.txt": "1\n"})
-    world.queue.enqueue("r", "urgent", 1, "urgent", wishes=Wishes(priority=1))
+    world.queue.enqueue("r", "urgent", 1, "urgent", options=EntryOptions(priority=1))
     world.drain()
     assert runs_of(world)[1] == ["urgent", "a", "b", "c"]
 
 
 def test_where_cores_are_idle_prefixes_are_tried_side_by_side(tmp_path, monkeypatch):
-    monkeypatch.setattr(batch, "width", lambda cores, gate_cores: 3)
+    monkeypatch.setattr(batch, "choose_gate_width", lambda cores, gate_cores: 3)
     world = World(tmp_path, gate=f"echo $GARRISON_SLOT >> {tmp_path}/slots; sleep 0.2; test ! -e bad")
     lined_up(world, *"abcdef", e={"bad": "x\n"})
     world.drain()

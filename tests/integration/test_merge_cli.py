@@ -13,7 +13,7 @@ from merge_support import World, check, drive, git, until
 
 from garrison.cli.main import main
 from garrison.cli.merge_queue_process import enqueue, process_next
-from garrison.merge.config import Config
+from garrison.merge.config import QueueConfig
 from garrison.merge.processor import Wait
 from garrison.processes.merge_client import describe_foreign_entries, foreign_entries_note
 from garrison.processes.runtime import Runtime as Outside
@@ -134,7 +134,7 @@ def test_errors_are_one_line_and_usage_is_2(world):
 
 def test_a_living_processor_is_waited_for_and_named(world):
     open_ = world.home / "open"
-    world.queue.configure(Config(f"until test -e {open_}; do sleep 0.02; done"))
+    world.queue.configure(QueueConfig(f"until test -e {open_}; do sleep 0.02; done"))
     world.branch("one", {"one.txt": "1\n"})
     enqueue("one", "one")
     processor = world.processor()

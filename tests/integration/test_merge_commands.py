@@ -180,7 +180,7 @@ def test_doctor_mends_what_a_crash_left_and_says_so(world):
     assert "nothing is wrong" in call("doctor").stderr
     (world.repo / ".git/refs/heads/main.lock").touch()
     world.queue.clock.time = lambda: 4e9
-    assert [one.mended for one in recovery.mend(world.queue, world.trees)] == [False]
+    assert [one.repaired for one in recovery.repair(world.queue, world.trees)] == [False]
     (world.repo / ".git/refs/heads/main.lock").unlink()
     whole = world.queue.path.read_bytes()
     world.queue.path.write_bytes(whole.replace(b'"seq":2,', b'"seq":3,', 1))

@@ -56,17 +56,17 @@ def test_a_bypass_is_foreign_and_what_lands_is_tested_on_it(world):
 
 def test_it_goes_with_the_last_branch_and_comes_back_by_the_doctor(world):
     hook = world.repo / ".git/hooks/reference-transaction"
-    guard.put_up(world.queue.git, "refs/heads/other")
+    guard.install(world.queue.git, "refs/heads/other")
     commands.reconfigure(world.queue, guard=False)
     assert not refused(world, "commit", "-q", "--allow-empty", "-m", "x")
     assert hook.exists()
-    guard.take_down(world.queue.git, "refs/heads/other")
+    guard.uninstall(world.queue.git, "refs/heads/other")
     assert not hook.exists()
     commands.reconfigure(world.queue, guard=True)
     hook.unlink()
-    assert [found.mended for found in recovery.mend(world.queue, world.trees)] == [True]
+    assert [found.repaired for found in recovery.repair(world.queue, world.trees)] == [True]
     assert refused(world, "commit", "-q", "--allow-empty", "-m", "x")
-    assert recovery.mend(world.queue, world.trees) == []
+    assert recovery.repair(world.queue, world.trees) == []
 
 
 def own_hook(folder, name, log, code=0):

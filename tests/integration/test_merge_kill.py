@@ -31,7 +31,7 @@ def _process(world: World, point: str) -> None:
     os.environ["GARRISON_FAILPOINT"] = point
     processor = MergeProcessor(MergeQueue(world.home, world.repo, token="victim"), trees=world.trees,
                                environment=child_environment(os.environ))
-    assert processor.take()
+    assert processor.acquire()
     processor.recover()
     drive(processor)
 
@@ -190,7 +190,7 @@ def _other(world: World, what: str) -> None:
         commands.reconfigure(queue, strategy="squash")
     elif what == "compacted":
         processor = world.processor()
-        processor.pen.compact()
+        processor.writer.compact()
         processor.close()
     elif what == "crowd":
         for number in range(12):
@@ -212,14 +212,14 @@ def test_an_enqueuer_knows_what_others_wrote_meanwhile(tmp_path, what):
         (world.home / "runs" / "r").mkdir(parents=True)
         _other(world, "held")
         world.queue.path.unlink()
-        recovery.mend(MergeQueue(world.home, world.repo), world.trees)
+        recovery.repair(MergeQueue(world.home, world.repo), world.trees)
     else:
         _other(world, what)
     entry = world.enqueue("node")
     assert entry == MergeQueue(world.home, world.repo).entry(entry.id)
     assert entry.status == ("held" if what == "held" else "queued")
     assert entry.strategy == ("squash" if what == "configured" else "merge")
-    assert [one.status for one in world.queue.state.of_key("r", "node")[:-1]] == \
+    assert [one.status for one in world.queue.state.entries_of("r", "node")[:-1]] == \
         ["superseded"] * (what in ("held", "superseded", "rebuilt"))
     records = journal.read_all(world.queue.path)
     assert what == "rebuilt" or sum(one.data.get("entry") == entry.id for one in records) == 1

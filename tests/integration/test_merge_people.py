@@ -9,8 +9,8 @@ from merge_support import World, check, drive, git, until
 
 from garrison.errors import Refused
 from garrison.merge import commands
-from garrison.merge.commands import Wishes
-from garrison.merge.config import Config
+from garrison.merge.commands import EntryOptions
+from garrison.merge.config import QueueConfig
 from garrison.merge.processor import Wait
 
 
@@ -46,10 +46,10 @@ def test_an_entry_under_test_is_let_go_and_the_others_go_on(world, how):
     elif how == "cancel":
         world.queue.cancel(one.id, "not wanted")
     elif how == "another strategy":
-        again = world.queue.enqueue("r", "one", 1, "one", wishes=Wishes(strategy="squash"))
+        again = world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(strategy="squash"))
         assert (again.id, again.status, again.strategy) == (one.id, "queued", "squash")
     elif how == "another gate":
-        world.config = Config(f"test -e one.txt -o -e two.txt && git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
+        world.config = QueueConfig(f"test -e one.txt -o -e two.txt && git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
         commands.reconfigure(world.queue, gate=world.config.gate)
     else:
         world.branch("one", {"one.txt": "y\n"})
@@ -92,7 +92,7 @@ def test_what_was_asked_in_the_middle_of_a_step_is_met_at_the_next(world, monkey
 def test_a_persons_pause_outlasts_verdicts_moves_of_the_target_and_processors(world):
     world.enqueue("one")
     processor = running(world)
-    assert commands.pause(world.queue, "release day").told().startswith("the queue is paused: release day")
+    assert commands.pause(world.queue, "release day").describe().startswith("the queue is paused: release day")
     world.open.touch()
     assert "release day" in drive(processor, "paused").reason
     git(world.repo, "commit", "-q", "--allow-empty", "-m", "moved")
@@ -101,7 +101,7 @@ def test_a_persons_pause_outlasts_verdicts_moves_of_the_target_and_processors(wo
     world.queue.resume("pre-flight passed")
     world.drain(until="paused")
     assert states(world)["one"] in ("testing", "candidate")
-    assert commands.resume(world.queue).asked
+    assert commands.resume(world.queue).is_manual
     assert commands.resume(world.queue) is None
     world.drain()
     assert states(world) == {"one": "landed"}
@@ -132,7 +132,7 @@ def test_a_dependent_waits_for_what_it_needs_and_says_so(world):
     world.open.touch()
     world.branch("bad", {"bad": "x\n"})
     bad = world.enqueue("bad")
-    two = world.queue.enqueue("r", "two", 1, "two", wishes=Wishes(depends_on=("bad",), priority=9))
+    two = world.queue.enqueue("r", "two", 1, "two", options=EntryOptions(depends_on=("bad",), priority=9))
     one = world.enqueue("one")
     assert f"{two.id} waits for {bad.id} (rejected)" in world.drain(until="blocked").reason
     assert states(world) == {"bad": "rejected", "two": "queued", "one": "landed"}
@@ -148,13 +148,13 @@ def test_a_dependent_waits_for_what_it_needs_and_says_so(world):
 def test_other_wishes_are_the_same_entry_and_too_late_once_it_lands(world):
     one = world.enqueue("one")
     seq = world.queue.state.seq
-    assert world.queue.enqueue("r", "one", 1, "one", wishes=Wishes(priority=0)).id == one.id
+    assert world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(priority=0)).id == one.id
     assert world.queue.state.seq == seq, "nothing new was said"
-    assert world.queue.enqueue("r", "one", 1, "one", wishes=Wishes(priority=5)).priority == 5
+    assert world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(priority=5)).priority == 5
     with world.queue.locked():
         world.queue.append("state", {"entry": one.id, "status": "candidate", "base": "b", "tree": "t", "commit": "c"})
         world.queue.append("landing", {"entry": one.id, "old": "b", "new": "c"})
-    for late in (lambda: world.queue.enqueue("r", "one", 1, "one", wishes=Wishes(priority=1)),
+    for late in (lambda: world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(priority=1)),
                  lambda: commands.hold(world.queue, one.id), lambda: world.queue.cancel(one.id, ""),
                  lambda: commands.reconfigure(world.queue, gate="other")):
         with pytest.raises(Refused, match="landing"):
@@ -168,7 +168,7 @@ def test_what_is_cleaned_out_of_a_slot_is_for_the_queue_to_say(world, clean, kee
     world.branch("main", {".gitignore": "*.o\n"})
     git(world.repo, "reset", "-q", "--hard")
     seen = world.witness.with_name("seen")
-    world.queue.configure(Config(f"ls | grep -vE 'txt$' >> {seen}; ls b.txt >> {seen}; echo -- >> {seen}; "
+    world.queue.configure(QueueConfig(f"ls | grep -vE 'txt$' >> {seen}; ls b.txt >> {seen}; echo -- >> {seen}; "
                                  "touch ignored.o a.log b.txt", setup="touch made made.o"))
     commands.reconfigure(world.queue, clean=clean, keep=keep)
     for name in ("one", "two"):

@@ -8,7 +8,7 @@ import pytest
 from merge_support import World, check, git
 
 from garrison.errors import PreflightRed, Refused
-from garrison.merge.config import Config
+from garrison.merge.config import QueueConfig
 from garrison.merge.preflight import foreign_imports, preflight, pythons
 from garrison.system.environment import child_environment
 
@@ -21,8 +21,8 @@ def world(tmp_path):
 def run(world, gate, setup=None, *, timeout=30.0, environ=None, **options):
     environment = child_environment(environ or os.environ)
     said = []
-    result = preflight(world.queue, Config(gate, setup, False, timeout), trees=world.trees, environment=environment,
-                       progress=said.append, **options)
+    result = preflight(world.queue, QueueConfig(gate, setup, False, timeout), trees=world.trees,
+                       environment=environment, progress=said.append, **options)
     return result, said
 
 

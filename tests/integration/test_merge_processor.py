@@ -10,7 +10,7 @@ from merge_support import World, check, drive, git, until
 
 from garrison.errors import Fenced, LockLost, Refused
 from garrison.merge import strategies
-from garrison.merge.config import Config
+from garrison.merge.config import QueueConfig
 from garrison.merge.processor import Progress, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.records import log_retention
@@ -99,7 +99,7 @@ def test_the_rejection_brings_the_logs_tail(tmp_path):
     ("exit 3", "base_red"), ("sleep 60", "gate_broken")])
 def test_a_gate_that_fails_on_the_bare_target_pauses_and_rejects_nobody(tmp_path, gate, pause):
     world = World(tmp_path, gate=gate, timeout=0.3 if "sleep" in gate else 30.0)
-    world.config = Config(gate, None, False, world.config.timeout)
+    world.config = QueueConfig(gate, None, False, world.config.timeout)
     world.queue.configure(world.config)  # replaced: the queue is empty and nobody works it
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
@@ -143,7 +143,7 @@ def test_without_a_gate_nothing_lands_and_nothing_is_lost(tmp_path):
     assert drive(processor, "no_gate").reason.startswith("no gate is recorded")
     processor.close()
     assert [entry.status for entry in queue.entries()] == ["queued"]
-    queue.configure(Config(no_gate=True))
+    queue.configure(QueueConfig(no_gate=True))
     processor = world.processor(queue)
     drive(processor)
     processor.close()
@@ -217,17 +217,17 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     processor = world.processor()
-    swap, moved = processor.pen.place.swap, []
+    swap, moved = processor.writer.branch.swap, []
 
     def late(old, new, entry):
         if not moved:
             moved.append(git(world.repo, "commit", "-q", "--allow-empty", "-m", "in between"))
         return swap(old, new, entry)
 
-    monkeypatch.setattr(processor.pen.place, "swap", late)
+    monkeypatch.setattr(processor.writer.branch, "swap", late)
     git(world.repo, "checkout", "-q", "--detach")  # so that nobody holds main
     (world.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
-    monkeypatch.setattr("garrison.merge.checkouts.holders", lambda git, target: ([], None))
+    monkeypatch.setattr("garrison.merge.checkouts.find_checkouts", lambda git, target: ([], None))
     drive(processor)
     processor.close()
     kinds = [entry.kind for entry in __import__("garrison.records.journal", fromlist=["x"]).read_all(world.queue.path)]
@@ -242,17 +242,17 @@ def test_a_second_processor_stands_by_and_a_fenced_one_stops(world):
     from garrison.merge.processor import MergeProcessor
 
     second = MergeProcessor(second_queue, trees=world.trees, environment={})
-    assert not second.take()
+    assert not second.acquire()
     world.queue.processor_lock.unlink()
     with pytest.raises(LockLost):
-        first.beat()
-    assert second.take()
+        first.heartbeat()
+    assert second.acquire()
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     with pytest.raises(Fenced):
         first.step()
     with pytest.raises(Fenced):
-        first.pen.append("resume", {"reason": "it looked before the other took over"})
+        first.writer.append("resume", {"reason": "it looked before the other took over"})
     assert isinstance(second.step(), Progress)
     first.close()
     second.close()
@@ -262,13 +262,13 @@ def test_another_gate_is_refused_showing_both_while_the_queue_is_in_use(world):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     with pytest.raises(Refused, match=r"test ! -e bad.*make check"):
-        world.queue.configure(Config("make check"))
+        world.queue.configure(QueueConfig("make check"))
     world.drain()
     processor = world.processor()
     with pytest.raises(Refused, match="living processor"):
-        world.queue.configure(Config("make check"))
+        world.queue.configure(QueueConfig("make check"))
     processor.close()
-    world.queue.configure(Config("make check"))
+    world.queue.configure(QueueConfig("make check"))
     assert world.queue.state.config.gate == "make check"
 
 

@@ -6,7 +6,7 @@ import pytest
 from merge_support import World, check, drive, git
 
 from garrison.merge import checkouts
-from garrison.merge.checkouts import Checkout, finish_owed
+from garrison.merge.checkouts import Checkout, update_stale
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
     """A `commit -a` in between would revert the landing."""
     world.enqueue("one")
     processor = world.processor()
-    swap, seen = processor.pen.place.swap, []
+    swap, seen = processor.writer.branch.swap, []
 
     def watched(old, new, entry):
         done = swap(old, new, entry)
@@ -110,7 +110,7 @@ def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
                                    check=False).stderr)
         return done
 
-    monkeypatch.setattr(processor.pen.place, "swap", watched)
+    monkeypatch.setattr(processor.writer.branch, "swap", watched)
     drive(processor)
     processor.close()
     assert "index.lock" in seen[0]
@@ -121,13 +121,13 @@ def test_the_checkout_is_held_between_rehearsal_and_move(world, monkeypatch):
 def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(world, monkeypatch):
     world.enqueue("one")
     processor = world.processor()
-    swap = processor.pen.place.swap
+    swap = processor.writer.branch.swap
 
     def edited(old, new, entry):
         (world.repo / "lines.txt").write_text("edited meanwhile\n")
         return swap(old, new, entry)
 
-    monkeypatch.setattr(processor.pen.place, "swap", edited)
+    monkeypatch.setattr(processor.writer.branch, "swap", edited)
     drive(processor)
     monkeypatch.undo()
     assert world.entry("one").status == "landed"
@@ -171,7 +171,7 @@ def test_a_move_cut_off_inside_a_file_is_finished(world, left):
     git(world.repo, "update-ref", "refs/heads/main", new, world.start)
     (world.repo / "one.txt").write_text(whole[:1] if left else "")
     (world.repo / "lines.txt").write_text("")
-    assert finish_owed(world.queue.git, "main", world.repo, world.start, new) is None
+    assert update_stale(world.queue.git, "main", world.repo, world.start, new) is None
     assert git(world.repo, "status", "--porcelain") == ""
     assert (world.repo / "one.txt").read_text() == whole
 

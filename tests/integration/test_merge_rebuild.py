@@ -31,10 +31,10 @@ def world(tmp_path):
         world.branch(name, {"lines.txt": f"{name}\n"})
     for name in ("one", "squashed", "bad", "clash"):
         world.queue.enqueue("r", name, 1, name, recipient=f"runner-{name}@r",
-                            wishes=commands.Wishes(strategy="squash" if name == "squashed" else None))
+                            options=commands.EntryOptions(strategy="squash" if name == "squashed" else None))
     world.drain()
     for outcome in world.queue.state.outcomes:
-        signals.post(world.home, outcome_signals.signal_of(outcome), outcome.seq)
+        signals.post(world.home, outcome_signals.to_signal(outcome), outcome.seq)
     for name in ("two", "three", "kept"):
         world.enqueue(name)
     commands.hold(world.queue, world.entry("kept").id)
@@ -52,8 +52,8 @@ BEFORE = {**ENDED, "two": "queued", "three": "queued", "kept": "held"}
 def doctored(world):
     """Its findings, and then all there is lands."""
     world.queue = MergeQueue(world.home, world.repo)
-    found = recovery.mend(world.queue, world.trees)
-    assert recovery.mend(world.queue, world.trees) == []
+    found = recovery.repair(world.queue, world.trees)
+    assert recovery.repair(world.queue, world.trees) == []
     known = statuses(world)
     assert {name: known[name] for name in ENDED} == ENDED
     if world.queue.state.config is None:
@@ -106,7 +106,7 @@ def test_a_landing_of_which_the_record_is_lost_is_told_to_its_runner(world):
 
 def test_what_was_put_aside_is_read_where_the_rest_is_gone(world):
     processor = world.processor()
-    processor.pen.compact()
+    processor.writer.compact()
     processor.close()
     world.queue.path.unlink()
     known, told = doctored(world)
@@ -118,7 +118,7 @@ def test_what_was_put_aside_is_read_where_the_rest_is_gone(world):
 def test_a_journal_that_was_begun_anew_is_joined_to_what_was_before(world, aside):
     if aside:
         processor = world.processor()
-        processor.pen.compact()
+        processor.writer.compact()
         processor.close()
     world.queue.path.unlink()
     world.branch("four", {"four": "x\n"})
@@ -137,7 +137,7 @@ def test_a_living_processor_is_not_disturbed(tmp_path):
     raw = world.queue.path.read_bytes()
     world.queue.path.write_bytes(raw.replace(b'"kind":"enq"', b'"kind":"qne"', 1))
     with pytest.raises(Refused, match="stop it, then say doctor again"):
-        recovery.mend(MergeQueue(world.home, world.repo), world.trees)
+        recovery.repair(MergeQueue(world.home, world.repo), world.trees)
     processor.close()
 
 
@@ -146,13 +146,13 @@ def test_a_queue_that_never_was_is_not_made(tmp_path):
     other = MergeQueue(tmp_path / "home2", world.repo)
     world.branch("one", {"one.txt": "x\n"})
     world.enqueue("one")  # its pin is of the other home's queue
-    assert recovery.mend(other, world.trees) == []
+    assert recovery.repair(other, world.trees) == []
     assert not other.path.exists()
 
 
 def _dies_mending(world, point):
     os.environ["GARRISON_FAILPOINT"] = point
-    recovery.mend(MergeQueue(world.home, world.repo), world.trees)
+    recovery.repair(MergeQueue(world.home, world.repo), world.trees)
 
 
 @pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "rebuilt" else pytest.mark.slow)

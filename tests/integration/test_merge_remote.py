@@ -72,14 +72,14 @@ def test_a_branch_lands_on_the_remote_and_nothing_here_moves(world):
 def test_a_push_of_somebody_else_in_between_is_foreign_and_everything_is_tested_on_it(world, monkeypatch):
     world.enqueue("one")
     made = processor(world)
-    swap, others = made.pen.place.swap, []
+    swap, others = made.writer.branch.swap, []
 
     def late(old, new, message):
         if not others:
             others.append(move(world))
         return swap(old, new, message)
 
-    monkeypatch.setattr(made.pen.place, "swap", late)
+    monkeypatch.setattr(made.writer.branch, "swap", late)
     drive(made)
     made.close()
     assert kinds(world).count("foreign") == 1
@@ -93,14 +93,14 @@ def test_a_push_whose_answer_was_lost_is_judged_by_the_remote(world, monkeypatch
     """As if the processor was killed over it: its successor asks the remote."""
     world.enqueue("one")
     made = processor(world)
-    swap = made.pen.place.swap
+    swap = made.writer.branch.swap
 
     def cut(old, new, message):
         if arrived:
             assert swap(old, new, message) == ""
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(made.pen.place, "swap", cut)
+    monkeypatch.setattr(made.writer.branch, "swap", cut)
     with pytest.raises(KeyboardInterrupt):
         drive(made)
     made.close()

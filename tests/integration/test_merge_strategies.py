@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from merge_support import World, git
 
-from garrison.merge.entry import STRATEGIES, Entry
+from garrison.merge.entry import STRATEGIES, MergeEntry
 from garrison.merge.strategies import build
 
 OF_OTHERS = "Ann Else <ann@x> 1600000000 +0200"
@@ -28,7 +28,7 @@ def commit(world, branch, name, text, who=OF_OTHERS, parents=()):
 
 
 def entry(oid, strategy):
-    return Entry("n-1-aa", "r", "n", 1, "work", oid, "main", strategy=strategy,
+    return MergeEntry("n-1-aa", "r", "n", 1, "work", oid, "main", strategy=strategy,
                  enqueued_at="2026-01-02T03:04:05.000000Z")
 
 

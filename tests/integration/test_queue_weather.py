@@ -125,7 +125,7 @@ def test_priority_passes_nobody_for_ever(tmp_path):
     while not world.entry("first").final:
         while len(world.queue.state.unfinished()) < 4:
             name = f"n{next(coming)}"
-            world.queue.enqueue("r", name, 1, name, wishes=commands.Wishes(priority=1))
+            world.queue.enqueue("r", name, 1, name, options=commands.EntryOptions(priority=1))
         done = processor.step()
         passed += isinstance(done, Progress) and done.what == "landed"
     drive(processor)

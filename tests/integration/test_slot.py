@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from merge_support import World, git
 
-from garrison.merge.slots import acquire, clear, read_pid
+from garrison.merge.slots import acquire_slot, read_pid, remove_idle_slots
 from garrison.system.git import Git
 
 
@@ -24,12 +24,12 @@ def repository(path: Path, text: str) -> Git:
 
 def test_a_slot_of_a_repository_that_was_made_anew_is_made_anew(tmp_path: Path) -> None:
     first = repository(tmp_path / "repo", "old\n")
-    slot = acquire(first, tmp_path / "trees")
+    slot = acquire_slot(first, tmp_path / "trees")
     slot.prepare("main")
     slot.release()
     shutil.rmtree(tmp_path / "repo")
     second = repository(tmp_path / "repo", "new\n")
-    slot = acquire(second, tmp_path / "trees")
+    slot = acquire_slot(second, tmp_path / "trees")
     slot.prepare("main")
     assert (slot.path / "a.txt").read_text() == "new\n"
     slot.release()
@@ -38,14 +38,14 @@ def test_a_slot_of_a_repository_that_was_made_anew_is_made_anew(tmp_path: Path) 
 def test_slots_are_cleared_but_not_under_somebody(tmp_path: Path) -> None:
     git = repository(tmp_path / "repo", "text\n")
     folder = tmp_path / "trees" / "key"
-    held, left = acquire(git, folder), acquire(git, folder)
+    held, left = acquire_slot(git, folder), acquire_slot(git, folder)
     for slot in (held, left):
         slot.prepare("main")
     left.release()
-    clear(git, folder)
+    remove_idle_slots(git, folder)
     assert (held.path.is_dir(), left.path.exists()) == (True, False)
     held.release()
-    clear(git, folder)
+    remove_idle_slots(git, folder)
     assert not folder.exists()
     assert [tree.path for tree in git.worktrees()] == [tmp_path / "repo"]
 
@@ -71,7 +71,7 @@ def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(tmp_path: Pat
     world = World(tmp_path)
     world.branch("other", {"lines.txt": "other\n"})
     commit = world.branch("next", {"lines.txt": "next\n", "dir/file": "x\n"})
-    slot = acquire(world.queue.git, world.trees)
+    slot = acquire_slot(world.queue.git, world.trees)
     for shown in (commit, world.start, commit, commit):
         slot.prepare(shown)
         assert git(slot.path, "rev-parse", "HEAD") == shown

@@ -15,9 +15,9 @@ from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
 from garrison.config import Timing
 from garrison.errors import AlreadyAlive, Fenced, ForbiddenTransition, Refused
 from garrison.merge import batch
-from garrison.merge.entry import Entry as MergeEntry
+from garrison.merge.entry import MergeEntry as MergeEntry
 from garrison.merge.entry import entry_id
-from garrison.merge.outcome_signals import signal_of
+from garrison.merge.outcome_signals import to_signal
 from garrison.processes import run_state
 from garrison.processes.actions import Action, Decision
 from garrison.processes.guardian import flow_policy
@@ -796,7 +796,8 @@ class Runner(Layer):
     def _merge(self) -> MergeStatus | None:
         if self.phase not in ("validating", "impl_complete"):
             return None
-        found = [entry for entry in self.w.queue.of_key(self.run.id, self.node) if entry.attempt == self.task.attempt]
+        found = [entry for entry in self.w.queue.entries_of(self.run.id, self.node)
+                 if entry.attempt == self.task.attempt]
         return MergeStatus(found[-1].attempt, found[-1].status, found[-1].reason, found[-1].commit) if found else None
 
     def _merge_told(self, merge: MergeStatus | None, now: float) -> bool:
@@ -957,7 +958,7 @@ class Runner(Layer):
         while w.queue_lock is not None:
             yield 0.5
         if name not in w.queue.entries:
-            waiting = [entry.id for entry in w.queue.of_key(run, self.node)
+            waiting = [entry.id for entry in w.queue.entries_of(run, self.node)
                        if not entry.final and entry.status != "landing"]
             w.append_merge(self.me, "enq", {
                 "entry": name, "run": run, "node": self.node, "attempt": self.task.attempt, "branch": self.node,
@@ -1274,12 +1275,12 @@ class Processor(Layer):
         config = state.config
         assert config is not None
         trees = (f"tree of {entry.base}", entry.tree)
-        step = batch.next_step([entry.id], trees, state.seen.known(config.command_key, ()))
+        step = batch.decide_next([entry.id], trees, state.seen.known(config.command_key, ()))
         if isinstance(step, batch.Land) and entry.verdict == "green":
             yield from self._land(entry)
         elif isinstance(step, batch.Land):
             yield from self._verdict(entry.id, "entry", entry.tree, "green")
-        elif isinstance(step, batch.Test):
+        elif isinstance(step, batch.RunGates):
             yield from self._test(entry, "entry" if step.wanted[0] else "base")
         elif isinstance(step, batch.Reject):
             yield from self._append("state", {"entry": entry.id, "status": "rejected", "reason": entry.reason or "red"})
@@ -1376,7 +1377,7 @@ class Processor(Layer):
             recipient = Key.parse(outcome.entry.recipient)
             runner = w.identities.get(recipient)
             if runner is not None and runner.status != "terminated" and \
-                    (signal := signal_of(outcome, self.key.name, self.me.incarnation)):
+                    (signal := to_signal(outcome, self.key.name, self.me.incarnation)):
                 w.post(signal, f"mq-{outcome.seq}-{outcome.type}")
                 yield None
             self.told = outcome.seq

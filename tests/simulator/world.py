@@ -15,7 +15,7 @@ from typing import Any
 from tests.simulator.check import Check
 
 from garrison.errors import Fenced, Refused
-from garrison.merge.config import Config
+from garrison.merge.config import QueueConfig
 from garrison.merge.state import QueueState
 from garrison.pipeline.plan import RunPlan
 from garrison.records import journal as journals
@@ -172,7 +172,7 @@ class World:
         self.merges: dict[str, tuple[str, str, str]] = {}
         """Commit on the target → (run, node, head it merged)."""
         self.queue_journal = Journal("merge")
-        self.queue = QueueState(config=Config(gate="true"))
+        self.queue = QueueState(config=QueueConfig(gate="true"))
         self.queue_lock: Process | None = None
         self.processor_lock: Process | None = None
         self.gates: dict[str, str] = {}
@@ -322,7 +322,7 @@ class World:
         return [*(run.journal for run in self.runs.values()), *self.layer_journals.values(), self.queue_journal]
 
     def _refold(self) -> None:
-        self.queue = QueueState(config=Config(gate="true"))
+        self.queue = QueueState(config=QueueConfig(gate="true"))
         for entry in self.queue_journal.entries:
             self.queue.apply(entry)
         self.check.refold()

@@ -77,12 +77,12 @@ def queue(tmp_path: Path) -> Path:
 
 
 def test_the_logs_of_a_run_are_those_of_what_is_over(tmp_path: Path, queue: Path) -> None:
-    assert sorted(path.name for path in history.of_run(tmp_path, "r1")) == [
+    assert sorted(path.name for path in history.gate_logs_of_run(tmp_path, "r1")) == [
         "a-1-x.1.log", "a-1-x.2.log", "a-1-x.2.setup.log", "preflight-r1.log", "preflight-r1.setup.log"]
-    assert [path.name for path in history.of_run(tmp_path, "r3")] == []
+    assert [path.name for path in history.gate_logs_of_run(tmp_path, "r3")] == []
 
 
 def test_the_logs_of_a_queue_that_cannot_be_read_stay(tmp_path: Path, queue: Path) -> None:
     lines = (queue / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (queue / "journal.jsonl").write_bytes(b"".join([lines[0], b"rubbish\n", *lines[1:]]))
-    assert history.of_run(tmp_path, "r1") == []
+    assert history.gate_logs_of_run(tmp_path, "r1") == []

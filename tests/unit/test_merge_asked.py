@@ -6,9 +6,9 @@ import pytest
 from test_merge_state import Journal
 
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.merge.commands import NOTHING, Treatment, Wishes, treatment_of, why_not_retried
-from garrison.merge.config import Config
-from garrison.merge.entry import TRANSITIONS, Entry
+from garrison.merge.commands import NO_OPTIONS, EntryOptions, ResolvedOptions, explain_no_retry, resolve_options
+from garrison.merge.config import QueueConfig
+from garrison.merge.entry import TRANSITIONS, MergeEntry
 from garrison.merge.history import landings
 
 
@@ -31,48 +31,49 @@ def test_a_successor_inherits_what_was_said_of_one_that_did_not_land():
     journal = Told()
     journal.enq("dep", node="dep")
     journal.enq("a", priority=4, depends_on=["dep"], strategy="squash")
-    assert treatment_of(journal.state, NOTHING, "r", "n") == Treatment(4, ("dep",), "squash")
-    assert treatment_of(journal.state, Wishes(0, (), "rebase"), "r", "n") == Treatment(0, (), "rebase")
-    assert treatment_of(journal.state, NOTHING, "r", "other", "ff-only") == Treatment(strategy="ff-only")
+    assert resolve_options(journal.state, NO_OPTIONS, "r", "n") == ResolvedOptions(4, ("dep",), "squash")
+    assert resolve_options(journal.state, EntryOptions(0, (), "rebase"), "r", "n") == ResolvedOptions(0, (), "rebase")
+    assert resolve_options(journal.state, NO_OPTIONS, "r", "other", "ff-only") == ResolvedOptions(strategy="ff-only")
     journal.add("landed", entry="a", commit="c", old="0")
-    assert treatment_of(journal.state, NOTHING, "r", "n") == Treatment()
+    assert resolve_options(journal.state, NO_OPTIONS, "r", "n") == ResolvedOptions()
 
 
 def test_dependencies_are_ids_or_nodes_and_never_a_circle():
     journal = Told()
     journal.enq("a", node="a")
     journal.enq("b", node="b", depends_on=["a"])
-    assert treatment_of(journal.state, Wishes(depends_on=("b", "a", "b")), "r", "c").depends_on == ("b", "a")
+    assert resolve_options(journal.state, EntryOptions(depends_on=("b", "a", "b")), "r", "c").depends_on == ("b", "a")
     with pytest.raises(NotFound, match="no node nobody"):
-        treatment_of(journal.state, Wishes(depends_on=("nobody",)), "r", "c")
+        resolve_options(journal.state, EntryOptions(depends_on=("nobody",)), "r", "c")
     with pytest.raises(Refused, match="would wait for itself"):
-        treatment_of(journal.state, Wishes(depends_on=("b",)), "r", "a")
+        resolve_options(journal.state, EntryOptions(depends_on=("b",)), "r", "a")
     with pytest.raises(Refused, match="would wait for itself"):
-        treatment_of(journal.state, Wishes(depends_on=("a",)), "r", "a")
+        resolve_options(journal.state, EntryOptions(depends_on=("a",)), "r", "a")
 
 
 def test_a_dependency_is_met_by_any_later_landing_of_its_node():
     journal = Told()
     journal.enq("a1", node="a")
     journal.enq("b", node="b", depends_on=["a1"])
-    needs = journal.state.needs(journal.state.entries["b"])
+    needs = journal.state.unmet_dependencies(journal.state.entries["b"])
     assert [entry.id for entry in needs] == ["a1"]
     journal.enq("a2", node="a", supersedes=["a1"])
-    assert [entry.id for entry in journal.state.needs(journal.state.entries["b"])] == ["a2"]
+    assert [entry.id for entry in journal.state.unmet_dependencies(journal.state.entries["b"])] == ["a2"]
     journal.add("landed", entry="a2", commit="c", old="0")
     journal.enq("a3", node="a")
-    assert journal.state.needs(journal.state.entries["b"]) == []
+    assert journal.state.unmet_dependencies(journal.state.entries["b"]) == []
 
 
-@pytest.mark.parametrize("wishes", [Wishes(priority=10), Wishes(priority=-10), Wishes(strategy="octopus")])
-def test_what_is_no_wish(wishes):
+@pytest.mark.parametrize("options", [EntryOptions(priority=10), EntryOptions(priority=-10),
+                                     EntryOptions(strategy="octopus")])
+def test_what_is_no_wish(options):
     with pytest.raises(UsageError):
-        wishes.check()
+        options.check()
 
 
 def test_only_what_failed_is_tried_again_and_everything_else_has_its_own_answer():
-    entry = Entry("e", "r", "n", 1, "b", "o", "main")
-    told = {status: why_not_retried(replace(entry, status=status)) for status in TRANSITIONS}
+    entry = MergeEntry("e", "r", "n", 1, "b", "o", "main")
+    told = {status: explain_no_retry(replace(entry, status=status)) for status in TRANSITIONS}
     assert {status for status, why in told.items() if why is None} == {"conflict", "rejected", "cancelled"}
     assert len({why for why in told.values() if why}) == len(told) - 3
 
@@ -92,26 +93,26 @@ def test_a_persons_pause_stays_whatever_the_queue_finds():
     journal.enq("a")
     journal.add("pause", reason="asked", detail="release day", tip="")
     journal.add("pause", entry="a", reason="base_red", detail="d", tip="0")
-    journal.add("config", **Config("make").record())
-    assert journal.state.pause.asked
-    assert "resume" in journal.state.pause.told()
+    journal.add("config", **QueueConfig("make").record())
+    assert journal.state.pause.is_manual
+    assert "resume" in journal.state.pause.describe()
     journal.add("resume", reason="said")
     assert journal.state.pause is None
 
 
 def test_a_configuration_is_read_back_and_an_older_one_too():
-    config = Config("make", "pip", False, 5.0, ("a",), "squash", "ignored", ("*.o",), 2, True)
-    assert Config.of(config.record()) == config
+    config = QueueConfig("make", "pip", False, 5.0, ("a",), "squash", "ignored", ("*.o",), 2, True)
+    assert QueueConfig.of(config.record()) == config
     old = {"gate": "make", "setup": None, "no_gate": False, "timeout": 1.0, "lock_files": ["x"]}
-    assert Config.of(old) == Config("make", timeout=1.0, lock_files=("x",))
-    brought = config.brought(Config("make", "pip"))
+    assert QueueConfig.of(old) == QueueConfig("make", timeout=1.0, lock_files=("x",))
+    brought = config.brought(QueueConfig("make", "pip"))
     assert (brought.strategy, brought.keep, brought.guard, brought.timeout) == ("squash", ("*.o",), True, 5.0)
-    assert config.brought(Config("make", timeout=7.0)).timeout == 7.0
+    assert config.brought(QueueConfig("make", timeout=7.0)).timeout == 7.0
 
 
 def test_the_log_tells_what_was_tested_together_and_who_else_moved_the_target():
     journal = Told()
-    config = Config("make test")
+    config = QueueConfig("make test")
     journal.add("config", **config.record())
     for name in "abcd":
         journal.enq(name, node=name)
@@ -130,6 +131,7 @@ def test_the_log_tells_what_was_tested_together_and_who_else_moved_the_target():
     assert [(row.entry, row.commit, row.together) for row in rows] == [
         ("a", "ca", 2), ("b", "cb", 2), ("", "x", 1), ("c", "cc", 1), ("d", "cc", 1)]
     assert [row.tested.tree if row.tested else "" for row in rows] == ["t2", "t2", "", "t3", ""]
-    assert rows[0].told() == "tree t2 by 'make test', with 1 more"
-    assert [row.told() for row in rows[2:]] == ["moved by somebody else", "tree t3 by 'make test'", "already in main"]
+    assert rows[0].describe() == "tree t2 by 'make test', with 1 more"
+    assert [row.describe() for row in rows[2:]] == ["moved by somebody else", "tree t3 by 'make test'",
+                                                  "already in main"]
     assert [row.to_dict()["foreign"] for row in rows] == [False, False, True, False, False]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garrison.merge import batch, entry
-from garrison.merge.batch import Land, Pause, Reject
-from garrison.merge.entry import PRIORITIES, Entry
-from garrison.merge.verdicts import Base, Known, Red, Seen
+from garrison.merge.batch import Land, PauseQueue, Reject
+from garrison.merge.entry import PRIORITIES, MergeEntry
+from garrison.merge.verdicts import BaseRun, Evidence, RedRun, VerdictCache
 
 KEY = "k"
 
@@ -33,7 +33,7 @@ class Drain:
     paused: str = ""
 
     def run(self) -> Drain:
-        self.seen = Seen()
+        self.seen = VerdictCache()
         self.queue, self.line = list(range(self.count)), []
         while (self.queue or self.line) and not self.paused:
             self.step()
@@ -45,7 +45,7 @@ class Drain:
 
     def step(self) -> None:
         if not self.line:
-            size = batch.size(self.seen.judged, len(self.queue), self.seen.seconds, width=self.width)
+            size = batch.choose_batch_size(self.seen.judged, len(self.queue), self.seen.seconds, width=self.width)
             self.line, self.queue = self.queue[:size], self.queue[size:]
             self.seen.fresh()
         trees = [str(sorted(self.tree(self.line[:i]))) for i in range(len(self.line) + 1)]
@@ -54,7 +54,7 @@ class Drain:
         if 0 < red < len(self.line):
             self.line, self.queue = self.line[:red], self.line[red:] + self.queue
         else:
-            self.do(batch.next_step([str(one) for one in self.line], trees, known, width=self.width), trees)
+            self.do(batch.decide_next([str(one) for one in self.line], trees, known, width=self.width), trees)
 
     def do(self, step: batch.Step, trees: list[str]) -> None:
         if isinstance(step, Land):
@@ -70,7 +70,7 @@ class Drain:
             self.line, self.queue = [], rest + self.queue
             self.seen.judge(rejected=True)
             self.seen.fresh()
-        elif isinstance(step, Pause):
+        elif isinstance(step, PauseQueue):
             self.paused = step.reason
         else:
             assert step.start, "nothing runs, and nothing is begun"
@@ -124,7 +124,7 @@ def test_the_number_of_gate_runs_is_bounded(world):
     count, bad, _ = world
     drain = Drain(count, lambda tree: not tree & bad).run()
     red = [entries for entries, green in drain.runs if not green]
-    halvings = math.ceil(math.log2(min(batch.CAP, count))) + 1 if count > 1 else 1
+    halvings = math.ceil(math.log2(min(batch.MAX_BATCH, count))) + 1 if count > 1 else 1
     assert len(red) <= len(bad) * (halvings + batch.NEEDED)
     assert len(drain.runs) - len(red) <= len(drain.tips) + 1, "every green run lands something, but one on the base"
     if not bad:
@@ -164,56 +164,60 @@ def test_a_drain_of_forty_needs_so_few_runs(share, most):
 
 
 def known(**said):
-    return Known(**{"green": {"t0"}, **said})
+    return Evidence(**{"green": {"t0"}, **said})
 
 
 def red(*entries, result="red", seq=5):
-    return Red(entries, result, seq)
+    return RedRun(entries, result, seq)
 
 
 def test_a_green_prefix_lands_at_once_and_the_longest_wins():
-    assert batch.next_step("abc", ["t0", "t1", "t2", "t3"], known(green={"t1", "t2"})) == Land(2)
-    assert batch.next_step("abc", ["t0", "t1", "t2", "t3"], known(green={"t2"}, red={"t3": [red("a", "b", "c")]})) == \
-        Land(2)
+    assert batch.decide_next("abc", ["t0", "t1", "t2", "t3"], known(green={"t1", "t2"})) == Land(2)
+    assert batch.decide_next("abc", ["t0", "t1", "t2", "t3"],
+                             known(green={"t2"}, red={"t3": [red("a", "b", "c")]})) == Land(2)
 
 
 def test_a_red_line_is_halved_and_what_runs_already_is_waited_for():
     trees = ["t0", "t1", "t2", "t3", "t4"]
     four = {"t4": [red(*"abcd")]}
-    assert batch.next_step("abcd", trees, known(red=four)) == batch.Test((2,), (2,))
-    assert batch.next_step("abcd", trees, known(red=four, running={"t2"})) == batch.Test((2,), ())
-    assert batch.next_step("abcd", trees, known(red=four), width=3) == batch.Test((1, 2, 3), (1, 2, 3))
-    assert batch.next_step("abcd", trees, known(red=four, running={"t2"}), width=3) == batch.Test((1, 2, 3), (1, 3))
+    assert batch.decide_next("abcd", trees, known(red=four)) == batch.RunGates((2,), (2,))
+    assert batch.decide_next("abcd", trees, known(red=four, running={"t2"})) == batch.RunGates((2,), ())
+    assert batch.decide_next("abcd", trees, known(red=four), width=3) == batch.RunGates((1, 2, 3), (1, 2, 3))
+    assert batch.decide_next("abcd", trees, known(red=four, running={"t2"}), width=3) == \
+        batch.RunGates((1, 2, 3), (1, 3))
 
 
 def test_a_leaf_is_run_once_more_and_never_rejected_by_others_runs():
     trees = ["t0", "t1"]
-    assert batch.next_step("a", trees, known(red={"t1": [red("a")]})) == batch.Test((1,), (1,))
-    assert batch.next_step("a", trees, known(red={"t1": [red("z", "a"), red("b", "a")]})) == batch.Test((1,), (1,))
-    assert batch.next_step("a", trees, known(red={"t1": [red("z", "a"), red("a")]})) == Reject()
-    assert batch.next_step("a", trees, known(red={"t1": [red("a"), red("a")]})) == Reject()
-    assert batch.next_step("a", trees, known(red={"t1": [red("a"), red("a")]}, wavers=True)) == batch.Test((1,), (1,))
-    assert batch.next_step("a", trees, known(red={"t1": [red("a")] * 3}, wavers=True)) == Reject()
+    assert batch.decide_next("a", trees, known(red={"t1": [red("a")]})) == batch.RunGates((1,), (1,))
+    assert batch.decide_next("a", trees, known(red={"t1": [red("z", "a"), red("b", "a")]})) == \
+        batch.RunGates((1,), (1,))
+    assert batch.decide_next("a", trees, known(red={"t1": [red("z", "a"), red("a")]})) == Reject()
+    assert batch.decide_next("a", trees, known(red={"t1": [red("a"), red("a")]})) == Reject()
+    assert batch.decide_next("a", trees, known(red={"t1": [red("a"), red("a")]}, wavers=True)) == \
+        batch.RunGates((1,), (1,))
+    assert batch.decide_next("a", trees, known(red={"t1": [red("a")] * 3}, wavers=True)) == Reject()
 
 
 def test_a_target_not_known_to_pass_is_asked_before_anybody_is_blamed():
     two = {"t2": [red(*"ab")]}
     trees = ["t0", "t1", "t2"]
-    asked = batch.Test((0,), (0,))
-    assert batch.next_step("ab", trees, Known(red=two)) == asked
-    assert batch.next_step("ab", trees, Known(red=two, running={"t0"})) == batch.Test((0,), ())
-    assert batch.next_step("ab", trees, known(red=two, base=Base("green", 6, 0))) == batch.Test((1,), (1,))
-    assert batch.next_step("ab", trees, Known(red=two, base=Base("red", 6, 1))) == asked
-    assert batch.next_step("ab", trees, Known(red=two, base=Base("red", 7, 2))) == Pause("base_red")
-    assert batch.next_step("ab", trees, Known(red=two, base=Base("missing", 6, 1))) == Pause("gate_broken")
+    asked = batch.RunGates((0,), (0,))
+    assert batch.decide_next("ab", trees, Evidence(red=two)) == asked
+    assert batch.decide_next("ab", trees, Evidence(red=two, running={"t0"})) == batch.RunGates((0,), ())
+    assert batch.decide_next("ab", trees, known(red=two, base=BaseRun("green", 6, 0))) == batch.RunGates((1,), (1,))
+    assert batch.decide_next("ab", trees, Evidence(red=two, base=BaseRun("red", 6, 1))) == asked
+    assert batch.decide_next("ab", trees, Evidence(red=two, base=BaseRun("red", 7, 2))) == PauseQueue("base_red")
+    assert batch.decide_next("ab", trees, Evidence(red=two, base=BaseRun("missing", 6, 1))) == PauseQueue("gate_broken")
 
 
 @pytest.mark.parametrize("result", sorted(batch.BROKEN))
 def test_a_broken_gate_may_have_broken_since_the_target_passed(result):
     trees, broken = ["t0", "t1"], {"t1": [red("a", result=result, seq=5), red("a", result=result, seq=7)]}
-    assert batch.next_step("a", trees, known(red=broken, broken=5)) == batch.Test((0,), (0,))
-    assert batch.next_step("a", trees, known(red=broken, broken=5, base=Base("green", 4, 0))) == batch.Test((0,), (0,))
-    assert batch.next_step("a", trees, known(red=broken, broken=5, base=Base("green", 6, 0))) == Reject()
+    assert batch.decide_next("a", trees, known(red=broken, broken=5)) == batch.RunGates((0,), (0,))
+    assert batch.decide_next("a", trees, known(red=broken, broken=5, base=BaseRun("green", 4, 0))) == \
+        batch.RunGates((0,), (0,))
+    assert batch.decide_next("a", trees, known(red=broken, broken=5, base=BaseRun("green", 6, 0))) == Reject()
 
 
 @given(st.integers(1, 32), st.integers(1, 4))
@@ -231,33 +235,34 @@ def test_prefixes_are_distinct_within_bounds_and_never_more_than_gates(size, wid
 
 @given(st.lists(st.booleans(), max_size=200), st.integers(1, 600), st.floats(0.3, 1e4), st.integers(1, 4))
 def test_a_batch_has_a_size_that_the_queue_and_the_cap_allow(judged, backlog, seconds, width):
-    size = batch.size(judged, backlog, [seconds], width=width)
-    assert 1 <= size <= min(batch.CAP, backlog)
-    assert batch.size(judged, backlog, [seconds], width=width, most=1) == 1
-    assert batch.size(judged, backlog, [0.01, seconds], width=width) == 1
-    assert batch.size(judged, min(backlog, batch.SHORT_QUEUE), [seconds], width=width) == 1
-    assert batch.size(judged, backlog, [], width=width) == 1
+    size = batch.choose_batch_size(judged, backlog, [seconds], width=width)
+    assert 1 <= size <= min(batch.MAX_BATCH, backlog)
+    assert batch.choose_batch_size(judged, backlog, [seconds], width=width, max_batch=1) == 1
+    assert batch.choose_batch_size(judged, backlog, [0.01, seconds], width=width) == 1
+    assert batch.choose_batch_size(judged, min(backlog, batch.SHORT_QUEUE), [seconds], width=width) == 1
+    assert batch.choose_batch_size(judged, backlog, [], width=width) == 1
 
 
 def test_the_worse_the_entries_the_smaller_the_batch():
-    sizes = [batch.size([True] * bad + [False] * (64 - bad), 500, [60.0]) for bad in (0, 1, 3, 6, 13, 32, 64)]
+    sizes = [batch.choose_batch_size([True] * bad + [False] * (64 - bad), 500, [60.0])
+             for bad in (0, 1, 3, 6, 13, 32, 64)]
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == batch.CAP
+    assert sizes[0] == batch.MAX_BATCH
     assert sizes[-1] == 1
-    assert batch.size([True] * 6 + [False] * 58, 500, [60.0]) == pytest.approx(0.69 / 0.09, abs=1)
+    assert batch.choose_batch_size([True] * 6 + [False] * 58, 500, [60.0]) == pytest.approx(0.69 / 0.09, abs=1)
 
 
 @pytest.mark.parametrize(("cores", "gate_cores", "gates"), [
     (8, 0, 1), (8, 8, 1), (8, 5, 1), (8, 4, 2), (8, 1, 4), (2, 1, 2), (1, 1, 1), (1, 4, 1)])
 def test_gates_run_beside_each_other_only_where_cores_are_idle(cores, gate_cores, gates):
-    assert batch.width(cores, gate_cores) == gates
+    assert batch.choose_gate_width(cores, gate_cores) == gates
 
 
 # ------------------------------------------------------------------------------------------------------------- order
 
 
 def entries(priorities, needs=()):
-    made = [Entry(str(number), "r", str(number), 1, "b", "o", "main", priority=priority)
+    made = [MergeEntry(str(number), "r", str(number), 1, "b", "o", "main", priority=priority)
             for number, priority in enumerate(priorities)]
     return made, {one.id: place for place, one in enumerate(made)}
 
@@ -270,18 +275,18 @@ priorities = st.lists(st.integers(PRIORITIES[0], PRIORITIES[-1]), max_size=80)
 def test_nobody_is_passed_more_often_than_his_priority_allows(given_priorities):
     """However many come later, and however urgent: the bound on waiting."""
     made, places = entries(given_priorities)
-    ranked = entry.ranked(made, places)
+    ranked = entry.rank_entries(made, places)
     assert sorted(one.id for one in ranked) == sorted(places)
     for rank, one in enumerate(ranked):
         passed_by = [other for other in ranked[:rank] if places[other.id] > places[one.id]]
-        assert len(passed_by) <= entry.passes_at_most(one.priority)
+        assert len(passed_by) <= entry.max_overtakes(one.priority)
 
 
 def test_the_most_urgent_never_pass_their_like_and_starve_nobody():
-    made, places = entries([0] + [PRIORITIES[-1]] * (entry.passes_at_most(0) + 5))
-    assert entry.ranked(made, places).index(made[0]) == entry.passes_at_most(0)
+    made, places = entries([0] + [PRIORITIES[-1]] * (entry.max_overtakes(0) + 5))
+    assert entry.rank_entries(made, places).index(made[0]) == entry.max_overtakes(0)
     made, places = entries([5] * 10)
-    assert entry.ranked(made, places) == made
+    assert entry.rank_entries(made, places) == made
 
 
 @given(st.integers(1, 20).flatmap(lambda count: st.tuples(
@@ -290,7 +295,7 @@ def test_dependencies_stand_before_their_dependents(world):
     count, pairs = world
     made, places = entries([0] * count)
     needs = {one.id: {str(b) for a, b in pairs if str(a) == one.id and b != a} for one in made}
-    line = [one.id for one in entry.in_line(entry.ranked(made, places), needs)]
+    line = [one.id for one in entry.order_by_dependencies(entry.rank_entries(made, places), needs)]
     for place, one in enumerate(line):
         assert needs[one] <= set(line[:place])
     for one in set(needs) - set(line):
@@ -299,7 +304,7 @@ def test_dependencies_stand_before_their_dependents(world):
 
 def test_a_gate_wavers_once_it_judged_one_tree_both_ways_and_for_a_while_after():
     for first, second in (("green", "red"), ("red", "green")):
-        seen = Seen()
+        seen = VerdictCache()
         seen.verdict("t", KEY, first, ("a",), 1)
         assert not seen.known(KEY, ()).wavers
         seen.verdict("t", KEY, second, ("a",), 2)
@@ -310,7 +315,7 @@ def test_a_gate_wavers_once_it_judged_one_tree_both_ways_and_for_a_while_after()
 
 
 def test_a_run_that_vanished_counts_only_when_it_does_again_and_again_under_one_processor():
-    seen = Seen()
+    seen = VerdictCache()
     assert [seen.verdict("t", KEY, "lost", ("a",), seq) for seq in (1, 2)] == [False, False]
     seen.new_life()
     assert [seen.verdict("t", KEY, "lost", ("a",), seq) for seq in (3, 4, 5)] == [False, False, True]

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from garrison.merge import verdicts
-from garrison.merge.config import Config
-from garrison.merge.entry import Entry
-from garrison.merge.outcome_signals import signal_of
+from garrison.merge.config import QueueConfig
+from garrison.merge.entry import MergeEntry
+from garrison.merge.outcome_signals import to_signal
 from garrison.merge.state import Outcome
 
 
@@ -23,45 +23,45 @@ def test_classes(code, timed_out, tail, stage, result):
 
 def test_every_failure_has_words():
     for result in verdicts.BROKEN | {"red"}:
-        assert verdicts.in_words(result, 9, 1.5)
-    assert verdicts.in_words("green", 0, 1) == ""
+        assert verdicts.describe_result(result, 9, 1.5)
+    assert verdicts.describe_result("green", 0, 1) == ""
 
 
 def test_verdicts_are_exchangeable_only_with_gate_setup_and_environment():
-    config, environment = Config("make"), {"PATH": "/bin", "LANG": "C"}
-    key = verdicts.judge_key(config, environment)
+    config, environment = QueueConfig("make"), {"PATH": "/bin", "LANG": "C"}
+    key = verdicts.verdict_key(config, environment)
     assert key.startswith(config.command_key)
-    assert key == verdicts.judge_key(config, {"LANG": "C", "PATH": "/bin", "TERM": "dumb", "GARRISON_HOME": "/h"})
-    others = [(Config("make", "set-up"), environment), (Config("make all"), environment), (config, {"PATH": "/bin"}),
-              (config, {"PATH": "/usr/bin", "LANG": "C"})]
-    assert key not in {verdicts.judge_key(*other) for other in others}
+    assert key == verdicts.verdict_key(config, {"LANG": "C", "PATH": "/bin", "TERM": "dumb", "GARRISON_HOME": "/h"})
+    others = [(QueueConfig("make", "set-up"), environment), (QueueConfig("make all"), environment),
+              (config, {"PATH": "/bin"}), (config, {"PATH": "/usr/bin", "LANG": "C"})]
+    assert key not in {verdicts.verdict_key(*other) for other in others}
 
 
 def entry(name, status):
-    return Entry(name, "r", name, 1, "b", "o", "main", status=status)
+    return MergeEntry(name, "r", name, 1, "b", "o", "main", status=status)
 
 
 @pytest.mark.parametrize(("old", "new", "unfinished", "processor", "refused"), [
-    (None, Config("a"), 3, True, False), (Config("a"), Config("a", timeout=5), 3, True, False),
-    (Config("a"), Config("b"), 0, False, False), (Config("a"), Config("b"), 1, False, True),
-    (Config("a"), Config("b"), 0, True, True), (Config("a"), Config("a", "s"), 1, False, True),
-    (Config("a"), Config(no_gate=True), 1, False, True)])
+    (None, QueueConfig("a"), 3, True, False), (QueueConfig("a"), QueueConfig("a", timeout=5), 3, True, False),
+    (QueueConfig("a"), QueueConfig("b"), 0, False, False), (QueueConfig("a"), QueueConfig("b"), 1, False, True),
+    (QueueConfig("a"), QueueConfig("b"), 0, True, True), (QueueConfig("a"), QueueConfig("a", "s"), 1, False, True),
+    (QueueConfig("a"), QueueConfig(no_gate=True), 1, False, True)])
 def test_another_gate(old, new, unfinished, processor, refused):
-    assert bool(verdicts.refusal(old, new, unfinished=unfinished, processor=processor)) == refused
+    assert bool(verdicts.explain_gate_mismatch(old, new, unfinished=unfinished, processor=processor)) == refused
 
 
 @pytest.mark.parametrize(("gate", "words"), [
     ("pytest -q", ["pytest"]), ("cd a && FOO=1 python -m x; make | tee log", ["cd", "python", "make", "tee"]),
     ("env A=1 exec pytest", ["pytest"]), ("echo 'a && b'", ["echo"]), ("broken 'quote", []), ("a\nb", ["a", "b"])])
 def test_gate_words(gate, words):
-    assert verdicts.gate_words(gate) == words
+    assert verdicts.command_words(gate) == words
 
 
 def test_a_signal_is_a_function_of_its_record():
-    told = Entry("e", "r", "n", 2, "b", "o", "main", recipient="runner-n@r")
+    told = MergeEntry("e", "r", "n", 2, "b", "o", "main", recipient="runner-n@r")
     outcome = Outcome(told, "MERGE_FAILED", 7, "2026-01-01T00:00:00.000000Z", {"error": "x"})
-    signal = signal_of(outcome, "demo", 3)
-    assert signal == signal_of(outcome, "demo", 3)
+    signal = to_signal(outcome, "demo", 3)
+    assert signal == to_signal(outcome, "demo", 3)
     assert (signal.id, signal.recipient.full, signal.sender.full, signal.attempt) == (
         "mq-7-MERGE_FAILED", "runner-n@r", "processor-demo@r", 2)
-    assert signal_of(Outcome(entry("x", "landed"), "MERGE_COMPLETE", 1, "", {})) is None
+    assert to_signal(Outcome(entry("x", "landed"), "MERGE_COMPLETE", 1, "", {})) is None

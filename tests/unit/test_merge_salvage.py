@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_merge_snapshot import RECORDS, fold
 
-from garrison.merge.entry import FINAL, Entry, entry_id
+from garrison.merge.entry import FINAL, MergeEntry, entry_id
 from garrison.merge.recovery import Trace, Traces, salvage
 
 AT = "2026-01-03T00:00:00.000000Z"
@@ -58,8 +58,8 @@ def test_what_landed_by_the_history_has_landed_and_what_failed_by_a_signal_faile
     begun = RECORDS[1]
     enq = type(begun)(3, 1, "t", AT, "enq", {**begun.data, "entry": known.entry, "run": "", "node": "a",
                                              "oid": known.oid})
-    failed = Entry(trace("f", 1, "3" * 40).entry, "", "f", 1, "f", "3" * 40, "main", status="conflict", files=("x",),
-                   reason="conflict in x")
+    failed = MergeEntry(trace("f", 1, "3" * 40).entry, "", "f", 1, "f", "3" * 40, "main", status="conflict",
+                        files=("x",), reason="conflict in x")
     found = salvage([*records, enq], Traces("/q", "/r", "main", [], [Trace(failed.id, failed.oid, AT)],
                                             [known, unknown], [failed]))
     assert found.landed == {known.entry: known.commit}

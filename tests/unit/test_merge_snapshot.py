@@ -89,7 +89,7 @@ def test_what_is_over_for_long_is_forgotten_but_not_what_somebody_waits_for(monk
     again = compacted(state)
     assert list(again.entries) == ["c1", "f1", "g1", "h1"]
     assert [again.places[name] for name in again.entries] == [2, 6, 7, 8]
-    assert [one.id for one in again.needs(again.entries["h1"])] == ["c1"]
+    assert [one.id for one in again.unmet_dependencies(again.entries["h1"])] == ["c1"]
     assert {outcome.entry.id for outcome in again.outcomes} <= set(again.entries)
     assert len(again.seen.green) <= 3
     assert again.count == 9

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.merge.strategies import ended, squashed
+from garrison.merge.strategies import append_trailers, squash_message
 from garrison.system.git.history import Commit, Ident
 
 ANN, BOB = Ident("Ann", "a@x", "1 +0000"), Ident("Bob", "b@x", "2 +0100")
@@ -15,12 +15,12 @@ ANN, BOB = Ident("Ann", "a@x", "1 +0000"), Ident("Bob", "b@x", "2 +0100")
     ("Add it\n\nBecause.\n\nSigned-off-by: Ann\n\n", "Add it\n\nBecause.\n\nSigned-off-by: Ann\nK: v\n"),
     ("Add it\n\nNote: this\nis no trailer\n", "Add it\n\nNote: this\nis no trailer\n\nK: v\n")])
 def test_trailers_join_those_that_are_there(message, result):
-    assert ended(message, ["K: v"]) == result
-    assert ended(message, []) == message.strip("\n") + "\n"
+    assert append_trailers(message, ["K: v"]) == result
+    assert append_trailers(message, []) == message.strip("\n") + "\n"
 
 
 def test_a_squash_keeps_one_message_and_lists_many():
     one, two = Commit("1", ["0"], ANN, "Add it\n\nWell.\n"), Commit("2", ["1"], BOB, "Mend it\n")
-    assert squashed("b", [one]) == ("Add it\n\nWell.\n", [])
-    assert squashed("b", [one, two, one]) == ("Squash b\n\n* Add it\n* Mend it\n* Add it\n", ["Bob <b@x>"])
-    assert squashed("b", []) == ("Squash b", [])
+    assert squash_message("b", [one]) == ("Add it\n\nWell.\n", [])
+    assert squash_message("b", [one, two, one]) == ("Squash b\n\n* Add it\n* Mend it\n* Add it\n", ["Bob <b@x>"])
+    assert squash_message("b", []) == ("Squash b", [])

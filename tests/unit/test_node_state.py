@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from garrison.config import Timing
-from garrison.merge.entry import TRANSITIONS, Entry
+from garrison.merge.entry import TRANSITIONS, MergeEntry
 from garrison.merge.state import Pause
 from garrison.records.run import Launch
 from garrison.supervise.restart import Death
 from garrison.views.limits import TIMES, Used, limits
 from garrison.views.node_state import Facts, doing
 
-ENTRY = Entry("a-1-x", "r1", "a", 1, "b", "oid", "main")
+ENTRY = MergeEntry("a-1-x", "r1", "a", 1, "b", "oid", "main")
 ALIVE = Facts("active", phase="executing", runner_living=True, agent_living=True, agent_status="active", agent_lives=1)
 LANDING = Facts("impl_complete", phase="validating", entry=ENTRY)
 

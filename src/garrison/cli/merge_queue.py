@@ -18,16 +18,16 @@ from garrison.cli.output import aligned, say, show_json, show_table
 from garrison.config import find_home, trees_root
 from garrison.errors import Refused
 from garrison.merge import commands
-from garrison.merge.config import CLEANING, Config
+from garrison.merge.config import CLEANING, QueueConfig
 from garrison.merge.entry import STRATEGIES
-from garrison.merge.queue import queues_of, target_of
+from garrison.merge.queue import list_queues, target_of_folder
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from garrison.merge.entry import Entry
-    from garrison.merge.queue import Follower
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.queue import QueueReader
     from garrison.merge.state import QueueState
 
 
@@ -70,7 +70,7 @@ _SHOWN = 20
 def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None:
     """Show entries: of one repository, or of all queues of the home. Exit code 1 if one cannot be read."""
     damaged: list[str] = []
-    followers = queues_of(find_home(home), damaged.append)
+    followers = list_queues(find_home(home), damaged.append)
     if repo_root:
         key = Git(Path(repo_root)).key
         followers = [one for one in followers if one.folder.parent.name == key]
@@ -85,40 +85,40 @@ def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None
         raise Refused(f"{damaged[0]} (a queue: `garrison merge-queue doctor` in its repository)")
 
 
-def listing(followers: list[Follower]) -> dict[str, Any]:
+def listing(followers: list[QueueReader]) -> dict[str, Any]:
     """`{"entries", "queues", "last_updated"}`."""
     return {"entries": [entry.to_dict() for one in followers for entry in one.state.entries.values()],
             "queues": [_queue(one) for one in followers],
             "last_updated": max((one.state.updated_at for one in followers if one.state.updated_at), default=None)}
 
 
-def _queue(one: Follower) -> dict[str, Any]:
+def _queue(one: QueueReader) -> dict[str, Any]:
     state = one.state
     paused = state.pause
     pause = {"reason": paused.reason, "detail": paused.detail, "log": paused.log} if paused else None
-    return {"repository": one.folder.parent.name, "target": target_of(one.folder), "pause": pause,
+    return {"repository": one.folder.parent.name, "target": target_of_folder(one.folder), "pause": pause,
             "config": state.config.record() if state.config else None}
 
 
-def _lines(followers: list[Follower]) -> Iterator[str]:
+def _lines(followers: list[QueueReader]) -> Iterator[str]:
     if not followers:
         yield "no merge queue yet"
     for one in followers:
         state = one.state
-        gate = state.config.told() if state.config else "no gate recorded"
-        yield f"{one.folder.parent.name} → {target_of(one.folder)} ({gate})"
+        gate = state.config.describe() if state.config else "no gate recorded"
+        yield f"{one.folder.parent.name} → {target_of_folder(one.folder)} ({gate})"
         if state.pause:
-            yield f"  {state.pause.told().splitlines()[0]}"
+            yield f"  {state.pause.describe().splitlines()[0]}"
         rows = [[f"  {entry.status}", entry.id, entry.branch, explain_entry(state, entry)]
                 for entry in state.entries.values()]
         yield from aligned(["  STATUS", "ENTRY", "BRANCH", "WHY"], rows) if rows else ()
 
 
-def explain_entry(state: QueueState, entry: Entry) -> str:
-    """In one line what keeps an entry, or what became of it, and its wishes where they are not the usual ones."""
+def explain_entry(state: QueueState, entry: MergeEntry) -> str:
+    """In one line what keeps an entry, or what became of it, and its options where they are not the usual ones."""
     told = entry.reason.splitlines()[0] if entry.reason else ""
     if not entry.final:
-        needs = [f"{other.id} ({other.status})" for other in state.needs(entry)]
+        needs = [f"{other.id} ({other.status})" for other in state.unmet_dependencies(entry)]
         told = "; ".join(part for part in (told, f"waits for {', '.join(needs)}" if needs else "") if part)
     usual = [f"priority {entry.priority}"] if entry.priority else []
     usual += [entry.strategy] if entry.strategy != "merge" else []
@@ -137,7 +137,7 @@ def show_command(entry: str, as_json: bool, home: str | None) -> None:
     follower, found = named(entry, home)
     body = found.to_dict()
     if not found.final:
-        body["waits_for"] = [other.id for other in follower.state.needs(found)]
+        body["waits_for"] = [other.id for other in follower.state.unmet_dependencies(found)]
     show_json(body)
 
 
@@ -164,7 +164,8 @@ def log_command(as_json: bool, limit: int | None, repo_root: str | None, target:
         show_json({"target": queue.target, "landed": [row.to_dict() for row in rows]})
         return
     show_table(("AT", "ENTRY", "BRANCH", "COMMIT", "TESTED"),
-               [(row.at[:19] + "Z", row.entry or "foreign", row.branch, row.commit[:10], row.told()) for row in rows],
+               [(row.at[:19] + "Z", row.entry or "foreign", row.branch, row.commit[:10], row.describe())
+                for row in rows],
                "nothing has landed yet")
 
 
@@ -177,13 +178,13 @@ def log_command(as_json: bool, limit: int | None, repo_root: str | None, target:
 @home_option
 def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, home: str | None) -> None:
     """Show which waiting branches conflict with the target, and which with each other; nothing is changed."""
-    from garrison.merge.conflicts import matrix
+    from garrison.merge.conflicts import find_conflicts
 
-    found = matrix(the_queue(repo_root, target, home))
+    found = find_conflicts(the_queue(repo_root, target, home))
     if as_json:
         show_json(found.to_dict())
         return
-    show_table(("ENTRY", "AGAINST", "FILES"), [(pair.entry, pair.against, pair.told()) for pair in found.pairs],
+    show_table(("ENTRY", "AGAINST", "FILES"), [(pair.entry, pair.against, pair.describe()) for pair in found.pairs],
                f"no conflicts among {len(found.entries)} waiting entries and {found.target}")
 
 
@@ -332,7 +333,7 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
         raise click.UsageError("--gate and --no-gate exclude each other")
     queue = the_queue(repo_root, target, home)
     changes = _changes(said)
-    config = commands.reconfigure(queue, **changes) if changes else queue.state.config or Config()
+    config = commands.reconfigure(queue, **changes) if changes else queue.state.config or QueueConfig()
     if as_json or changes:
         show_json({"repository": str(queue.repo), "target": queue.target, "recorded": queue.state.config is not None,
                    **config.record()})
@@ -372,14 +373,14 @@ def doctor_command(repo_root: str | None, target: str | None, as_json: bool, hom
 
     Exit code 1 if something is left. `garrison doctor` looks after the rest of the home.
     """
-    from garrison.merge.recovery import mend
+    from garrison.merge.recovery import repair
 
     queue = the_queue(repo_root, target, home)
-    found = mend(queue, Path(trees_root()))
+    found = repair(queue, Path(trees_root()))
     if as_json:
         show_json({"target": queue.target, "findings": [one.to_dict() for one in found]})
     else:
-        show_table(("DONE", "WHAT"), [("mended" if one.mended else "left", one.what) for one in found],
+        show_table(("DONE", "WHAT"), [("mended" if one.repaired else "left", one.what) for one in found],
                    f"nothing is wrong with the queue of {queue.target}")
-    if any(not one.mended for one in found):
+    if any(not one.repaired for one in found):
         raise Refused("something is left to you; see above")

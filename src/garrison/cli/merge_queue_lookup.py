@@ -16,12 +16,12 @@ import click
 from garrison.cli.output import say, show_json
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.merge.queue import MergeQueue, queues_of, target_of
+from garrison.merge.queue import MergeQueue, list_queues, target_of_folder
 from garrison.system.git import Git, open_repository
 
 if TYPE_CHECKING:
-    from garrison.merge.entry import Entry
-    from garrison.merge.queue import Follower
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.queue import QueueReader
 
     Where = str | os.PathLike[str] | None
 
@@ -38,7 +38,7 @@ def open_queue(repo_root: Where = None, target: str | None = None, home: Where =
     if target is None and busy:
         waiting = [one for one in _of_repository(place, git) if one.state.unfinished()]
         if waiting:
-            target = target_of(min(waiting, key=lambda one: one.state.unfinished()[0].enqueued_at).folder)
+            target = target_of_folder(min(waiting, key=lambda one: one.state.unfinished()[0].enqueued_at).folder)
     return MergeQueue(place, git.root, target or _usual_target(git), git=git)
 
 
@@ -46,7 +46,8 @@ def the_queue(repo_root: Where = None, target: str | None = None, home: Where = 
     """The queue that a command about a whole queue means. Refused if the repository has several and none was named."""
     git, place = open_repository(Path(repo_root) if repo_root else Path.cwd()), _home(home)
     if target is None:
-        known = [target_of(path.parent) for path in sorted((place / "merge-queue" / git.key).glob("*/journal.jsonl"))]
+        journals = sorted((place / "merge-queue" / git.key).glob("*/journal.jsonl"))
+        known = [target_of_folder(path.parent) for path in journals]
         if len(known) > 1:
             raise Refused(f"{git.root} has queues for {', '.join(known)}; name one with --target")
         target = known[0] if known else _usual_target(git)
@@ -57,21 +58,21 @@ def _home(home: Where) -> Path:
     return find_home(None if home is None else os.fspath(home))
 
 
-def _of_repository(home: Path, git: Git) -> list[Follower]:
-    return [one for one in queues_of(home, say) if one.folder.parent.name == git.key]
+def _of_repository(home: Path, git: Git) -> list[QueueReader]:
+    return [one for one in list_queues(home, say) if one.folder.parent.name == git.key]
 
 
 def _usual_target(git: Git) -> str:
     return "main" if git.branch_exists("main") else git.current_branch(git.root) or "main"
 
 
-def named(word: str, home: Where = None) -> tuple[Follower, Entry]:
+def named(word: str, home: Where = None) -> tuple[QueueReader, MergeEntry]:
     """The entry of that id, or the latest of that node; NotFound, or Refused if several queues know such a node."""
-    followers = queues_of(_home(home), say)
+    followers = list_queues(_home(home), say)
     for one in followers:
         if word in one.state.entries:
             return one, one.state.entries[word]
-    latest: dict[tuple[str, str], tuple[Follower, Entry]] = {}
+    latest: dict[tuple[str, str], tuple[QueueReader, MergeEntry]] = {}
     for one in followers:
         for entry in one.state.entries.values():
             if entry.node == word:
@@ -84,7 +85,7 @@ def named(word: str, home: Where = None) -> tuple[Follower, Entry]:
     raise NotFound(f"no merge entry {word}; `garrison merge-queue list` shows them")
 
 
-def queue_of(word: str, repo_root: Where = None, home: Where = None) -> tuple[MergeQueue, Entry]:
+def queue_of(word: str, repo_root: Where = None, home: Where = None) -> tuple[MergeQueue, MergeEntry]:
     """The entry that a word names, with its queue, for whoever changes it. Refused if it is not of `repo_root`."""
     follower, entry = named(word, home)
     git = open_repository(Path(repo_root or entry.repo))

@@ -22,10 +22,10 @@ from garrison.cli.output import show_json
 from garrison.cli.resolve import observer_of
 from garrison.config import Timing, trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
-from garrison.merge.batch import CAP
-from garrison.merge.commands import Wishes
-from garrison.merge.config import Config
-from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, Entry
+from garrison.merge.batch import MAX_BATCH
+from garrison.merge.commands import EntryOptions
+from garrison.merge.config import QueueConfig
+from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, MergeEntry
 from garrison.merge.queue import Progress, Wait
 from garrison.merge.target import check_target
 from garrison.records import hook as hooks
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from garrison.merge.entry import Entry
+    from garrison.merge.entry import MergeEntry
     from garrison.merge.processor import MergeProcessor
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import Outcome
@@ -61,10 +61,10 @@ def enqueue(node: str, branch: str, repo_root: str | os.PathLike[str] | None = N
     """Enqueue a branch: `{"status": "ok", "entry": {…}}`. Refused if the branch or the target is missing."""
     if run:
         check_run(run)
-    wishes = Wishes(priority, None if depends_on is None else tuple(depends_on), strategy).check()
+    options = EntryOptions(priority, None if depends_on is None else tuple(depends_on), strategy).check()
     queue = open_queue(repo_root, target, home)
     check_target(queue.git, queue.target)
-    return {"status": "ok", "entry": queue.enqueue_by_hand(node, branch, run=run, wishes=wishes).to_dict()}
+    return {"status": "ok", "entry": queue.enqueue_by_hand(node, branch, run=run, options=options).to_dict()}
 
 
 def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None = None, no_gate: bool = False,
@@ -76,24 +76,24 @@ def process_next(repo_root: str | os.PathLike[str] | None = None, *, gate: str |
     A living processor is waited for instead (not with `wait=False`). `gate`, `setup` and `no_gate` are recorded.
     What garrison refuses is told in `error`.
     """
-    return next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, most=1,
+    return next(process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=wait, max_batch=1,
                         home=home, say=say))
 
 
 def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None = None, no_gate: bool = False,
             setup: str | None = None, target: str | None = None, wait: bool = True, watch: bool = False,
-            most: int = CAP, home: str | os.PathLike[str] | None = None,
+            max_batch: int = MAX_BATCH, home: str | os.PathLike[str] | None = None,
             say: Callable[[str], None] | None = None) -> Iterator[dict[str, Any]]:
     """As `process_next`, one result a verdict, until the queue is empty or cannot go on; with `watch` for ever.
 
-    `most`: entries that are tested together at most.
+    `max_batch`: entries that are tested together at max_batch.
     """
     told = say or _to_stderr
     try:
         queue = open_queue(repo_root, target, home, busy=True)
         if gate or no_gate or setup:
             recorded = queue.state.config
-            queue.configure(Config(gate or (recorded.gate if recorded and not no_gate else None),
+            queue.configure(QueueConfig(gate or (recorded.gate if recorded and not no_gate else None),
                                    setup or (recorded.setup if recorded else None), no_gate,
                                    Timing.read(os.environ).gate_timeout))
     except UsageError:
@@ -101,7 +101,7 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
     except GarrisonError as error:
         yield _failure(None, str(error))
         return
-    hand = Hand(queue, told, most)
+    hand = Hand(queue, told, max_batch)
     try:
         yield from _watched(hand) if watch else _results(hand, wait)
     finally:
@@ -153,8 +153,8 @@ def _to_stderr(line: str) -> None:
 class Hand:
     """Somebody who processes by hand."""
 
-    def __init__(self, queue: MergeQueue, say: Callable[[str], None], most: int) -> None:
-        self.queue, self.say, self._most = queue, say, most
+    def __init__(self, queue: MergeQueue, say: Callable[[str], None], max_batch: int) -> None:
+        self.queue, self.say, self._most = queue, say, max_batch
         self._seen = self._told = queue.state.seq
         """Numbers of the last record whose outcome was given back, and whose runner was told."""
         self._processor: MergeProcessor | None = None
@@ -181,8 +181,8 @@ class Hand:
         from garrison.system.environment import child_environment
 
         processor = MergeProcessor(self.queue, trees=trees_root(), environment=child_environment(os.environ),
-                                   most=self._most)
-        while not processor.take():
+                                   max_batch=self._most)
+        while not processor.acquire():
             if not wait:
                 raise Refused(f"{self.queue.state.holder or 'another processor'} works this queue; leave it to it")
             found = self._others()
@@ -204,7 +204,7 @@ class Hand:
             if not state.unfinished():
                 return EMPTY
             if state.pause:
-                return _failure(self._stuck(), state.pause.told())
+                return _failure(self._stuck(), state.pause.describe())
             time.sleep(0.05)
         return None
 
@@ -223,14 +223,14 @@ class Hand:
                 self.say(f"{done.what} {done.entry}".rstrip())
             elif done.kind == "gate" or (done.kind == "ref_locked" and time.monotonic() < patience):
                 _sleep(done)
-                processor.beat()
+                processor.heartbeat()
             elif done.kind == "empty":
                 self._tell_held()
                 return EMPTY
             else:
                 return _failure(self._stuck(), done.reason)
 
-    def _stuck(self) -> Entry:
+    def _stuck(self) -> MergeEntry:
         """The entry that a failure without a verdict is told of: the first that would go on."""
         unfinished = self.queue.state.unfinished()
         return next((entry for entry in unfinished if entry.status != "held"), unfinished[0])
@@ -269,15 +269,15 @@ def _sleep(wait: Wait) -> None:
 
 
 def _signal(home: Path, outcome: Outcome) -> None:
-    from garrison.merge.outcome_signals import signal_of
+    from garrison.merge.outcome_signals import to_signal
     from garrison.records import signals
 
-    signal = signal_of(outcome)
+    signal = to_signal(outcome)
     if signal:
         signals.post(home, signal, outcome.seq)
 
 
-def _failure(entry: Entry | None, why: str) -> dict[str, Any]:
+def _failure(entry: MergeEntry | None, why: str) -> dict[str, Any]:
     return {"success": False, "entry": entry.to_dict() if entry else None, "error": why}
 
 
@@ -337,7 +337,7 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
     failures: list[dict[str, Any]] = []
     printed = False
     for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
-                          watch=watch, most=CAP if drain or watch else 1, home=home):
+                          watch=watch, max_batch=MAX_BATCH if drain or watch else 1, home=home):
         if result is not EMPTY or not printed:
             show_json(result)
             printed = True
@@ -369,7 +369,7 @@ def tidy_landed(queue: MergeQueue) -> None:
             _archive(queue, entry, ref)
 
 
-def _is_over(home: Path, entry: Entry) -> bool:
+def _is_over(home: Path, entry: MergeEntry) -> bool:
     """Whether the entry is of an ad-hoc run, and its runner has ended."""
     try:
         launch = run_records.load(Launch, RunFiles(home, entry.run).launch) if entry.run else None
@@ -382,7 +382,7 @@ def _is_over(home: Path, entry: Entry) -> bool:
         return False  # `status` tells of it; the landing is not undone by it
 
 
-def _end_hook(home: Path, entry: Entry) -> None:
+def _end_hook(home: Path, entry: MergeEntry) -> None:
     store, now = Store(home), SystemClock().utc()
 
     def merged(old: Hook | None) -> Hook:
@@ -394,7 +394,7 @@ def _end_hook(home: Path, entry: Entry) -> None:
         store.update(Hook, key, merged)
 
 
-def _archive(queue: MergeQueue, entry: Entry, ref: str) -> None:
+def _archive(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
     if any(tree.branch == entry.branch for tree in queue.git.worktrees()):
         return
     if queue.git.update_ref(f"refs/garrison/archive/{entry.run}/{entry.node}", entry.oid):

@@ -100,7 +100,7 @@ def _files(world: Runtime, run: str) -> list[Path]:
              if name.endswith(f"@{run}{ending}")]
     found += [world.home / "signals" / name for name in atomic.names(world.home / "signals")
               if name.endswith(f"@{run}")]
-    return [*sorted(found), *history.of_run(world.home, run), world.files(run).root]
+    return [*sorted(found), *history.gate_logs_of_run(world.home, run), world.files(run).root]
 
 
 def _refs(git: Git, standing: RunStatus, wanted: CleanupOptions, found: CleanupPlan) -> None:

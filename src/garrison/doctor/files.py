@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from garrison.doctor.findings import NOTE, WARNING, FileFact, Finding
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
-from garrison.merge.slots import job_lives
+from garrison.merge.slots import is_job_alive
 from garrison.processes.temp_files import FOLDERS, abandoned_files
 from garrison.processes.worktree import orphan_holds_work, orphaned_worktrees, run_repository
 from garrison.records import atomic
@@ -200,7 +200,7 @@ def _slots(folder: Path, git: Git, runs: Mapping[str, RunStatus]) -> Iterator[Fi
     if busy or any(is_held(path) for path in (git.common / "garrison").glob("*/processor.lock")):
         return
     left = [path for path in sorted(folder.glob("slot-*.lock")) if not is_held(path)
-            and not job_lives(_job(path.with_suffix(".json")))]
+            and not is_job_alive(_job(path.with_suffix(".json")))]
     if left:
         yield Finding("slots", WARNING, f"{len(left)} gate slots in {folder}, and no run that needs one", "clear_slots",
                       about=(git, folder))

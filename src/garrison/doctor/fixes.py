@@ -75,7 +75,7 @@ def _give_back(world: Runtime, finding: Finding) -> None:
 
 def _clear_slots(_world: Runtime, finding: Finding) -> None:
     git, folder = finding.about
-    slots.clear(git, folder)
+    slots.remove_idle_slots(git, folder)
 
 
 def _unregister(_world: Runtime, finding: Finding) -> None:

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from garrison.merge.verdicts import BROKEN, WINDOW, Known, Red
+from garrison.merge.verdicts import BROKEN, WINDOW, Evidence, RedRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,24 +42,24 @@ class Reject:
 
 
 @dataclass(frozen=True)
-class Pause:
+class PauseQueue:
     """The bare target does not pass: judge nobody; `reason` is base_red or gate_broken."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Test:
+class RunGates:
     """Have these prefixes under test, shortest first; 0 is the bare target. Empty `start`: wait for those running."""
 
     wanted: tuple[int, ...]
     start: tuple[int, ...]
 
 
-Step = Land | Reject | Pause | Test
+Step = Land | Reject | PauseQueue | RunGates
 
 
-def next_step(line: Sequence[str], trees: Sequence[str], known: Known, *, width: int = 1) -> Step:
+def decide_next(line: Sequence[str], trees: Sequence[str], known: Evidence, *, width: int = 1) -> Step:
     """The next thing to do with a line that is not empty; `width` gate runs may go on at a time."""
     prefixes = range(1, len(line) + 1)
     green = max((i for i in prefixes if trees[i] in known.green), default=0)
@@ -73,24 +73,24 @@ def next_step(line: Sequence[str], trees: Sequence[str], known: Known, *, width:
     return _test(cuts(red, width) if red else probes(len(line), width), trees, known, width)
 
 
-def shortest_red(trees: Sequence[str], known: Known) -> int:
+def shortest_red(trees: Sequence[str], known: Evidence) -> int:
     """How many entries the shortest prefix has that is known to be red; 0 if none is."""
     return next((i for i in range(1, len(trees)) if known.red.get(trees[i])), 0)
 
 
-def _test(wanted: Sequence[int], trees: Sequence[str], known: Known, width: int) -> Test:
+def _test(wanted: Sequence[int], trees: Sequence[str], known: Evidence, width: int) -> RunGates:
     waited = {trees[i] for i in wanted} & set(known.running)
     fresh = [i for i in wanted if trees[i] not in waited]
-    return Test(tuple(wanted), tuple(fresh[:max(0, width - len(waited))]))
+    return RunGates(tuple(wanted), tuple(fresh[:max(0, width - len(waited))]))
 
 
-def _final(entry: str, reds: Sequence[Red], known: Known) -> bool:
+def _final(entry: str, reds: Sequence[RedRun], known: Evidence) -> bool:
     """Whether the leaf has been red often enough, once by itself."""
     own = [red for red in reds if red.entries == (entry,)]
     return bool(own) and (len(reds) >= NEEDED + known.wavers or own[-1].result == "lost")
 
 
-def _ask_base(tip: str, reds: Sequence[Red], known: Known) -> Step | None:
+def _ask_base(tip: str, reds: Sequence[RedRun], known: Evidence) -> Step | None:
     """Whether the bare target must be asked, or has answered that nobody can be judged; None if it passes.
 
     A plain red is the entries' own if the target's tree is known to pass; a broken gate may have broken since.
@@ -99,7 +99,7 @@ def _ask_base(tip: str, reds: Sequence[Red], known: Known) -> Step | None:
     if base is not None and base.result != "green":
         if base.failures < NEEDED and base.result in ONCE_MORE:
             return _test((0,), [tip], known, 1)
-        return Pause("base_red" if base.result == "red" else "gate_broken")
+        return PauseQueue("base_red" if base.result == "red" else "gate_broken")
     asked = base is not None and base.seq > known.broken
     if asked or (tip in known.green and not known.broken and reds[-1].result not in BROKEN):
         return None
@@ -121,7 +121,7 @@ def probes(size: int, width: int) -> tuple[int, ...]:
     return tuple(sorted({*parts, size}))
 
 
-CAP = 32
+MAX_BATCH = 32
 """Entries of the longest batch."""
 SHORT_TEST = 0.25
 """Seconds; a gate that is quicker is not worth a batch, and one by one every entry has a verdict of its own."""
@@ -133,20 +133,21 @@ _SEEN, _BAD = 8.0, 0.4
 """What is believed before anything was seen: as if of 8 entries 0.4 had been bad."""
 
 
-def rate(judged: Sequence[bool]) -> float:
+def failure_rate(judged: Sequence[bool]) -> float:
     """The share of bad entries to be expected; `judged` says of each entry so far whether it was rejected."""
     recent = judged[-WINDOW:]
     return (sum(recent) + _BAD) / (len(recent) + _SEEN)
 
 
-def size(judged: Sequence[bool], backlog: int, seconds: Sequence[float], *, width: int = 1, most: int = CAP) -> int:
+def choose_batch_size(judged: Sequence[bool], backlog: int, seconds: Sequence[float], *, width: int = 1,
+                      max_batch: int = MAX_BATCH) -> int:
     """How many entries to test together, 1 or more; `seconds` is what the last gate runs took, `backlog` who waits."""
     if backlog <= SHORT_QUEUE or not seconds or min(seconds) < SHORT_TEST:
         return 1
-    best = math.log(width + 1) / -math.log1p(-min(rate(judged), 0.99))
-    return max(1, min(CAP, most, backlog, round(best)))
+    best = math.log(width + 1) / -math.log1p(-min(failure_rate(judged), 0.99))
+    return max(1, min(MAX_BATCH, max_batch, backlog, round(best)))
 
 
-def width(cores: int, gate_cores: int) -> int:
+def choose_gate_width(cores: int, gate_cores: int) -> int:
     """How many gates may run at a time on `cores`, if one keeps `gate_cores` busy (0: all of them)."""
     return max(1, min(WIDEST, cores // gate_cores)) if gate_cores > 0 else 1

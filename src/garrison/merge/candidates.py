@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.merge import failpoint, strategies
-from garrison.merge.queue import Progress, pin
+from garrison.merge.queue import Progress, pin_ref
 from garrison.system.git import GitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from garrison.merge.entry import Entry
-    from garrison.merge.queue import Pen
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.queue import QueueWriter
     from garrison.merge.strategies import Built
 
 _TRIES = 8
@@ -29,44 +29,44 @@ _TRIES = 8
 
 
 @dataclass(frozen=True)
-class Chain:
+class CandidateChain:
     """A line stacked on the tip `base`: `trees[i]` and `commits[i]` hold the first i entries, those at 0 none."""
 
     base: str
-    entries: tuple[Entry, ...]
+    entries: tuple[MergeEntry, ...]
     trees: tuple[str, ...]
     commits: tuple[str, ...]
 
-    def first(self, entries: Sequence[Entry]) -> Chain:
+    def first(self, entries: Sequence[MergeEntry]) -> CandidateChain:
         """The beginning of it, as the entries are now."""
-        return Chain(self.base, tuple(entries), self.trees[:len(entries) + 1], self.commits[:len(entries) + 1])
+        return CandidateChain(self.base, tuple(entries), self.trees[:len(entries) + 1], self.commits[:len(entries) + 1])
 
-    def after(self, count: int, tip: str) -> Chain:
+    def after(self, count: int, tip: str) -> CandidateChain:
         """What is left once the first `count` entries are the tip; the trees are what they were."""
-        return Chain(tip, self.entries[count:], self.trees[count:], (tip, *self.commits[count + 1:]))
+        return CandidateChain(tip, self.entries[count:], self.trees[count:], (tip, *self.commits[count + 1:]))
 
 
-NOTHING = Chain("", (), (), ())
+NO_CHAIN = CandidateChain("", (), (), ())
 
 
-class Builder:
+class CandidateBuilder:
     """Builds the candidates of one queue."""
 
-    def __init__(self, pen: Pen) -> None:
-        self.pen, self.queue, self.git = pen, pen.queue, pen.git
-        self._chain = NOTHING
+    def __init__(self, writer: QueueWriter) -> None:
+        self.writer, self.queue, self.git = writer, writer.queue, writer.git
+        self._chain = NO_CHAIN
         self._exact: tuple[str, ...] = ()
         """The entries for which the chain's commits bear the very trailers with which they would land."""
         self._pinned = ""
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
-    def form(self, tip: str, waiting: Sequence[Entry], size: int) -> Progress:
+    def form(self, tip: str, waiting: Sequence[MergeEntry], size: int) -> Progress:
         """Stack up to `size` of the waiting entries on the tip; or record what becomes of one that cannot be.
 
         The first that waits is always settled: it is in the line, or its end is recorded.
         """
-        chosen: list[Entry] = []
+        chosen: list[MergeEntry] = []
         built: list[Built] = []
         names = tuple(entry.id for entry in waiting[:size])
         for entry in waiting[:size + _TRIES]:
@@ -85,47 +85,47 @@ class Builder:
                 built.append(found)
             elif not chosen:
                 return self._without(entry, tip, found)
-        self._chain = Chain(tip, tuple(chosen), (self.git.tree_of(tip), *(one.tree for one in built)),
+        self._chain = CandidateChain(tip, tuple(chosen), (self.git.tree_of(tip), *(one.tree for one in built)),
                             (tip, *(str(one.commit) for one in built)))
         self._exact = names
         taken = [entry.id for entry in chosen]
         self.candidate(self._chain, len(chosen))
         failpoint.here("pinned")
-        self.pen.append("state", {"entry": taken[0], "entries": taken, "status": "candidate", "base": tip,
+        self.writer.append("state", {"entry": taken[0], "entries": taken, "status": "candidate", "base": tip,
                                   "trees": list(self._chain.trees[1:]), "commits": list(self._chain.commits[1:])})
         failpoint.here("candidate")
         return Progress("candidate", taken[0])
 
-    def _build(self, entry: Entry, parent: str, names: tuple[str, ...], place: int) -> Built | Progress:
+    def _build(self, entry: MergeEntry, parent: str, names: tuple[str, ...], place: int) -> Built | Progress:
         try:
             return strategies.build(self.git, entry, parent, self._trailers(entry, names, place))
         except GitError:
             if self.git.rev(entry.oid) is not None:
                 raise
-            self.pen.append("cancel", {"entry": entry.id, "reason": f"commit {entry.oid} is gone"}, sync=True)
+            self.writer.append("cancel", {"entry": entry.id, "reason": f"commit {entry.oid} is gone"}, sync=True)
             return Progress("cancelled", entry.id)
 
-    def _without(self, entry: Entry, tip: str, built: Built) -> Progress:
+    def _without(self, entry: MergeEntry, tip: str, built: Built) -> Progress:
         """Record what becomes of one that has no candidate on the tip."""
         if built.commit is not None:
             return self._there(entry, tip, f"its changes are already in {self.queue.target}")
         return self.conflict(entry, tip, built.files, built.reason)
 
-    def conflict(self, entry: Entry, tip: str, files: Sequence[str], reason: str) -> Progress:
+    def conflict(self, entry: MergeEntry, tip: str, files: Sequence[str], reason: str) -> Progress:
         """Record that an entry is in conflict with the tip."""
-        self.pen.append("state", {"entry": entry.id, "status": "conflict", "files": list(files), "base": tip,
+        self.writer.append("state", {"entry": entry.id, "status": "conflict", "files": list(files), "base": tip,
                                   "reason": f"{reason} (against {self.queue.target} at {tip[:10]})"}, sync=True)
         return Progress("conflict", entry.id)
 
-    def _there(self, entry: Entry, tip: str, reason: str) -> Progress:
+    def _there(self, entry: MergeEntry, tip: str, reason: str) -> Progress:
         """Nothing of it is to be landed: the target has it all."""
-        self.pen.append("landed", {"entry": entry.id, "commit": tip, "old": tip, "reason": reason}, sync=True)
-        self.pen.drop_pins([self.queue.entry(entry.id)])
+        self.writer.append("landed", {"entry": entry.id, "commit": tip, "old": tip, "reason": reason}, sync=True)
+        self.writer.drop_pins([self.queue.entry(entry.id)])
         return Progress("landed", entry.id)
 
     # --- its commits ------------------------------------------------------------------------------------------------
 
-    def chain(self, tip: str, line: Sequence[Entry]) -> Chain | None:
+    def chain(self, tip: str, line: Sequence[MergeEntry]) -> CandidateChain | None:
         """The line stacked on the tip, from memory if it stands there; None if it does not fit together any more."""
         names = tuple(entry.id for entry in line)
         kept = tuple(entry.id for entry in self._chain.entries)
@@ -139,15 +139,15 @@ class Builder:
                 return None
             trees.append(built.tree)
             commits.append(built.commit)
-        self._chain, self._exact = Chain(tip, tuple(line), tuple(trees), tuple(commits)), names
+        self._chain, self._exact = CandidateChain(tip, tuple(line), tuple(trees), tuple(commits)), names
         return self._chain
 
-    def candidate(self, chain: Chain, count: int) -> str:
+    def candidate(self, chain: CandidateChain, count: int) -> str:
         """The commit to test of the chain's first `count` entries, pinned."""
         self._pin(chain.entries[-1], chain.commits[-1])
         return chain.commits[count]
 
-    def to_land(self, chain: Chain, count: int) -> tuple[str, ...]:
+    def to_land(self, chain: CandidateChain, count: int) -> tuple[str, ...]:
         """The commits with which the chain's first `count` entries land, as a batch of their own; the last pinned."""
         names = tuple(entry.id for entry in chain.entries[:count])
         commits = chain.commits[1:count + 1]
@@ -157,19 +157,19 @@ class Builder:
                 built = strategies.build(self.git, entry, made[-1], self._trailers(entry, names, place),
                                          chain.trees[place])
                 if built.commit is None or built.tree != chain.trees[place]:
-                    self._chain, self._exact = NOTHING, ()
+                    self._chain, self._exact = NO_CHAIN, ()
                     raise GarrisonError(f"{entry.id} gave another tree than the one that was tested; it is built anew")
                 made.append(built.commit)
             commits = tuple(made[1:])
         self._pin(chain.entries[count - 1], commits[-1])
         return commits
 
-    def _pin(self, entry: Entry, commit: str) -> None:
+    def _pin(self, entry: MergeEntry, commit: str) -> None:
         if self._pinned == commit and self.git.has(commit):
             return
-        if not self.git.make_ref(pin(entry.id, "candidate"), commit) or not self.git.has(commit):
+        if not self.git.make_ref(pin_ref(entry.id, "candidate"), commit) or not self.git.has(commit):
             # Collected: git had listed its refs before the pin was one. All of it is built anew.
-            self._chain, self._exact = NOTHING, ()
+            self._chain, self._exact = NO_CHAIN, ()
             raise GarrisonError(f"could not pin the candidate of {entry.id}; it is tried again")
         self._pinned = commit
 
@@ -177,7 +177,7 @@ class Builder:
         """The chain's first `count` entries are the tip now."""
         self._chain, self._exact = self._chain.after(count, tip), ()
 
-    def _trailers(self, entry: Entry, names: tuple[str, ...], place: int) -> Callable[[str], list[str]]:
+    def _trailers(self, entry: MergeEntry, names: tuple[str, ...], place: int) -> Callable[[str], list[str]]:
         """What ends the message of the entry's commit, by its tree: the history alone can tell what was tested."""
         config = self.queue.state.config
         batch = f"{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]} {place}/{len(names)}"

@@ -44,7 +44,7 @@ def _in_the_way(path: Path, files: list[str]) -> Blocked:
     return Blocked(path, tuple(files), f"commit, stash or move away {told or 'the changes'} in {path}")
 
 
-def holders(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
+def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
     """Checkouts that have `target` checked out; or what blocks them all: one that is rebasing it."""
     found = []
     for tree in [] if git.stands_nowhere(target) else git.worktrees():
@@ -67,7 +67,7 @@ def _rebases(own: Path, target: str) -> bool:
 
 def rehearse(git: Git, target: str, old: str, new: str) -> Blocked | None:
     """Whether every checkout of `target` could go from `old` to `new` (commits or trees); takes no lock."""
-    paths, blocked = holders(git, target)
+    paths, blocked = find_checkouts(git, target)
     for path in paths if blocked is None else []:
         blocked = Checkout(git, path).rehearse(old, new)
         if blocked:
@@ -75,7 +75,7 @@ def rehearse(git: Git, target: str, old: str, new: str) -> Blocked | None:
     return blocked
 
 
-class Hold:
+class CheckoutHold:
     """All checkouts of a target, held and rehearsed for one landing; `blocked` says why not. Use as a context."""
 
     def __init__(self, git: Git, target: str, old: str, new: str) -> None:
@@ -84,8 +84,8 @@ class Hold:
         self._git, self._target, self._old, self._new = git, target, old, new
         self.blocked: Blocked | None = None
 
-    def __enter__(self) -> Hold:
-        paths, self.blocked = holders(self._git, self._target)
+    def __enter__(self) -> CheckoutHold:
+        paths, self.blocked = find_checkouts(self._git, self._target)
         try:
             for path in paths if self.blocked is None else []:
                 checkout = Checkout(self._git, path)
@@ -303,15 +303,15 @@ class Checkout:
             return ""  # no such file: nothing to settle
 
 
-def behind(git: Git, target: str, moved: list[Path]) -> list[Path]:
+def find_stale(git: Git, target: str, moved: list[Path]) -> list[Path]:
     """Checkouts of `target` that were not moved along and still show something older than its tip."""
-    found = [path for path in holders(git, target)[0] if path not in moved]
+    found = [path for path in find_checkouts(git, target)[0] if path not in moved]
     return [path for path in found if not Checkout(git, path).level()]
 
 
-def finish_owed(git: Git, target: str, path: Path, old: str, new: str) -> Blocked | None:
+def update_stale(git: Git, target: str, path: Path, old: str, new: str) -> Blocked | None:
     """Move along a checkout that could not be when its branch was swapped; None also if nothing is owed any more."""
-    if path not in holders(git, target)[0]:
+    if path not in find_checkouts(git, target)[0]:
         return None
     checkout = Checkout(git, path)
     if checkout.level():

@@ -1,4 +1,4 @@
-"""What a person asks of a queue: hold, release, retry, pause, resume, other wishes for an entry, another configuration.
+"""Commands of people: hold, release, retry, pause, resume, other options for an entry, another configuration.
 
 The rules of this room: every request is judged and recorded in one hold of `queue.lock`, so it is safe at any moment
 beside a working processor, which meets it in the journal at its next step. What is landing is landed first; a request
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.merge import guard
-from garrison.merge.config import Config
-from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, WITHDRAWABLE, Entry
-from garrison.merge.state import ASKED, Pause
+from garrison.merge.config import QueueConfig
+from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, WITHDRAWABLE, MergeEntry
+from garrison.merge.state import MANUAL, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from garrison.merge.state import QueueState
 
 BEGUN = ("candidate", "testing", "landing_blocked")
-"""Statuses in which the queue has built on an entry's wishes; other wishes mean that it is built again."""
+"""Statuses in which the queue has built on an entry's wishes; other options mean that it is built again."""
 
 
 @dataclass(frozen=True)
-class Wishes:
+class EntryOptions:
     """How an entry is to be treated; None where nothing was said. `depends_on`: ids of entries, or names of nodes."""
 
     priority: int | None = None
     depends_on: tuple[str, ...] | None = None
     strategy: str | None = None
 
-    def check(self) -> Wishes:
+    def check(self) -> EntryOptions:
         """Itself; UsageError for what is no wish."""
         if self.strategy is not None:
             check_strategy(self.strategy)
@@ -44,12 +44,12 @@ class Wishes:
         return self
 
 
-NOTHING = Wishes()
+NO_OPTIONS = EntryOptions()
 
 
 @dataclass(frozen=True)
-class Treatment:
-    """What the wishes came to."""
+class ResolvedOptions:
+    """What the options came to."""
 
     priority: int = 0
     depends_on: tuple[str, ...] = ()
@@ -70,31 +70,32 @@ def check_strategy(strategy: str) -> str:
 # -------------------------------------------------------------------------------------------------------- pure
 
 
-def treatment_of(state: QueueState, wishes: Wishes, run: str, node: str, default: str = STRATEGIES[0]) -> Treatment:
+def resolve_options(state: QueueState, options: EntryOptions, run: str, node: str,
+                    default: str = STRATEGIES[0]) -> ResolvedOptions:
     """What a new entry of (run, node) gets: what was said, else what its forerunner had that did not land.
 
     Refused if it would wait for itself, NotFound for an unknown dependency.
     """
-    line = state.of_key(run, node)
+    line = state.entries_of(run, node)
     old = line[-1] if line and line[-1].status != "landed" else None
-    before = Treatment(old.priority, old.depends_on, old.strategy) if old else Treatment(strategy=default)
-    return settled(state, wishes, before, run, node)
+    before = ResolvedOptions(old.priority, old.depends_on, old.strategy) if old else ResolvedOptions(strategy=default)
+    return settled(state, options, before, run, node)
 
 
-def settled(state: QueueState, wishes: Wishes, before: Treatment, run: str, node: str) -> Treatment:
-    """`before` with the wishes applied."""
-    told = before.depends_on if wishes.depends_on is None else \
-        tuple(dict.fromkeys(_named(state, name, run).id for name in wishes.depends_on))
-    after = Treatment(before.priority if wishes.priority is None else wishes.priority, told,
-                      wishes.strategy or before.strategy)
+def settled(state: QueueState, options: EntryOptions, before: ResolvedOptions, run: str, node: str) -> ResolvedOptions:
+    """`before` with the options applied."""
+    told = before.depends_on if options.depends_on is None else \
+        tuple(dict.fromkeys(_named(state, name, run).id for name in options.depends_on))
+    after = ResolvedOptions(before.priority if options.priority is None else options.priority, told,
+                      options.strategy or before.strategy)
     _refuse_circle(state, after.depends_on, (run, node))
     return after
 
 
-def _named(state: QueueState, name: str, run: str) -> Entry:
+def _named(state: QueueState, name: str, run: str) -> MergeEntry:
     if name in state.entries:
         return state.entries[name]
-    line = state.of_key(run, name)
+    line = state.entries_of(run, name)
     if not line:
         raise NotFound(f"nothing to depend on: no merge entry and no node {name} in this queue; "
                        "`garrison merge-queue list` shows them")
@@ -112,11 +113,11 @@ def _refuse_circle(state: QueueState, depends_on: Sequence[str], key: tuple[str,
         seen.add(name)
         if entry.key == key:
             raise Refused(f"{key[1]} would wait for itself, by way of {name}; leave that dependency out")
-        waiting += [name for other in state.needs(entry) for name in (other.id, *other.depends_on)]
+        waiting += [name for other in state.unmet_dependencies(entry) for name in (other.id, *other.depends_on)]
         waiting += entry.depends_on
 
 
-def why_not_retried(entry: Entry) -> str | None:
+def explain_no_retry(entry: MergeEntry) -> str | None:
     """Why an entry is not tried again; None if it is."""
     if entry.status in FAILED:
         return None
@@ -132,7 +133,7 @@ def why_not_retried(entry: Entry) -> str | None:
 # -------------------------------------------------------------------------------------------------------- recorded
 
 
-def hold(queue: MergeQueue, entry_id: str, why: str = "") -> Entry:
+def hold(queue: MergeQueue, entry_id: str, why: str = "") -> MergeEntry:
     """Keep an entry from being judged until it is released; a test under way is ended. Again is no matter."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
@@ -143,7 +144,7 @@ def hold(queue: MergeQueue, entry_id: str, why: str = "") -> Entry:
         return queue.state.entry(entry_id)
 
 
-def release(queue: MergeQueue, entry_id: str) -> Entry:
+def release(queue: MergeQueue, entry_id: str) -> MergeEntry:
     """Let a held entry wait for its turn again, where it stood. Again is no matter."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
@@ -155,14 +156,14 @@ def release(queue: MergeQueue, entry_id: str) -> Entry:
         return queue.state.entry(entry_id)
 
 
-def retry(queue: MergeQueue, entry_id: str) -> Entry:
+def retry(queue: MergeQueue, entry_id: str) -> MergeEntry:
     """Enqueue the commit of a failed entry again, as the next attempt; nobody but the journal is told what becomes of
     it. Twice is as once. Refused for what did not fail, or whose commit is gone."""
     old = queue.state.entry(entry_id)
-    why = why_not_retried(old)
+    why = explain_no_retry(old)
     if why:
         raise Refused(why)
-    last = queue.state.of_key(*old.key)[-1]
+    last = queue.state.entries_of(*old.key)[-1]
     if (last.attempt, last.oid, last.final) == (old.attempt + 1, old.oid, False):
         return last
     if last.id != old.id:
@@ -175,8 +176,8 @@ def retry(queue: MergeQueue, entry_id: str) -> Entry:
 def pause(queue: MergeQueue, why: str = "") -> Pause:
     """Judge and land nobody until a person resumes; a test under way runs on and its verdict is kept."""
     with queue.locked() as state:
-        if state.pause is None or not state.pause.asked:
-            queue.append("pause", {"reason": ASKED, "detail": why or "by a person", "tip": ""}, sync=True)
+        if state.pause is None or not state.pause.is_manual:
+            queue.append("pause", {"reason": MANUAL, "detail": why or "by a person", "tip": ""}, sync=True)
         assert queue.state.pause is not None
         return queue.state.pause
 
@@ -190,12 +191,12 @@ def resume(queue: MergeQueue, why: str = "a person said so") -> Pause | None:
         return pause
 
 
-def amend(queue: MergeQueue, entry: Entry, wishes: Wishes) -> Entry:
-    """Other wishes for an entry that is under way; the caller holds `queue.lock`. One begun with another strategy is
+def amend(queue: MergeQueue, entry: MergeEntry, options: EntryOptions) -> MergeEntry:
+    """Other options for an entry that is under way; the caller holds `queue.lock`. One begun with another strategy is
     built again; Refused for one that is landing."""
     state = queue.state
-    before = Treatment(entry.priority, entry.depends_on, entry.strategy)
-    after = settled(state, wishes, before, *entry.key)
+    before = ResolvedOptions(entry.priority, entry.depends_on, entry.strategy)
+    after = settled(state, options, before, *entry.key)
     if after == before:
         return entry
     if entry.status == "landing":
@@ -206,13 +207,13 @@ def amend(queue: MergeQueue, entry: Entry, wishes: Wishes) -> Entry:
     return queue.state.entry(entry.id)
 
 
-def reconfigure(queue: MergeQueue, **changes: object) -> Config:
+def reconfigure(queue: MergeQueue, **changes: object) -> QueueConfig:
     """Record other settings of the queue, because a person says so: entries begun with another gate are judged anew.
 
     Refused while one is landing, for a millisecond.
     """
     with queue.locked() as state:
-        old = state.config or Config()
+        old = state.config or QueueConfig()
         new = replace(old, **changes)  # type: ignore[arg-type]
         if new == state.config:
             _set_guard(queue, new.guard)
@@ -230,9 +231,9 @@ def reconfigure(queue: MergeQueue, **changes: object) -> Config:
 
 def _set_guard(queue: MergeQueue, up: bool) -> None:
     """Put the guard up or take it down, whatever was left half-way when it was said the last time."""
-    if not up and not (queue.place.brief and guard.asked_for(queue.git, queue.place.ref)):
+    if not up and not (queue.branch.brief and guard.is_requested(queue.git, queue.branch.ref)):
         return
-    if not queue.place.brief:
+    if not queue.branch.brief:
         raise Refused(f"{queue.target} is guarded where it lies: protect the branch on its server")
-    (guard.put_up if up else guard.take_down)(queue.git, queue.place.ref)
+    (guard.install if up else guard.uninstall)(queue.git, queue.branch.ref)
 

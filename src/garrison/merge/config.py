@@ -16,7 +16,7 @@ default; what a set-up made always stays."""
 
 
 @dataclass(frozen=True)
-class Config:
+class QueueConfig:
     """What the queue runs: `gate` and `setup` are shell lines; without a gate only `no_gate` lets anything land."""
 
     gate: str | None = None
@@ -46,7 +46,7 @@ class Config:
         """What a verdict was given by: a short hash of gate and set-up."""
         return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}".encode()).hexdigest()[:12]
 
-    def same_gate(self, other: Config) -> bool:
+    def same_gate(self, other: QueueConfig) -> bool:
         """Whether both judge alike."""
         return (self.gate, self.setup, self.no_gate) == (other.gate, other.setup, other.no_gate)
 
@@ -55,19 +55,19 @@ class Config:
         return {**asdict(self), "lock_files": list(self.lock_files), "keep": list(self.keep)}
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Config:
+    def of(cls, data: dict[str, Any]) -> QueueConfig:
         """The inverse; what an older journal does not say is as it was then."""
         known: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         listed: dict[str, Any] = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
         return cls(**{**known, **listed})
 
-    def brought(self, new: Config) -> Config:
+    def brought(self, new: QueueConfig) -> QueueConfig:
         """What a launcher's `new` makes of it: the gate and what belongs to it; the rest is for persons to say."""
         timeout = self.timeout if new.timeout == DEFAULT_TIMEOUT else new.timeout
         return replace(self, gate=new.gate, setup=new.setup, no_gate=new.no_gate, timeout=timeout,
                        lock_files=new.lock_files)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """For people."""
         gate = "no gate" if self.no_gate else f"gate {self.gate!r}"
         return gate + (f" with setup {self.setup!r}" if self.setup else "")

@@ -48,7 +48,7 @@ PRIORITIES = range(-9, 10)
 
 
 @dataclass(frozen=True)
-class Entry:
+class MergeEntry:
     """One branch of one attempt at one node; `seq` is the number of its `enq` record, and the order of the queue."""
 
     id: str
@@ -120,23 +120,23 @@ PLACES = 8
 """Places in the queue that one step of priority is worth."""
 
 
-def passes_at_most(priority: int) -> int:
+def max_overtakes(priority: int) -> int:
     """How many later entries can ever pass one of this priority."""
     return max(0, PLACES * (PRIORITIES[-1] - _within(priority)) - 1)
 
 
-def ranked(entries: Iterable[Entry], places: Mapping[str, int]) -> list[Entry]:
+def rank_entries(entries: Iterable[MergeEntry], places: Mapping[str, int]) -> list[MergeEntry]:
     """Entries by their rank; `places` says as how many-th each was enqueued."""
     return sorted(entries, key=lambda entry: (places[entry.id] - PLACES * _within(entry.priority), places[entry.id]))
 
 
-def in_line(entries: Sequence[Entry], needs: Mapping[str, Collection[str]]) -> list[Entry]:
+def order_by_dependencies(entries: Sequence[MergeEntry], needs: Mapping[str, Collection[str]]) -> list[MergeEntry]:
     """Those of the ranked `entries` that may be judged now, each after what it depends on.
 
     `needs` says what must still land before each. An entry may stand behind its dependencies in the same line; one
     whose dependency is neither landed nor among `entries` waits.
     """
-    found: list[Entry] = []
+    found: list[MergeEntry] = []
     done: set[str] = set()
     waiting = list(entries)
     while True:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError, Refused
 from garrison.merge import failpoint, verdicts
 from garrison.merge.queue import Progress, Wait
-from garrison.merge.slots import Slot, acquire, read_line, read_pid
+from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.records import atomic, log_retention
 from garrison.system import disk_space, kill_tree, processes
 from garrison.system.environment import child_environment, tell_held_back
@@ -29,10 +29,10 @@ from garrison.system.jobs import struck, tail
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from garrison.merge.config import Config
-    from garrison.merge.entry import Entry
-    from garrison.merge.queue import Pen
-    from garrison.merge.state import QueueState, Test
+    from garrison.merge.config import QueueConfig
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.queue import QueueWriter
+    from garrison.merge.state import QueueState, RunningGate
 
 
 WRAPPER = r"""
@@ -70,7 +70,7 @@ class GateRun:
     """One set-up (if due) and gate on the commit that `slot` shows, driven by `poll`."""
 
     slot: Slot
-    config: Config
+    config: QueueConfig
     folder: Path
     """This run's own; made by `begin`."""
     log: Path
@@ -193,7 +193,7 @@ class GateRun:
         told = tail(log, TAIL_LINES)
         result: verdicts.Class = "lost" if self._says_nothing(code, late, told) else \
             verdicts.classify(code, timed_out=late, tail=told, stage=stage)
-        words = verdicts.in_words(result, code, self.config.timeout, timed_out=late)
+        words = verdicts.describe_result(result, code, self.config.timeout, timed_out=late)
         return Verdict(result, code, words + held, told, log)
 
     def _says_nothing(self, code: int, late: bool, told: str) -> bool:
@@ -231,16 +231,17 @@ class GateRun:
             self.child = None
 
 
-def marker_of(home: Path, run: str, entry: str, number: int) -> str:
+def gate_marker(home: Path, run: str, entry: str, number: int) -> str:
     """The value of GARRISON_LIFE of a gate run."""
     return f"{home}:{run}:gate-{entry}#{number}"
 
 
-class Trials:
+class GateRuns:
     """The gate runs of one queue. `folder` has the slots; `environment` is what gates get (and `held_back` not)."""
 
-    def __init__(self, pen: Pen, folder: Path, environment: Mapping[str, str], held_back: Sequence[str]) -> None:
-        self.pen, self.queue, self.git = pen, pen.queue, pen.git
+    def __init__(self, writer: QueueWriter, folder: Path, environment: Mapping[str, str],
+                 held_back: Sequence[str]) -> None:
+        self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self.folder, self.environment, self.held_back = folder, environment, held_back
         self._runs: dict[str, GateRun] = {}
         self._idle: list[Slot] = []
@@ -268,17 +269,17 @@ class Trials:
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
-    def begin(self, entries: Sequence[Entry], commit: str, tree: str, of: str) -> Progress | Wait:
+    def begin(self, entries: Sequence[MergeEntry], commit: str, tree: str, of: str) -> Progress | Wait:
         """Start a gate run on a commit, asked for by these entries; not where it could write nothing."""
         if full := self._full():
             return Wait("no_room", f"No space left on device: {full}; {entries[0].id} is tested when there is room")
         config = ready(self.queue.state)
         first, number = entries[0], entries[0].tests + 1
-        slot = self._idle.pop() if self._idle else acquire(self.git, self.folder)
+        slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
         run = self._gate_run(config, slot, f"{first.id}.{number}", first, number)
         self._runs[run.folder.name] = run
         log_retention.forget(run.log.parent, [log for one in self._runs.values() for log in (one.log, one.setup_log)])
-        self.pen.append("test", {
+        self.writer.append("test", {
             "entry": first.id, "entries": [entry.id for entry in entries], "of": of, "number": number,
             "job": run.folder.name, "commit": commit, "tree": tree, "slot": slot.number, "command": self.key(config),
             "log": str(run.log)})
@@ -287,23 +288,23 @@ class Trials:
             run.begin(commit)
         except GarrisonError as error:  # git's trouble with the slot is no judgement of anybody
             self._over(run.folder.name, run)
-            self.pen.append("verdict", {
+            self.writer.append("verdict", {
                 "entry": first.id, "of": of, "job": run.folder.name, "tree": tree, "command": self.key(config),
                 "result": "lost", "code": -1, "reason": str(error), "log": str(run.log), "uncounted": True})
             raise
         failpoint.here("test_started")
         return Progress("testing", first.id)
 
-    def key(self, config: Config) -> str:
+    def key(self, config: QueueConfig) -> str:
         """By what verdicts are given here: gate, set-up and environment."""
-        return verdicts.judge_key(config, self.environment)
+        return verdicts.verdict_key(config, self.environment)
 
     def _full(self) -> Path | None:
         """Where a gate could not write: its tree, or its verdict (which so is lost, and counts as none)."""
         return next((path for path in (self.folder, self.queue.folder) if disk_space.full(path)), None)
 
-    def _gate_run(self, config: Config, slot: Slot, job: str, entry: Entry, number: int) -> GateRun:
-        marker = marker_of(self.queue.home, entry.run, entry.id, number)
+    def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entry: MergeEntry, number: int) -> GateRun:
+        marker = gate_marker(self.queue.home, entry.run, entry.id, number)
         return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
                        marker, self.environment, self.held_back)
 
@@ -316,13 +317,13 @@ class Trials:
                 self._adopt(test, state, state.config)
         self._clear_jobs(state)
 
-    def _adopt(self, test: Test, state: QueueState, config: Config) -> None:
+    def _adopt(self, test: RunningGate, state: QueueState, config: QueueConfig) -> None:
         try:
-            slot = acquire(self.git, self.folder, test.slot)
+            slot = acquire_slot(self.git, self.folder, test.slot)
         except Refused:
             return  # somebody else has that slot: the run is ended with the others
         run = self._gate_run(config, slot, test.job, state.entry(test.entry), test.number)
-        if run.adopt(self.pen.clock.monotonic()):
+        if run.adopt(self.writer.clock.monotonic()):
             self._runs[test.job] = run
         else:
             self._idle.append(slot)
@@ -332,7 +333,7 @@ class Trials:
         for folder in (self.queue.folder / "tests").glob("*.*"):
             name, _, number = folder.name.rpartition(".")
             if name in state.entries and folder.name not in self._runs:
-                marker = marker_of(self.queue.home, state.entries[name].run, name, int(number))
+                marker = gate_marker(self.queue.home, state.entries[name].run, name, int(number))
                 if processes.bearers(marker):
                     kill_tree.sweep(None, marker, grace=0.2)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -351,7 +352,7 @@ class Trials:
         """Record the verdict of a run that has ended, before anything follows from it; None if all go on."""
         for job, run in list(self._runs.items()):
             test = state.tests.get(job)
-            verdict = run.poll(self.pen.clock.monotonic()) if test else None
+            verdict = run.poll(self.writer.clock.monotonic()) if test else None
             if test and verdict:
                 del self._runs[job]
                 self._idle.append(run.slot)
@@ -374,10 +375,10 @@ class Trials:
             self._poll.register(fd, select.EPOLLIN)
         return self._poll.fileno()
 
-    def _record(self, test: Test, verdict: Verdict) -> None:
+    def _record(self, test: RunningGate, verdict: Verdict) -> None:
         failpoint.here("verdict_before")
         uncounted = {"uncounted": True} if verdict.result == "lost" and self._full() else {}
-        self.pen.append("verdict", {
+        self.writer.append("verdict", {
             "entry": test.entry, "entries": list(test.entries), "of": test.of, "job": test.job, "tree": test.tree,
             "command": test.command, "result": verdict.result, "code": verdict.code, "reason": _told(verdict),
             "log": str(verdict.log), **uncounted}, sync=True)
@@ -389,7 +390,7 @@ class Trials:
         self._idle.append(run.slot)
 
 
-def ready(state: QueueState) -> Config:
+def ready(state: QueueState) -> QueueConfig:
     """What the queue runs; GarrisonError if nothing is recorded."""
     if state.config is None:
         raise GarrisonError("this queue has an entry under way but no recorded gate; record one with --gate")

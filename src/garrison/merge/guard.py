@@ -68,7 +68,7 @@ _CALLED = ("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", 
 """Hooks of which git does the same whether they are absent or say nothing; others are called if they are there."""
 
 
-def put_up(git: Git, ref: str) -> None:
+def install(git: Git, ref: str) -> None:
     """Guard `ref`. Refused where git would not look for the hook."""
     with _list(git) as path:
         if _hooks_path(git):
@@ -80,7 +80,7 @@ def put_up(git: Git, ref: str) -> None:
             atomic.write(path, "".join(f"{one}\n" for one in [*refs, ref]).encode())
 
 
-def take_down(git: Git, ref: str) -> None:
+def uninstall(git: Git, ref: str) -> None:
     """Guard `ref` no more; with the last one the hook goes, and all is as it was before the first."""
     with _list(git) as path:
         refs = [one for one in _refs(path) if one != ref]
@@ -97,18 +97,18 @@ def take_down(git: Git, ref: str) -> None:
                 hook.unlink()
 
 
-def asked_for(git: Git, ref: str) -> bool:
+def is_requested(git: Git, ref: str) -> bool:
     """Whether somebody wants `ref` guarded; half of it may stand."""
     return ref in _refs(_path(git))
 
 
-def stands(git: Git, ref: str) -> bool:
+def is_installed(git: Git, ref: str) -> bool:
     """Whether `ref` is guarded now."""
     told = _hooks_path(git)
     if told not in ("", str(_own(git))):
         return False
     hook = (_own(git) if told else git.common / "hooks") / NAME
-    return _is_ours(hook) and hook.read_text() == HOOK and asked_for(git, ref)
+    return _is_ours(hook) and hook.read_text() == HOOK and is_requested(git, ref)
 
 
 # ------------------------------------------------------------------------------------------ in the repository's hooks

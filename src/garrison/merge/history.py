@@ -55,7 +55,7 @@ class Landing:
         """JSON's shape; `foreign` says that the queue did not do it."""
         return {**asdict(self), "foreign": not self.entry}
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """What let it land, in one line."""
         if not self.entry:
             return "moved by somebody else"
@@ -118,7 +118,7 @@ class _Told:
         return replace(told, tested=self._tested.get(entry.id), together=self._together)
 
 
-def of_run(home: Path, run: str) -> list[Path]:
+def gate_logs_of_run(home: Path, run: str) -> list[Path]:
     """The logs of all gates and set-ups that a run's pre-flight and its entries had; none of a queue that cannot be
     read."""
     found: list[Path] = []

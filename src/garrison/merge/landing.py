@@ -9,30 +9,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.merge import checkouts, failpoint, strategies
-from garrison.merge.checkouts import Blocked, Hold
+from garrison.merge.checkouts import Blocked, CheckoutHold
 from garrison.merge.queue import RETRY_SECONDS, Progress, Wait
 from garrison.merge.state import Landing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from garrison.merge.candidates import Chain
-    from garrison.merge.entry import Entry
-    from garrison.merge.queue import Pen
-    from garrison.merge.state import Owed, QueueState
+    from garrison.merge.candidates import CandidateChain
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.queue import QueueWriter
+    from garrison.merge.state import QueueState, StaleCheckout
 
 
 class Lander:
     """Moves the target of one queue."""
 
-    def __init__(self, pen: Pen) -> None:
-        self.pen, self.queue, self.git = pen, pen.queue, pen.git
+    def __init__(self, writer: QueueWriter) -> None:
+        self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self.looked = float("-inf")
         """When blocked entries were last looked at, monotonic seconds."""
 
     def look_again(self, state: QueueState) -> Progress | None:
         """Once a second: move along checkouts that still owe it, and requeue blocked entries whose way is free."""
-        now = self.pen.clock.monotonic()
+        now = self.writer.clock.monotonic()
         if now - self.looked < RETRY_SECONDS:
             return None
         done = None
@@ -40,27 +40,27 @@ class Lander:
             done = self._pay(owed) or done
         for entry in state.unfinished():
             if entry.status == "landing_blocked" and self._way_free(entry):
-                self.pen.append("state", {"entry": entry.id, "status": "queued", "reason": "its way is free again"})
+                self.writer.append("state", {"entry": entry.id, "status": "queued", "reason": "its way is free again"})
                 return Progress("unblocked", entry.id)
         self.looked = now
         return done
 
-    def _pay(self, owed: Owed) -> Progress | None:
-        if checkouts.finish_owed(self.git, self.queue.target, Path(owed.path), owed.old, owed.new):
+    def _pay(self, owed: StaleCheckout) -> Progress | None:
+        if checkouts.update_stale(self.git, self.queue.target, Path(owed.path), owed.old, owed.new):
             return None
-        self.pen.append("moved", {"entry": "", "path": owed.path, "old": owed.old, "new": owed.new})
+        self.writer.append("moved", {"entry": "", "path": owed.path, "old": owed.old, "new": owed.new})
         return Progress("moved")
 
-    def _way_free(self, entry: Entry) -> bool:
-        tip = self.pen.tip()
+    def _way_free(self, entry: MergeEntry) -> bool:
+        tip = self.writer.tip()
         if tip is None:
             return False
-        if self._owing(self.queue.state, checkouts.holders(self.git, self.queue.target)[0]):
+        if self._owing(self.queue.state, checkouts.find_checkouts(self.git, self.queue.target)[0]):
             return False
         tree = entry.tree if tip == entry.base else strategies.build(self.git, entry, tip, lambda _: ()).tree
         return not tree or checkouts.rehearse(self.git, self.queue.target, tip, tree) is None
 
-    def land(self, chain: Chain, commits: Sequence[str]) -> Progress | Wait:
+    def land(self, chain: CandidateChain, commits: Sequence[str]) -> Progress | Wait:
         """Land the chain's first entries, of which these are the commits: rehearse, record the intent, swap to the last
         one, move along, record the landing of each.
 
@@ -68,7 +68,7 @@ class Lander:
         """
         landing = Landing(tuple(entry.id for entry in chain.entries[:len(commits)]), tuple(commits), chain.base,
                           commits[-1])
-        with Hold(self.git, self.queue.target, landing.old, landing.new) as hold:
+        with CheckoutHold(self.git, self.queue.target, landing.old, landing.new) as hold:
             blocked = hold.blocked or self._owing(self.queue.state, [one.path for one in hold.checkouts])
             if blocked:
                 return self._block(chain, landing, blocked)
@@ -77,17 +77,17 @@ class Lander:
             owed = self._move(landing, hold)
         return self._landed(landing, owed)
 
-    def _block(self, chain: Chain, landing: Landing, blocked: Blocked) -> Progress:
+    def _block(self, chain: CandidateChain, landing: Landing, blocked: Blocked) -> Progress:
         """Those that touch what is in the way wait for it; the others are built again without them."""
         touching = []
         for place, name in enumerate(landing.entries if blocked.files else (), 1):
             if set(blocked.files).intersection(self.git.changed_paths(chain.trees[place - 1], chain.trees[place])):
                 touching.append(name)
         touching = touching or list(landing.entries)
-        self.pen.move(touching, "landing_blocked", blocked.why, files=list(blocked.files), sync=True)
+        self.writer.move(touching, "landing_blocked", blocked.why, files=list(blocked.files), sync=True)
         others = [entry.id for entry in chain.entries if entry.id not in touching]
         if others:
-            self.pen.move(others, "queued", "built again without what cannot land now")
+            self.writer.move(others, "queued", "built again without what cannot land now")
         return Progress("landing_blocked", touching[0])
 
     def _swap(self, landing: Landing, *, begun: bool) -> str:
@@ -96,61 +96,64 @@ class Lander:
         The epoch is compared under `queue.lock`, which is held over a brief swap. With a remote nobody waits for it:
         the lease of the push keeps out whoever was fenced meanwhile.
         """
-        place, message = self.pen.place, f"garrison: land {' '.join(landing.entries)}"
+        place, message = self.writer.branch, f"garrison: land {' '.join(landing.entries)}"
         with self.queue.locked():
             if begun:
-                self.pen.state()
+                self.writer.state()
             else:
                 self.queue.append("landing", {
                     "entry": landing.entry, "entries": list(landing.entries), "commits": list(landing.commits),
-                    "old": landing.old, "new": landing.new}, epoch=self.pen.epoch, sync=True)
+                    "old": landing.old, "new": landing.new}, epoch=self.writer.epoch, sync=True)
                 failpoint.here("landing")
             if place.brief:
                 return place.swap(landing.old, landing.new, message)
         return place.swap(landing.old, landing.new, message)
 
-    def _move(self, landing: Landing, hold: Hold, *, again: bool = False) -> list[Path]:
+    def _move(self, landing: Landing, hold: CheckoutHold, *, again: bool = False) -> list[Path]:
         """After the swap: move along whatever checkout can be; returns those that are owed it."""
         failpoint.here("swapped")
         old, new = landing.old, landing.new
         moved = hold.move(old, new, again=again)
         for path in moved:
-            self.pen.append("moved", {"entry": landing.entry, "path": str(path), "old": old, "new": new})
+            self.writer.append("moved", {"entry": landing.entry, "path": str(path), "old": old, "new": new})
         failpoint.here("moved")
-        return checkouts.behind(self.git, self.queue.target, moved) if again or len(moved) < len(hold.checkouts) else []
+        if again or len(moved) < len(hold.checkouts):
+            return checkouts.find_stale(self.git, self.queue.target, moved)
+        return []
 
     def _landed(self, landing: Landing, owed: list[Path]) -> Progress:
         """Record the landing, with no checkout held: what is final needs no successor to clean up after us."""
         last = len(landing.entries) - 1
         for place, (name, commit) in enumerate(zip(landing.entries, landing.commits, strict=True)):
             told = {"owed": [str(path) for path in owed]} if place == last else {}
-            self.pen.append("landed", {"entry": name, "commit": commit, "old": landing.old, **told}, sync=place == last)
+            self.writer.append("landed", {"entry": name, "commit": commit, "old": landing.old, **told},
+                               sync=place == last)
             if place == 0:
                 failpoint.here("landed_first")
         failpoint.here("landed")
-        self.pen.drop_pins([self.queue.entry(name) for name in landing.entries])
+        self.writer.drop_pins([self.queue.entry(name) for name in landing.entries])
         failpoint.here("cleaned")
         return Progress("landed", landing.entry)
 
     def finish(self, landing: Landing) -> Progress | Wait:
         """A landing that was recorded and not settled: judged by the ref, whoever began it."""
-        tip = self.pen.tip()
+        tip = self.writer.tip()
         if tip is not None and self.git.is_ancestor(landing.new, tip):
-            with Hold(self.git, self.queue.target, landing.old, landing.new) as hold:
+            with CheckoutHold(self.git, self.queue.target, landing.old, landing.new) as hold:
                 owed = self._move(landing, hold, again=True)
             return self._landed(landing, owed)
         if tip != landing.old:
-            self.pen.append("foreign", {**_named(landing), "expected": landing.old, "found": tip or "",
+            self.writer.append("foreign", {**_named(landing), "expected": landing.old, "found": tip or "",
                                         "reason": f"{self.queue.target} was moved by somebody else"}, sync=True)
             return Progress("foreign", landing.entry)
-        with Hold(self.git, self.queue.target, landing.old, landing.new) as hold:
+        with CheckoutHold(self.git, self.queue.target, landing.old, landing.new) as hold:
             if hold.blocked:
-                self.pen.append("unlanded", {**_named(landing), "reason": hold.blocked.why,
+                self.writer.append("unlanded", {**_named(landing), "reason": hold.blocked.why,
                                              "files": list(hold.blocked.files)}, sync=True)
                 return Progress("landing_blocked", landing.entry)
             refused = self._swap(landing, begun=True)
             if refused:
-                return Wait("ref_locked", refused, seconds=self.pen.place.pause)
+                return Wait("ref_locked", refused, seconds=self.writer.branch.pause)
             owed = self._move(landing, hold)
         return self._landed(landing, owed)
 

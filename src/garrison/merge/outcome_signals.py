@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from garrison.merge.state import Outcome
 
 
-def signal_of(outcome: Outcome, processor: str = "hand", incarnation: int = 0) -> Signal | None:
+def to_signal(outcome: Outcome, processor: str = "hand", incarnation: int = 0) -> Signal | None:
     """The signal to the entry's runner, None if it was enqueued by hand and nobody is to be told."""
     entry = outcome.entry
     if not entry.recipient:

@@ -22,10 +22,10 @@ from urllib.parse import unquote, urlparse
 
 from garrison.errors import PreflightRed, Refused
 from garrison.merge import verdicts
-from garrison.merge.config import Config
-from garrison.merge.gate import GateRun, Verdict, marker_of
+from garrison.merge.config import QueueConfig
+from garrison.merge.gate import GateRun, Verdict, gate_marker
 from garrison.merge.queue import MergeQueue
-from garrison.merge.slots import Slot, acquire
+from garrison.merge.slots import Slot, acquire_slot
 from garrison.system.environment import child_environment
 from garrison.system.git import GitError
 from garrison.system.worktree_files import count_pointers
@@ -44,7 +44,7 @@ class PreflightResult:
     log: Path
 
 
-def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Mapping[str, str], run: str = "",
+def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environment: Mapping[str, str], run: str = "",
               held_back: Sequence[str] = (), base: str | None = None, allow_foreign_imports: bool = False,
               progress: Callable[[str], None] | None = None) -> PreflightResult:
     """Run set-up and gate on `base` (default: the target's tip), blocking. Refused, with the log's tail, unless green.
@@ -59,7 +59,7 @@ def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Ma
     queue.git.check_movable(queue.target)
     begun = time.monotonic()
     log = queue.folder / "logs" / f"preflight-{run or 'hand'}.log"
-    slot = acquire(queue.git, trees / queue.git.key)
+    slot = acquire_slot(queue.git, trees / queue.git.key)
     try:
         if config.setup:
             say(f"pre-flight: set-up on {queue.target} ({commit[:10]})")
@@ -78,7 +78,7 @@ def preflight(queue: MergeQueue, config: Config, *, trees: Path, environment: Ma
         slot.release()
     tree = queue.git.tree_of(commit)
     if not config.no_gate:
-        queue.record_green(tree, verdicts.judge_key(config, environment))
+        queue.record_green(tree, verdicts.verdict_key(config, environment))
     queue.resume("pre-flight passed")
     return PreflightResult(commit, tree, time.monotonic() - begun, log)
 
@@ -89,11 +89,11 @@ def environment_of(slot: Slot, environment: Mapping[str, str]) -> dict[str, str]
                                                          "GARRISON_SLOT": str(slot.number)})
 
 
-def _run(queue: MergeQueue, slot: Slot, config: Config, *, run: str, commit: str, log: Path,
+def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, log: Path,
          environment: Mapping[str, str], held_back: Sequence[str]) -> Verdict:
     """One gate run to its end; ended with us if we are interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
-    marker = marker_of(queue.home, run, f"preflight-{slot.number}", 1)
+    marker = gate_marker(queue.home, run, f"preflight-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
         old.unlink(missing_ok=True)
     job = GateRun(slot, config, folder, log, marker, environment, held_back)
@@ -155,7 +155,7 @@ def _refuse_foreign(gate: str, queue: MergeQueue, slot: Path, environment: Mappi
 def pythons(gate: str, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
     """Interpreters that the gate's commands run: a python in PATH or in the tree, or the one a script's #! names."""
     found = []
-    for word in verdicts.gate_words(gate):
+    for word in verdicts.command_words(gate):
         path = shutil.which(str(cwd / word) if "/" in word else word, path=environment.get("PATH", ""))
         if path is None:
             continue

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition
 from garrison.merge import batch, checkouts, failpoint
-from garrison.merge.candidates import Builder
+from garrison.merge.candidates import CandidateBuilder
 from garrison.merge.checkouts import Checkout
-from garrison.merge.conflicts import Early
-from garrison.merge.gate import Trials, ready
+from garrison.merge.conflicts import ConflictCheck
+from garrison.merge.gate import GateRuns, ready
 from garrison.merge.landing import Lander
-from garrison.merge.queue import PINS, Pen, Progress, Wait
+from garrison.merge.queue import PINS, Progress, QueueWriter, Wait
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.system.git.repository import collecting
@@ -28,7 +28,7 @@ from garrison.system.git.repository import collecting
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from garrison.merge.candidates import Chain
+    from garrison.merge.candidates import CandidateChain
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import Outcome, QueueState
 
@@ -45,16 +45,16 @@ GC_SECONDS = 0.2
 class MergeProcessor:
     """The one processor of a queue. `environment` is what gates get (and `held_back` not), `trees` has the slots.
 
-    `most`: entries that it tests together at most; 1 for who wants one verdict at a time.
+    `max_batch`: entries that it tests together at most; 1 for who wants one verdict at a time.
     """
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
-                 held_back: Sequence[str] = (), most: int = batch.CAP) -> None:
+                 held_back: Sequence[str] = (), max_batch: int = batch.MAX_BATCH) -> None:
         self.queue, self.git, self.clock = queue, queue.git, queue.clock
-        self.pen = Pen(queue)
-        self.builder, self.lander = Builder(self.pen), Lander(self.pen)
-        self.trials = Trials(self.pen, trees / self.git.key, environment, held_back)
-        self.early, self.most = Early(self.pen, self.builder), most
+        self.writer = QueueWriter(queue)
+        self.builder, self.lander = CandidateBuilder(self.writer), Lander(self.writer)
+        self.trials = GateRuns(self.writer, trees / self.git.key, environment, held_back)
+        self.early, self.max_batch = ConflictCheck(self.writer, self.builder), max_batch
         self._lock: LifeLock | None = None
         self._untidy = False
         """Whether something was done since it was last idle."""
@@ -64,11 +64,11 @@ class MergeProcessor:
     @property
     def epoch(self) -> int:
         """The fencing token of this hold of the lock; 0 before `take`."""
-        return self.pen.epoch
+        return self.writer.epoch
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Take the processor's lock if nobody holds it; the epoch grows. False if somebody does."""
         if self._lock is None:
             atomic.make_directory(self.queue.locks)
@@ -76,11 +76,11 @@ class MergeProcessor:
             if self._lock is None:
                 return False
             with self.queue.locked():
-                self.pen.epoch = self.queue.append("lease", {}, take=True, sync=True).epoch
+                self.writer.epoch = self.queue.append("lease", {}, take=True, sync=True).epoch
             failpoint.here("lease")
         return True
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """A life sign; LockLost if the lock's file was removed or replaced."""
         if self._lock:
             self._lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
@@ -99,10 +99,10 @@ class MergeProcessor:
 
     def recover(self) -> None:
         """After `take`: free checkouts a dead processor held, adopt its running gates, drop what nobody needs."""
-        state = self.pen.state()
+        state = self.writer.state()
         self.git.clear_scratch()
         atomic.clear_temporaries(self.queue.folder, self.clock.time() - LEFT_SECONDS)
-        for path in checkouts.holders(self.git, self.queue.target)[0]:
+        for path in checkouts.find_checkouts(self.git, self.queue.target)[0]:
             Checkout(self.git, path).recover()
         failpoint.here("recover")
         self.trials.adopt(state)
@@ -112,7 +112,7 @@ class MergeProcessor:
         """Drop the pins of entries that came to their end without us: before a crash, or by somebody's word."""
         pins = (ref.removeprefix(f"{PINS}/").split("/") for ref in self.git.refs(f"{PINS}/"))
         entries = [state.entries[parts[0]] for parts in pins if len(parts) == 2 and parts[0] in state.entries]
-        self.pen.drop_pins(entries)
+        self.writer.drop_pins(entries)
         self._tidied = _withdrawn(state)
 
     def outcomes_since(self, seq: int) -> list[Outcome]:
@@ -123,11 +123,11 @@ class MergeProcessor:
 
     def step(self) -> Progress | Wait:
         """Do one small thing. What a person asked for meanwhile is met at the next one."""
-        state = self.pen.state()
+        state = self.writer.state()
         before = state.seq
         if before - state.since >= SNAPSHOT_EVERY:
             with suppress(OSError):  # no room for it: the journal goes on as it is
-                self.pen.compact()
+                self.writer.compact()
         try:
             done = self._step()
         except ForbiddenTransition:
@@ -138,7 +138,7 @@ class MergeProcessor:
         return done
 
     def _step(self) -> Progress | Wait:
-        state = self.pen.state()
+        state = self.writer.state()
         if state.landing:
             done = self.lander.finish(state.landing)
         else:
@@ -149,10 +149,10 @@ class MergeProcessor:
     def _held_up(self, state: QueueState) -> Progress | Wait | None:
         """Why nobody can be judged now; None if nothing keeps the queue."""
         if state.pause:
-            if not state.pause.asked and state.pause.tip != self.pen.tip():
-                self.pen.append("resume", {"reason": f"{self.queue.target} moved"}, sync=True)
+            if not state.pause.is_manual and state.pause.tip != self.writer.tip():
+                self.writer.append("resume", {"reason": f"{self.queue.target} moved"}, sync=True)
                 return Progress("resumed")
-            return Wait("paused", state.pause.told())
+            return Wait("paused", state.pause.describe())
         if state.unfinished() and (state.config is None or not state.config.ready):
             return Wait("no_gate", "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
         return None
@@ -167,7 +167,7 @@ class MergeProcessor:
         if collecting(self.git.common):
             return Wait("ref_locked", f"git gc runs in {self.queue.repo}, and might remove what is built meanwhile",
                         seconds=GC_SECONDS)
-        tip = self.pen.tip()
+        tip = self.writer.tip()
         if tip is None:
             return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
         if not line:
@@ -175,7 +175,7 @@ class MergeProcessor:
         chain = self.builder.chain(tip, line) if tip == state.tip else None
         if chain is None:
             self.trials.keep((), state)
-            self.pen.move([entry.id for entry in line], "queued",
+            self.writer.move([entry.id for entry in line], "queued",
                           f"{self.queue.target} moved" if tip != state.tip else "the line was changed")
             return Progress("requeued", line[0].id)
         done = self._judge(chain, state)
@@ -184,10 +184,11 @@ class MergeProcessor:
     def _size(self, state: QueueState, backlog: int) -> int:
         if ready(state).no_gate:
             return 1
-        return batch.size(state.seen.judged, backlog, state.seen.seconds, width=self._width(state), most=self.most)
+        return batch.choose_batch_size(state.seen.judged, backlog, state.seen.seconds, width=self._width(state),
+                                       max_batch=self.max_batch)
 
     def _width(self, state: QueueState) -> int:
-        return batch.width(len(os.sched_getaffinity(0)), ready(state).gate_cores)
+        return batch.choose_gate_width(len(os.sched_getaffinity(0)), ready(state).gate_cores)
 
     def _nothing(self, state: QueueState) -> Wait:
         if self._untidy and not self._tidied.issuperset(_withdrawn(state)):
@@ -198,13 +199,13 @@ class MergeProcessor:
                 return Wait("blocked", entry.reason)
         for entry in state.unfinished():
             if entry.status == "queued":
-                told = ", ".join(f"{other.id} ({other.status})" for other in state.needs(entry))
+                told = ", ".join(f"{other.id} ({other.status})" for other in state.unmet_dependencies(entry))
                 return Wait("blocked", f"{entry.id} waits for {told}")
         return Wait("empty")
 
     # --- the line ---------------------------------------------------------------------------------------------------
 
-    def _judge(self, chain: Chain, state: QueueState) -> Progress | Wait:
+    def _judge(self, chain: CandidateChain, state: QueueState) -> Progress | Wait:
         """Do what `batch` decides about the line."""
         config = ready(state)
         if config.no_gate:
@@ -213,28 +214,28 @@ class MergeProcessor:
         names = [entry.id for entry in chain.entries]
         red = batch.shortest_red(chain.trees, known)
         if 0 < red < len(names):
-            self.pen.move(names[red:], "queued", f"stood behind {red} that are red together")
+            self.writer.move(names[red:], "queued", f"stood behind {red} that are red together")
             return Progress("split", names[0])
-        step = batch.next_step(names, chain.trees, known, width=self._width(state))
+        step = batch.decide_next(names, chain.trees, known, width=self._width(state))
         if isinstance(step, batch.Reject) and not chain.entries[0].verdict:
             # What it would be rejected for was seen before it was held, or before it was built again.
-            step = batch.Test((1,), () if chain.trees[1] in known.running else (1,))
+            step = batch.RunGates((1,), () if chain.trees[1] in known.running else (1,))
         if isinstance(step, batch.Land):
             return self._land(chain, step.count, state)
-        if isinstance(step, batch.Test):
+        if isinstance(step, batch.RunGates):
             return self._test(chain, step, state)
         self.trials.keep((), state)
-        if isinstance(step, batch.Pause):
+        if isinstance(step, batch.PauseQueue):
             return self._pause(chain, step.reason, state)
-        self.pen.append("state", {"entry": names[0], "status": "rejected", "reason": chain.entries[0].reason},
+        self.writer.append("state", {"entry": names[0], "status": "rejected", "reason": chain.entries[0].reason},
                         sync=True)
-        self.pen.drop_pins([self.queue.entry(names[0])])
+        self.writer.drop_pins([self.queue.entry(names[0])])
         return Progress("rejected", names[0])
 
-    def _land(self, chain: Chain, count: int, state: QueueState) -> Progress | Wait:
+    def _land(self, chain: CandidateChain, count: int, state: QueueState) -> Progress | Wait:
         config, entries = ready(state), chain.entries[:count]
         if not config.no_gate and any(entry.verdict != "green" for entry in entries):
-            self.pen.append("verdict", {
+            self.writer.append("verdict", {
                 "entry": entries[0].id, "entries": [entry.id for entry in entries], "of": "entry", "reused": True,
                 "tree": chain.trees[count], "command": self.trials.key(config), "result": "green", "reason": "",
                 "log": entries[0].log}, sync=True)
@@ -245,7 +246,7 @@ class MergeProcessor:
             self.builder.landed(count, commits[-1])
         return done
 
-    def _test(self, chain: Chain, step: batch.Test, state: QueueState) -> Progress | Wait:
+    def _test(self, chain: CandidateChain, step: batch.RunGates, state: QueueState) -> Progress | Wait:
         self.trials.keep({chain.trees[count] for count in step.wanted}, state)
         for count in step.start:
             if count == 0:
@@ -254,10 +255,10 @@ class MergeProcessor:
             return self.trials.begin(chain.entries[:count], commit, chain.trees[count], "entry")
         return self.trials.wait(state)
 
-    def _pause(self, chain: Chain, reason: str, state: QueueState) -> Progress:
+    def _pause(self, chain: CandidateChain, reason: str, state: QueueState) -> Progress:
         names = [entry.id for entry in chain.entries]
         told = state.base
-        self.pen.append("pause", {
+        self.writer.append("pause", {
             "entry": names[0], "entries": names, "reason": reason, "tip": chain.base, "log": told.log if told else "",
             "detail": f"on the bare {self.queue.target} {told.reason if told else ''}"}, sync=True)
         return Progress("paused", names[0])

@@ -18,10 +18,10 @@ from urllib.parse import quote, unquote
 from garrison.errors import Fenced, GarrisonError, RecordError, Refused
 from garrison.merge import commands, failpoint, verdicts
 from garrison.merge import state as snapshot
-from garrison.merge.config import Config
-from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, Entry, entry_id
+from garrison.merge.config import QueueConfig
+from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, MergeEntry, entry_id
 from garrison.merge.state import QueueState, enqueued
-from garrison.merge.target import Target, check_name, open_target
+from garrison.merge.target import Target, check_target_name, open_target
 from garrison.records import atomic, journal, names
 from garrison.records.life_lock import is_held
 from garrison.system.clock import Clock, SystemClock
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from garrison.merge.entry import Entry
+    from garrison.merge.entry import MergeEntry
     from garrison.merge.state import QueueState
 
 
@@ -44,12 +44,12 @@ def safe_target(target: str) -> str:
     return quote(target, safe="")
 
 
-def pin(entry: str, what: str) -> str:
+def pin_ref(entry: str, what: str) -> str:
     """The ref that pins an entry's `head` or `candidate`."""
     return f"{PINS}/{entry}/{what}"
 
 
-class Follower:
+class QueueReader:
     """Reads one queue's journal as it grows; never writes. What guardians hold."""
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class Follower:
         self._reader = journal.Reader(self.path)
         self.state = QueueState()
 
-    def poll(self) -> list[Entry]:
+    def poll(self) -> list[MergeEntry]:
         """Fold what was appended; the entries that changed since the last call, in their state of now."""
         before = dict(self.state.entries)
         self.refresh()
@@ -75,9 +75,9 @@ class Follower:
         told = json.dumps(node).encode()
         return self._reader.mentions(b'"node":' + told, b'"kind":"config"')  # a snapshot is a file of its own
 
-    def find(self, run: str, node: str, attempt: int) -> Entry | None:
+    def find(self, run: str, node: str, attempt: int) -> MergeEntry | None:
         """The latest entry of that attempt, as of the last poll."""
-        found = [entry for entry in self.state.of_key(run, node) if entry.attempt == attempt]
+        found = [entry for entry in self.state.entries_of(run, node) if entry.attempt == attempt]
         return found[-1] if found else None
 
 
@@ -89,13 +89,13 @@ class MergeQueue:
         self.home, self.repo, self.target, self.token = home, repo, target, token
         self.git = git or Git(repo)
         self.clock: Clock = clock or SystemClock()
-        check_name(target)
+        check_target_name(target)
         self.folder = home / "merge-queue" / self.git.key / safe_target(target)
         self.locks = self.git.common / "garrison" / safe_target(target)
-        self._follower = Follower(self.folder)
+        self._follower = QueueReader(self.folder)
 
     @cached_property
-    def place(self) -> Target:
+    def branch(self) -> Target:
         """The target itself."""
         return open_target(self.git, self.target)
 
@@ -120,26 +120,26 @@ class MergeQueue:
         """The fold of the journal as it is now."""
         return self._follower.refresh()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MergeEntry]:
         """All entries, first in first."""
         return list(self.state.entries.values())
 
-    def entry(self, entry: str) -> Entry:
+    def entry(self, entry: str) -> MergeEntry:
         """The entry of that id; NotFound."""
         return self.state.entry(entry)
 
-    def follow(self) -> Follower:
+    def follow(self) -> QueueReader:
         """A reader of its own for somebody who watches."""
-        return Follower(self.folder)
+        return QueueReader(self.folder)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def leave(self, trees: Path) -> None:
+    def remove_idle_slots(self, trees: Path) -> None:
         """Remove the gate slots of this repository, unless some processor or entry of this queue may need one soon."""
         from garrison.merge import slots  # whoever only enqueues is quicker without it
 
         if not self.processor_alive() and not self.state.unfinished():
-            slots.clear(self.git, trees / self.git.key)
+            slots.remove_idle_slots(self.git, trees / self.git.key)
 
     def _lock(self) -> AbstractContextManager[None]:
         atomic.make_directory(self.locks)
@@ -175,55 +175,55 @@ class MergeQueue:
         self._follower.refresh()
 
     def enqueue(self, run: str, node: str, attempt: int, branch: str, *, recipient: str = "",
-                oid: str | None = None, wishes: commands.Wishes = commands.NOTHING) -> Entry:
+                oid: str | None = None, options: commands.EntryOptions = commands.NO_OPTIONS) -> MergeEntry:
         """Enqueue the commit at `branch`'s tip (or `oid`); durable when this returns, and no test is waited for.
 
-        The same run, node, attempt and commit is the same entry, of which only the wishes may be others. Another commit
+        The same run, node, attempt and commit is the same entry, of which only the options may differ. Another commit
         or attempt of the node supersedes one that has not begun to land, and stays held if that was held.
         Refused if the branch is missing.
         """
         names.check_node(node)
-        wishes.check()
+        options.check()
         tip = self.git.rev(oid) if oid else self.git.branch_tip(branch)
         if tip is None:
             raise Refused(f"{self.repo} has no branch {branch}; commit the work on it first")
         name = entry_id(str(self.folder), run, node, attempt, tip)
-        known = self._relevant(run, node, wishes).entries.get(name)
-        if known is None and not self.git.make_ref(pin(name, "head"), tip):
-            raise Refused(f"could not pin {tip} under {pin(name, 'head')} in {self.repo}; try again")
+        known = self._relevant(run, node, options).entries.get(name)
+        if known is None and not self.git.make_ref(pin_ref(name, "head"), tip):
+            raise Refused(f"could not pin {tip} under {pin_ref(name, 'head')} in {self.repo}; try again")
         failpoint.here("enq_pinned")
-        if known is None or wishes != commands.NOTHING:
+        if known is None or options != commands.NO_OPTIONS:
             data = {"entry": name, "run": run, "node": node, "attempt": attempt, "branch": branch, "oid": tip,
                     "target": self.target, "repo": str(self.repo), "recipient": recipient}
-            known = self._enqueue(data, wishes)
+            known = self._enqueue(data, options)
         # After the lock: many at once wait for the disk together, not one after the other. Who was first with the same
         # may have died, or not have come so far.
         journal.sync(self.path)
         failpoint.here("enq")
         return known
 
-    def _relevant(self, run: str, node: str, wishes: commands.Wishes) -> QueueState:
+    def _relevant(self, run: str, node: str, options: commands.EntryOptions) -> QueueState:
         """The state as it is now in all that a node's next entry hangs on.
 
         Many enqueue at once: each would fold what all the others wrote, one after the other under the lock. What says
         nothing of a node that was never here need not be folded for it.
         """
         follower = self._follower
-        if wishes.depends_on or follower.state.of_key(run, node) or follower.concerns(node):
+        if options.depends_on or follower.state.entries_of(run, node) or follower.concerns(node):
             follower.refresh()
         return follower.state
 
-    def _enqueue(self, data: dict[str, Any], wishes: commands.Wishes) -> Entry:
+    def _enqueue(self, data: dict[str, Any], options: commands.EntryOptions) -> MergeEntry:
         """Record it, if it is not there; not on the disk yet when this returns."""
         key = (data["run"], data["node"])
         with self._lock():
-            state = self._relevant(*key, wishes)
+            state = self._relevant(*key, options)
             known = state.entries.get(data["entry"])
             if known:
-                return known if known.final else commands.amend(self, known, wishes)
-            waiting = [entry for entry in state.of_key(*key) if not entry.final and entry.status != "landing"]
+                return known if known.final else commands.amend(self, known, options)
+            waiting = [entry for entry in state.entries_of(*key) if not entry.final and entry.status != "landing"]
             default = state.config.strategy if state.config else STRATEGIES[0]
-            treatment = commands.treatment_of(state, wishes, *key, default)
+            treatment = commands.resolve_options(state, options, *key, default)
             status = "held" if any(entry.status == "held" for entry in waiting) else "queued"
             record = self._write("enq", {**data, **treatment.record(), "status": status,
                                          "supersedes": [entry.id for entry in waiting]})
@@ -231,15 +231,15 @@ class MergeQueue:
         return enqueued(record)
 
     def enqueue_by_hand(self, node: str, branch: str, *, run: str = "",
-                        wishes: commands.Wishes = commands.NOTHING) -> Entry:
+                        options: commands.EntryOptions = commands.NO_OPTIONS) -> MergeEntry:
         """As `enqueue`, in the attempt after the last failed one of the node, so that a failed branch may try again."""
-        tries = self.state.of_key(run, node)
+        tries = self.state.entries_of(run, node)
         attempt = 1
         if tries:
             attempt = tries[-1].attempt + (tries[-1].status in FAILED)
-        return self.enqueue(run, node, attempt, branch, wishes=wishes)
+        return self.enqueue(run, node, attempt, branch, options=options)
 
-    def cancel(self, entry: str, reason: str) -> Entry:
+    def cancel(self, entry: str, reason: str) -> MergeEntry:
         """Withdraw an entry; its branch stays. NotFound, or Refused if it is landing or over."""
         with self.locked() as state:
             found = state.entry(entry)
@@ -248,26 +248,26 @@ class MergeQueue:
             self.append("cancel", {"entry": entry, "reason": reason}, sync=True)
             return self.state.entry(entry)
 
-    def configure(self, config: Config) -> None:
+    def configure(self, config: QueueConfig) -> None:
         """Record what the queue runs. Refused, showing both, if it has another gate and is in use."""
         with self.locked() as state:
             config = state.config.brought(config) if state.config else config
             if state.config == config:
                 return
-            why = verdicts.refusal(state.config, config, unfinished=len(state.unfinished()),
+            why = verdicts.explain_gate_mismatch(state.config, config, unfinished=len(state.unfinished()),
                                  processor=self.processor_alive())
             if why:
                 raise Refused(why)
             self.record(config)
 
-    def record(self, config: Config) -> None:
+    def record(self, config: QueueConfig) -> None:
         """Record what the queue runs; the caller holds `queue.lock` and has judged it."""
         self.append("config", config.record(), sync=True)
 
     def resume(self, why: str) -> None:
         """Let a paused queue judge again, unless a person paused it: then only a person's `resume` lifts that."""
         with self.locked() as state:
-            if state.pause and not state.pause.asked:
+            if state.pause and not state.pause.is_manual:
                 self.append("resume", {"reason": why}, sync=True)
 
     def record_green(self, tree: str, key: str) -> None:
@@ -281,14 +281,14 @@ class MergeQueue:
                                         "result": "green", "reason": "", "log": ""}, sync=True)
 
 
-def queues_of(home: Path, say: Callable[[str], None] | None = None) -> list[Follower]:
+def list_queues(home: Path, say: Callable[[str], None] | None = None) -> list[QueueReader]:
     """A reader for every queue of a home, by repository and target; state already read.
 
     With `say`, a queue whose journal is damaged is told there and passed over.
     """
     found = []
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
-        follower = Follower(path.parent)
+        follower = QueueReader(path.parent)
         try:
             follower.refresh()
         except RecordError as error:
@@ -300,16 +300,16 @@ def queues_of(home: Path, say: Callable[[str], None] | None = None) -> list[Foll
     return found
 
 
-def target_of(folder: Path) -> str:
+def target_of_folder(folder: Path) -> str:
     """The target branch of a queue's folder."""
     return unquote(folder.name)
 
 
-class Pen:
+class QueueWriter:
     """Reads and writes one queue for the processor that holds its lock; `epoch` is 0 until it does."""
 
     def __init__(self, queue: MergeQueue) -> None:
-        self.queue, self.git, self.clock, self.place = queue, queue.git, queue.clock, queue.place
+        self.queue, self.git, self.clock, self.branch = queue, queue.git, queue.clock, queue.branch
         self.epoch = 0
 
     @property
@@ -320,11 +320,11 @@ class Pen:
     @property
     def ref(self) -> str:
         """The target as a full ref."""
-        return self.place.ref
+        return self.branch.ref
 
     def tip(self) -> str | None:
         """The target's commit now; None if there is no such branch."""
-        return self.place.tip()
+        return self.branch.tip()
 
     def state(self) -> QueueState:
         """The queue as its journal tells it now; Fenced if another processor has taken over."""
@@ -349,10 +349,10 @@ class Pen:
         self.append("state", {"entry": entries[0], "entries": list(entries), "status": status, "reason": reason,
                               **data}, sync=sync)
 
-    def drop_pins(self, entries: list[Entry]) -> None:
+    def drop_pins(self, entries: list[MergeEntry]) -> None:
         """Delete the pins of final entries; the head of one that did not land stays."""
-        refs = {pin(entry.id, "candidate") for entry in entries if entry.final}
-        refs |= {pin(entry.id, "head") for entry in entries if entry.status == "landed"}
+        refs = {pin_ref(entry.id, "candidate") for entry in entries if entry.final}
+        refs |= {pin_ref(entry.id, "head") for entry in entries if entry.status == "landed"}
         with suppress(GarrisonError):  # only room in the repository is at stake; `recover` tries again
             self.git.drop_refs(sorted(refs))
 

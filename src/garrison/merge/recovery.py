@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
 from garrison.merge import failpoint, guard
-from garrison.merge.entry import FINAL, Entry, entry_id
+from garrison.merge.entry import FINAL, MergeEntry, entry_id
 from garrison.merge.processor import MergeProcessor
-from garrison.merge.queue import PINS, Progress, pin
+from garrison.merge.queue import PINS, Progress, pin_ref
 from garrison.merge.state import QueueState, moves, saved, stepped
 from garrison.records import atomic, journal
 from garrison.records.life_lock import LifeLock
@@ -45,14 +45,14 @@ class Finding:
     """Something that was wrong, in one line; mended, or left to a person."""
 
     what: str
-    mended: bool
+    repaired: bool
 
     def to_dict(self) -> dict[str, Any]:
         """JSON's shape."""
-        return asdict(self)
+        return {"what": self.what, "mended": self.repaired}
 
 
-def mend(queue: MergeQueue, trees: Path) -> list[Finding]:
+def repair(queue: MergeQueue, trees: Path) -> list[Finding]:
     """Repair what can be repaired of `queue`; what was found. Refused if its journal is damaged and a processor lives.
     """
     found = [*_journal(queue), *_tail(queue)]
@@ -92,7 +92,7 @@ def _pins(queue: MergeQueue) -> Iterator[Finding]:
     """Commits of waiting entries must not be lost to gc."""
     pinned = queue.git.refs(f"{PINS}/")
     for entry in queue.state.unfinished():
-        ref = pin(entry.id, "head")
+        ref = pin_ref(entry.id, "head")
         if pinned.get(ref) == entry.oid:
             continue
         if queue.git.rev(entry.oid) is None:
@@ -108,7 +108,7 @@ def _processed(queue: MergeQueue, trees: Path) -> Iterator[Finding]:
     state = queue.state
     if not (state.landing or _left(queue)):
         return
-    if not processor.take():
+    if not processor.acquire():
         return  # it lives, and sees to this itself
     try:
         before = _left(queue)
@@ -147,10 +147,10 @@ def _owed(queue: MergeQueue) -> Iterator[Finding]:
 
 def _guard(queue: MergeQueue) -> Iterator[Finding]:
     config = queue.state.config
-    if config is None or not config.guard or guard.stands(queue.git, queue.place.ref):
+    if config is None or not config.guard or guard.is_installed(queue.git, queue.branch.ref):
         return
     try:
-        guard.put_up(queue.git, queue.place.ref)
+        guard.install(queue.git, queue.branch.ref)
         yield Finding(f"put the guard of {queue.target} up again", True)
     except GarrisonError as error:
         yield Finding(f"the guard of {queue.target} is down: {error}", False)
@@ -158,9 +158,9 @@ def _guard(queue: MergeQueue) -> Iterator[Finding]:
 
 def _locks(queue: MergeQueue) -> Iterator[Finding]:
     """git's own lock on the target: nobody but a person knows whether its git still runs."""
-    if not queue.place.brief:
+    if not queue.branch.brief:
         return
-    lock = queue.git.common / f"{queue.place.ref}.lock"
+    lock = queue.git.common / f"{queue.branch.ref}.lock"
     with suppress(FileNotFoundError):
         age = queue.clock.time() - lock.stat().st_mtime
         if age > 1:
@@ -227,7 +227,7 @@ def _write(queue: MergeQueue, found: Salvaged, records: list[journal.Entry], tra
 
 def _traces(queue: MergeQueue) -> Traces:
     """What the repository and the home tell of the queue."""
-    tip = queue.place.tip()
+    tip = queue.branch.tip()
     return replace(_names(queue), pins=list(_pinned_traces(queue)),
                    landed=list(_landed_traces(queue, tip)) if tip else [], told=list(_told(queue)))
 
@@ -266,7 +266,7 @@ def _landed_traces(queue: MergeQueue, tip: str) -> Iterator[Trace]:
             yield Trace(name.strip(), (parents.split()[1:] or [commit])[0], iso(float(at)), branch, commit)
 
 
-def _told(queue: MergeQueue) -> Iterator[Entry]:
+def _told(queue: MergeQueue) -> Iterator[MergeEntry]:
     """What runners were told of entries that are over; `seq` is the number of the record that told it."""
     for path in (queue.home / "signals").rglob("*-MERGE_*.json"):
         with suppress(OSError, ValueError, KeyError, TypeError, RecordError):
@@ -275,13 +275,13 @@ def _told(queue: MergeQueue) -> Iterator[Entry]:
                 yield entry
 
 
-def _entry_of(body: dict[str, Any], queue: MergeQueue) -> Entry | None:
+def _entry_of(body: dict[str, Any], queue: MergeQueue) -> MergeEntry | None:
     told, target = body["payload"], body["target"]
     if told["target"] != queue.target or told["status"] not in FINAL:
         return None
     trace = Trace(told["entry"], told["oid"], body["timestamp"], told["branch"])
     known = recognized(trace, replace(_names(queue), runs=[body["run_id"]]))
-    return known and Entry(
+    return known and MergeEntry(
         known.id, known.run, known.node, known.attempt, known.branch, known.oid, known.target, known.repo,
         f"{target['role']}-{target['name']}@{body['run_id']}", told["status"], told["error"] or "",
         tuple(told["files"]), commit=told["commit"], log=told["log"], enqueued_at=known.enqueued_at,
@@ -312,7 +312,7 @@ class Traces:
     pins: Sequence[Trace] = ()
     """What was enqueued and did not land, the first enqueued first."""
     landed: Sequence[Trace] = ()
-    told: Sequence[Entry] = ()
+    told: Sequence[MergeEntry] = ()
     """What is over, as its runner was told."""
 
 
@@ -384,7 +384,7 @@ def _moved(record: Record, state: QueueState) -> list[str]:
     return [name for name in names if name in state.entries] if moves(record.kind) else []
 
 
-def _put(state: QueueState, entry: Entry) -> None:
+def _put(state: QueueState, entry: MergeEntry) -> None:
     if entry.id not in state.entries:
         state.places[entry.id] = state.count
         state.count += 1
@@ -431,14 +431,14 @@ def _reopen(state: QueueState, found: Salvaged) -> None:
         found.notes.append(f"{begun} entries that were under way are judged anew")
 
 
-def recognized(trace: Trace, traces: Traces) -> Entry | None:
+def recognized(trace: Trace, traces: Traces) -> MergeEntry | None:
     """The entry whose name a trace bears; None if another queue gave it."""
     node, attempt, _ = [*trace.entry.rsplit("-", 2), "", ""][:3]
     if not attempt.isdigit():
         return None
     for run in ("", *traces.runs):
         if entry_id(traces.queue, run, node, int(attempt), trace.oid) == trace.entry:
-            return Entry(trace.entry, run, node, int(attempt), trace.branch or trace.oid, trace.oid, traces.target,
+            return MergeEntry(trace.entry, run, node, int(attempt), trace.branch or trace.oid, trace.oid, traces.target,
                          traces.repo, f"runner-{node}@{run}" if run else "", enqueued_at=trace.at, updated_at=trace.at,
                          reason=ANEW)
     return None

@@ -141,39 +141,39 @@ class Slot:
         atomic.write(self._memory_path, json.dumps(asdict(self.memory)).encode(), durable=False)
 
 
-def acquire(git: Git, folder: Path, number: int | None = None) -> Slot:
+def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
     """Hold slot `number` below `folder` (`<trees>/<repository key>`), else the first that is free and quiet."""
     atomic.make_directory(folder)
-    with locked(git):
+    with lock_numbers(git):
         for candidate in [number] if number else range(1, MAX_SLOTS + 1):
             path = folder / f"slot-{candidate}"
-            if number is None and taken(folder, candidate):
+            if number is None and is_number_taken(folder, candidate):
                 continue
             lock = LifeLock.try_take(path.with_name(path.name + ".lock"))
             if lock is None:
                 continue
             slot = Slot(git, path, candidate, lock)
-            if number or not job_lives(slot.memory.job):
+            if number or not is_job_alive(slot.memory.job):
                 return slot
             slot.release()
     raise Refused(f"no gate slot is free below {folder}; end the gates that run there")
 
 
-def clear(git: Git, folder: Path) -> None:
+def remove_idle_slots(git: Git, folder: Path) -> None:
     """Remove all slots below `folder` that nobody holds and in which nothing runs; the folder too if it is empty."""
     for lock_path in sorted(folder.glob("slot-*.lock")):
         lock = LifeLock.try_take(lock_path)
         if lock is None:
             continue
         slot = Slot(git, lock_path.with_suffix(""), 0, lock)
-        if not job_lives(slot.memory.job):
+        if not is_job_alive(slot.memory.job):
             slot.remove()
         slot.release()
     with suppress(OSError):
         folder.rmdir()
 
 
-def job_lives(job: str) -> bool:
+def is_job_alive(job: str) -> bool:
     """Whether the job recorded in that folder still runs."""
     found = read_pid(Path(job)) if job else None
     return found is not None and living(*found)
@@ -217,17 +217,17 @@ HIGHEST = 999
 
 
 @contextmanager
-def locked(git: Git) -> Iterator[None]:
+def lock_numbers(git: Git) -> Iterator[None]:
     """Hold the row of numbers."""
     atomic.make_directory(git.common / "garrison")
     with atomic.locked(git.common / "garrison" / "numbers.lock"):
         yield
 
 
-def claim(git: Git, folder: Path, tree: Path) -> int:
+def claim_number(git: Git, folder: Path, tree: Path) -> int:
     """The number of `tree`, which stands below `folder`; the same one as long as it stands."""
     wanted = str(tree.relative_to(folder))
-    with locked(git):
+    with lock_numbers(git):
         owners = _owners(folder)
         for number, owner in owners.items():
             if owner == wanted:
@@ -242,14 +242,14 @@ def claim(git: Git, folder: Path, tree: Path) -> int:
         return free
 
 
-def taken(folder: Path, number: int) -> bool:
+def is_number_taken(folder: Path, number: int) -> bool:
     """Whether a node's tree has that number."""
     return number in _owners(folder)
 
 
-def tidy(git: Git, folder: Path) -> None:
+def remove_void_claims(git: Git, folder: Path) -> None:
     """Remove the claims of trees that are gone."""
-    with locked(git):
+    with lock_numbers(git):
         for link in folder.glob("number-*"):
             if not link.exists():
                 link.unlink(missing_ok=True)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
 from garrison.merge import entry as order
-from garrison.merge.config import Config
-from garrison.merge.entry import STRATEGIES, Entry, check_transition
-from garrison.merge.verdicts import Base, Red, Seen
+from garrison.merge.config import QueueConfig
+from garrison.merge.entry import STRATEGIES, MergeEntry, check_transition
+from garrison.merge.verdicts import BaseRun, RedRun, VerdictCache
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Test:
+class RunningGate:
     """A gate run that was begun and not yet judged; `of` is `entry` or `base`. `entry` is the first of `entries`."""
 
     entry: str
@@ -69,7 +69,7 @@ class Landing:
 
 
 @dataclass(frozen=True)
-class Owed:
+class StaleCheckout:
     """A checkout that still shows `old` although its branch is at `new`."""
 
     path: str
@@ -77,7 +77,7 @@ class Owed:
     new: str
 
 
-ASKED = "asked"
+MANUAL = "asked"
 """The reason of a pause that a person asked for."""
 
 
@@ -91,18 +91,18 @@ class Pause:
     log: str = ""
 
     @property
-    def asked(self) -> bool:
+    def is_manual(self) -> bool:
         """Whether a person asked for it; then nothing but a person's word lifts it."""
-        return self.reason == ASKED
+        return self.reason == MANUAL
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """One line for people, and what they can do."""
-        if self.asked:
+        if self.is_manual:
             return f"the queue is paused: {self.detail}; `garrison merge-queue resume` lets it go on"
         return f"the queue is paused: {self.reason}: {self.detail}"
 
 
-def payload_of(entry: Entry, kind: str) -> dict[str, Any]:
+def payload_of(entry: MergeEntry, kind: str) -> dict[str, Any]:
     """What an outcome of that type tells of the entry."""
     return {"node_id": entry.node, "entry": entry.id, "attempt": entry.attempt, "branch": entry.branch,
             "target": entry.target, "oid": entry.oid, "commit": entry.commit, "status": entry.status,
@@ -113,7 +113,7 @@ def payload_of(entry: Entry, kind: str) -> dict[str, Any]:
 class Outcome:
     """A fact to signal: `seq` and `at` are its journal record's, so that a second telling is the same file."""
 
-    entry: Entry
+    entry: MergeEntry
     type: str
     seq: int
     at: str
@@ -124,8 +124,8 @@ class Outcome:
 class QueueState:
     """The fold. `entries` in the order of their enqueueing."""
 
-    config: Config | None = None
-    entries: dict[str, Entry] = field(default_factory=dict)
+    config: QueueConfig | None = None
+    entries: dict[str, MergeEntry] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     """As how many-th each was enqueued."""
     count: int = 0
@@ -136,19 +136,19 @@ class QueueState:
     since: int = 0
     """Number of the last snapshot."""
     updated_at: str | None = None
-    tests: dict[str, Test] = field(default_factory=dict)
+    tests: dict[str, RunningGate] = field(default_factory=dict)
     """Gate runs under way, by job."""
     base: BaseVerdict | None = None
     tip: str = ""
     """Where the target was when the line was built, or left by our last landing."""
-    seen: Seen = field(default_factory=Seen)
+    seen: VerdictCache = field(default_factory=VerdictCache)
     landing: Landing | None = None
-    owed: tuple[Owed, ...] = ()
+    owed: tuple[StaleCheckout, ...] = ()
     pause: Pause | None = None
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
-    def test(self) -> Test | None:
+    def test(self) -> RunningGate | None:
         """The first gate run under way."""
         return next(iter(self.tests.values()), None)
 
@@ -157,28 +157,29 @@ class QueueState:
         """(tree, key) that passed."""
         return self.seen.green
 
-    def ranked(self) -> list[Entry]:
+    def ranked(self) -> list[MergeEntry]:
         """Unfinished entries in the order in which they are judged."""
-        return order.ranked(self.unfinished(), self.places)
+        return order.rank_entries(self.unfinished(), self.places)
 
-    def line(self) -> list[Entry]:
+    def line(self) -> list[MergeEntry]:
         """The entries that are judged together now, in their order."""
         return [entry for entry in self.ranked() if entry.status in ("candidate", "testing")]
 
-    def waiting(self) -> list[Entry]:
+    def waiting(self) -> list[MergeEntry]:
         """The entries that may be taken into the line next, in their order."""
         queued = [entry for entry in self.ranked() if entry.status == "queued"]
-        return order.in_line(queued, {entry.id: {other.id for other in self.needs(entry)} for entry in queued})
+        needs = {entry.id: {other.id for other in self.unmet_dependencies(entry)} for entry in queued}
+        return order.order_by_dependencies(queued, needs)
 
-    def unfinished(self) -> list[Entry]:
+    def unfinished(self) -> list[MergeEntry]:
         """Entries that something will still happen to, first in first."""
         return [entry for entry in self.entries.values() if not entry.final]
 
-    def of_key(self, run: str, node: str) -> list[Entry]:
+    def entries_of(self, run: str, node: str) -> list[MergeEntry]:
         """All entries of a node in a run, oldest first."""
         return [entry for entry in self.entries.values() if entry.node == node and entry.run == run]
 
-    def needs(self, entry: Entry) -> list[Entry]:
+    def unmet_dependencies(self, entry: MergeEntry) -> list[MergeEntry]:
         """What must still land before `entry` is judged: of each node it depends on the latest entry.
 
         A dependency is met once that entry, or a later one of the same node, has landed.
@@ -186,12 +187,12 @@ class QueueState:
         found = []
         for name in entry.depends_on:
             other = self.entries.get(name)
-            line = [one for one in self.of_key(*other.key) if one.seq >= other.seq] if other else []
+            line = [one for one in self.entries_of(*other.key) if one.seq >= other.seq] if other else []
             if line and all(one.status != "landed" for one in line) and line[-1] not in found:
                 found.append(line[-1])
         return found
 
-    def entry(self, entry_id: str) -> Entry:
+    def entry(self, entry_id: str) -> MergeEntry:
         """The entry of that id; NotFound."""
         if entry_id not in self.entries:
             raise NotFound(f"no merge entry {entry_id}; `garrison merge-queue list` shows them")
@@ -221,10 +222,10 @@ class QueueState:
                                       updated_at=record.at))
         self.tests = {job: test for job, test in self.tests.items() if self._goes_on(test)}
 
-    def _goes_on(self, test: Test) -> bool:
+    def _goes_on(self, test: RunningGate) -> bool:
         return any(self.entries[name].status == "testing" for name in test.entries)
 
-    def _step(self, old: Entry, record: Record) -> None:
+    def _step(self, old: MergeEntry, record: Record) -> None:
         new = replace(_STEPS[record.kind](old, record.data), updated_at=record.at)
         check_transition(old.id, old.status, new.status)
         if new.status == "landed":
@@ -233,10 +234,10 @@ class QueueState:
         for kind in _OUTCOMES.get(new.status, ()) if new.status != old.status else ():
             self._tell(new, kind, record)
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: MergeEntry) -> None:
         self.entries[entry.id] = entry
 
-    def _tell(self, entry: Entry, kind: str, record: Record) -> None:
+    def _tell(self, entry: MergeEntry, kind: str, record: Record) -> None:
         self.outcomes.append(Outcome(entry, kind, record.seq, record.at, payload_of(entry, kind)))
 
 
@@ -245,14 +246,14 @@ def _ids(data: dict[str, Any]) -> list[str]:
     return data.get("entries") or [data.get("entry", "")]
 
 
-def _own(entry: Entry, data: dict[str, Any], one: str, many: str, default: str) -> str:
+def _own(entry: MergeEntry, data: dict[str, Any], one: str, many: str, default: str) -> str:
     """An entry's own value, of a record about it alone or about several."""
     if many in data:
         return str(data[many][data["entries"].index(entry.id)])
     return str(data.get(one, default))
 
 
-def _state(entry: Entry, data: dict[str, Any]) -> Entry:
+def _state(entry: MergeEntry, data: dict[str, Any]) -> MergeEntry:
     fresh = data["status"] in ("queued", "candidate")
     return replace(entry, status=data["status"], reason=data.get("reason", ""), files=tuple(data.get("files", ())),
                    base=data.get("base", entry.base), tree=_own(entry, data, "tree", "trees", entry.tree),
@@ -260,16 +261,16 @@ def _state(entry: Entry, data: dict[str, Any]) -> Entry:
                    verdict="" if fresh else entry.verdict)
 
 
-def _test(entry: Entry, data: dict[str, Any]) -> Entry:
+def _test(entry: MergeEntry, data: dict[str, Any]) -> MergeEntry:
     begun = replace(entry, status="testing", tests=entry.tests + 1)
     return begun if data["of"] == "base" else replace(begun, log=data["log"], verdict="", reason="")
 
 
-def _landed(entry: Entry, data: dict[str, Any]) -> Entry:
+def _landed(entry: MergeEntry, data: dict[str, Any]) -> MergeEntry:
     return replace(entry, status="landed", commit=data["commit"], reason=data.get("reason", ""), files=())
 
 
-_STEPS: dict[str, Callable[[Entry, dict[str, Any]], Entry]] = {
+_STEPS: dict[str, Callable[[MergeEntry, dict[str, Any]], MergeEntry]] = {
     "state": _state,
     "test": _test,
     "landing": lambda entry, data: replace(entry, status="landing"),
@@ -286,7 +287,7 @@ def moves(kind: str) -> bool:
     return kind in _STEPS
 
 
-def stepped(entry: Entry, kind: str, data: dict[str, Any]) -> Entry:
+def stepped(entry: MergeEntry, kind: str, data: dict[str, Any]) -> MergeEntry:
     """An entry after a record of that kind, whatever the lifecycle says: for whoever mends a journal with gaps."""
     return _STEPS[kind](entry, data)
 
@@ -296,8 +297,8 @@ _OUTCOMES = {"landed": ("MERGE_COMPLETE",), "conflict": ("MERGE_FAILED",), "canc
 
 
 def _on_config(state: QueueState, record: Record) -> None:
-    state.config = Config.of(record.data)
-    if state.pause and not state.pause.asked:
+    state.config = QueueConfig.of(record.data)
+    if state.pause and not state.pause.is_manual:
         state.pause = None
 
 
@@ -312,11 +313,11 @@ def _on_enq(state: QueueState, record: Record) -> None:
     state.entries[data["entry"]] = enqueued(record)
 
 
-def enqueued(record: Record) -> Entry:
+def enqueued(record: Record) -> MergeEntry:
     """The entry that an `enq` record begins."""
     data = record.data
     held = data.get("status") == "held"
-    return Entry(
+    return MergeEntry(
         data["entry"], data["run"], data["node"], data["attempt"], data["branch"], data["oid"], data["target"],
         data["repo"], data["recipient"], data.get("status", "queued"), "held by a person" if held else "",
         enqueued_at=record.at, updated_at=record.at, seq=record.seq, priority=data.get("priority", 0),
@@ -346,7 +347,7 @@ def _on_state(state: QueueState, record: Record) -> None:
 def _on_test(state: QueueState, record: Record) -> None:
     data = record.data
     state.tests = {job: test for job, test in state.tests.items() if (test.tree, test.of) != (data["tree"], data["of"])}
-    state.tests[data["job"]] = Test(data["entry"], tuple(_ids(data)), data["of"], data["number"], data["job"],
+    state.tests[data["job"]] = RunningGate(data["entry"], tuple(_ids(data)), data["of"], data["number"], data["job"],
                                     data["tree"], data["commit"], data["slot"], data["command"], data["log"], record.at)
 
 
@@ -371,7 +372,7 @@ def _on_verdict(state: QueueState, record: Record) -> None:
                 _judged(state, entry, record, len(names))
 
 
-def _judged(state: QueueState, entry: Entry, record: Record, together: int) -> None:
+def _judged(state: QueueState, entry: MergeEntry, record: Record, together: int) -> None:
     """Fold a verdict into one of the entries that were under test; a red one of several is nobody's own."""
     data = record.data
     if data["result"] != "green" and together > 1:
@@ -404,7 +405,7 @@ def _on_settled(state: QueueState, record: Record, new: str = "") -> None:
     state.landing = None
     state.tip = new or state.tip
     state.seen.fresh()
-    state.owed += tuple(Owed(path, record.data["old"], new) for path in record.data.get("owed", ()))
+    state.owed += tuple(StaleCheckout(path, record.data["old"], new) for path in record.data.get("owed", ()))
 
 
 def _on_moved(state: QueueState, record: Record) -> None:
@@ -413,7 +414,7 @@ def _on_moved(state: QueueState, record: Record) -> None:
 
 def _on_pause(state: QueueState, record: Record) -> None:
     data = record.data
-    if state.pause and state.pause.asked and data["reason"] != ASKED:
+    if state.pause and state.pause.is_manual and data["reason"] != MANUAL:
         return  # what the queue itself finds wrong does not take the place of a person's word
     state.pause = Pause(data["reason"], data["detail"], data["tip"], data.get("log", ""))
     state.seen.fresh()
@@ -469,16 +470,16 @@ def restore(state: QueueState, data: dict[str, Any]) -> None:
         setattr(state, name, data[name])
     for name, kind in _FACTS.items():
         setattr(state, name, data[name] and _made(kind, data[name]))
-    state.config = Config.of(data["config"]) if data["config"] else None
-    state.entries = {entry.id: entry for entry in (_made(Entry, one) for one in data["entries"])}
+    state.config = QueueConfig.of(data["config"]) if data["config"] else None
+    state.entries = {entry.id: entry for entry in (_made(MergeEntry, one) for one in data["entries"])}
     state.places = dict(zip(state.entries, data["places"], strict=True))
-    state.tests = {test.job: test for test in (_made(Test, one) for one in data["tests"])}
-    state.owed = tuple(_made(Owed, one) for one in data["owed"])
+    state.tests = {test.job: test for test in (_made(RunningGate, one) for one in data["tests"])}
+    state.owed = tuple(_made(StaleCheckout, one) for one in data["owed"])
     state.outcomes = [_told(state, one) for one in data["outcomes"]]
     state.seen = _seen_of(data["seen"])
 
 
-def kept(state: QueueState) -> list[Entry]:
+def kept(state: QueueState) -> list[MergeEntry]:
     """The entries that stay known: those that wait and all of the nodes that they wait for, and the last others."""
     todo = list(state.unfinished())
     keys: set[tuple[str, str]] = set()
@@ -486,15 +487,15 @@ def kept(state: QueueState) -> list[Entry]:
         entry = todo.pop()
         if entry.key not in keys:
             keys.add(entry.key)
-            line = state.of_key(*entry.key)
+            line = state.entries_of(*entry.key)
             todo += [state.entries[name] for one in line for name in one.depends_on if name in state.entries]
     last = {entry.id for entry in [entry for entry in state.entries.values() if entry.final][-KEPT:]}
     return [entry for entry in state.entries.values() if entry.id in last or entry.key in keys]
 
 
-def _spare(entry: Entry) -> dict[str, Any]:
+def _spare(entry: MergeEntry) -> dict[str, Any]:
     """An entry without what is as by default."""
-    return {one.name: value for one in fields(Entry) if (value := getattr(entry, one.name)) != one.default}
+    return {one.name: value for one in fields(MergeEntry) if (value := getattr(entry, one.name)) != one.default}
 
 
 def _made(kind: type[Any], data: dict[str, Any]) -> Any:
@@ -509,11 +510,11 @@ def _outcome(state: QueueState, outcome: Outcome) -> dict[str, Any]:
 
 
 def _told(state: QueueState, data: dict[str, Any]) -> Outcome:
-    entry = state.entries[data["entry"]] if isinstance(data["entry"], str) else _made(Entry, data["entry"])
+    entry = state.entries[data["entry"]] if isinstance(data["entry"], str) else _made(MergeEntry, data["entry"])
     return Outcome(entry, data["type"], data["seq"], data["at"], payload_of(entry, data["type"]))
 
 
-def _seen(seen: Seen) -> dict[str, Any]:
+def _seen(seen: VerdictCache) -> dict[str, Any]:
     reds = sorted(((key, tree, runs) for key, trees in seen.red.items() for tree, runs in trees.items()),
                   key=lambda one: one[2][-1].seq)
     return {**{name: getattr(seen, name) for name in _OF_SEEN}, "base": seen.base and asdict(seen.base),
@@ -521,13 +522,13 @@ def _seen(seen: Seen) -> dict[str, Any]:
             "red": [[key, tree, [asdict(run) for run in runs]] for key, tree, runs in reds[-TREES:]]}
 
 
-def _seen_of(data: dict[str, Any]) -> Seen:
-    seen = Seen(**{name: data[name] for name in _OF_SEEN})
-    seen.base = data["base"] and _made(Base, data["base"])
+def _seen_of(data: dict[str, Any]) -> VerdictCache:
+    seen = VerdictCache(**{name: data[name] for name in _OF_SEEN})
+    seen.base = data["base"] and _made(BaseRun, data["base"])
     seen.green = dict.fromkeys(_pairs(data["green"]))
     seen._lost = {(tree, key): count for tree, key, count in data["lost"]}
     for key, tree, runs in data["red"]:
-        seen.red.setdefault(key, {})[tree] = tuple(_made(Red, run) for run in runs)
+        seen.red.setdefault(key, {})[tree] = tuple(_made(RedRun, run) for run in runs)
     return seen
 
 

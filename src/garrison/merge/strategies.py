@@ -16,7 +16,7 @@ from garrison.system.git.objects import MergeResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from garrison.merge.entry import Entry
+    from garrison.merge.entry import MergeEntry
     from garrison.system.git import Git
     from garrison.system.git.history import Commit
 
@@ -38,7 +38,7 @@ class Built(NamedTuple):
     reason: str = ""
 
 
-def build(git: Git, entry: Entry, base: str, trailers: Trailers, tree: str = "") -> Built:
+def build(git: Git, entry: MergeEntry, base: str, trailers: Trailers, tree: str = "") -> Built:
     """The commit that `entry` would put on top of `base`, by its strategy. Writes objects, moves nothing.
 
     `tree`: what a merge of the two is known to give, so that it is not merged again.
@@ -48,29 +48,29 @@ def build(git: Git, entry: Entry, base: str, trailers: Trailers, tree: str = "")
     return _STRATEGIES[entry.strategy](git, entry, base, trailers)
 
 
-def _merge(git: Git, entry: Entry, base: str, trailers: Trailers, merged: MergeResult | None = None) -> Built:
+def _merge(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merged: MergeResult | None = None) -> Built:
     merged = merged or git.merge_tree(base, entry.oid)
     if merged.tree is None:
         return _refused(merged)
     message = f"Merge {entry.branch} into {entry.target}"
-    return Built(merged.tree, git.commit_tree(merged.tree, [base, entry.oid], ended(message, trailers(merged.tree)),
-                                              date=_date(entry)))
+    message = append_trailers(message, trailers(merged.tree))
+    return Built(merged.tree, git.commit_tree(merged.tree, [base, entry.oid], message, date=_date(entry)))
 
 
-def _squash(git: Git, entry: Entry, base: str, trailers: Trailers) -> Built:
+def _squash(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Built:
     merged = git.merge_tree(base, entry.oid)
     if merged.tree is None:
         return _refused(merged)
     if merged.tree == git.tree_of(base):
         return Built(merged.tree, base)
     work = [commit for commit in git.commits(base, entry.oid) if len(commit.parents) < 2]
-    message, others = squashed(entry.branch, work)
+    message, others = squash_message(entry.branch, work)
     lines = [*(f"Co-authored-by: {who}" for who in others), *trailers(merged.tree)]
-    return Built(merged.tree, git.commit_tree(merged.tree, [base], ended(message, lines), date=_date(entry),
+    return Built(merged.tree, git.commit_tree(merged.tree, [base], append_trailers(message, lines), date=_date(entry),
                                               author=work[0].author if work else None))
 
 
-def _rebase(git: Git, entry: Entry, base: str, trailers: Trailers) -> Built:
+def _rebase(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Built:
     work = git.commits(base, entry.oid)
     odd = next((commit for commit in work if len(commit.parents) != 1), None)
     if odd:
@@ -90,7 +90,7 @@ def _rebase(git: Git, entry: Entry, base: str, trailers: Trailers) -> Built:
         if left and commit.parents == [top]:
             top = commit.oid  # it already stands where it would be put
         else:
-            message = ended(commit.message, () if left else trailers(after))
+            message = append_trailers(commit.message, () if left else trailers(after))
             top = git.commit_tree(after, [top], message, date=_date(entry), author=commit.author)
     return Built(tree, top)
 
@@ -100,18 +100,18 @@ def _picked(git: Git, commit: Commit, tree: str) -> MergeResult:
     return git.merge_tree(git.commit_tree(tree, commit.parents, "base of a rebase\n", date=0), commit.oid)
 
 
-def _ff_only(git: Git, entry: Entry, base: str, trailers: Trailers) -> Built:
+def _ff_only(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Built:
     if not git.is_ancestor(base, entry.oid):
         return Built("", None, (), f"{entry.target} at {base[:10]} is not contained in {entry.branch}, so it cannot be "
                                    "moved forward to it; bring the branch up to date and enqueue it again")
     return Built(git.tree_of(entry.oid), entry.oid)
 
 
-_STRATEGIES: dict[str, Callable[[Git, Entry, str, Trailers], Built]] = {
+_STRATEGIES: dict[str, Callable[[Git, MergeEntry, str, Trailers], Built]] = {
     "merge": _merge, "squash": _squash, "rebase": _rebase, "ff-only": _ff_only}
 
 
-def _date(entry: Entry) -> int:
+def _date(entry: MergeEntry) -> int:
     return int(from_iso(entry.enqueued_at))
 
 
@@ -122,7 +122,7 @@ def _refused(merged: MergeResult) -> Built:
 # ------------------------------------------------------------------------------------------------------------- pure
 
 
-def squashed(branch: str, work: Sequence[Commit]) -> tuple[str, list[str]]:
+def squash_message(branch: str, work: Sequence[Commit]) -> tuple[str, list[str]]:
     """The message for all of `work` in one commit, and who wrote it beside the first's author (`Name <mail>`)."""
     people = list(dict.fromkeys(f"{commit.author.name} <{commit.author.email}>" for commit in work))
     if len(work) == 1:
@@ -131,7 +131,7 @@ def squashed(branch: str, work: Sequence[Commit]) -> tuple[str, list[str]]:
     return f"Squash {branch}\n\n{listed}" if listed else f"Squash {branch}", people[1:]
 
 
-def ended(message: str, trailers: Sequence[str]) -> str:
+def append_trailers(message: str, trailers: Sequence[str]) -> str:
     """`message` with trailers at its end, joined to those that it has."""
     text = message.strip("\n")
     if not trailers:

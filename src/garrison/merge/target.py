@@ -116,7 +116,7 @@ def split_target(name: str) -> tuple[str | None, str]:
     return (remote, branch) if colon else (None, name)
 
 
-def check_name(name: str) -> str:
+def check_target_name(name: str) -> str:
     """Itself; UsageError for what cannot name a target. Pure."""
     remote, branch = split_target(name)
     if not branch or remote == "" or any(part.startswith("-") for part in (branch, remote or "")):
@@ -132,7 +132,7 @@ def open_target(git: Git, name: str) -> Target:
 
 def check_target(git: Git, name: str) -> None:
     """Refused unless the branch, or the remote, is known here; a remote itself is not asked."""
-    remote, branch = split_target(check_name(name))
+    remote, branch = split_target(check_target_name(name))
     if remote is None and not git.branch_exists(branch):
         raise Refused(f"{git.root} has no branch {branch} to land on; name one with --target")
     if remote and remote not in git.run("remote").out.split():

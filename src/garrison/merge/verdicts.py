@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Mapping, Sequence
 
-    from garrison.merge.config import Config
+    from garrison.merge.config import QueueConfig
 
 
 Class = Literal["green", "red", "missing", "timeout", "empty", "setup", "lost"]
@@ -58,14 +58,14 @@ def classify(code: int, *, timed_out: bool, tail: str, stage: str = "gate") -> C
     return "green" if code == 0 else "red"
 
 
-def in_words(result: str, code: int, timeout: float, *, timed_out: bool = False) -> str:
+def describe_result(result: str, code: int, timeout: float, *, timed_out: bool = False) -> str:
     """One line about a class, for people; empty for green."""
     if result == "setup" and (timed_out or code in (126, 127)):
-        return in_words("timeout" if timed_out else "missing", code, timeout).replace("gate", "set-up")
+        return describe_result("timeout" if timed_out else "missing", code, timeout).replace("gate", "set-up")
     return WORDS.get(result, "").format(code=code, timeout=timeout)
 
 
-def judge_key(config: Config, environment: Mapping[str, str]) -> str:
+def verdict_key(config: QueueConfig, environment: Mapping[str, str]) -> str:
     """By what a verdict was given: gate and set-up, and the environment that they saw. Verdicts of one tree are
     exchangeable if their keys are equal."""
     told = "\0".join(f"{name}={value}" for name, value in sorted(environment.items())
@@ -73,18 +73,18 @@ def judge_key(config: Config, environment: Mapping[str, str]) -> str:
     return f"{config.command_key}-{hashlib.sha256(told.encode(errors='surrogateescape')).hexdigest()[:8]}"
 
 
-def refusal(old: Config | None, new: Config, *, unfinished: int, processor: bool) -> str | None:
+def explain_gate_mismatch(old: QueueConfig | None, new: QueueConfig, *, unfinished: int, processor: bool) -> str | None:
     """Why the queue keeps its recorded gate; None if it takes (or already has) the new one."""
     if old is None or not old.ready or old.same_gate(new):
         return None
     if not unfinished and not processor:
         return None
     busy = f"{unfinished} unfinished entries" if unfinished else "a living processor"
-    return (f"this queue has {old.told()}, you bring {new.told()}, and it has {busy}; use the recorded one, or wait "
-            "until it is empty and unattended")
+    return (f"this queue has {old.describe()}, you bring {new.describe()}, and it has {busy}; use the recorded one, or "
+            "wait until it is empty and unattended")
 
 
-def gate_words(gate: str) -> list[str]:
+def command_words(gate: str) -> list[str]:
     """The command word of each part of a shell line (`cd a && FOO=1 python -m x` → cd, python); [] if unreadable."""
     try:
         lexer = shlex.shlex(gate, posix=True, punctuation_chars="();<>|&\n")
@@ -112,7 +112,7 @@ _WAVERING = 200
 
 
 @dataclass(frozen=True)
-class Red:
+class RedRun:
     """A run that was not green: of which entries, its class, its record's number."""
 
     entries: tuple[str, ...]
@@ -121,7 +121,7 @@ class Red:
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseRun:
     """The last verdict on the bare tip: its class, its record's number, how many in a row were not green."""
 
     result: str
@@ -130,14 +130,14 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Known:
+class Evidence:
     """What the journal and the running gates say of trees; `broken` is the number of the first broken verdict on this
     tip (0: none), `wavers` whether the gate was seen to judge one tree both ways."""
 
     green: Container[str] = ()
-    red: Mapping[str, Sequence[Red]] = field(default_factory=dict)
+    red: Mapping[str, Sequence[RedRun]] = field(default_factory=dict)
     running: Collection[str] = ()
-    base: Base | None = None
+    base: BaseRun | None = None
     broken: int = 0
     wavers: bool = False
 
@@ -153,14 +153,14 @@ class OfOneKey:
 
 
 @dataclass
-class Seen:
+class VerdictCache:
     """Folded from verdicts; `judged` says of each entry that landed or was rejected whether it was rejected."""
 
     green: dict[tuple[str, str], None] = field(default_factory=dict)
     """(tree, key) pairs that passed, the first seen first."""
-    red: dict[str, dict[str, tuple[Red, ...]]] = field(default_factory=dict)
+    red: dict[str, dict[str, tuple[RedRun, ...]]] = field(default_factory=dict)
     """Key → tree → runs that were not green, oldest first."""
-    base: Base | None = None
+    base: BaseRun | None = None
     broken: int = 0
     """Number of the first broken verdict since the tip or the suspects changed."""
     judged: list[bool] = field(default_factory=list)
@@ -186,7 +186,7 @@ class Seen:
             del self._lost[tree, key]
         if (tree, key) in self.green:
             self._wavered = self._verdicts
-        reds[tree] = (*reds.get(tree, ()), Red(entries, result, seq))
+        reds[tree] = (*reds.get(tree, ()), RedRun(entries, result, seq))
         if result in BROKEN and not self.broken:
             self.broken = seq
         return True
@@ -198,7 +198,7 @@ class Seen:
         self.broken = broken
         if counts:
             failures = 0 if result == "green" else 1 + (before.failures if before else 0)
-            self.base = Base(result, seq, failures)
+            self.base = BaseRun(result, seq, failures)
         return counts
 
     def took(self, seconds: float) -> None:
@@ -217,7 +217,7 @@ class Seen:
         """Another processor: what vanished under the last one is not held against the tree."""
         self._lost = {}
 
-    def known(self, key: str, running: Collection[str]) -> Known:
+    def known(self, key: str, running: Collection[str]) -> Evidence:
         """What decides, for one key."""
-        return Known(OfOneKey(self.green, key), self.red.get(key, {}), running, self.base, self.broken,
+        return Evidence(OfOneKey(self.green, key), self.red.get(key, {}), running, self.base, self.broken,
                      self._verdicts - self._wavered < _WAVERING)

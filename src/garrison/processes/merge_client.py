@@ -16,7 +16,7 @@ from garrison.records.identity import Identity
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.merge.entry import Entry
+    from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
@@ -75,7 +75,7 @@ def foreign_entries_note(world: Runtime, launch: Launch) -> str:
     return describe_foreign_entries(foreign)
 
 
-def describe_foreign_entries(entries: list[Entry]) -> str:
+def describe_foreign_entries(entries: list[MergeEntry]) -> str:
     """Which entries will land too, and how to withdraw one. Pure."""
     if not entries:
         return ""

@@ -16,7 +16,7 @@ from garrison.agents import registry
 from garrison.config import trees_root
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.merge import verdicts as merge_decide
-from garrison.merge.config import Config
+from garrison.merge.config import QueueConfig
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
 from garrison.pipeline.graph import DialectError
@@ -214,8 +214,8 @@ def _with_gate(world: Runtime, launch: Launch, git: Git, request: LaunchRequest,
     if gate is None and not request.no_gate:
         raise Refused("no gate: say how a merged tree is tested with --gate 'COMMAND' (or gate= in the graph), "
                       "or --no-gate to land untested")
-    config = Config(gate, setup, request.no_gate, world.timing.gate_timeout, tuple(lock_files))
-    why = merge_decide.refusal(recorded, config, unfinished=len(queue.state.unfinished()),
+    config = QueueConfig(gate, setup, request.no_gate, world.timing.gate_timeout, tuple(lock_files))
+    why = merge_decide.explain_gate_mismatch(recorded, config, unfinished=len(queue.state.unfinished()),
                                processor=queue.processor_alive())
     if why:
         raise Refused(why)
@@ -226,7 +226,7 @@ def _with_gate(world: Runtime, launch: Launch, git: Git, request: LaunchRequest,
                   base=f"refs/heads/{launch.base}", allow_foreign_imports=request.allow_foreign_imports,
                   progress=report)
     except BaseException:
-        queue.leave(Path(launch.trees))
+        queue.remove_idle_slots(Path(launch.trees))
         raise
     queue.configure(config)
     return launch
@@ -297,4 +297,4 @@ def _keep_gate(world: Runtime, launch: Launch, git: Git) -> None:
     """A queue whose journal was damaged and moved away is told again what this run was launched with."""
     queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token="launch", git=git)
     if queue.state.config is None and (launch.gate or launch.no_gate):
-        queue.configure(Config(launch.gate, launch.setup, launch.no_gate, world.timing.gate_timeout))
+        queue.configure(QueueConfig(launch.gate, launch.setup, launch.no_gate, world.timing.gate_timeout))

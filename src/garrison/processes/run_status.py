@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordError
-from garrison.merge.queue import Follower
+from garrison.merge.queue import QueueReader
 from garrison.processes.preflight import read_run_state
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
@@ -107,7 +107,7 @@ def _waiting(world: Runtime) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in (world.home / "merge-queue").glob("*/*/journal.jsonl"):
         try:
-            unfinished = Follower(path.parent).refresh().unfinished()
+            unfinished = QueueReader(path.parent).refresh().unfinished()
         except (GarrisonError, ValueError, KeyError):
             continue  # doctor tells of it
         for entry in unfinished:

@@ -53,7 +53,7 @@ def write_runner_state(world: Runtime, launch: Launch, key: Key, status: str, pi
 
 def worktree_environment(world: Runtime, launch: Launch, task: Task, tree: Path, life: str) -> dict[str, str]:
     """The one environment of set-up, acceptance and agents of a node, whose tree stands."""
-    number = slots.claim(Git(Path(launch.repo)), tree.parent.parent, tree)
+    number = slots.claim_number(Git(Path(launch.repo)), tree.parent.parent, tree)
     return world.environment(launch, {
         "GARRISON_SLOT": str(number),
         "GARRISON_LIFE": life, "GARRISON_TREE": str(tree), "GARRISON_RUN": launch.run_id, "GARRISON_NODE": task.node,

@@ -78,7 +78,7 @@ def remove_worktree(git: Git, tree: Path) -> None:
     git.remove_worktree(tree)
     folder = tree.parent.parent
     if folder.is_dir():
-        slots.tidy(git, folder)
+        slots.remove_void_claims(git, folder)
     for parent in (tree.parent, folder):
         try:
             parent.rmdir()

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from garrison.merge.queue import queues_of, target_of
+from garrison.merge.queue import list_queues, target_of_folder
 from garrison.views.run_view import Gatherer
 from garrison.views.usage import cost_rows
 
@@ -51,8 +51,8 @@ class _Home(Collector):
                                     labels=["queue", "target", "status"])
         paused = GaugeMetricFamily("garrison_queue_paused", "1 while the queue judges nothing",
                                    labels=["queue", "target"])
-        for follower in queues_of(self.home, lambda _problem: None):
-            names = [follower.folder.parent.name, target_of(follower.folder)]
+        for follower in list_queues(self.home, lambda _problem: None):
+            names = [follower.folder.parent.name, target_of_folder(follower.folder)]
             for status, count in Counter(entry.status for entry in follower.state.entries.values()).items():
                 entries.add_metric([*names, status], count)
             paused.add_metric(names, float(follower.state.pause is not None))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from garrison.merge.entry import Entry
+from garrison.merge.entry import MergeEntry
 from garrison.merge.state import Pause
 
 PLACES: Mapping[str, str] = {"validated": "merged", "impl_complete": "landing", "active": "working",
@@ -64,7 +64,7 @@ class Facts:
     """Failed nodes that keep it from ever beginning."""
     busy: int = 0
     """Nodes at work now."""
-    entry: Entry | None = None
+    entry: MergeEntry | None = None
     """Its place in the merge queue, in this attempt."""
     ahead: int = 0
     """Entries before it."""
@@ -150,22 +150,22 @@ def _landing(facts: Facts) -> str:
     return _QUEUE[entry.status](entry, facts.ahead)
 
 
-def _queued(entry: Entry, ahead: int) -> str:
+def _queued(entry: MergeEntry, ahead: int) -> str:
     again = f" (again, since {first_line(entry.reason)})" if entry.reason else ""
     return (f"waits in the merge queue, {ahead} before it" if ahead else "is next in the merge queue") + again
 
 
-def _blocked(entry: Entry, _ahead: int) -> str:
+def _blocked(entry: MergeEntry, _ahead: int) -> str:
     reason = first_line(entry.reason)
     missing = [name for name in entry.files if name not in reason]
     return f"cannot land: {reason}" + (f" ({', '.join(missing[:5])})" if missing else "")
 
 
-def _refused(entry: Entry, _ahead: int) -> str:
+def _refused(entry: MergeEntry, _ahead: int) -> str:
     return f"{entry.status}: {first_line(entry.reason)}"
 
 
-_QUEUE: Mapping[str, Callable[[Entry, int], str]] = {
+_QUEUE: Mapping[str, Callable[[MergeEntry, int], str]] = {
     "queued": _queued,
     "candidate": lambda entry, ahead: "its merge is made",
     "testing": lambda entry, ahead: "the gate tests its merge",

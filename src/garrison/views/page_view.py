@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from garrison.merge.entry import Entry
+from garrison.merge.entry import MergeEntry
 from garrison.merge.state import QueueState
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.run_state import RunState
@@ -186,7 +186,7 @@ class Projection:
             teller = _LAYER.get(record.entry.kind)
         return teller(record.entry.data) if teller else ""
 
-    def _own_entry(self, record: Record) -> Entry | None:
+    def _own_entry(self, record: Record) -> MergeEntry | None:
         state = self.queues.get(record.queue)
         found = state.entries.get(str(record.entry.data.get("entry", ""))) if state else None
         return found if found and found.run == self.run else None
@@ -265,7 +265,7 @@ def gate_told(told: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, A
             "choices": [{"label": one["label"], "key": one["key"]} for one in record["options"]]}
 
 
-def entry_told(entry: Entry, position: int) -> dict[str, Any]:
+def entry_told(entry: MergeEntry, position: int) -> dict[str, Any]:
     """An unfinished merge entry; `position` counts from 1, those of other runs too."""
     return {"id": entry.id, "node": entry.node, "attempt": entry.attempt, "branch": entry.branch,
             "state": entry.status, "position": position, "since": entry.enqueued_at, "priority": entry.priority,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from garrison.errors import GarrisonError
-from garrison.merge.entry import Entry
-from garrison.merge.queue import Follower
+from garrison.merge.entry import MergeEntry
+from garrison.merge.queue import QueueReader
 from garrison.merge.state import QueueState
 from garrison.pipeline.plan import blocked_by
 from garrison.processes.run_state import RunState
@@ -60,7 +60,7 @@ class RunLook:
         self._runners: dict[str, RunnerLook] = {}
         self._launcher = Reader(self.files.layer_journal("launch"))
         self._guardian: dict[str, list[Death]] = {}
-        self._queues: dict[Path, Follower] = {}
+        self._queues: dict[Path, QueueReader] = {}
         self._plan: RunPlan | None = None
         self._events: dict[tuple[str, str, int], dict[str, Any]] = {}
 
@@ -106,7 +106,7 @@ class RunLook:
     def queue(self) -> QueueState | None:
         """The merge queue that holds entries of this run; None before the first."""
         for path in (self.home / "merge-queue").glob("*/*/journal.jsonl"):
-            follower = self._queues.setdefault(path, Follower(path.parent))
+            follower = self._queues.setdefault(path, QueueReader(path.parent))
             state = follower.refresh()
             if any(entry.run == self.run for entry in state.entries.values()):
                 self._queues = {path: follower}
@@ -149,9 +149,9 @@ def event_of(entry: JournalEntry) -> dict[str, Any] | None:
     return {"at": entry.at, "kind": kind, "agent": data["full"], "life": life, "why": data.get("why", "")}
 
 
-def place(queue: QueueState | None, run: str, node: str, attempt: int) -> tuple[Entry | None, int]:
+def place(queue: QueueState | None, run: str, node: str, attempt: int) -> tuple[MergeEntry | None, int]:
     """A node's merge entry of that attempt, and how many unfinished ones are before it. Pure."""
-    found = [entry for entry in queue.of_key(run, node) if entry.attempt == attempt] if queue else []
+    found = [entry for entry in queue.entries_of(run, node) if entry.attempt == attempt] if queue else []
     if queue is None or not found:
         return None, 0
     return found[-1], sum(1 for entry in queue.unfinished() if entry.seq < found[-1].seq)

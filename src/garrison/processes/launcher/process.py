@@ -316,7 +316,7 @@ class Launcher:
         self._log("end", {"status": act.who, "reason": reason})
         with contextlib.suppress(GarrisonError):  # the repository may be gone; then so are its slots
             queue = MergeQueue(self.world.home, Path(self.launch.repo), self.launch.base, clock=self.world.clock)
-            queue.leave(Path(self.launch.trees))
+            queue.remove_idle_slots(Path(self.launch.trees))
         terminal, _ = choose_terminal(self.launch.terminal, self.world.home)
         terminal.shutdown()  # our own server, and only if no session of another run is left in it
         self._clear()  # nothing of a run that is over is left

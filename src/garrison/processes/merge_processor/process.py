@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.merge.outcome_signals import signal_of
+from garrison.merge.outcome_signals import to_signal
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.processes.loop import exit_gracefully, log_line
@@ -61,12 +61,12 @@ class Processor:
             self._leave("stopped" if self.stopping else "orphaned")
             return False
         if not self._working:
-            if not self.worker.take():
+            if not self.worker.acquire():
                 return False
             self.supervisor.record("took", {"epoch": self.worker.epoch})
             self.worker.recover()
             self._working = True
-        self.worker.beat()
+        self.worker.heartbeat()
         again = self._work()
         self._tell()
         return again
@@ -109,7 +109,7 @@ class Processor:
         runner = self.world.store.read(Identity, recipient)
         if runner is None or runner.status == "terminated":
             return  # it knows, or will look into the journal when it is started again
-        signal = signal_of(outcome, self.life.key.name, self.life.incarnation)
+        signal = to_signal(outcome, self.life.key.name, self.life.incarnation)
         if signal is not None:
             signals.post(self.world.home, signal, outcome.seq)
 

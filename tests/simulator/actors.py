@@ -15,8 +15,7 @@ from tests.simulator.world import Process, Run, Steps, World, key_of, marker_of
 from garrison.config import Timing
 from garrison.errors import AlreadyAlive, Fenced, ForbiddenTransition, Refused
 from garrison.merge import batch
-from garrison.merge.entry import MergeEntry as MergeEntry
-from garrison.merge.entry import entry_id
+from garrison.merge.entry import MergeEntry, entry_id
 from garrison.merge.outcome_signals import to_signal
 from garrison.processes import run_state
 from garrison.processes.actions import Action, Decision

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.cli.resolve import nearest
+from garrison.cli.resolve import suggestion
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles
@@ -95,7 +95,7 @@ def test_a_home_that_cannot_be_read_offers_nothing_and_says_nothing(home: Path) 
     ("add_test", ["add_tests", "port"], "did you mean add_tests? "), ("PORT", ["port"], "did you mean port? "),
     ("zzz", ["add_tests"], ""), ("a", [], "")])
 def test_a_name_that_is_nearly_right(name: str, known: list[str], said: str) -> None:
-    assert nearest(name, known) == said
+    assert suggestion(name, known) == said
 
 
 def test_an_unknown_run_or_node_is_answered_with_the_nearest(home: Path) -> None:

@@ -18,7 +18,7 @@ def fail(error: BaseException) -> int:
     def work() -> int:
         raise error
 
-    return output.guarded(work, output.tell)
+    return output.run_guarded(work, output.print_error)
 
 
 @pytest.mark.parametrize(("error", "code"), [
@@ -55,13 +55,13 @@ def test_the_tail_of_a_log_keeps_its_lines_below_the_errors_one(capsys: pytest.C
 
 
 def test_a_plain_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show_table(("NAME", "LIFE"), [("runner-a@r1", 1), ("x", None), ("two\nlines", "")])
+    output.print_table(("NAME", "LIFE"), [("runner-a@r1", 1), ("x", None), ("two\nlines", "")])
     assert capsys.readouterr().out.splitlines() == ["NAME         LIFE", "runner-a@r1  1", "x            -",
                                                     "two lines    -"]
 
 
 def test_an_empty_table_prints_no_data(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show_table(("NAME",), [], "nothing there")
+    output.print_table(("NAME",), [], "nothing there")
     assert capsys.readouterr() == ("", "nothing there\n")
 
 
@@ -69,7 +69,7 @@ def test_a_table_for_a_terminal_shows_markup_as_it_is(capsys: pytest.CaptureFixt
                                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
-    output.show_table(("NAME",), [("[red]a[/red]",)])
+    output.print_table(("NAME",), [("[red]a[/red]",)])
     assert "[red]a[/red]" in capsys.readouterr().out
 
 

@@ -57,7 +57,7 @@ def test_otherwise_the_refusal_lists_them(living: set[Key], marked: set[Key]) ->
     ({"GARRISON_LIFE": "nonsense"}, ""),
 ])
 def test_the_run_a_process_belongs_to(environ: dict[str, str], expected: str) -> None:
-    assert resolve.own_run(environ) == expected
+    assert resolve.current_run(environ) == expected
 
 
 @pytest.mark.parametrize(("given", "environ", "expected"), [
@@ -72,22 +72,22 @@ def test_the_run_a_process_belongs_to(environ: dict[str, str], expected: str) ->
 ])
 def test_the_life_that_speaks(tmp_path: Path, given: int | None, environ: dict[str, str], expected: int | None) -> None:
     environ = {name: value.replace("HOME", str(tmp_path)) for name, value in environ.items()}
-    assert resolve.own_incarnation(Store(tmp_path), HERE, given, environ) == expected
+    assert resolve.writer_incarnation(Store(tmp_path), HERE, given, environ) == expected
 
 
 def test_a_name_that_is_no_name_is_a_usage_error(tmp_path: Path) -> None:
     for role, name, run in (("runer", "a", None), ("runner", "../a", None), ("runner", "a", "R!")):
         with pytest.raises(UsageError):
-            resolve.find(Store(tmp_path), Identity, role, name, run)
+            resolve.find_key(Store(tmp_path), Identity, role, name, run)
 
 
 def test_who_is_not_there_is_told_with_who_is(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.update(Identity, HERE, lambda _: Identity("id", "runner", "a", "r1", NOW, last_heartbeat=NOW))
-    assert resolve.find(store, Identity, "runner", "a", None) == HERE
+    assert resolve.find_key(store, Identity, "runner", "a", None) == HERE
     for run in (None, "r2"):
         with pytest.raises(NotFound, match="runner-a@r1"):
-            resolve.find(store, Identity, "runner", "b", run)
+            resolve.find_key(store, Identity, "runner", "b", run)
 
 
 def test_the_latest_attempt_is_the_highest_number(tmp_path: Path) -> None:

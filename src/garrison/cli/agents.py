@@ -12,9 +12,9 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli import identities as identity_commands
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option, run_option
-from garrison.cli.output import say, show_json, show_table
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.guardian.parking import find_parked
@@ -35,7 +35,7 @@ def agents() -> None:
     """Who exists: the identities of all layers; parking or cancelling a node by hand."""
 
 
-@agents.command("list", cls=Explained, examples=(
+@agents.command("list", cls=Command, examples=(
     ("garrison agents list", "every layer of every run, with life, verdict and beat"),
     ("garrison agents list --stale-only 300 --json", "the silent and the gone, for programs"),
 ))
@@ -46,12 +46,12 @@ def list_command(as_json: bool, stale_only: float | None, home: str | None) -> N
     """List identities."""
     found = identity_commands.list_all(home) if stale_only is None else identity_commands.find_stale(stale_only, home)
     if as_json:
-        show_json(found)
+        print_json(found)
     else:
         identity_commands.show_identities(found, home)
 
 
-@agents.command("show", cls=Explained, examples=(
+@agents.command("show", cls=Command, examples=(
     ("garrison agents show runner add_tests --run crew-1", "one identity as it stands on disk"),
     ("garrison agents show orchestrator-add_tests@crew-1", "as the list names it"),
 ))
@@ -68,10 +68,10 @@ def show_command(role: str, name: str | None, run: str | None, as_json: bool, ho
     from garrison.views import heartbeats
 
     role, name, run = _who(role, name, run)
-    store = resolve.home_store(home)
-    identity = store.get(Identity, resolve.find(store, Identity, role, name, run))
+    store = resolve.open_store(home)
+    identity = store.get(Identity, resolve.find_key(store, Identity, role, name, run))
     seen = heartbeats.of_layer(resolve.observer_of(store), identity)
-    show_json({**identity_commands.show(role, name, run, home), "seen": seen})
+    print_json({**identity_commands.show(role, name, run, home), "seen": seen})
 
 
 def _who(role: str, name: str | None, run: str | None) -> tuple[str, str, str | None]:
@@ -87,7 +87,7 @@ def _who(role: str, name: str | None, run: str | None) -> tuple[str, str, str | 
 
 
 
-@agents.command("graph", cls=Explained, examples=(
+@agents.command("graph", cls=Command, examples=(
     ("garrison agents graph --run crew-1", "who directs whom in a run, and in what"),
     ("garrison agents graph --dot | dot -Tsvg > crew.svg", "the same as a picture"),
 ))
@@ -101,11 +101,11 @@ def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.processes.control_graph import control_graph
 
-    identities = [one for one in identity_commands.readable(resolve.home_store(home)) if run in (None, one.run_id)]
+    identities = [one for one in identity_commands.readable(resolve.open_store(home)) if run in (None, one.run_id)]
     found = control_graph(identities)
     edges = sorted(found.edges, key=lambda edge: (edge.source, edge.target))
     if as_json:
-        show_json([{"controller": edge.source, "subordinate": edge.target, "control_type": edge.control_type}
+        print_json([{"controller": edge.source, "subordinate": edge.target, "control_type": edge.control_type}
                    for edge in edges])
     elif dot:
         names = sorted(identity.key.full for identity in identities)
@@ -113,7 +113,7 @@ def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -
         click.echo(to_dot(Graph("layers", {}, nodes, tuple(
             Edge(edge.source, edge.target, {"label": edge.control_type}) for edge in edges))), nl=False)
     else:
-        show_table(("controller", "subordinate", "in what"),
+        print_table(("controller", "subordinate", "in what"),
                    [(edge.source, edge.target, edge.control_type) for edge in edges], "nobody directs anybody here")
 
 
@@ -121,7 +121,7 @@ OVER = {"validated": "has landed", "failed": "has failed",
         "impl_complete": "is done and waits to land; `garrison merge-queue cancel` takes it out"}
 
 
-@agents.command(cls=Explained, examples=(
+@agents.command(cls=Command, examples=(
     ("garrison agents park add_tests --why 'the API is down'", "its agent stops in order and is not brought back"),
     ("garrison agents unpark add_tests", "it goes on in the same attempt"),
 ))
@@ -141,11 +141,11 @@ def park(name: str, why: str, run: str | None, home: str | None) -> None:
         ended = f"run {chosen} is {state.status}" if state.over else f"{who} {over}"
         raise Refused(f"nothing of {who} is left to park (`garrison status {chosen}`): {ended}")
     living = _tell(store, chosen, {"action": "park", "who": who, "text": why})
-    say(f"{who} is parked; `garrison agents unpark {who}` lets it go on" if living else
+    print_message(f"{who} is parked; `garrison agents unpark {who}` lets it go on" if living else
         f"{who} will be parked when run {chosen} goes on: nobody leads it now")
 
 
-@agents.command(cls=Explained, examples=(("garrison agents unpark add_tests", "its deaths are forgiven, it goes on"),))
+@agents.command(cls=Command, examples=(("garrison agents unpark add_tests", "its deaths are forgiven, it goes on"),))
 @click.argument("name", shell_complete=completion.nodes)
 @run_option
 @home_option
@@ -159,7 +159,8 @@ def unpark(name: str, run: str | None, home: str | None) -> None:
         raise Refused(f"{who} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
     living = _tell(store, chosen, {"action": "unpark", "who": who})
     goes_on = living and state.status in ("new", "running")
-    say(f"{who} goes on" if goes_on else f"{who} goes on when its run does: `garrison launch --resume {chosen}`")
+    print_message(f"{who} continues" if goes_on else
+                  f"{who} continues when its run does: `garrison launch --resume {chosen}`")
 
 
 def _meant(store: Store, name: str, run: str | None) -> tuple[str, str]:
@@ -173,7 +174,7 @@ def _meant(store: Store, name: str, run: str | None) -> tuple[str, str]:
         if role in ("runner", "orchestrator") and rest:
             return rest, resolve.run_of_node(store, rest, run)
         if role == "processor" and rest:
-            return role, resolve.find(store, Identity, role, rest, run).run
+            return role, resolve.find_key(store, Identity, role, rest, run).run
         if role in ROLES and (rest or role == "launch"):
             raise Refused(f"{stem} leads a whole run: `garrison stop{f' {run}' if run else ''}` stops that") from error
         raise
@@ -209,7 +210,7 @@ def _tell(store: Store, run: str, payload: dict[str, Any]) -> bool:
 BY_HAND = "cancelled by a person"
 
 
-@agents.command("cancel", cls=Explained, examples=(
+@agents.command("cancel", cls=Command, examples=(
     ("garrison agents cancel add_tests --why 'not needed'", "its agent ends, its work is kept, the node fails"),
     ("garrison launch --resume crew-1 --again", "once the run is over: tries it once more after all"),
 ))
@@ -233,7 +234,7 @@ def cancel(node: str, why: str, run: str | None, home: str | None) -> None:
     signals.post(store.home, cancel_order(runner, state.nodes[node].attempt, why, SystemClock().utc()))
     when = "" if resolve.is_living(store, runner) else (
         f" as soon as run {chosen} has a runner for it: `garrison launch --resume {chosen}`")
-    say(f"{node} is cancelled{when}")
+    print_message(f"{node} is cancelled{when}")
 
 
 def objection(state: RunState, node: str) -> str:
@@ -259,7 +260,7 @@ def cancel_order(runner: Key, attempt: int, why: str, now: str) -> Signal:
                   {"action": "cancel", "text": text})
 
 
-@agents.command("respawn", cls=Explained, examples=(
+@agents.command("respawn", cls=Command, examples=(
     ("garrison agents respawn add_tests", "this life of its agent is ended, the next begins, as after a death"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
@@ -281,7 +282,7 @@ def respawn(node: str, run: str | None, home: str | None) -> None:
     signals.post(store.home, kill_order(runner, identity.incarnation, SystemClock().utc()))
     when = "" if resolve.is_living(store, runner) else (
         f" as soon as run {chosen} has a runner for it: `garrison launch --resume {chosen}`")
-    say(f"life {identity.incarnation} of {agent.full} is ended and the next begins{when}")
+    print_message(f"life {identity.incarnation} of {agent.full} is ended and the next begins{when}")
 
 
 def kill_order(runner: Key, incarnation: int, now: str) -> Signal:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from garrison.cli import resolve
-from garrison.cli.home import home_option, run_option
-from garrison.cli.output import say
+from garrison.cli.options import home_option, run_option
+from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.pipeline import gates
@@ -47,7 +47,7 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
         {"question_id": open_["id"], "text": text}))
     living = resolve.is_living(store, Key("guardian", launch.pipeline_id, chosen))
     when = "" if living else f" as soon as run {chosen} goes on: `garrison launch --resume {chosen}`"
-    say(f"{node} is told{when}")
+    print_message(f"{node} is told{when}")
 
 
 def _of_gate(state: RunState, node: str, text: str) -> dict[str, str] | None:

@@ -8,8 +8,8 @@ import sys
 import click
 
 from garrison.cli import completion, resolve
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, run_option
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, run_option
 from garrison.cli.resolve import run_of_node
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
@@ -21,7 +21,7 @@ from garrison.records.store import Store
 from garrison.system.terminal import Session, choose_terminal
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison attach add_tests", "watch; the status line names the key that detaches, and the agent goes on"),
     ("garrison attach add_tests --write", "type into its session"),
 ))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option
-from garrison.cli.output import say
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option
+from garrison.cli.output import print_message
 from garrison.config import find_home
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay
                            help="The repository to search (default: that of the current directory).")
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ('garrison ask "What needs me?"', "one question, one answer; the conversation is kept"),
     ('garrison ask --json "What died since yesterday?"', "every event as a line of JSON"),
 ))
@@ -50,7 +50,7 @@ def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, 
         sys.exit(1)
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison chat", "speak until Ctrl-D or an empty `exit`"),
     ("garrison chat -c monday", "a conversation of its own"),
 ))
@@ -66,7 +66,7 @@ def chat(conversation: str, repo_root: Path | None, home: str | None) -> None:
     async def talk() -> None:
         async with desk_of(place, conversation, repo_root) as desk:
             kept = len(desk.get_conversation_history()) // 2
-            say(f"conversation {conversation}, {kept} turns so far; Ctrl-D ends it")
+            print_message(f"conversation {conversation}, {kept} turns so far; Ctrl-D ends it")
             while (line := await asyncio.to_thread(_read)) is not None:
                 if line.strip() in ("exit", "quit"):
                     return
@@ -100,9 +100,9 @@ def _show(event: Event) -> None:
     from garrison.system.terminal_text import clean_lines
 
     if event.type == "agent_delegate":
-        say(f"→ {event.to}")
+        print_message(f"→ {event.to}")
     elif event.type == "agent_complete" and event.agent != "butler":
-        say(f"← {event.agent}{'' if event.success else ' failed'}")
+        print_message(f"← {event.agent}{'' if event.success else ' failed'}")
     elif event.type == "text" and event.agent == "butler":
         print("\n".join(clean_lines(event.content or "")), end="", flush=True)
     elif event.type == "done":

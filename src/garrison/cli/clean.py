@@ -8,10 +8,10 @@ import sys
 import click
 
 from garrison.cli import completion
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option
-from garrison.cli.output import say, show_json
-from garrison.cli.resolve import known_run
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json, print_message
+from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.doctor import cleanup
 from garrison.doctor.cleanup import CleanupOptions, CleanupPlan
@@ -34,11 +34,11 @@ def _length(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
     return float(int(match[1]) * _UNITS[match[2]])
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison clean --all-done --older-than 7d --dry-run", "what would go"),
     ("garrison clean --run crew-1 --yes", "one run: its records, trees and branches (archived)"),
     ("garrison clean --all-done --rescues --archives --yes", "also what was kept, if the target has it by now"),
-), groups={"Which runs": ("run", "all_done", "older_than", "force"),
+), option_groups={"Which runs": ("run", "all_done", "older_than", "force"),
            "What else": ("archives", "rescues", "even_unlanded")})
 @click.option("--run", metavar="RUN", shell_complete=completion.runs, help="This run.")
 @click.option("--all-done", is_flag=True, help="Every run that is over: done or failed.")
@@ -77,7 +77,7 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
     if plans and not dry_run:
         remove_abandoned_files(world.home, world.clock.time())  # once, for it looks through all of the home
     if as_json:
-        show_json([one.body() for one in plans])
+        print_json([one.body() for one in plans])
     if failed:
         raise GarrisonError(f"{len(failed)} of {len(plans)} runs could not be removed: {failed[0]}")
 
@@ -87,7 +87,7 @@ def _chosen(world: Runtime, run: str | None, older_than: float, *, force: bool) 
     if run is None:
         ages = {one.run: from_iso(one.ended_at) for one in known.values() if one.ended_at}
         return cleanup.select_runs(list(known.values()), older_than, world.clock.time(), ages)
-    one = known[known_run(world.home, run)]
+    one = known[existing_run(world.home, run)]
     if one.living or not (one.over or force):
         more = "" if one.living else f"; to remove it all the same: --run {run} --force"
         raise Refused(one.objection + more)
@@ -100,16 +100,17 @@ def _tell(plans: list[CleanupPlan], world: Runtime) -> None:
         parts = [f"{len(one.files)} files and folders of {world.home}"]
         parts += [f"{len(one.trees)} trees"] * bool(one.trees) + [f"{len(one.refs)} refs"] * bool(one.refs)
         parts += [f"{len(one.branches)} branches archived"] * bool(one.branches)
-        say(f"run {one.run} ({one.standing.status}): {', '.join(parts)}")
+        print_message(f"run {one.run} ({one.standing.status}): {', '.join(parts)}")
         rescues = sum(ref.startswith(f"{RESCUES}/") for ref in one.kept)
         if rescues and one.standing.launch is not None:
-            say(f"  {rescues} rescue refs stay; later: garrison rescue list --repo {one.standing.launch.repo}")
+            print_message(f"  {rescues} rescue refs stay; "
+                          f"later: garrison rescue list --repo {one.standing.launch.repo}")
         for tree in one.trees:
-            say(f"  tree {tree.path}: removed once what it holds is kept")
+            print_message(f"  tree {tree.path}: removed once what it holds is kept")
         if one.note:
-            say(f"  {one.note}")
+            print_message(f"  {one.note}")
     if not plans:
-        say(f"no run in {world.home} is over (and old enough): nothing to remove")
+        print_message(f"no run in {world.home} is over (and old enough): nothing to remove")
 
 
 def _agree(plans: list[CleanupPlan], *, yes: bool) -> None:
@@ -127,10 +128,10 @@ def _remove(world: Runtime, one: CleanupPlan) -> str:
         cleanup.remove_run(world, one)
     except (GarrisonError, OSError) as error:
         text = str(error) if isinstance(error, GarrisonError) else f"{error.strerror}: {error.filename}"
-        say(f"run {one.run}: {text}")
+        print_message(f"run {one.run}: {text}")
         return f"{one.run}: {text}"
     for ref in one.rescued:
-        say(f"run {one.run}: kept {ref}")
+        print_message(f"run {one.run}: kept {ref}")
     if not click.get_current_context().params["as_json"]:
         click.echo(f"removed {one.run}")
     return ""

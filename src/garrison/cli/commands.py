@@ -1,4 +1,7 @@
-"""Click commands for this CLI: groups that import a command only when it is called, and help with examples."""
+"""Click classes of the command line: help with examples, renamed options, and groups that import on demand.
+
+Listing or completing the commands of a `LazyGroup` imports none of them, so `garrison --help` stays fast.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,102 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from garrison.cli.output import print_message
 from garrison.errors import NotFound
 
+_HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
-class LazyGroup(click.Group):
-    """`table`: command → (module of garrison.cli, attribute, help line)."""
 
-    def __init__(self, *arguments: Any, table: Mapping[str, tuple[str, str, str]], **how: Any) -> None:
-        super().__init__(*arguments, **how)
+class Command(click.Command):
+    """A command whose help has examples and grouped options, and that accepts former option names.
+
+    Args:
+        examples: (command line, effect) pairs, printed below the options.
+        option_groups: heading → parameter names; the remaining options follow under `Options`.
+        renamed: former option → present option. The former is accepted for one release, with a warning.
+    """
+
+    def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (),
+                 option_groups: Mapping[str, Sequence[str]] | None = None,
+                 renamed: Mapping[str, str] | None = None, **settings: Any) -> None:
+        settings["context_settings"] = {**_HELP_NAMES, **settings.get("context_settings", {})}
+        super().__init__(*arguments, **settings)
+        self.examples, self.option_groups, self.renamed = examples, option_groups or {}, renamed or {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; former option names are replaced first."""
+        return super().parse_args(ctx, self._with_present_names(args))
+
+    def _with_present_names(self, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        present = list(args)
+        for position, word in enumerate(args[:end]):
+            option, equals, value = word.partition("=")
+            if option in self.renamed:
+                present[position] = self.renamed[option] + equals + value
+                print_message(f"warning: {option} is now {self.renamed[option]}; the old name will be removed")
+        return present
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by group, the ungrouped ones last."""
+        grouped = {name for names in self.option_groups.values() for name in names}
+        rest = [param.name for param in self.get_params(ctx) if param.name not in grouped]
+        for title, names in {**self.option_groups, "Options": rest}.items():
+            records = [record for param in self.get_params(ctx) if param.name in names
+                       and isinstance(param, click.Option) and (record := param.get_help_record(ctx))]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the epilog, then each example above its effect."""
+        super().format_epilog(ctx, formatter)
+        if self.examples:
+            with formatter.section("Examples"):
+                for command_line, effect in self.examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{command_line}\n")
+                    formatter.write(f"{'':{formatter.current_indent + 4}}{effect}\n")
+
+
+class Group(click.Group):
+    """A group whose commands are `Command`s; an unknown command is answered with the closest one."""
+
+    command_class = Command
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        settings["context_settings"] = {**_HELP_NAMES, **settings.get("context_settings", {})}
+        super().__init__(*arguments, **settings)
+
+    def resolve_command(self, ctx: click.Context, args: list[str],
+                        ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that `args` names; a usage error suggests the closest name."""
+        names = self.list_commands(ctx)
+        if args[0] not in names and not args[0].startswith("-"):
+            import difflib  # imported late: a tenth of the time that `--help` takes
+
+            close = difflib.get_close_matches(args[0], names, 1, 0.5)
+            ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {close[0]!r}?" if close else
+                                                     f"`{ctx.command_path} --help` lists the commands"))
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(Group):
+    """A group whose commands are imported when called.
+
+    Args:
+        table: command → (module of garrison.cli, attribute, help line).
+    """
+
+    def __init__(self, *arguments: Any, table: Mapping[str, tuple[str, str, str]], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
         self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the table's order."""
+        """Return the command names in the table's order."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None if there is none."""
+        """Import and return the command; None for an unknown name."""
         if cmd_name not in self.table:
             return None
         module, attribute, _ = self.table[cmd_name]
@@ -37,54 +120,13 @@ class LazyGroup(click.Group):
             raise NotFound(f"`{cmd_name}` is not part of this garrison") from error
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str],
-                        ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant; a typo is told what is nearest."""
-        if args[0] not in self.table and not args[0].startswith("-"):
-            import difflib  # a tenth of what `--help` takes
-
-            near = difflib.get_close_matches(args[0], self.table, 1, 0.5)
-            ctx.fail(f"No such command {args[0]!r}; " + (f"did you mean {near[0]!r}?" if near else
-                                                    f"`{ctx.command_path} --help` lists what there is"))
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The help lines of the table; nothing is imported for them."""
+        """Write the table's help lines, importing nothing."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, _, line) in self.table.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The table's names; nothing is imported for them."""
-        found = [CompletionItem(name, help=line) for name, (_, _, line) in self.table.items()
+        """Complete from the table, importing nothing."""
+        items = [CompletionItem(name, help=line) for name, (_, _, line) in self.table.items()
                  if name.startswith(incomplete)]
-        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
-
-
-class Explained(click.Command):
-    """A command with `examples` (command line, what it does) and `groups` (title → parameter names)."""
-
-    def __init__(self, *arguments: Any, examples: Sequence[tuple[str, str]] = (),
-                 groups: Mapping[str, Sequence[str]] | None = None, **settings: Any) -> None:
-        settings["context_settings"] = {"help_option_names": ["-h", "--help"], **settings.get("context_settings", {})}
-        super().__init__(*arguments, **settings)
-        self.examples, self.groups = examples, groups or {}
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options by group; those of none under `Options`."""
-        named = {name for names in self.groups.values() for name in names}
-        rest = [param.name for param in self.get_params(ctx) if param.name not in named]
-        for title, names in {**self.groups, "Options": rest}.items():
-            records = [record for param in self.get_params(ctx) if param.name in names
-                       and isinstance(param, click.Option) and (record := param.get_help_record(ctx))]
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The examples, each over what it does."""
-        super().format_epilog(ctx, formatter)
-        if self.examples:
-            with formatter.section("Examples"):
-                for command, text in self.examples:
-                    formatter.write(f"{'':{formatter.current_indent}}{command}\n")
-                    formatter.write(f"{'':{formatter.current_indent + 4}}{text}\n")
+        return [*items, *click.Command.shell_complete(self, ctx, incomplete)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from garrison.cli.home import home_option, json_option
-from garrison.cli.output import show_json, show_table
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
 from garrison.records.names import check_run
 from garrison.views.usage import COSTS_BY, cost_rows
@@ -23,8 +23,8 @@ def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
     """
     rows = cost_rows(find_home(home), check_run(run) if run else None, by)
     if as_json:
-        show_json(rows)
+        print_json(rows)
         return
-    show_table((by.upper(), "CALLS", "INPUT", "OUTPUT", "USD"), [
+    print_table((by.upper(), "CALLS", "INPUT", "OUTPUT", "USD"), [
         (row["of"], row["calls"], row["input"], row["output"], f"{row['usd']:.4f}") for row in rows],
         "no session of a Claude agent has cost anything here")

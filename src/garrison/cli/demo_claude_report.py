@@ -11,7 +11,7 @@ from garrison.cli.demo_claude_deaths import Deaths
 from garrison.cli.demo_claude_stage import ClaudeStage
 from garrison.cli.demo_report import Rework, brief, near, reworks, show_landed, show_nodes, told_back
 from garrison.cli.demo_stage import RUN
-from garrison.cli.output import show_table
+from garrison.cli.output import print_table
 
 REFUSED = "the validator refused it"
 """How the reason of an attempt begins whose work another session did not accept."""
@@ -22,7 +22,7 @@ def report(crew: ClaudeStage, deaths: Deaths) -> None:
     show_nodes(crew.stage, reworks(crew.stage))
     if deaths.done:
         click.echo("\nKilled with -9, each while a tool ran")
-        show_table(("node", "who", "resumed after"),
+        print_table(("node", "who", "resumed after"),
                    [(one.node, one.who, told_back(one.back)) for one in deaths.done])
     show_landed(crew.stage)
     click.echo(f"\nWhat it cost (garrison cost {RUN})" + ("" if crew.live else ", by the made-up tokens of the script"))

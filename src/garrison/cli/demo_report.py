@@ -14,7 +14,7 @@ import click
 
 from garrison.cli.demo_chaos import Chaos, who
 from garrison.cli.demo_stage import RUN, Stage
-from garrison.cli.output import show_table
+from garrison.cli.output import print_table
 from garrison.processes.run_state import RunState
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
@@ -71,7 +71,7 @@ def report(stage: Stage, done: list[Rework], chaos: Chaos) -> None:
     show_nodes(stage, done)
     if chaos.deaths:
         click.echo("\nKilled with -9")
-        show_table(("layer", "when", "back after"), (
+        print_table(("layer", "when", "back after"), (
             (who(death.key), death.moment, told_back(death.back)) for death in chaos.deaths))
     show_landed(stage)
 
@@ -79,12 +79,12 @@ def report(stage: Stage, done: list[Rework], chaos: Chaos) -> None:
 def show_nodes(stage: Stage, done: list[Rework]) -> None:
     """The nodes, and the attempts that were done again."""
     click.echo("\nNodes")
-    show_table(("node", "status", "attempts", "lives", "merged as"), (
+    print_table(("node", "status", "attempts", "lives", "merged as"), (
         (name, "merged" if node.status == "validated" else node.status, node.attempt, _lives(stage, name),
          node.commit[:10]) for name, node in stage.state.nodes.items()), empty="none was begun")
     if done:
         click.echo("\nAttempts that were not good enough")
-        show_table(("node", "attempt", "stopped by", "because"),
+        print_table(("node", "attempt", "stopped by", "because"),
                    ((one.node, one.attempt, one.kind or "its agent", brief(one.reason)) for one in done))
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import click
 
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option
-from garrison.cli.output import say, show_json, show_table
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.doctor.examine import CHECKS, apply_fixes, examine
 from garrison.doctor.findings import REMEDIES, Finding
 from garrison.processes.runtime import Runtime
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison doctor", "looks only; exit 1 if anything is wrong"),
     ("garrison doctor --fix", "mends what can be mended; nothing of anybody else's is touched"),
 ))
@@ -36,7 +36,7 @@ def doctor(fix: bool, repo: Path | None, as_json: bool, home: str | None) -> int
     if fix:
         found = apply_fixes(world, found)
     if as_json:
-        show_json([one.body() for one in found])
+        print_json([one.body() for one in found])
     else:
         _show(found, fix=fix)
     return 1 if any(one.wrong for one in found) else 0
@@ -47,14 +47,14 @@ def _show(found: list[Finding], *, fix: bool) -> None:
     for check in [*CHECKS, *dict.fromkeys(one.check for one in found if one.check not in CHECKS)]:
         mine = [one for one in found if one.check == check]
         rows += [(check, one.severity, one.text, _remedy(one, fix=fix)) for one in mine] or [(check, "ok", "", "")]
-    show_table(("CHECK", "STATE", "FINDING", "DONE" if fix else "WITH --fix"), rows)
+    print_table(("CHECK", "STATE", "FINDING", "DONE" if fix else "WITH --fix"), rows)
     wrong = sum(one.wrong for one in found)
     mended = sum(one.outcome == "fixed" for one in found)
     if fix and mended:
-        say(f"{mended} mended")
+        print_message(f"{mended} mended")
     if wrong:
         by_hand = sum(one.wrong and not one.remedy for one in found)
-        say(("1 thing is wrong" if wrong == 1 else f"{wrong} things are wrong")
+        print_message(("1 thing is wrong" if wrong == 1 else f"{wrong} things are wrong")
             + (f", {by_hand} of them for you to mend" if by_hand else "")
             + ("" if fix or by_hand == wrong else "; `garrison doctor --fix` mends the rest"))
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import click
 
 from garrison.cli import completion, resolve
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option
-from garrison.cli.output import say
-from garrison.cli.resolve import known_run
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_message
+from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.errors import UsageError
 from garrison.records import run as run_records
@@ -35,7 +35,7 @@ _POLL = 0.25
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison events crew-1 -f", "what happens in a run, until it is over"),
     ("garrison events -f --json | jq 'select(.kind == \"death\")'", "every death in any run, as it happens"),
     ("garrison events --since 10m --kind node --kind landed", "what became of which node in the last ten minutes"),
@@ -54,7 +54,7 @@ def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, .
     A JSON object has `at, run, journal, by, seq, kind, node, about, data` and `text`; (run, journal, seq) names it.
     """
     store = Store(find_home(home))
-    chosen = known_run(store.home, run) if run is not None else None
+    chosen = existing_run(store.home, run) if run is not None else None
     oldest = _oldest(since, time.time())
     watcher = Watcher(store.home, chosen)
     while True:
@@ -85,7 +85,7 @@ class Watcher:
             yield from chronicle.read()
             for problem in chronicle.problems - self._said:
                 self._said.add(problem)
-                say(problem)
+                print_message(problem)
 
 
 def _show(event: Event, *, as_json: bool) -> None:

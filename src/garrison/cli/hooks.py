@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from garrison.cli import resolve
 from garrison.cli.arguments import Command, DoorParser, add_life
-from garrison.cli.output import guarded, say, show_json, tell_json
+from garrison.cli.output import print_error_json, print_json, print_message, run_guarded
 from garrison.errors import Fenced, NotFound
 from garrison.records import record
 from garrison.records.hook import PHASES, Hook, check_phase, move, note
@@ -36,7 +36,7 @@ def create_hook(role: str, name: str, phase: str = "planning", run: str | None =
     from garrison.system.clock import SystemClock
 
     check_phase(phase)
-    store = resolve.home_store(home)
+    store = resolve.open_store(home)
     key = _key_for_new(store, role, name, run)
     now = SystemClock().utc()
     identity = store.read(Identity, key)
@@ -56,16 +56,16 @@ def _key_for_new(store: Store, role: str, name: str, run: str | None) -> Key:
     if run is not None or key.run:
         return key
     try:
-        return resolve.find(store, Identity, role, name, None)
+        return resolve.find_key(store, Identity, role, name, None)
     except NotFound:
         return key
 
 
 def read_hook(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any] | None:
     """A hook, or None if there is none."""
-    store = resolve.home_store(home)
+    store = resolve.open_store(home)
     try:
-        return record.to_dict(store.get(Hook, resolve.find(store, Hook, role, name, run)))
+        return record.to_dict(store.get(Hook, resolve.find_key(store, Hook, role, name, run)))
     except NotFound:
         return None
 
@@ -88,9 +88,9 @@ def _change(role: str, name: str, run: str | None, incarnation: int | None, home
             change: Callable[[Hook, str], Hook]) -> dict[str, Any]:
     from garrison.system.clock import SystemClock
 
-    store = resolve.home_store(home)
-    key = resolve.find(store, Hook, role, name, run)
-    own = resolve.own_incarnation(store, key, incarnation)
+    store = resolve.open_store(home)
+    key = resolve.find_key(store, Hook, role, name, run)
+    own = resolve.writer_incarnation(store, key, incarnation)
     _check_life(store, key, own)
     now = SystemClock().utc()
 
@@ -111,8 +111,8 @@ def _check_life(store: Store, key: Key, incarnation: int | None) -> None:
 
 def wisdom(role: str, name: str, run: str | None = None, home: str | None = None) -> str:
     """What a successor is told; NotFound without a hook."""
-    store = resolve.home_store(home)
-    return build_wisdom_prompt_block(store.get(Hook, resolve.find(store, Hook, role, name, run)))
+    store = resolve.open_store(home)
+    return build_wisdom_prompt_block(store.get(Hook, resolve.find_key(store, Hook, role, name, run)))
 
 
 # --------------------------------------------------------------------------------------------------------- as commands
@@ -121,7 +121,7 @@ def wisdom(role: str, name: str, run: str | None = None, home: str | None = None
 def main(argv: Sequence[str] | None = None) -> int:
     """The door's command line; returns the exit code."""
     work, options = _parser().parse(argv)
-    return guarded(lambda: work(options), tell_json)
+    return run_guarded(lambda: work(options), print_error_json)
 
 
 def _parser() -> DoorParser:
@@ -151,21 +151,21 @@ def _parser() -> DoorParser:
 def _create(options: argparse.Namespace) -> None:
     made = create_hook(options.role, options.name, options.phase or "planning", options.run, options.home)
     if options.phase and made["phase"] != options.phase:
-        say(f"the hook was there already and keeps its phase, {made['phase']}; `update-phase` moves it")
-    show_json(made)
+        print_message(f"the hook was there already and keeps its phase, {made['phase']}; `update-phase` moves it")
+    print_json(made)
 
 
 def _update_phase(options: argparse.Namespace) -> None:
-    show_json(update_phase(options.role, options.name, options.phase, options.run, options.incarnation, options.home))
+    print_json(update_phase(options.role, options.name, options.phase, options.run, options.incarnation, options.home))
 
 
 def _read(options: argparse.Namespace) -> None:
-    store = resolve.home_store(options.home)
-    show_json(record.to_dict(store.get(Hook, resolve.find(store, Hook, options.role, options.name, options.run))))
+    store = resolve.open_store(options.home)
+    print_json(record.to_dict(store.get(Hook, resolve.find_key(store, Hook, options.role, options.name, options.run))))
 
 
 def _update_resumption(options: argparse.Namespace) -> None:
-    show_json(update_resumption(options.role, options.name, options.text, options.last_committed_node, options.run,
+    print_json(update_resumption(options.role, options.name, options.text, options.last_committed_node, options.run,
                                 options.incarnation, options.home))
 
 

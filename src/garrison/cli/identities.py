@@ -11,7 +11,7 @@ import sys
 
 from garrison.cli import resolve
 from garrison.cli.arguments import Command, DoorParser, add_life, positive, seconds
-from garrison.cli.output import guarded, say, show_json, show_table, tell_json
+from garrison.cli.output import print_error_json, print_json, print_message, print_table, run_guarded
 from garrison.errors import NotFound, Refused
 from garrison.records import record
 from garrison.records.identity import ALIVE, Identity, beat, ended
@@ -42,7 +42,7 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
     """
     from garrison.supervise.lease import Wish
 
-    store = resolve.home_store(home)
+    store = resolve.open_store(home)
     key = Key(role, name, resolve.run_for_new(store, run))
     observer = resolve.observer_of(store)
     _bury(store, observer, key)
@@ -93,8 +93,8 @@ def update_liveness(role: str, name: str, run: str | None = None, incarnation: i
     """Record a heartbeat: `{"status": "ok", "last_heartbeat": …}`. Refused if that life is over."""
     from garrison.system.clock import SystemClock
 
-    store = resolve.home_store(home)
-    key = resolve.find(store, Identity, role, name, run)
+    store = resolve.open_store(home)
+    key = resolve.find_key(store, Identity, role, name, run)
     now = SystemClock().utc()
 
     def sign(old: Identity | None) -> Identity:
@@ -103,7 +103,7 @@ def update_liveness(role: str, name: str, run: str | None = None, incarnation: i
             raise Refused(f"{key.full} is {found.status}, a beat does not revive it; `create` begins its next life")
         return beat(found, now)
 
-    written = store.update(Identity, key, sign, incarnation=resolve.own_incarnation(store, key, incarnation))
+    written = store.update(Identity, key, sign, incarnation=resolve.writer_incarnation(store, key, incarnation))
     return {"status": "ok", "last_heartbeat": written.last_heartbeat}
 
 
@@ -115,29 +115,29 @@ def find_stale(timeout: float = STALE_AFTER, home: str | None = None) -> list[di
     """
     from garrison.supervise import stale
 
-    found, errors = stale.find(resolve.observer_of(resolve.home_store(home)), timeout)
+    found, errors = stale.find(resolve.observer_of(resolve.open_store(home)), timeout)
     for error in errors:
-        say(str(error))
+        print_message(str(error))
     return [{**record.to_dict(identity), "stale_reason": reason} for identity, reason in found]
 
 
 def list_all(home: str | None = None) -> list[dict[str, Any]]:
     """Every readable identity; corrupt ones are named on stderr."""
-    return [record.to_dict(identity) for identity in readable(resolve.home_store(home))]
+    return [record.to_dict(identity) for identity in readable(resolve.open_store(home))]
 
 
 def readable(store: Store) -> list[Identity]:
     """Every readable identity of a home; corrupt ones are named on stderr."""
     identities, errors = store.list(Identity)
     for error in errors:
-        say(str(error))
+        print_message(str(error))
     return identities
 
 
 def show(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any]:
     """One identity."""
-    store = resolve.home_store(home)
-    return record.to_dict(store.get(Identity, resolve.find(store, Identity, role, name, run)))
+    store = resolve.open_store(home)
+    return record.to_dict(store.get(Identity, resolve.find_key(store, Identity, role, name, run)))
 
 
 def mark_crashed(role: str, name: str, run: str | None = None, incarnation: int | None = None,
@@ -156,15 +156,15 @@ def _mark(status: str, role: str, name: str, run: str | None, incarnation: int |
           home: str | None) -> dict[str, Any]:
     from garrison.system.clock import SystemClock
 
-    store = resolve.home_store(home)
-    key = resolve.find(store, Identity, role, name, run)
+    store = resolve.open_store(home)
+    key = resolve.find_key(store, Identity, role, name, run)
     now = SystemClock().utc()
 
     def end(old: Identity | None) -> Identity:
         found = _present(old, key)
         return found if found.status == status else ended(found, status, now, reason)
 
-    own = resolve.own_incarnation(store, key, incarnation)
+    own = resolve.writer_incarnation(store, key, incarnation)
     return record.to_dict(store.update(Identity, key, end, incarnation=own))
 
 
@@ -181,7 +181,7 @@ def _present(old: Identity | None, key: Key) -> Identity:
 def main(argv: Sequence[str] | None = None) -> int:
     """The door's command line; returns the exit code."""
     work, options = _parser().parse(argv)
-    return guarded(lambda: work(options), tell_json)
+    return run_guarded(lambda: work(options), print_error_json)
 
 
 def _parser() -> DoorParser:
@@ -213,16 +213,16 @@ def _add_who(parser: Command, *, life: bool = False) -> None:
 
 
 def _create(options: argparse.Namespace) -> None:
-    show_json(create_identity(options.role, options.name, options.session_id, options.worktree, options.pid,
+    print_json(create_identity(options.role, options.name, options.session_id, options.worktree, options.pid,
                               options.run, options.home))
 
 
 def _update_liveness(options: argparse.Namespace) -> None:
-    show_json(update_liveness(options.role, options.name, options.run, options.incarnation, options.home))
+    print_json(update_liveness(options.role, options.name, options.run, options.incarnation, options.home))
 
 
 def _find_stale(options: argparse.Namespace) -> None:
-    show_json(find_stale(options.timeout, options.home))
+    print_json(find_stale(options.timeout, options.home))
     if options.respawn:
         sys.stdout.flush()
         _respawn(options.home)
@@ -234,20 +234,20 @@ def _respawn(home: str | None) -> None:
 
     for word in resume_all(find_home(home)):
         if word.state in REPORTED_TO_CRON:
-            say(word.line)
+            print_message(word.line)
 
 
 def _list(options: argparse.Namespace) -> None:
     found = list_all(options.home) if options.stale_only is None else find_stale(options.stale_only, options.home)
     if options.as_json:
-        show_json(found)
+        print_json(found)
     else:
         show_identities(found, options.home)
 
 
 def show_identities(found: list[dict[str, Any]], home: str | None) -> None:
     """Identities as a table: what the record says, and what this machine shows of it."""
-    store = resolve.home_store(home)
+    store = resolve.open_store(home)
     observer = resolve.observer_of(store)
     rows = []
     for body in found:
@@ -255,16 +255,16 @@ def show_identities(found: list[dict[str, Any]], home: str | None) -> None:
         verdict, seen = observer.judge(identity), observer.see(identity)
         rows.append((identity.key.full, identity.incarnation, identity.status, verdict.state, identity.pid,
                      age(seen.beat_age), body.get("stale_reason") or identity.reason or verdict.why))
-    show_table(("NAME", "LIFE", "STATUS", "VERDICT", "PID", "BEAT", "WHY"), rows, f"no identities in {store.home}")
+    print_table(("NAME", "LIFE", "STATUS", "VERDICT", "PID", "BEAT", "WHY"), rows, f"no identities in {store.home}")
 
 
 def _show(options: argparse.Namespace) -> None:
-    show_json(show(options.role, options.name, options.run, options.home))
+    print_json(show(options.role, options.name, options.run, options.home))
 
 
 def _mark_crashed(options: argparse.Namespace) -> None:
-    show_json(mark_crashed(options.role, options.name, options.run, options.incarnation, home=options.home))
+    print_json(mark_crashed(options.role, options.name, options.run, options.incarnation, home=options.home))
 
 
 def _mark_terminated(options: argparse.Namespace) -> None:
-    show_json(mark_terminated(options.role, options.name, options.run, options.incarnation, home=options.home))
+    print_json(mark_terminated(options.role, options.name, options.run, options.incarnation, home=options.home))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garrison.cli import completion
-from garrison.cli.commands import Explained
+from garrison.cli.commands import Command
 from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.processes import launch as launching
@@ -45,7 +45,7 @@ GROUPS = {
 """Title in the help → options; the others follow under `Options`."""
 
 
-@click.command(cls=Explained, groups=GROUPS, examples=(
+@click.command(cls=Command, option_groups=GROUPS, examples=(
     ('garrison launch work.dot --target-dir ~/src/project --gate "make test"', "run work.dot; only what passes lands"),
     ('garrison launch work.dot --target-dir . --gate "make test" --dry-run', "check everything, start nothing"),
     ("garrison launch --resume crew-1 --detach", "go on with a run, without this terminal"),
@@ -192,7 +192,7 @@ def _describe(prepared: preflight.PreparedLaunch, *, as_json: bool) -> None:
     click.echo("pre-flight passed; nothing was started")
 
 
-@click.command(cls=Explained, examples=(("garrison up", "each run that goes on is printed"),))
+@click.command(cls=Command, examples=(("garrison up", "each run that goes on is printed"),))
 @HOME
 @click.option("--json", "as_json", is_flag=True, help="A word on every run, as JSON.")
 def up(home: str | None, as_json: bool) -> None:
@@ -213,7 +213,7 @@ def up(home: str | None, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison stop crew-1", "agents first, launcher last; nothing is lost"),
     ("garrison launch --resume crew-1", "goes on with it"),
 ))

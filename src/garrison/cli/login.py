@@ -12,8 +12,8 @@ import click
 from garrison.agents import registry
 from garrison.agents.claude import cli_process
 from garrison.agents.claude.settings import ClaudeSettings
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option
 from garrison.config import find_home
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
@@ -23,7 +23,7 @@ KEYS = frozenset({"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"})
 """What a log-in is instead of."""
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison login", "log in with a Claude subscription"),
     ("garrison login --console", "log in to the Anthropic Console (billed by use)"),
     ("garrison login --status", "say whether this home is logged in"),

@@ -15,10 +15,10 @@ from pathlib import Path
 import click
 
 from garrison.cli import completion, resolve
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, run_option
-from garrison.cli.output import say
-from garrison.cli.resolve import run_lives, run_of_node, someone_works_on
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, run_option
+from garrison.cli.output import print_message
+from garrison.cli.resolve import is_node_worked_on, is_run_supervised, run_of_node
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.run_state import replay_run
@@ -40,7 +40,7 @@ CALM = (b"\x18\x1b\\"  # ends an unfinished sequence or string
 """Brings a terminal back to what a shell expects, whatever was sent to it."""
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison logs add_tests -f", "what its agent prints, over all attempts and lives, until the node ends"),
     ("garrison logs add_tests --tail 20", "the end of it"),
     ("garrison logs --layer guardian", "what the guardian of the only (or the living) run said"),
@@ -60,7 +60,7 @@ def logs(node: str | None, run: str | None, follow: bool, tail: int | None, atte
     try:
         if layer in ("launch", "guardian", "processor"):
             chosen, path = _upper_log(store, layer, run)
-            _show(printer, lambda: path, lambda: not run_lives(store, chosen), tail, follow=follow)
+            _show(printer, lambda: path, lambda: not is_run_supervised(store, chosen), tail, follow=follow)
             return
         if node is None:
             raise UsageError("say which NODE; `garrison status` shows them")
@@ -185,14 +185,14 @@ def _follow(printer: Printer, path_now: Callable[[], Path], over: Callable[[], b
     """Print what is added, in whichever file is the latest, until it is over; what was last written is printed too."""
     path = path_now()
     if not path.exists():
-        say("nothing was printed yet; waiting for it")
+        print_message("nothing was printed yet; waiting for it")
     last = False
     while True:
         offset = printer.print_from(path, offset)
         latest = path_now()
         if latest != path:
             offset = printer.print_from(path, offset)
-            say(f"--- attempt {latest.parent.name}: {latest}")
+            print_message(f"--- attempt {latest.parent.name}: {latest}")
             path, offset = latest, 0
         elif last:
             return
@@ -207,4 +207,4 @@ def _is_over(store: Store, run: str, node: str) -> bool:
     state = replay_run(journal.read_all(RunFiles(store.home, run).journal))
     if node in state.nodes and state.nodes[node].status in _OVER:
         return True
-    return not someone_works_on(store, Key("runner", node, run)) and not run_lives(store, run)
+    return not is_node_worked_on(store, Key("runner", node, run)) and not is_run_supervised(store, run)

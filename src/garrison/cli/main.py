@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import click
 
 from garrison.cli.commands import LazyGroup
-from garrison.cli.home import home_option
-from garrison.cli.output import INTERRUPTED, guarded, say, tell
+from garrison.cli.options import home_option
+from garrison.cli.output import INTERRUPTED, print_error, print_message, run_guarded
 from garrison.errors import Refused
 
 COMMANDS = {
@@ -90,7 +90,7 @@ def run(command: click.Command, argv: Sequence[str] | None = None, name: str | N
     0 done, 1 refused or failed, 2 usage, 130 interrupted; one line on stderr says what to do.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    return guarded(lambda: _invoke(command, arguments, name), tell)
+    return run_guarded(lambda: _invoke(command, arguments, name), print_error)
 
 
 def _invoke(command: click.Command, arguments: list[str], name: str | None) -> int:
@@ -113,7 +113,7 @@ def _invoke(command: click.Command, arguments: list[str], name: str | None) -> i
 def _exit_code(error: SystemExit) -> int:
     if isinstance(error.code, int) or error.code is None:
         return error.code or 0
-    say(str(error.code))
+    print_message(str(error.code))
     return 1
 
 

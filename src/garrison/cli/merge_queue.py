@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.commands import Explained, LazyGroup
-from garrison.cli.home import home_option, json_option
-from garrison.cli.merge_queue_lookup import named, queue_of, repo_option, show_ok, target_option, the_queue
-from garrison.cli.output import aligned, say, show_json, show_table
+from garrison.cli.commands import Command, LazyGroup
+from garrison.cli.options import home_option, json_option, repo_root_option, target_option
+from garrison.cli.output import align_columns, print_json, print_message, print_table
+from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
 from garrison.config import find_home, trees_root
 from garrison.errors import Refused
 from garrison.merge import commands
@@ -59,7 +59,7 @@ _SHOWN = 20
 """Landings that `log` shows to people, unless they say how many."""
 
 
-@click.command("list", cls=Explained, examples=(
+@click.command("list", cls=Command, examples=(
     ("garrison merge-queue list", "every queue of the home"),
     ("garrison merge-queue list --repo-root . --json", "this repository's, for programs"),
 ))
@@ -75,12 +75,12 @@ def list_command(as_json: bool, repo_root: str | None, home: str | None) -> None
         key = Git(Path(repo_root)).key
         followers = [one for one in followers if one.folder.parent.name == key]
     if as_json:
-        show_json(listing(followers))
+        print_json(listing(followers))
     else:
         for line in _lines(followers) if followers or not damaged else ():
             click.echo(line)
     for line in damaged[1:]:
-        say(line)
+        print_message(line)
     if damaged:
         raise Refused(f"{damaged[0]} (a queue: `garrison merge-queue doctor` in its repository)")
 
@@ -111,7 +111,7 @@ def _lines(followers: list[QueueReader]) -> Iterator[str]:
             yield f"  {state.pause.describe().splitlines()[0]}"
         rows = [[f"  {entry.status}", entry.id, entry.branch, explain_entry(state, entry)]
                 for entry in state.entries.values()]
-        yield from aligned(["  STATUS", "ENTRY", "BRANCH", "WHY"], rows) if rows else ()
+        yield from align_columns(["  STATUS", "ENTRY", "BRANCH", "WHY"], rows) if rows else ()
 
 
 def explain_entry(state: QueueState, entry: MergeEntry) -> str:
@@ -125,7 +125,7 @@ def explain_entry(state: QueueState, entry: MergeEntry) -> str:
     return " ".join(part for part in (f"[{', '.join(usual)}]" if usual else "", told) if part)
 
 
-@click.command("show", cls=Explained, examples=(
+@click.command("show", cls=Command, examples=(
     ("garrison merge-queue show add_tests-1-0f3a9c21", "one entry, by the id that enqueue gave"),
     ("garrison merge-queue show add_tests", "the latest of that node"),
 ))
@@ -134,20 +134,20 @@ def explain_entry(state: QueueState, entry: MergeEntry) -> str:
 @home_option
 def show_command(entry: str, as_json: bool, home: str | None) -> None:
     """Show one entry as JSON."""
-    follower, found = named(entry, home)
+    follower, found = find_entry(entry, home)
     body = found.to_dict()
     if not found.final:
         body["waits_for"] = [other.id for other in follower.state.unmet_dependencies(found)]
-    show_json(body)
+    print_json(body)
 
 
-@click.command("log", cls=Explained, examples=(
+@click.command("log", cls=Command, examples=(
     ("garrison merge-queue log", "the last landings of this repository, the youngest first"),
     ("garrison merge-queue log --json", "all of them, for programs"),
 ))
 @json_option
 @click.option("-n", "--limit", type=click.IntRange(1), help=f"So many (default: {_SHOWN}; with --json all).")
-@repo_option
+@repo_root_option
 @target_option
 @home_option
 def log_command(as_json: bool, limit: int | None, repo_root: str | None, target: str | None, home: str | None) -> None:
@@ -157,34 +157,34 @@ def log_command(as_json: bool, limit: int | None, repo_root: str | None, target:
     """
     from garrison.merge.history import read_history
 
-    queue = the_queue(repo_root, target, home)
+    queue = only_queue(repo_root, target, home)
     rows = [*reversed(read_history(queue.path))]
     rows = rows[:limit or (None if as_json else _SHOWN)]
     if as_json:
-        show_json({"target": queue.target, "landed": [row.to_dict() for row in rows]})
+        print_json({"target": queue.target, "landed": [row.to_dict() for row in rows]})
         return
-    show_table(("AT", "ENTRY", "BRANCH", "COMMIT", "TESTED"),
+    print_table(("AT", "ENTRY", "BRANCH", "COMMIT", "TESTED"),
                [(row.at[:19] + "Z", row.entry or "foreign", row.branch, row.commit[:10], row.describe())
                 for row in rows],
                "nothing has landed yet")
 
 
-@click.command("conflicts", cls=Explained, examples=(
+@click.command("conflicts", cls=Command, examples=(
     ("garrison merge-queue conflicts", "each waiting branch against the target, and against each other"),
 ))
 @json_option
-@repo_option
+@repo_root_option
 @target_option
 @home_option
 def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, home: str | None) -> None:
     """Show which waiting branches conflict with the target, and which with each other; nothing is changed."""
     from garrison.merge.conflicts import find_conflicts
 
-    found = find_conflicts(the_queue(repo_root, target, home))
+    found = find_conflicts(only_queue(repo_root, target, home))
     if as_json:
-        show_json(found.to_dict())
+        print_json(found.to_dict())
         return
-    show_table(("ENTRY", "AGAINST", "FILES"), [(pair.entry, pair.against, pair.describe()) for pair in found.pairs],
+    print_table(("ENTRY", "AGAINST", "FILES"), [(pair.entry, pair.against, pair.describe()) for pair in found.pairs],
                f"no conflicts among {len(found.entries)} waiting entries and {found.target}")
 
 
@@ -192,7 +192,7 @@ _repo = click.option("--repo-root", type=click.Path(exists=True, file_okay=False
                      help="The repository it is of, to be sure.")
 
 
-@click.command("cancel", cls=Explained, examples=(
+@click.command("cancel", cls=Command, examples=(
     ("garrison merge-queue cancel add_tests-1-0f3a9c21", "its branch stays"),
 ))
 @click.argument("entry")
@@ -204,11 +204,11 @@ def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str |
 
     A test under way is ended. Refused for one that is landing, or over.
     """
-    queue, found = queue_of(entry, repo_root, home)
-    show_ok(entry=queue.cancel(found.id, "withdrawn by a person").to_dict())
+    queue, found = find_entry_for_change(entry, repo_root, home)
+    print_json({"status": "ok", "entry": queue.cancel(found.id, "withdrawn by a person").to_dict()})
 
 
-@click.command("hold", cls=Explained, examples=(
+@click.command("hold", cls=Command, examples=(
     ('garrison merge-queue hold add_tests --reason "wait for the release"', "it keeps its place"),
 ))
 @click.argument("entry")
@@ -221,11 +221,11 @@ def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, 
 
     A test under way is ended. What replaces it while it is held is held too.
     """
-    queue, found = queue_of(entry, repo_root, home)
-    show_ok(entry=commands.hold(queue, found.id, " ".join(reason.split())).to_dict())
+    queue, found = find_entry_for_change(entry, repo_root, home)
+    print_json({"status": "ok", "entry": commands.hold(queue, found.id, " ".join(reason.split())).to_dict()})
 
 
-@click.command("release", cls=Explained, examples=(
+@click.command("release", cls=Command, examples=(
     ("garrison merge-queue release add_tests", "it waits for its turn again"),
 ))
 @click.argument("entry")
@@ -234,11 +234,11 @@ def hold_command(entry: str, reason: str, repo_root: str | None, as_json: bool, 
 @home_option
 def release_command(entry: str, repo_root: str | None, as_json: bool, home: str | None) -> None:
     """Let a held entry go on, from the place it had."""
-    queue, found = queue_of(entry, repo_root, home)
-    show_ok(entry=commands.release(queue, found.id).to_dict())
+    queue, found = find_entry_for_change(entry, repo_root, home)
+    print_json({"status": "ok", "entry": commands.release(queue, found.id).to_dict()})
 
 
-@click.command("retry", cls=Explained, examples=(
+@click.command("retry", cls=Command, examples=(
     ("garrison merge-queue retry add_tests", "the same commit, after a flaky gate or a mended target"),
 ))
 @click.argument("entry")
@@ -250,15 +250,16 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
 
     For a branch with new commits say `enqueue`. Refused while the run that it is of goes on: that decides itself.
     """
-    queue, found = queue_of(entry, repo_root, home)
+    queue, found = find_entry_for_change(entry, repo_root, home)
     if found.recipient and found.run in _under_way(home):
         raise Refused(f"{found.id} is of run {found.run}, which goes on and decides itself about {found.node}; "
                       f"`garrison why {found.node} --run {found.run}` tells what it does")
     again = commands.retry(queue, found.id)
     tip = queue.git.branch_tip(found.branch)
     if tip and tip != again.oid:
-        say(f"note: {found.branch} is at {tip[:10]} now and {again.id} at {again.oid[:10]}; `enqueue` takes the former")
-    show_ok(entry=again.to_dict())
+        print_message(f"note: {found.branch} is at {tip[:10]} now and {again.id} at {again.oid[:10]}; "
+                      "`enqueue` takes the former")
+    print_json({"status": "ok", "entry": again.to_dict()})
 
 
 def _under_way(home: str | None) -> set[str]:
@@ -268,11 +269,11 @@ def _under_way(home: str | None) -> set[str]:
     return running_runs(Runtime.real(find_home(home)))
 
 
-@click.command("pause", cls=Explained, examples=(
+@click.command("pause", cls=Command, examples=(
     ('garrison merge-queue pause --reason "release day"', "enqueueing goes on"),
 ))
 @click.option("--reason", default="", help="Why, for whoever looks.")
-@repo_option
+@repo_root_option
 @target_option
 @json_option
 @home_option
@@ -281,33 +282,34 @@ def pause_command(reason: str, repo_root: str | None, target: str | None, as_jso
 
     A test under way ends by itself, and its verdict is kept.
     """
-    queue = the_queue(repo_root, target, home)
+    queue = only_queue(repo_root, target, home)
     pause = commands.pause(queue, " ".join(reason.split()))
-    show_ok(target=queue.target, pause={"reason": pause.reason, "detail": pause.detail})
+    print_json({"status": "ok", "target": queue.target, "pause": {"reason": pause.reason, "detail": pause.detail}})
 
 
-@click.command("resume", cls=Explained, examples=(
+@click.command("resume", cls=Command, examples=(
     ("garrison merge-queue resume", "after `pause`, or once gate and target are mended"),
 ))
-@repo_option
+@repo_root_option
 @target_option
 @json_option
 @home_option
 def resume_command(repo_root: str | None, target: str | None, as_json: bool, home: str | None) -> None:
     """Lift whatever pause there is; what made the queue pause itself is tried again."""
-    queue = the_queue(repo_root, target, home)
+    queue = only_queue(repo_root, target, home)
     pause = commands.resume(queue)
     if pause is None:
-        say(f"the queue of {queue.target} was not paused")
-    show_ok(target=queue.target, was={"reason": pause.reason, "detail": pause.detail} if pause else None)
+        print_message(f"the queue of {queue.target} was not paused")
+    print_json({"status": "ok", "target": queue.target,
+                "was": {"reason": pause.reason, "detail": pause.detail} if pause else None})
 
 
-@click.command("config", cls=Explained, examples=(
+@click.command("config", cls=Command, examples=(
     ("garrison merge-queue config", "what is recorded"),
     ('garrison merge-queue config --gate "make test" --timeout 600', "what tests a merged tree, and how long at most"),
     ("garrison merge-queue config --strategy squash --guard", "one commit a branch, and nobody else moves the target"),
 ))
-@repo_option
+@repo_root_option
 @target_option
 @click.option("--gate", metavar="CMD", help="Command that tests a merged tree.")
 @click.option("--no-gate", is_flag=True, help="Land without any test.")
@@ -331,14 +333,14 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
     """
     if said["gate"] and said["no_gate"]:
         raise click.UsageError("--gate and --no-gate exclude each other")
-    queue = the_queue(repo_root, target, home)
+    queue = only_queue(repo_root, target, home)
     changes = _changes(said)
     config = commands.reconfigure(queue, **changes) if changes else queue.state.config or QueueConfig()
     if as_json or changes:
-        show_json({"repository": str(queue.repo), "target": queue.target, "recorded": queue.state.config is not None,
+        print_json({"repository": str(queue.repo), "target": queue.target, "recorded": queue.state.config is not None,
                    **config.record()})
     else:
-        show_table(("SETTING", "VALUE"), [(name, _plain(value)) for name, value in config.record().items()])
+        print_table(("SETTING", "VALUE"), [(name, _plain(value)) for name, value in config.record().items()])
 
 
 def _changes(said: dict[str, Any]) -> dict[str, Any]:
@@ -361,10 +363,10 @@ def _plain(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else "" if value is None else str(value)
 
 
-@click.command("doctor", cls=Explained, examples=(
+@click.command("doctor", cls=Command, examples=(
     ("garrison merge-queue doctor", "after a crash, or when something looks wrong; harmless at any time"),
 ))
-@repo_option
+@repo_root_option
 @target_option
 @json_option
 @home_option
@@ -375,12 +377,12 @@ def doctor_command(repo_root: str | None, target: str | None, as_json: bool, hom
     """
     from garrison.merge.recovery import repair
 
-    queue = the_queue(repo_root, target, home)
+    queue = only_queue(repo_root, target, home)
     found = repair(queue, Path(trees_root()))
     if as_json:
-        show_json({"target": queue.target, "findings": [one.to_dict() for one in found]})
+        print_json({"target": queue.target, "findings": [one.to_dict() for one in found]})
     else:
-        show_table(("DONE", "WHAT"), [("mended" if one.repaired else "left", one.what) for one in found],
+        print_table(("DONE", "WHAT"), [("mended" if one.repaired else "left", one.what) for one in found],
                    f"nothing is wrong with the queue of {queue.target}")
     if any(not one.repaired for one in found):
         raise Refused("something is left to you; see above")

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option
-from garrison.cli.merge_queue_lookup import open_queue, repo_option, target_option
-from garrison.cli.output import show_json
-from garrison.cli.resolve import observer_of
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option, repo_root_option, target_option
+from garrison.cli.output import print_json
+from garrison.cli.resolve import observer_of, open_queue
 from garrison.config import Timing, trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import MAX_BATCH
@@ -281,7 +280,7 @@ def _failure(entry: MergeEntry | None, why: str) -> dict[str, Any]:
     return {"success": False, "entry": entry.to_dict() if entry else None, "error": why}
 
 
-@click.command("enqueue", cls=Explained, examples=(
+@click.command("enqueue", cls=Command, examples=(
     ("garrison merge-queue enqueue add_tests work/tests", "from inside the repository; nothing is waited for"),
     ("garrison merge-queue enqueue docs work/docs --depends-on add_tests --strategy squash",
      "after another, as one commit"),
@@ -289,7 +288,7 @@ def _failure(entry: MergeEntry | None, why: str) -> dict[str, Any]:
 ))
 @click.argument("node")
 @click.argument("branch")
-@repo_option
+@repo_root_option
 @target_option
 @click.option("--run", default="", help="Run the node belongs to.")
 @click.option("--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), metavar="N",
@@ -305,11 +304,11 @@ def enqueue_command(node: str, branch: str, repo_root: str | None, target: str |
     The same node and commit is the same entry, whose priority, dependencies and strategy may be said anew. Another
     commit takes the place of the one that waits.
     """
-    show_json(enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
+    print_json(enqueue(node, branch, repo_root, target, run, home, priority=priority, depends_on=depends_on or None,
                       strategy=strategy))
 
 
-@click.command("process", cls=Explained, examples=(
+@click.command("process", cls=Command, examples=(
     ('garrison merge-queue process --gate "make test"', "the first time: the gate is recorded"),
     ("garrison merge-queue process --drain", "until the queue is empty"),
     ("garrison merge-queue process --watch", "as a service, until it is interrupted"),
@@ -317,7 +316,7 @@ def enqueue_command(node: str, branch: str, repo_root: str | None, target: str |
 @click.option("--once", is_flag=True, help="Until the next verdict (the default).")
 @click.option("--drain", is_flag=True, help="Work until the queue is empty; one JSON object a verdict.")
 @click.option("--watch", is_flag=True, help="Work for ever; one JSON object a verdict.")
-@repo_option
+@repo_root_option
 @click.option("--target", metavar="BRANCH", help="Branch whose queue to work (default: the one with waiting entries).")
 @click.option("--gate", metavar="CMD", help="Command that tests a merged tree; recorded.")
 @click.option("--no-gate", is_flag=True, help="Land without any test; recorded.")
@@ -339,7 +338,7 @@ def process_command(once: bool, drain: bool, watch: bool, repo_root: str | None,
     for result in process(repo_root, gate=gate, no_gate=no_gate, setup=setup, target=target, wait=not no_wait,
                           watch=watch, max_batch=MAX_BATCH if drain or watch else 1, home=home):
         if result is not EMPTY or not printed:
-            show_json(result)
+            print_json(result)
             printed = True
         if not (result["success"] or watch):
             failures.append(result)

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import click
 
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option
-from garrison.cli.output import say
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option
+from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import Refused
 
 _HERE = "127.0.0.1"
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison metrics > ~/node_exporter/garrison.prom", "for the textfile collector, from cron"),
     ("garrison metrics --serve 9477", "at http://127.0.0.1:9477/metrics, until Ctrl-C"),
 ))
@@ -34,7 +34,7 @@ def metrics(port: int | None, home: str | None) -> None:
         return
     server = _server(place, port)
     with server:
-        say(f"metrics of {place} at http://{_HERE}:{server.server_address[1]}/metrics")
+        print_message(f"metrics of {place} at http://{_HERE}:{server.server_address[1]}/metrics")
         server.serve_forever()
 
 

@@ -1,6 +1,6 @@
-"""How a command speaks: data on stdout, everything else on stderr, and never a traceback.
+"""Output of commands: data on stdout, messages and errors on stderr, never a traceback.
 
-Light: the doors load this file, so rich and click are imported where they are used.
+rich and the patterns of `terminal_text` are imported where they are used: most script commands print JSON only.
 """
 
 from __future__ import annotations
@@ -8,53 +8,62 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from garrison.errors import GarrisonError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 
 def dumps(value: Any) -> str:
-    """`value` as JSON for people and programs."""
+    """Return `value` as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def show_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """Print `value` as JSON on stdout."""
     print(dumps(value))
 
 
-def say(line: str) -> None:
-    """Print one line on stderr."""
-    from garrison.system.terminal_text import (
-        clean,  # its patterns are compiled where words are shown, not in each cron call
-    )
+def print_message(line: str) -> None:
+    """Print one line on stderr, without control characters."""
+    from garrison.system.terminal_text import clean
 
     print(clean(line), file=sys.stderr)
 
 
-def debugging() -> bool:
-    """Whether a traceback is wanted."""
-    return os.environ.get("GARRISON_DEBUG") == "1"
+def print_error(error: GarrisonError) -> None:
+    """Print an error on stderr as one line, followed by the end of the log that explains it, if there is one."""
+    from garrison.system.terminal_text import clean_lines
+
+    print_message(f"garrison: {error}")
+    for line in clean_lines(error.tail):
+        print(f"    {line}", file=sys.stderr)
 
 
-def show_table(head: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
-    """A table on stdout: rich's for a terminal, aligned text for a pipe. Without rows, `empty` is said on stderr."""
+def print_error_json(error: GarrisonError) -> None:
+    """Print an error on stderr as one line of JSON, as the scripts that agents call do."""
+    print(json.dumps({"status": "error", "error": type(error).__name__, "message": str(error)}, ensure_ascii=False),
+          file=sys.stderr)
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]], empty: str = "") -> None:
+    """Print a table on stdout: drawn by rich on a terminal, aligned text in a pipe.
+
+    Args:
+        empty: message for stderr when there are no rows.
+    """
     cells = [[_cell(value) for value in row] for row in rows]
     if not cells:
         if empty:
-            say(empty)
+            print_message(empty)
         return
     if sys.stdout.isatty():
-        _rich(head, cells)
+        _print_rich_table(head, cells)
     else:
-        print("\n".join(aligned(head, cells)))
+        print("\n".join(align_columns(head, cells)))
 
 
 def _cell(value: Any) -> str:
@@ -63,14 +72,14 @@ def _cell(value: Any) -> str:
     return "-" if value is None or value == "" else clean(str(value))
 
 
-def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table, columns padded with spaces, at least two between them."""
+def align_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table whose columns are padded with spaces, at least two between them."""
     table = [list(head), *[list(row) for row in rows]]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
 
 
-def _rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print_rich_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -82,49 +91,33 @@ def _rich(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console().print(table)
 
 
-def guarded(work: Callable[[], int | None], refused: Callable[[GarrisonError], None]) -> int:
-    """Run a command; its exit code (None is 0). `refused` tells of what garrison will not do."""
+def run_guarded(work: Callable[[], int | None], report: Callable[[GarrisonError], None]) -> int:
+    """Call `work` and return the exit code: its result (None is 0), or that of the error given to `report`.
+
+    With GARRISON_DEBUG=1 errors are raised instead, so that the traceback shows.
+    """
+    debugging = os.environ.get("GARRISON_DEBUG") == "1"
     try:
         code = work()
         sys.stdout.flush()
-    except GarrisonError as error:
-        if debugging():
-            raise
-        refused(error)
-        return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _no_reader()
-    except OSError as error:
-        if debugging():
+        # The reader of stdout has gone, which is no failure; what is still buffered goes to /dev/null.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except Exception as error:
+        if debugging:
             raise
-        refused(GarrisonError(f"{error.strerror or error}: {error.filename or 'garrison cannot go on'}"))
-        return 1
-    except Exception as error:  # whatever it is, a user is not shown a traceback
-        if debugging():
-            raise
-        refused(GarrisonError(f"a fault in garrison ({type(error).__name__}: {error}); GARRISON_DEBUG=1 shows where"))
-        return 1
+        reported = _as_garrison_error(error)
+        report(reported)
+        return reported.exit_code
     return code or 0
 
 
-def _no_reader() -> int:
-    """Nobody reads stdout any more, which is no failure; what is still buffered goes nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return 0
-
-
-def tell(error: GarrisonError) -> None:
-    """An error as its one line, and below it the end of the log that explains it, if there is one."""
-    from garrison.system.terminal_text import clean_lines
-
-    say(f"garrison: {error}")
-    for line in clean_lines(error.tail):
-        print(f"    {line}", file=sys.stderr)
-
-
-def tell_json(error: GarrisonError) -> None:
-    """An error as one JSON line, as the identity and hook doors give it."""
-    print(json.dumps({"status": "error", "error": type(error).__name__, "message": str(error)}, ensure_ascii=False),
-          file=sys.stderr)
+def _as_garrison_error(error: Exception) -> GarrisonError:
+    if isinstance(error, GarrisonError):
+        return error
+    if isinstance(error, OSError):
+        return GarrisonError(f"{error.strerror or error}: {error.filename or 'garrison cannot continue'}")
+    return GarrisonError(f"internal error ({type(error).__name__}: {error}); GARRISON_DEBUG=1 shows the traceback")

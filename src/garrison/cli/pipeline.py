@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garrison.cli import pipeline_run
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option
-from garrison.cli.output import say, show_json, show_table
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.pipeline_run import find_place, is_place
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
@@ -204,7 +204,7 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console().print(table)
 
 
-@pipeline.command(cls=Explained, examples=(
+@pipeline.command(cls=Command, examples=(
     ("garrison pipeline parse work.dot --json", "the whole graph as one JSON object"),
     ("garrison pipeline parse work.dot --dot", "the graph again, one statement a line"),
 ))
@@ -218,14 +218,14 @@ def parse(file: Path, *, dot: bool, as_json: bool) -> None:
 
     graph = parse_file(file)
     if as_json:
-        show_json(graph_json(graph))
+        print_json(graph_json(graph))
     elif dot:
         click.echo(to_dot(graph), nl=False)
     else:
         click.echo(f"{graph.id or 'graph'}: {len(graph.nodes)} nodes, {len(graph.edges)} edges")
 
 
-@pipeline.command(cls=Explained)
+@pipeline.command(cls=Command)
 @json_option
 def handlers(*, as_json: bool) -> None:
     """List the node types that can be run, and where each comes from."""
@@ -241,9 +241,9 @@ def handlers(*, as_json: bool) -> None:
     found += [{"type": name, "from": GROUP, "shapes": [], "does": _first_line(handler)}
               for name, handler in offered().items()]
     if as_json:
-        show_json(found)
+        print_json(found)
     else:
-        show_table(("type", "from", "shapes", "does"),
+        print_table(("type", "from", "shapes", "does"),
                    [(one["type"], one["from"], ", ".join(one["shapes"]), one["does"]) for one in found])
 
 
@@ -251,7 +251,7 @@ def _first_line(handler: Any) -> str:
     return (getattr(handler, "__doc__", None) or "").strip().partition("\n")[0]
 
 
-@pipeline.command(cls=Explained, examples=(
+@pipeline.command(cls=Command, examples=(
     ("garrison pipeline answer work-1a2b3c review Approve", "choose the edge labelled Approve"),
 ))
 @click.argument("run", metavar="RUN")
@@ -281,7 +281,7 @@ def answer(run: str, node: str, label: str, home: str | None) -> None:
     _when(folder, f"{node} is answered")
 
 
-@pipeline.command(cls=Explained, examples=(
+@pipeline.command(cls=Command, examples=(
     ("garrison pipeline signal work-1a2b3c deployed --data '{\"version\": 7}'", "let wait.signal go on"),
 ))
 @click.argument("run", metavar="RUN")
@@ -301,7 +301,7 @@ def signal(run: str, name: str, data: str, home: str | None) -> None:
 
 def _when(folder: RunFolder, said: str) -> None:
     living = folder.is_running()
-    say(said if living else f"{said}; go on with: garrison pipeline resume {folder.root}")
+    print_message(said if living else f"{said}; go on with: garrison pipeline resume {folder.root}")
 
 
 def _asking(folder: RunFolder) -> dict[str, tuple[RunFolder, dict[str, Any]]]:
@@ -335,7 +335,7 @@ def show_engine_run(run: str, home: str | None, *, dot: bool, as_json: bool) -> 
         raise Refused(f"{folder.root} has no checkpoint yet; look again in a moment")
     questions = {gate: body for gate, (_, body) in _asking(folder).items()}
     if as_json:
-        show_json({**seen, "running": folder.is_running(), "questions": questions})
+        print_json({**seen, "running": folder.is_running(), "questions": questions})
         return
     status = dict(seen["node_outcomes"])
     status |= {place["node"]: "active" for place in seen["in_flight"]}
@@ -344,20 +344,20 @@ def show_engine_run(run: str, home: str | None, *, dot: bool, as_json: bool) -> 
         click.echo(to_dot(graph, {name: {"status": word, "visits": str(seen["visits"].get(name, 0))}
                                   for name, word in status.items() if name in graph.nodes}), nl=False)
         return
-    show_table(("node", "status", "visits"),
+    print_table(("node", "status", "visits"),
                [(name, word, seen["visits"].get(name, 0)) for name, word in status.items()])
-    say(f"{seen['run']}: {seen['status']}" + (f", {seen['reason']}" if seen["reason"] else "")
+    print_message(f"{seen['run']}: {seen['status']}" + (f", {seen['reason']}" if seen["reason"] else "")
         + f", {seen['steps']} steps" + (", running now" if folder.is_running() else ""))
     for gate, body in questions.items():
         options = ", ".join(f"[{one['key']}] {one['label']}" for one in body["options"])
-        say(f"{gate} asks: {body['text']} ({options}); garrison pipeline answer {folder.root} {gate} LABEL")
+        print_message(f"{gate} asks: {body['text']} ({options}); garrison pipeline answer {folder.root} {gate} LABEL")
 
 
 FORMATS = ("svg", "png", "pdf")
 SECONDS = 120
 
 
-@pipeline.command(cls=Explained, examples=(
+@pipeline.command(cls=Command, examples=(
     ("garrison pipeline render work.dot --svg -o work.svg", "draw it (needs Graphviz)"),
     ("garrison pipeline render work.dot > drawing.dot", "the drawing as text, for any Graphviz"),
     ("garrison pipeline render --run work-1a2b3c -o now.png", "how far a run is, as a picture"),

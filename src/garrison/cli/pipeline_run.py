@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option
-from garrison.cli.output import say, show_json
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option
+from garrison.cli.output import print_json, print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunFolder
@@ -57,11 +57,11 @@ def _asking(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(cls=Explained, epilog=_EXIT, examples=(
+@click.command(cls=Command, epilog=_EXIT, examples=(
     ("garrison pipeline run work.dot --simulate --outcome test=fail:1", "try the flow: test fails once"),
     ("garrison pipeline run work.dot --set context.ticket=42 --answer review=Approve", "run it, with an answer ready"),
     ("garrison pipeline run work.dot --agent claude --run-dir /tmp/try", "let Claude do the codergen nodes"),
-), groups={"Simulation": ("simulate", "outcomes")})
+), option_groups={"Simulation": ("simulate", "outcomes")})
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--run-dir", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
               help="Where the run's files go (default: a new directory in the home).")
@@ -96,7 +96,7 @@ def run(file: Path, run_dir: Path | None, tree: Path | None, values: tuple[str, 
     _show(result, directory, as_json=as_json)
 
 
-@click.command(cls=Explained, epilog=_EXIT, examples=(
+@click.command(cls=Command, epilog=_EXIT, examples=(
     ("garrison pipeline resume work-1a2b3c", "go on where the run was"),
     ("garrison pipeline resume work-1a2b3c --max-steps 2000", "go on after max_steps_exceeded"),
 ))
@@ -127,7 +127,7 @@ def resume(run: str, answers: tuple[str, ...], max_steps: int | None, agent: str
     _show(result, folder.root, as_json=as_json)
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison pipeline fork work-1a2b3c --at implement", "begin a new run where implement was last started"),
 ))
 @click.argument("run", metavar="RUN")
@@ -147,11 +147,11 @@ def fork(run: str, node: str, visit: int | None, run_dir: Path | None, values: t
     target = run_dir or new_place(find_home(home), folder.root.name.rpartition("-")[0] or None, folder.root)
     visited = fork_run(folder, target, node, visit, context_values(values))
     if as_json:
-        show_json({"run": target.name, "run_dir": str(RunFolder(target).root), "forked": folder.root.name, "at": node,
+        print_json({"run": target.name, "run_dir": str(RunFolder(target).root), "forked": folder.root.name, "at": node,
                    "visit": visited})
     else:
         click.echo(str(target))
-        say(f"begins at visit {visited} of {node}; run it with: garrison pipeline resume {target}")
+        print_message(f"begins at visit {visited} of {node}; run it with: garrison pipeline resume {target}")
 
 
 def _interruptible(directory: Path, work: Coroutine[Any, Any, RunResult]) -> RunResult:
@@ -163,7 +163,7 @@ def _interruptible(directory: Path, work: Coroutine[Any, Any, RunResult]) -> Run
         return asyncio.run(_ended_in_order(work))
     except (KeyboardInterrupt, asyncio.CancelledError):
         if RunFolder(directory).exists():
-            say(f"interrupted; go on with: garrison pipeline resume {directory}")
+            print_message(f"interrupted; go on with: garrison pipeline resume {directory}")
         raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():
@@ -250,28 +250,28 @@ def _progress(event: Event) -> None:
     data = event.data
     if event.kind == "NodeFinished":
         reason = data.get("reason")
-        say(f"{event.node}: {data['status']}" + (f" ({reason})" if reason else ""))
+        print_message(f"{event.node}: {data['status']}" + (f" ({reason})" if reason else ""))
     elif event.kind == "RetryScheduled":
-        say(f"{event.node}: again, attempt {data['attempt']} in {data['delay_s']:.1f} s")
+        print_message(f"{event.node}: again, attempt {data['attempt']} in {data['delay_s']:.1f} s")
 
 
 def _show(result: RunResult, directory: Path, *, as_json: bool) -> None:
     if as_json:
-        show_json({**result.to_data(), "run_dir": str(RunFolder(directory).root)})
+        print_json({**result.to_data(), "run_dir": str(RunFolder(directory).root)})
         sys.exit(_CODES[result.status])
     words = {"success": "success", "fail": f"failed: {result.reason}", "waiting": f"waiting: {result.reason}"}
     click.echo(f"{words[result.status]} after {result.steps} steps")
     resume_it = f"garrison pipeline resume {directory}"
     if result.status == "waiting":
-        say(f"do: {result.how}")
-        say(f"then go on with: {resume_it}")
+        print_message(f"do: {result.how}")
+        print_message(f"then go on with: {resume_it}")
     elif result.status == "fail":
         if result.detail and result.detail != result.reason:
-            say(result.detail)
+            print_message(result.detail)
         ways = {"again": f"to visit the failed node once more: {resume_it} --again",
                 "budget": f"to go on: {resume_it}" + (f" --max-steps {result.steps * 2}"
                                                       if result.reason == "max_steps_exceeded" else "")}
-        say(ways.get(result.resumable, f"its files: {directory}"))
+        print_message(ways.get(result.resumable, f"its files: {directory}"))
     sys.exit(_CODES[result.status])
 
 

@@ -13,14 +13,14 @@ from string import Template
 
 import click
 
-from garrison.cli.commands import Explained
+from garrison.cli.commands import Command
 from garrison.config import checkout
 from garrison.errors import Refused
 from garrison.records.names import check_name
 from garrison.system.git import validate_repository
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison prompt runner impl_auth --branch feature/auth", "for an agent that looks after one node"),
     ("garrison prompt guardian crew", "for one that leads a pipeline"),
 ))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from garrison.cli import completion
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option, run_option
-from garrison.cli.output import say, show_json, show_table
-from garrison.cli.resolve import known_run
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.output import print_json, print_message, print_table
+from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes import rescue_refs
@@ -33,11 +33,11 @@ def rescue() -> None:
 
 def _known(home: Path, repo: Path | None, run: str | None) -> list[tuple[RescueRepository, RescueName]]:
     if run is not None and repo is None:
-        known_run(home, run)
-    return rescue_refs.list_all_rescue_refs(rescue_refs.find_repositories(home, repo, run, say), run)
+        existing_run(home, run)
+    return rescue_refs.list_all_rescue_refs(rescue_refs.find_repositories(home, repo, run, print_message), run)
 
 
-@rescue.command("list", cls=Explained, examples=(
+@rescue.command("list", cls=Command, examples=(
     ("garrison rescue list", "everything that was kept, and whether the target has it by now"),
     ("garrison rescue list --run crew-1 --json", "of one run, for programs"),
 ))
@@ -53,15 +53,15 @@ def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | 
         try:
             found.append(rescue_refs.inspect_rescue(where, name))
         except GarrisonError as error:
-            say(f"{name.ref}: {error}")
+            print_message(f"{name.ref}: {error}")
     if as_json:
-        show_json([one.body() for one in found])
+        print_json([one.body() for one in found])
         return
     now = datetime.now(UTC)
     rows = [(one.name.run, one.name.node, one.name.ref.rpartition("/")[2],
              age(max(0.0, (now - datetime.fromisoformat(one.when)).total_seconds())), "yes" if one.landed else "no",
              one.files, _size(one.size), one.why) for one in found]
-    show_table(("RUN", "NODE", "ATTEMPT", "AGE", "LANDED", "FILES", "SIZE", "WHY"), rows,
+    print_table(("RUN", "NODE", "ATTEMPT", "AGE", "LANDED", "FILES", "SIZE", "WHY"), rows,
                "nothing was rescued" + (f" of run {run}" if run else "") + ("" if repo or run else (
                    " in the repositories of this home's runs; of one that was cleaned away: --repo DIR")))
 
@@ -74,7 +74,7 @@ def _size(count: int) -> str:
     return f"{count} B"
 
 
-@rescue.command("show", cls=Explained, examples=(
+@rescue.command("show", cls=Command, examples=(
     ("garrison rescue show impl_auth", "which files it holds"),
     ("garrison rescue show crew-1/impl_auth/2 --patch", "what it would change"),
 ))
@@ -90,17 +90,17 @@ def show_command(which: str, run: str | None, repo: Path | None, patch: bool, as
     found = rescue_refs.inspect_rescue(where, name)
     if as_json:
         changed = rescue_refs.changed_files(where.git, found.against, found.commit)
-        show_json({**found.body(), "changed": changed})
+        print_json({**found.body(), "changed": changed})
         return
-    say(f"{name.ref} = {found.commit[:10]}, {'landed' if found.landed else 'not landed'}: {found.why}")
+    print_message(f"{name.ref} = {found.commit[:10]}, {'landed' if found.landed else 'not landed'}: {found.why}")
     how = ("--patch", "--stat", "--binary") if patch else ("--stat=120",)
     told = where.git.run("diff", "--no-ext-diff", "--no-color", *how, found.against, found.commit).out
     click.echo(told, nl=False)
     if not told:
-        say("it holds no file that the target branch did not have as it began")
+        print_message("it holds no file that the target branch did not have as it began")
 
 
-@rescue.command("restore", cls=Explained, examples=(
+@rescue.command("restore", cls=Command, examples=(
     ("garrison rescue restore impl_auth --branch again", "a branch with that work; nothing is checked out"),
     ("garrison rescue restore crew-1/impl_auth/2 --into ../again", "a worktree with that work, to look and go on"),
 ))
@@ -122,9 +122,9 @@ def restore_command(which: str, branch: str | None, into: Path | None, run: str 
         rescue_refs.restore_branch(where.git, commit, branch)
     elif into is not None:
         for note in rescue_refs.restore_worktree(where.git, commit, into):
-            say(note)
+            print_message(note)
     if as_json:
-        show_json({"ref": name.ref, "commit": commit, "repo": str(where.git.root), "branch": branch,
+        print_json({"ref": name.ref, "commit": commit, "repo": str(where.git.root), "branch": branch,
                    "into": str(into.absolute()) if into else None})
     else:
         click.echo(f"{name.ref} is now {f'branch {branch} of {where.git.root}' if branch else f'in {into}'}")

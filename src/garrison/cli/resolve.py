@@ -1,56 +1,94 @@
-"""Resolve a name on the command line to a run, a node, a record or an incarnation.
+"""Resolve what a name on the command line refers to: a record, a run, a node, a merge queue or a merge entry.
 
-`choose` decides and is pure. Without `--run`: the only record of that name; else that of the caller's own run; else the
-only living one; else a refusal that lists the candidates. An unknown name is answered with the closest existing one.
-Reads names and journals only, because shell completion and cron call it.
+`choose` holds the rule for records and is pure. Without `--run` it takes the only record of that name; else the one in
+the caller's own run; else the only living one; else it refuses and lists the candidates. An unknown name is answered
+with the closest existing one.
+
+Shell completion and cron call this module, so what only the merge queue needs is imported late.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.errors import GarrisonError, NotFound, RecordError, Refused
 from garrison.records import atomic
+from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key, check_name, check_node, check_role, check_run
 from garrison.records.run import RunFiles, runs
 from garrison.records.store import Store
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeVar
-
-    from garrison.records.hook import Hook
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.queue import MergeQueue, QueueReader
     from garrison.supervise.observer import Observer
+    from garrison.system.git import Git
 
-    R = TypeVar("R", Identity, Hook)
+    Location = str | os.PathLike[str] | None
+
+R = TypeVar("R", Identity, Hook)
+
+# -------------------------------------------------------------------------------------------- records and their writer
 
 
-def choose(candidates: Sequence[Key], own_run: str, living: Callable[[Key], bool], missing: str) -> Key:
-    """The one of `candidates` (same role and name, several runs) that is meant; `living` is asked only if need be.
+def choose(candidates: Sequence[Key], own_run: str, is_alive: Callable[[Key], bool], missing: str) -> Key:
+    """Return the record that a role and name refer to; `is_alive` is called only if it has to decide.
 
-    NotFound with the line `missing` if there is none; Refused with the list if several could be meant.
+    Args:
+        candidates: the records of that role and name, at most one for each run.
+        own_run: the run the caller belongs to, '' for none.
+        missing: message of the NotFound raised without candidates.
+
+    Raises:
+        NotFound: there are no candidates.
+        Refused: several are possible; the message lists them.
     """
     if not candidates:
         raise NotFound(missing)
     if len(candidates) == 1:
         return candidates[0]
-    mine = [key for key in candidates if own_run and key.run == own_run]
-    if mine:
-        return mine[0]
-    alive = [key for key in candidates if living(key)]
+    of_own_run = [key for key in candidates if own_run and key.run == own_run]
+    if of_own_run:
+        return of_own_run[0]
+    alive = [key for key in candidates if is_alive(key)]
     if len(alive) == 1:
         return alive[0]
     names = ", ".join(f"{key.full}{' (alive)' if key in alive else ''}" for key in candidates)
-    raise Refused(f"{candidates[0].role} {candidates[0].name} is in several runs, say which with --run: {names}")
+    raise Refused(f"{candidates[0].role} {candidates[0].name} is in several runs, choose one with --run: {names}")
+
+
+def find_key(store: Store, kind: type[R], role: str, name: str, run: str | None) -> Key:
+    """Return the key of an existing record of `kind`; NotFound or Refused as in `choose`."""
+    check_role(role)
+    check_name(name)
+    what = kind.__name__.lower()
+    if run is not None:
+        key = Key(role, name, check_run(run) if run else "")
+        if not store.path(kind, key).exists():
+            raise NotFound(f"no {what} {key.full} in {store.home}; {_existing_names(store, kind, role, name)}")
+        return key
+    candidates = [key for key in store.keys(kind) if (key.role, key.name) == (role, name)]
+    return choose(candidates, current_run(), lambda key: is_living(store, key),
+                  f"no {what} of {role} {name} in {store.home}; {_existing_names(store, kind, role, name)}")
+
+
+def _existing_names(store: Store, kind: type[R], role: str, name: str) -> str:
+    similar = [key.full for key in store.keys(kind) if key.name == name or key.role == role][:5]
+    return f"there is {', '.join(similar)}" if similar else "`create` makes one, `list` shows the existing ones"
+
+
+def open_store(home: Location) -> Store:
+    """Return the store of `home`, by default the home of this process."""
+    return Store(_home(home))
 
 
 def observer_of(store: Store) -> Observer:
-    """What judges the identities of a home; imported late, since most door calls judge nobody."""
+    """Return an observer that judges the identities of a home by this machine's processes."""
     from garrison.supervise.observer import Observer
     from garrison.system.clock import SystemClock
     from garrison.system.processes import RealProcesses
@@ -58,59 +96,8 @@ def observer_of(store: Store) -> Observer:
     return Observer(store, RealProcesses(), SystemClock())
 
 
-def own_run(environ: Mapping[str, str] | None = None) -> str:
-    """The run this process belongs to, '' if to none."""
-    environ = os.environ if environ is None else environ
-    return environ.get("GARRISON_RUN") or _life(environ)[1]
-
-
-def own_incarnation(store: Store, key: Key, given: int | None, environ: Mapping[str, str] | None = None) -> int | None:
-    """The life a write by hand speaks for: `given`, else the environment's if that is a life of `key`, else None.
-
-    None means the living one. GARRISON_INCARNATION without GARRISON_LIFE is about whatever is written.
-    """
-    environ = os.environ if environ is None else environ
-    text = environ.get("GARRISON_INCARNATION", "")
-    if given is not None or not text.isascii() or not text.isdigit():
-        return given
-    home, run, stem = _life(environ)
-    if stem and (run, stem) != (key.run, Key(key.role, key.name).full):
-        return None
-    if home and os.path.realpath(home) != os.path.realpath(store.home):
-        return None
-    return int(text)
-
-
-def _life(environ: Mapping[str, str]) -> tuple[str, str, str]:
-    """(home, run, role-name) of this process's life marker, empty where there is none."""
-    if not (text := environ.get("GARRISON_LIFE", "")):
-        return "", "", ""
-    from garrison.supervise.lease import read_marker
-
-    home, run, stem, _ = read_marker(text) or ("", "", "", 0)
-    return home, run, stem
-
-
-def find(store: Store, kind: type[R], role: str, name: str, run: str | None) -> Key:
-    """The key of an existing record; NotFound or Refused as `choose` says."""
-    check_role(role)
-    check_name(name)
-    what = kind.__name__.lower()
-    if run is not None:
-        key = Key(role, name, check_run(run) if run else "")
-        if not os.path.exists(store.path(kind, key)):  # noqa: PTH110  # light
-            raise NotFound(f"no {what} {key.full} in {store.home}; {_hint(store, kind, role, name)}")
-        return key
-    candidates = [key for key in store.keys(kind) if (key.role, key.name) == (role, name)]
-    return choose(candidates, own_run(), lambda key: is_living(store, key),
-                  f"no {what} of {role} {name} in {store.home}; {_hint(store, kind, role, name)}")
-
-
 def is_living(store: Store, key: Key) -> bool:
-    """Whether a life of that name is there; a record that cannot be read claims none."""
-    from garrison.errors import RecordError
-    from garrison.records.identity import Identity
-
+    """Return whether an incarnation of that name is alive; an unreadable record counts as not alive."""
     try:
         identity = store.read(Identity, key)
     except RecordError:
@@ -118,114 +105,237 @@ def is_living(store: Store, key: Key) -> bool:
     return identity is not None and observer_of(store).judge(identity).living
 
 
-def _hint(store: Store, kind: type[R], role: str, name: str) -> str:
-    """What would help somebody who asked for a record that is not there."""
-    others = [key.full for key in store.keys(kind) if key.name == name or key.role == role][:5]
-    return f"there is {', '.join(others)}" if others else "`create` makes one, `list` shows what there is"
+def current_run(environ: Mapping[str, str] | None = None) -> str:
+    """Return the run this process belongs to, '' for none."""
+    environ = os.environ if environ is None else environ
+    return environ.get("GARRISON_RUN") or _own_marker(environ)[1]
 
 
-def run_for_new(store: Store, run: str | None) -> str:
-    """The run of a record that is being made: the one given, else the caller's own, else none."""
-    chosen = own_run() if run is None else run
-    return check_run(chosen) if chosen else ""
-
-
-def home_store(home: str | os.PathLike[str] | Path | None) -> Store:
-    """The store of the home that is meant."""
-    from garrison.config import find_home
-    from garrison.records.store import Store
-
-    return Store(find_home(home))
-
-
-def own_life(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
-    """(run, role-name) of the life this process belongs to, ('', '') if to none."""
-    _, run, stem = _life(os.environ if environ is None else environ)
+def current_process(environ: Mapping[str, str] | None = None) -> tuple[str, str]:
+    """Return (run, role-name) of the incarnation this process belongs to, ('', '') for none."""
+    _, run, stem = _own_marker(os.environ if environ is None else environ)
     return run, stem
 
 
-def latest_attempt(home: Path, run: str, node: str) -> int:
-    """The number of a node's latest attempt that was given a folder, 0 if there is none."""
-    from garrison.records.run import RunFiles
+def writer_incarnation(store: Store, key: Key, given: int | None,
+                       environ: Mapping[str, str] | None = None) -> int | None:
+    """Return the incarnation for which a command writes the record `key`; None stands for the living one.
 
-    return RunFiles(home, run).latest_attempt(node)
+    `given` (the option) comes first, then GARRISON_INCARNATION, unless GARRISON_LIFE shows that it belongs to another
+    name, run or home.
+    """
+    environ = os.environ if environ is None else environ
+    text = environ.get("GARRISON_INCARNATION", "")
+    if given is not None or not text.isascii() or not text.isdigit():
+        return given
+    home, run, stem = _own_marker(environ)
+    if stem and (run, stem) != (key.run, Key(key.role, key.name).full):
+        return None
+    if home and os.path.realpath(home) != os.path.realpath(store.home):
+        return None
+    return int(text)
 
 
-def known_run(home: Path, run: str) -> str:
-    """`run`, if the home has it; NotFound, with the nearest."""
-    have = runs(home)
-    if check_run(run) not in have:
-        raise NotFound(f"no run {run} in {home}; {nearest(run, have)}`garrison status` lists the runs")
+def _own_marker(environ: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return (home, run, role-name) from GARRISON_LIFE, empty strings if it is unset or invalid."""
+    text = environ.get("GARRISON_LIFE", "")
+    if not text:
+        return "", "", ""
+    from garrison.supervise.lease import read_marker
+
+    home, run, stem, _ = read_marker(text) or ("", "", "", 0)
+    return home, run, stem
+
+
+def run_for_new(store: Store, run: str | None) -> str:
+    """Return the run of a record about to be created: `run`, else the caller's own, else ''."""
+    chosen = current_run() if run is None else run
+    return check_run(chosen) if chosen else ""
+
+
+# ------------------------------------------------------------------------------------------------------ runs and nodes
+
+
+def existing_run(home: Path, run: str) -> str:
+    """Return `run` if the home has it; NotFound, with the closest name, otherwise."""
+    run_ids = runs(home)
+    if check_run(run) not in run_ids:
+        raise NotFound(f"no run {run} in {home}; {suggestion(run, run_ids)}`garrison status` lists the runs")
     return run
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean x? ` for a name that is like one of `known`, else ''. Pure."""
+def suggestion(name: str, candidates: Iterable[str]) -> str:
+    """Return `did you mean x? ` for a name close to one of `candidates`, else ''."""
     import difflib
 
-    folded = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.6)
-    return f"did you mean {folded[found[0]]}? " if found else ""
+    by_lower_case = {candidate.lower(): candidate for candidate in candidates}
+    close = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.6)
+    return f"did you mean {by_lower_case[close[0]]}? " if close else ""
 
 
 def nodes_of(home: Path, run: str) -> list[str]:
-    """The nodes of a run: those its guardian's journal names, those that run a pipeline, and those with a folder."""
+    """Return the nodes of a run: those in its guardian's journal, nodes that run a pipeline, nodes with a directory."""
     files = RunFiles(home, run)
     names: dict[str, None] = {}
     try:
         for entry in read_all(files.journal):
-            named = [*entry.data.get("nodes", {}), *entry.data.get("outcomes", {})] if entry.kind == "snapshot" else (
-                [entry.data["node"]] if entry.kind in ("node", "gate") else [])
-            names |= dict.fromkeys(named)
+            if entry.kind == "snapshot":
+                names |= dict.fromkeys([*entry.data.get("nodes", {}), *entry.data.get("outcomes", {})])
+            elif entry.kind in ("node", "gate"):
+                names[entry.data["node"]] = None
     except (GarrisonError, KeyError):
-        pass  # an unreadable journal is told by `status`; the folders are names enough here
+        pass  # `status` reports an unreadable journal; the directories are enough to resolve names
     names |= dict.fromkeys(name.removesuffix(".dot") for name in sorted(atomic.names(files.graphs)))
     names |= dict.fromkeys(sorted(atomic.names(files.root / "nodes")))
     return list(names)
 
 
-def run_of_node(store: Store, node: str, run: str | None) -> str:
-    """The run in which a node is meant: the one given, else the only one that has it, else the one in which somebody
-    works on it, else (it is parked, or its turn has not come) the one that is under way.
+def latest_attempt(home: Path, run: str, node: str) -> int:
+    """Return the number of a node's latest attempt that has a directory, 0 if there is none."""
+    return RunFiles(home, run).latest_attempt(node)
 
-    NotFound, with the nearest name, if no run has it; Refused with the list if several could be meant.
+
+def run_of_node(store: Store, node: str, run: str | None) -> str:
+    """Return the run in which `node` is meant.
+
+    That is `run` if given; else the only run with such a node; else the only one in which its runner or agent lives;
+    else (the node is parked or pending) the only one that is supervised.
+
+    Raises:
+        NotFound: no run has the node; the message has the closest name.
+        Refused: several runs are possible; the message lists them.
     """
     check_node(node)
-    asked = [known_run(store.home, run)] if run is not None else runs(store.home)
-    having = {one: nodes_of(store.home, one) for one in asked}
-    candidates = [Key("runner", node, one) for one, nodes in having.items() if node in nodes]
-    known = dict.fromkeys(name for nodes in having.values() for name in nodes)
-    where = f"run {run} has no node {node}" if run else f"no run in {store.home} has a node {node}"
-    worked_on = [key for key in candidates if someone_works_on(store, key)] if len(candidates) > 1 else []
-    return choose(candidates, own_run(),
-                          lambda key: key in worked_on if worked_on else run_lives(store, key.run),
-                          f"{where}; {nearest(node, known)}`garrison status{f' {run}' if run else ''}` shows "
-                          f"{'its nodes' if run else 'the runs'}").run
+    run_ids = [existing_run(store.home, run)] if run is not None else runs(store.home)
+    nodes_by_run = {run_id: nodes_of(store.home, run_id) for run_id in run_ids}
+    candidates = [Key("runner", node, run_id) for run_id, nodes in nodes_by_run.items() if node in nodes]
+    all_nodes = dict.fromkeys(name for nodes in nodes_by_run.values() for name in nodes)
+    missing = f"run {run} has no node {node}" if run else f"no run in {store.home} has a node {node}"
+    worked_on = [key for key in candidates if is_node_worked_on(store, key)] if len(candidates) > 1 else []
+    return choose(candidates, current_run(),
+                  lambda key: key in worked_on if worked_on else is_run_supervised(store, key.run),
+                  f"{missing}; {suggestion(node, all_nodes)}`garrison status{f' {run}' if run else ''}` shows "
+                  f"{'its nodes' if run else 'the runs'}").run
 
 
-def someone_works_on(store: Store, key: Key) -> bool:
-    """Whether somebody works on a node: its runner or its agent."""
+def is_node_worked_on(store: Store, key: Key) -> bool:
+    """Return whether the runner or the agent of a node is alive."""
     return is_living(store, key) or is_living(store, Key("orchestrator", key.name, key.run))
 
 
-def run_lives(store: Store, run: str) -> bool:
-    """Whether anybody is there who could go on with a run."""
+def is_run_supervised(store: Store, run: str) -> bool:
+    """Return whether a launcher or guardian of the run is alive."""
     return any(key.run == run and key.role in ("launch", "guardian") and is_living(store, key)
                for key in store.keys(Identity))
 
 
-def run_with_guardian(store: Store, run: str | None) -> str:
-    """The run that is meant: the one given, else the only one whose guardian lives, else the only one.
+def supervised_run(store: Store, run: str | None) -> str:
+    """Return `run` if given, else the only run whose guardian lives, else the only run.
 
-    NotFound if there is none; Refused with the list if several could be meant.
+    Raises:
+        NotFound: there is no run.
+        Refused: several are possible; the message lists them.
     """
     if run is not None:
-        return known_run(store.home, run)
+        return existing_run(store.home, run)
     guardians = [key for key in store.keys(Identity) if key.role == "guardian"]
     living = sorted({key.run for key in guardians if is_living(store, key)})
-    found = living or runs(store.home)
-    if not found:
+    candidates = living or runs(store.home)
+    if not candidates:
         raise NotFound(f"no run in {store.home}; `garrison status` lists the runs")
-    if len(found) > 1:
-        raise Refused(f"several runs could be meant: {', '.join(found)}; say which with --run")
-    return found[0]
+    if len(candidates) > 1:
+        raise Refused(f"several runs are possible: {', '.join(candidates)}; choose one with --run")
+    return candidates[0]
+
+
+# -------------------------------------------------------------------------------------- merge queues and merge entries
+
+
+def open_queue(repo_root: Location = None, target: str | None = None, home: Location = None, *,
+               busy: bool = False) -> MergeQueue:
+    """Return the queue of a repository (default: the current directory's) and target (default: main, else HEAD's).
+
+    With `busy`, the default target is that of the queue whose first unfinished entry has waited longest.
+    """
+    from garrison.merge.queue import MergeQueue, target_of_folder
+
+    git, place = _repository(repo_root), _home(home)
+    if target is None and busy:
+        waiting = [queue for queue in _queues_of(place, git) if queue.state.unfinished()]
+        if waiting:
+            target = target_of_folder(min(waiting, key=lambda queue: queue.state.unfinished()[0].enqueued_at).folder)
+    return MergeQueue(place, git.root, target or _default_target(git), git=git)
+
+
+def only_queue(repo_root: Location = None, target: str | None = None, home: Location = None) -> MergeQueue:
+    """Return the queue of a target, by default the repository's only queue; Refused if it has several."""
+    from garrison.merge.queue import MergeQueue, target_of_folder
+
+    git, place = _repository(repo_root), _home(home)
+    if target is None:
+        journals = sorted((place / "merge-queue" / git.key).glob("*/journal.jsonl"))
+        targets = [target_of_folder(path.parent) for path in journals]
+        if len(targets) > 1:
+            raise Refused(f"{git.root} has queues for {', '.join(targets)}; choose one with --target")
+        target = targets[0] if targets else _default_target(git)
+    return MergeQueue(place, git.root, target, git=git)
+
+
+def find_entry(name: str, home: Location = None) -> tuple[QueueReader, MergeEntry]:
+    """Return the merge entry with the id `name`, or the latest entry of the node `name`, and its queue.
+
+    Raises:
+        NotFound: there is no such entry.
+        Refused: several queues or runs have a node of that name.
+    """
+    from garrison.cli.output import print_message
+    from garrison.merge.queue import list_queues
+
+    queues = list_queues(_home(home), print_message)
+    for queue in queues:
+        if name in queue.state.entries:
+            return queue, queue.state.entries[name]
+    latest = {(str(queue.folder), entry.run): (queue, entry)
+              for queue in queues for entry in queue.state.entries.values() if entry.node == name}
+    if len(latest) > 1:
+        ids = ", ".join(entry.id for _, entry in latest.values())
+        raise Refused(f"several entries are of node {name}; name one by its id: {ids}")
+    for queue_and_entry in latest.values():
+        return queue_and_entry
+    raise NotFound(f"no merge entry {name}; `garrison merge-queue list` shows them")
+
+
+def find_entry_for_change(name: str, repo_root: Location = None,
+                          home: Location = None) -> tuple[MergeQueue, MergeEntry]:
+    """Return the entry that `name` refers to and its queue, opened for writing; Refused if not of `repo_root`."""
+    from garrison.merge.queue import MergeQueue
+    from garrison.system.git import open_repository
+
+    follower, entry = find_entry(name, home)
+    git = open_repository(Path(repo_root or entry.repo))
+    if git.key != follower.folder.parent.name:
+        raise Refused(f"{entry.id} waits to land on {entry.repo}, not on {git.root}; leave --repo-root out")
+    return MergeQueue(_home(home), git.root, entry.target, git=git), entry
+
+
+def _home(home: Location) -> Path:
+    from garrison.config import find_home
+
+    return find_home(None if home is None else os.fspath(home))
+
+
+def _repository(repo_root: Location) -> Git:
+    from garrison.system.git import open_repository
+
+    return open_repository(Path(repo_root) if repo_root else Path.cwd())
+
+
+def _queues_of(home: Path, git: Git) -> list[QueueReader]:
+    from garrison.cli.output import print_message
+    from garrison.merge.queue import list_queues
+
+    return [queue for queue in list_queues(home, print_message) if queue.folder.parent.name == git.key]
+
+
+def _default_target(git: Git) -> str:
+    return "main" if git.branch_exists("main") else git.current_branch(git.root) or "main"

@@ -12,17 +12,17 @@ from pathlib import Path
 import click
 
 from garrison.cli import completion
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option
-from garrison.cli.output import say
-from garrison.cli.resolve import known_run
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option
+from garrison.cli.output import print_message
+from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.errors import UsageError
 
 PORT = 8642
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison serve", "prints an address for the browser; Ctrl-C ends it"),
     ("garrison serve --run crew-1 --read-only", "an address that may only look"),
     ("garrison serve --port 0", "any port that is free"),
@@ -54,7 +54,7 @@ def serve(port: int, run: str | None, address: str, names: tuple[str, ...], tls_
         raise UsageError("--tls-cert and --tls-key go together")
     store = find_home(home)
     if run is not None:
-        known_run(store, run)
+        existing_run(store, run)
     tls = (tls_cert, tls_key) if tls_cert and tls_key else None
     place = Place(address, port, names, tls, plain_http).check()
     known = tokens(store, new=new_tokens)
@@ -64,6 +64,6 @@ def serve(port: int, run: str | None, address: str, names: tuple[str, ...], tls_
         chosen = f"&run={run}" if run else ""
         print(f"http{'s' if tls else ''}://{place.shown}:{bound}/?token={token}{chosen}", flush=True)
         if sys.stdout.isatty():
-            say("open it in a browser; Ctrl-C ends the server, not the runs")
+            print_message("open it in a browser; Ctrl-C ends the server, not the runs")
 
     asyncio.run(serve_page(store, place, known, ready, until=pid))

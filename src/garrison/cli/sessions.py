@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option
-from garrison.cli.output import say, show_json, show_table
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.errors import Refused
 from garrison.records.names import check_run
@@ -40,7 +40,7 @@ def session() -> None:
     """Sessions whose flow is a graph: one for a message, one for their own initiative."""
 
 
-@session.command(cls=Explained, examples=(
+@session.command(cls=Command, examples=(
     ("garrison session start helper --tier trusted", "begin a session; `send` speaks with it"),
 ))
 @click.argument("name")
@@ -60,10 +60,10 @@ def start(name: str, agent_id: str | None, tier: str, home: str | None) -> None:
         raise Refused(f"session {name} is there already; `garrison session send {name} TEXT` speaks with it")
     atomic.make_directory(folder)
     write_state(folder, SessionState(name, agent_id or name, tier))
-    say(f"session {name} is begun; `garrison session send {name} TEXT` speaks with it")
+    print_message(f"session {name} is begun; `garrison session send {name} TEXT` speaks with it")
 
 
-@session.command(cls=Explained, examples=(
+@session.command(cls=Command, examples=(
     ('garrison session send helper "What is left to do?"', "one turn; the session remembers it"),
 ))
 @click.argument("name")
@@ -81,7 +81,7 @@ def send(name: str, text: str, turn_graph: Path | None, tree: Path, as_json: boo
 
     result = asyncio.run(once())
     if as_json:
-        show_json({"response": result.response, "tool_calls_made": result.tool_calls_made, "steps": result.steps,
+        print_json({"response": result.response, "tool_calls_made": result.tool_calls_made, "steps": result.steps,
                    "thinking": list(result.thinking)})
     else:
         click.echo(result.response)
@@ -107,9 +107,9 @@ def heartbeat(name: str, initiative: bool, heartbeat_graph: Path | None, as_json
     told = {"cognitive_mode": result.cognitive_mode, "actions": list(result.actions),
             "model_calls": result.model_calls}
     if as_json:
-        show_json(told)
+        print_json(told)
     else:
-        say(f"{result.cognitive_mode}, {len(result.actions)} actions, {result.model_calls} calls of the model")
+        print_message(f"{result.cognitive_mode}, {len(result.actions)} actions, {result.model_calls} model calls")
 
 
 @session.command()
@@ -122,14 +122,14 @@ def show(name: str, as_json: bool, home: str | None) -> None:
 
     state = read_state(folder_of(find_home(home), name))
     if as_json:
-        show_json(state.to_data())
+        print_json(state.to_data())
         return
-    show_table(("FIELD", "VALUE"), [
+    print_table(("FIELD", "VALUE"), [
         ("agent", state.agent_id), ("tier", state.trust_tier), ("turns", state.turn_count),
         ("heartbeats", state.heartbeat_count), ("mode", state.cognitive_mode), ("goals", len(state.goals)),
         ("messages", len(state.messages))])
     for message in state.messages[-6:]:
-        say(f"{message['role']}: {str(message['content'])[:200]}")
+        print_message(f"{message['role']}: {str(message['content'])[:200]}")
 
 
 @session.command("list")
@@ -146,9 +146,9 @@ def list_command(as_json: bool, home: str | None) -> None:
                      "turns": state.turn_count, "heartbeats": state.heartbeat_count,
                      "under_way": (path.parent / "under_way.json").exists()})
     if as_json:
-        show_json(rows)
+        print_json(rows)
     else:
-        show_table(("SESSION", "AGENT", "TIER", "TURNS", "HEARTBEATS", "UNFINISHED"), [
+        print_table(("SESSION", "AGENT", "TIER", "TURNS", "HEARTBEATS", "UNFINISHED"), [
             (*[row[key] for key in ("session", "agent", "tier", "turns", "heartbeats")],
              "yes" if row["under_way"] else "") for row in rows], "no session is kept here")
 
@@ -163,7 +163,7 @@ def restore(name: str, tree: Path, home: str | None) -> None:
         async with AsyncExitStack() as stack:
             return (await _opened(stack, find_home(home), name, tree=tree)).state.turn_count
 
-    say(f"session {name} is whole, after {asyncio.run(once())} turns")
+    print_message(f"session {name} is whole, after {asyncio.run(once())} turns")
 
 
 async def _opened(stack: AsyncExitStack, home: Path, name: str, *, turn: Path | None = None,
@@ -191,4 +191,4 @@ async def _opened(stack: AsyncExitStack, home: Path, name: str, *, turn: Path | 
 def _told(name: str, data: Any) -> None:
     """Say which tools the model had called."""
     if name == "tool_dispatched":
-        say(f"→ {data['tool']}{'' if data['allowed'] else ' (not allowed)'}")
+        print_message(f"→ {data['tool']}{'' if data['allowed'] else ' (not allowed)'}")

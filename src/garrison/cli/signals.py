@@ -19,8 +19,8 @@ import click
 
 from garrison.cli import resolve
 from garrison.cli.arguments import DoorParser, seconds
-from garrison.cli.home import home_option, json_option, run_option
-from garrison.cli.output import guarded, say, show_json, show_table, tell_json
+from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.output import print_error_json, print_json, print_message, print_table, run_guarded
 from garrison.config import find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
 from garrison.records import atomic, record
@@ -56,11 +56,11 @@ def list_command(unacked: bool, run: str | None, as_json: bool, home: str | None
              for state in (["waiting"] if unacked else _PLACES) for body in _signals_in(place, key, state)]
     found.sort(key=lambda body: (body["timestamp"], body["file"]))
     if as_json:
-        show_json(found)
+        print_json(found)
         return
     rows = [(body["timestamp"], body["state"], _from(body), body["to"], body["signal_type"], body["node_id"],
              body["attempt"] or "", body["reason"]) for body in found]
-    show_table(("TIME", "STATE", "FROM", "TO", "TYPE", "NODE", "TRY", "REASON"), rows, f"no signals in {place}")
+    print_table(("TIME", "STATE", "FROM", "TO", "TYPE", "NODE", "TRY", "REASON"), rows, f"no signals in {place}")
 
 
 @signals.command()
@@ -75,7 +75,7 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
     for yet is kept for the first who does.
     """
     store = Store(find_home(home))
-    chosen = resolve.run_with_guardian(store, run)
+    chosen = resolve.supervised_run(store, run)
     launch = run_records.load(run_records.Launch, RunFiles(store.home, chosen).launch)
     if launch is None:
         raise NotFound(f"run {chosen} has no launch record; `garrison status` lists the runs")
@@ -84,7 +84,8 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
         {"role": "guardian", "name": launch.pipeline_id}, "GUIDANCE", chosen, SystemClock().utc(), None, 0,
         {"action": "signal", "name": name, "value": _signal_value(value)}))
     living = resolve.is_living(store, Key("guardian", launch.pipeline_id, chosen))
-    say(f"run {chosen} is told{'' if living else f' as soon as it goes on: `garrison launch --resume {chosen}`'}")
+    print_message(f"signal {name} sent" + (
+        "" if living else f"; run {chosen} receives it when resumed: `garrison launch --resume {chosen}`"))
 
 
 def _signal_value(text: str | None) -> Any:
@@ -106,7 +107,7 @@ def _inboxes(home: Path) -> Iterator[Key]:
         try:
             yield Key.parse(name)
         except UsageError:
-            say(f"{folder / name} is no inbox; it was passed over")
+            print_message(f"{folder / name} is no inbox; it was passed over")
 
 
 def _signals_in(home: Path, key: Key, state: str) -> Iterator[dict[str, Any]]:
@@ -117,7 +118,7 @@ def _signals_in(home: Path, key: Key, state: str) -> Iterator[dict[str, Any]]:
         except FileNotFoundError:
             continue
         except RecordError as error:
-            say(str(error))
+            print_message(str(error))
             continue
         yield {**record.to_dict(signal), "to": key.full, "state": state, "reason": _reason(path), "file": str(path)}
 
@@ -149,7 +150,7 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
     body = dict(payload or {})
     if type not in signal_records.TYPES:
         raise UsageError(f"not a signal type: {type!r}; types are {', '.join(sorted(signal_records.TYPES))}")
-    store = resolve.home_store(home)
+    store = resolve.open_store(home)
     run = _run_of(store, body, source, target)
     node = body.get("node_id")
     sender = _name(store, source, run, node, must_exist=False)
@@ -179,7 +180,7 @@ def wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | N
 
     From the inbox of a living layer that is not the caller's own it is not taken: the layer must obey it.
     """
-    store = resolve.home_store(home)
+    store = resolve.open_store(home)
     body = {} if run is None else {"run_id": run}
     recipient = _name(store, target, _run_of(store, body, target), os.environ.get("GARRISON_NODE"), must_exist=False)
     until = time.monotonic() + timeout
@@ -208,14 +209,14 @@ def _is_anothers(store: Store, key: Key) -> bool:
     identity = store.read(Identity, key)
     if identity is None or identity.pid is None or not resolve.is_living(store, key):
         return False
-    return resolve.own_life() != (key.run, Key(key.role, key.name).full)
+    return resolve.current_process() != (key.run, Key(key.role, key.name).full)
 
 
 def _run_of(store: Store, body: dict[str, Any], *names: str) -> str:
     """The run that is meant; '' in a home that has none."""
     asked = body.get("run_id") or next((name.partition("@")[2] for name in names if "@" in name), "")
-    if asked or resolve.own_run():
-        return check_run(str(asked or resolve.own_run()))
+    if asked or resolve.current_run():
+        return check_run(str(asked or resolve.current_run()))
     keys = store.keys(Identity)
     known = sorted({key.run for key in keys} | set(run_records.runs(store.home)))
     if len(known) <= 1:
@@ -249,7 +250,7 @@ def _name(store: Store, text: str, run: str, node: str | None, *, must_exist: bo
 
 def _life(store: Store, key: Key) -> int:
     identity = store.read(Identity, key)
-    return resolve.own_incarnation(store, key, None) or (identity.incarnation if identity else 1)
+    return resolve.writer_incarnation(store, key, None) or (identity.incarnation if identity else 1)
 
 
 def _attempt(store: Store, run: str, node: str | None, body: dict[str, Any]) -> int:
@@ -270,7 +271,7 @@ def _attempt(store: Store, run: str, node: str | None, body: dict[str, Any]) -> 
 def main(argv: Sequence[str] | None = None) -> int:
     """The door's command line; returns the exit code."""
     work, options = _parser().parse(argv)
-    return guarded(lambda: work(options), tell_json)
+    return run_guarded(lambda: work(options), print_error_json)
 
 
 def _parser() -> DoorParser:
@@ -304,11 +305,11 @@ def _write(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> None:
-    show_json(read_signal(options.path))
+    print_json(read_signal(options.path))
 
 
 def _wait(options: argparse.Namespace) -> None:
     found = wait_for_signal(options.target, options.timeout, options.types, options.run, options.home)
     if found is None:
         raise NotFound(f"no signal for {options.target} came within {options.timeout:g} s")
-    show_json(found)
+    print_json(found)

@@ -15,11 +15,12 @@ import click
 
 from garrison.cli import completion, status_render
 from garrison.cli import terminal as watch
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option, name_other_homes
-from garrison.cli.output import say, show_json
+from garrison.cli.commands import Command
+from garrison.cli.home import report_no_runs
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json, print_message
 from garrison.cli.render import Line, text
-from garrison.cli.resolve import known_run
+from garrison.cli.resolve import existing_run
 from garrison.cli.terminal import Stage, show, stage
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
@@ -30,7 +31,7 @@ SHOWN = 8
 """Finished runs listed above those shown in full while watching all."""
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison status", "all runs, and those under way in full"),
     ("garrison status crew-1 --watch", "redrawn each second until the run is over, with its exit code"),
     ("garrison status --json | jq '.[].counts'", "for programs"),
@@ -50,20 +51,20 @@ def status(run: str | None, every: str | None, with_limits: bool, as_json: bool,
     """
     place = find_home(home)
     pace, run = _pace(every, run)
-    asked = _Asked(Gatherer(place), known_run(place, run) if run is not None else None,
+    asked = _Asked(Gatherer(place), existing_run(place, run) if run is not None else None,
                    with_limits or (run is not None and pace is None))
     if pace is not None:
         return asked.watch(pace, as_json=as_json)
     bodies = asked.bodies(full=as_json)
     if as_json:
-        show_json(bodies[0] if run else bodies)
+        print_json(bodies[0] if run else bodies)
     elif bodies:
         here = stage()
         show(text(asked.picture(bodies, here.columns), colours=here.colours))
     else:
         asked.nothing()
     for problem in dict.fromkeys(problem for body in bodies for problem in body["problems"]):
-        say(problem)
+        print_message(problem)
     return 0
 
 
@@ -110,7 +111,7 @@ class _Asked:
 
     def nothing(self) -> None:
         """Of a home without runs."""
-        name_other_homes(self.gather.home)
+        report_no_runs(self.gather.home)
         if self.with_limits:
             here = stage()
             show(text(status_render.limits(self.gather.no_run(), here.columns), colours=here.colours))

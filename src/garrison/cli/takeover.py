@@ -17,9 +17,9 @@ from garrison.agents.claude import takeover as session
 from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.cli import completion, resolve
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, run_option
-from garrison.cli.output import say
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, run_option
+from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.processes.runtime import Runtime
@@ -31,7 +31,7 @@ from garrison.records.run import Launch, Task
 from garrison.system.git import Git
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison takeover add_tests", "its session stops, you go on in it; when you leave (/exit), the agent goes on"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
@@ -62,7 +62,7 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
                               session.run_here)
     goes_on = "goes on" if resolve.is_living(world.store, key) else (
         f"goes on when its run does: `garrison launch --resume {key.run}`")
-    say(f"{node} {goes_on}" + (f"; the CLI ended with exit code {code}" if code else ""))
+    print_message(f"{node} {goes_on}" + (f"; the CLI ended with exit code {code}" if code else ""))
     return 1 if code else 0
 
 
@@ -97,7 +97,7 @@ def _environment(world: Runtime, launch: Launch, task: Task, tree: Path, setting
 
 def _say_pause(world: Runtime, key: Key) -> None:
     if resolve.is_living(world.store, key):
-        say(f"{key.name} is put down; it waits while you are in its session")
+        print_message(f"{key.name} is put down; it waits while you are in its session")
 
 
 @contextmanager

@@ -11,11 +11,12 @@ import time
 import click
 
 from garrison.cli import completion, top_render
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option, name_other_homes
-from garrison.cli.output import show_json
+from garrison.cli.commands import Command
+from garrison.cli.home import report_no_runs
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json
 from garrison.cli.render import text
-from garrison.cli.resolve import known_run
+from garrison.cli.resolve import existing_run
 from garrison.cli.terminal import show, stage
 from garrison.config import find_home
 from garrison.views.top_frame import Looker
@@ -24,7 +25,7 @@ BETWEEN = 0.25
 """Seconds between the two looks of one frame: CPU is what was used in between."""
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison top", "the runs under way; the last line names the keys"),
     ("garrison top --run crew-1 --interval 5", "one run, looked at every five seconds"),
     ("garrison top --once | grep -v merged", "one frame as text"),
@@ -44,18 +45,18 @@ def top(run: str | None, interval: float, once: bool, as_json: bool, home: str |
     the commands of the same name: attach, logs, why, agents respawn, park and unpark.
     """
     place = find_home(home)
-    looker = Looker(place, known_run(place, run) if run is not None else None)
+    looker = Looker(place, existing_run(place, run) if run is not None else None)
     here = stage()
     if as_json or once or not here.terminal or not sys.stdin.isatty():
         looker.look()
         time.sleep(BETWEEN)
         frame = looker.look()
         if as_json:
-            show_json(frame)
+            print_json(frame)
         else:
             show(text(top_render.plain(frame, here.columns), colours=here.colours))
             if not frame["rows"]:
-                name_other_homes(place)
+                report_no_runs(place)
         return 0
     from garrison.cli.top_app import Top  # Textual, of all garrison only here
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 
 from garrison.cli import completion, resolve
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option, run_option
-from garrison.cli.output import say, show_json
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option, run_option
+from garrison.cli.output import print_json, print_message
 from garrison.cli.render import Line, Span, text, wrapped
-from garrison.cli.resolve import known_run, nearest, nodes_of, run_of_node
+from garrison.cli.resolve import existing_run, nodes_of, run_of_node, suggestion
 from garrison.cli.terminal import show, stage
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
@@ -33,7 +33,7 @@ _INDENT = " " * 10
 _OF_A_NODE = ("runner", "orchestrator")
 
 
-@click.command(cls=Explained, examples=(
+@click.command(cls=Command, examples=(
     ("garrison why add_tests", "all that happened to a node, its runner and its agent, and by which rule"),
     ("garrison why guardian", "why the guardian was respawned"),
     ("garrison why --run crew-1 --last 20", "the last twenty decisions and endings of a whole run"),
@@ -56,18 +56,18 @@ def why(who: str | None, run: str | None, last: int | None, as_json: bool, home:
     chronicle = Chronicle(store.home, chosen)
     lines = story(chronicle.read(), names, nodes)
     for problem in sorted(chronicle.problems):
-        say(problem)
+        print_message(problem)
     if last is not None:
         lines = lines[-last:]
     if as_json:
-        show_json([line.body() for line in lines])
+        print_json([line.body() for line in lines])
         return 0
     here = stage()
     show(text(_picture(lines, here.columns), colours=here.colours))
     if not lines:
-        say(f"nothing was decided about {who or 'anybody'} in run {chosen} yet")
+        print_message(f"nothing was decided about {who or 'anybody'} in run {chosen} yet")
     if replayed := _replayed(lines):
-        say(replayed)
+        print_message(replayed)
     _now(store.home, chosen, nodes[0] if nodes else "")
     return 0
 
@@ -89,7 +89,7 @@ def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, list[st
     keys = [key for key in store.keys(Identity) if key.run == chosen and key.role == role and name in ("", key.name)]
     if not keys:
         known = [f"{key.role}-{key.name}" for key in store.keys(Identity) if key.run == chosen]
-        raise NotFound(f"run {chosen} has no {who}; {nearest(who, known)}`garrison agents list` shows who exists")
+        raise NotFound(f"run {chosen} has no {who}; {suggestion(who, known)}`garrison agents list` shows who exists")
     if len(keys) > 1:
         raise Refused(f"say which {role}: {', '.join(sorted(f'{key.role}-{key.name}' for key in keys))}")
     return chosen, [], frozenset({keys[0].full})
@@ -104,9 +104,10 @@ def _names_a_run(store: Store, who: str) -> bool:
 def _only_run(store: Store, run: str | None) -> str:
     """The run that is meant: the one given, the caller's own, the only one, the only one that lives."""
     if run is not None:
-        return known_run(store.home, run)
+        return existing_run(store.home, run)
     have = run_records.runs(store.home)
-    return resolve.choose([launcher(one) for one in have], resolve.own_run(), lambda key: resolve.is_living(store, key),
+    return resolve.choose([launcher(one) for one in have], resolve.current_run(),
+                          lambda key: resolve.is_living(store, key),
                           f"no runs in {store.home}; `garrison launch PIPELINE --target-dir REPO` starts one").run
 
 
@@ -149,4 +150,4 @@ def _now(home: Path, run: str, node: str) -> None:
     else:
         click.echo(f"now: run {run} is {body['status']}, {body['merged']} of {body['total']} merged")
     for problem in body["problems"]:
-        say(problem)
+        print_message(problem)

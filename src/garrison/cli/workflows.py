@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from garrison.cli.commands import Explained
-from garrison.cli.home import home_option, json_option
-from garrison.cli.output import say, show_json, show_table
+from garrison.cli.commands import Command
+from garrison.cli.options import home_option, json_option
+from garrison.cli.output import print_json, print_message, print_table
 from garrison.config import find_home
 from garrison.errors import GarrisonError, Refused, UsageError
 
@@ -40,7 +40,7 @@ def workflow() -> None:
     """Named tools in dependency order, with results that flow from step to step."""
 
 
-@workflow.command(cls=Explained, examples=(
+@workflow.command(cls=Command, examples=(
     ("garrison workflow run slow_tests.yaml --set folder=tests", "run it, with an input"),
     ("garrison workflow run report.yaml --json | jq .results", "everything as one JSON object"),
 ))
@@ -75,7 +75,7 @@ def run(file: Path, values: tuple[str, ...], session: str | None, tree: Path, ke
     _show(result, as_json=as_json)
 
 
-@workflow.command(cls=Explained, examples=(
+@workflow.command(cls=Command, examples=(
     ("garrison workflow resume 20260131_120000_1f2e3d4c", "go on where it stopped or died"),
 ))
 @click.argument("session")
@@ -118,9 +118,9 @@ def list_command(as_json: bool, home: str | None) -> None:
 
     found = asyncio.run(StateManager(find_home(home) / "workflows").list_sessions())
     if as_json:
-        show_json(found)
+        print_json(found)
         return
-    show_table(("SESSION", "WORKFLOW", "STATUS", "STEP", "UPDATED"), [
+    print_table(("SESSION", "WORKFLOW", "STATUS", "STEP", "UPDATED"), [
         (one["session_id"], one["workflow_name"], one["status"], one["current_step"], one["updated_at"][:19])
         for one in found], "no session is kept here")
 
@@ -139,14 +139,14 @@ def show(session: str, as_json: bool, home: str | None) -> None:
     if state is None or state.workflow is None:
         raise StateLoadError(f"no session {session}; `garrison workflow list` shows those that are kept")
     if as_json:
-        show_json(json.loads(manager.path(session).read_bytes()))
+        print_json(json.loads(manager.path(session).read_bytes()))
         return
     statuses = state.step_status
-    show_table(("STEP", "TOOL", "STATUS", "RESULT"), [
+    print_table(("STEP", "TOOL", "STATUS", "RESULT"), [
         (step.name, step.tool, statuses[step.name].value if step.name in statuses else "pending",
          json.dumps(state.step_results.get(step.name, ""), ensure_ascii=False)[:80]) for step in state.workflow.steps])
     for line in (*state.errors, *state.suggestions):
-        say(line)
+        print_message(line)
 
 
 @workflow.command()
@@ -166,7 +166,7 @@ def validate(file: Path, tree: Path, home: str | None) -> None:
 
     with stdout_for_results():
         waits = asyncio.run(checked())
-    show_table(("STEP", "TOOL", "AFTER"), [(step.name, step.tool, ", ".join(waits[step.name])) for step in flow.steps])
+    print_table(("STEP", "TOOL", "AFTER"), [(step.name, step.tool, ", ".join(waits[step.name])) for step in flow.steps])
 
 
 @workflow.command()
@@ -189,9 +189,9 @@ def tools(file: Path | None, tree: Path, as_json: bool, home: str | None) -> Non
     with stdout_for_results():
         rows = asyncio.run(asked())
     if as_json:
-        show_json(rows)
+        print_json(rows)
     else:
-        show_table(("TOOL", "ABOUT"), [(row["tool"], row["about"]) for row in rows])
+        print_table(("TOOL", "ABOUT"), [(row["tool"], row["about"]) for row in rows])
 
 
 @contextmanager
@@ -243,13 +243,13 @@ async def _agent(stack: AsyncExitStack, home: Path, tree: Path, servers: Mapping
 
 def _show(result: WorkflowResult, *, as_json: bool) -> None:
     if as_json:
-        show_json({"success": result.success, "results": result.results, "errors": result.errors,
+        print_json({"success": result.success, "results": result.results, "errors": result.errors,
                    "message": result.message, "session": result.session_id, "suggestions": result.suggestions,
                    "steps": {name: one.value for name, one in result.step_status.items()}})
     else:
-        say(result.message)
+        print_message(result.message)
         for line in result.suggestions:
-            say(f"  {line}")
+            print_message(f"  {line}")
         done = [result.results[name] for name, status in result.step_status.items()
                 if status.value == "completed" and name in result.results]
         if result.success and done:
@@ -262,7 +262,7 @@ def _show(result: WorkflowResult, *, as_json: bool) -> None:
 TRIES = 3
 
 
-@workflow.command(cls=Explained, examples=(
+@workflow.command(cls=Command, examples=(
     ('garrison workflow plan "list this repository\'s TODOs in TODO.md" -o todo.yaml', "a plan to read, then to run"),
 ))
 @click.argument("command")
@@ -283,7 +283,7 @@ def plan(command: str, servers: Path | None, output: Path | None, tree: Path, ho
         click.echo(text, nl=False)
     else:
         atomic.write(output, text.encode())
-        say(f"{len(body['steps'])} steps; run it: garrison workflow run {output}")
+        print_message(f"{len(body['steps'])} steps; run it: garrison workflow run {output}")
 
 
 async def _planned(command: str, servers: Path | None, tree: Path, home: Path) -> dict[str, Any]:
@@ -333,7 +333,7 @@ class Telling:
             print(json.dumps(one.to_data(), ensure_ascii=False), file=sys.stderr, flush=True)
             return
         if line := progress_line(one):
-            say(line)
+            print_message(line)
         if self._bar is None:
             self._begin(one.total)
         self._bar.update(self._task, completed=one.done, description=one.step)

@@ -22,12 +22,12 @@ from garrison.processes.supervisor import Supervisor
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key
-from garrison.supervise.decisions import next_step
-from garrison.supervise.lease import Wish, activate
-from garrison.supervise.replace import replace_life
+from garrison.supervise.decisions import decide_restart
+from garrison.supervise.lease import SpawnRequest, activate
+from garrison.supervise.replace import replace_incarnation
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.start import register, start_life, take_lease
-from garrison.system.event_loop import Waker
+from garrison.supervise.start import acquire_lease, register, start_incarnation
+from garrison.system.event_loop import EventLoop
 
 ME = Key("guardian", "bench", "bench")
 CHILD = Key("runner", "child", "bench")
@@ -39,8 +39,8 @@ def become(world: Runtime) -> Supervisor:
     observer = world.observer
     old = world.store.read(Identity, ME)
     if old is not None and observer.judge(old).state != "ended":
-        replace_life(observer, old, "found dead", GRACE)
-    leased = take_lease(observer, Wish(ME), 30.0)
+        replace_incarnation(observer, old, "found dead", GRACE)
+    leased = acquire_lease(observer, SpawnRequest(ME), 30.0)
     life = register(observer, ME, leased.incarnation, time.sleep)
     return Supervisor(world, life, Writer(world.home / "journal.jsonl", life.token))
 
@@ -79,7 +79,7 @@ class ChildKeeper:
             child.close()
             started.append(child.pid)
 
-        start_life(self.world.observer, Wish(CHILD, ME), 30.0, spawn)
+        start_incarnation(self.world.observer, SpawnRequest(CHILD, ME), 30.0, spawn)
         if started:
             me, now = self.world.observer.me(started[0]), self.world.clock.utc()
             with contextlib.suppress(Fenced):

@@ -25,9 +25,9 @@ from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.records import atomic, blobs, journal, run, signals
-from garrison.records.hook import Hook, note
+from garrison.records.hook import Hook, update_notes
 from garrison.records.identity import Identity
-from garrison.records.life_lock import LifeLock, last_beat
+from garrison.records.life_lock import LifeLock, read_heartbeat
 from garrison.records.names import Key
 from garrison.records.run import Result, RunFiles
 from garrison.records.store import Store
@@ -94,7 +94,7 @@ def _identities(folder: Path) -> list[int]:
 
 def _hook(store: Store, number: int) -> None:
     def change(old: Hook | None) -> Hook:
-        return note(old or Hook("h", KEY.role, KEY.name, KEY.run, AT, AT), AT, text=_text(number))
+        return update_notes(old or Hook("h", KEY.role, KEY.name, KEY.run, AT, AT), AT, text=_text(number))
 
     store.update(Hook, KEY, change)
 
@@ -159,7 +159,7 @@ def _signal(number: int) -> signals.Signal:
 
 
 def _posted(folder: Path) -> list[int]:
-    waiting = signals.pending(folder, KEY)
+    waiting = signals.list_pending(folder, KEY)
     assert all(one.signal for one in waiting), waiting
     return list(dict.fromkeys(_number(one.signal.payload["value"]) for one in waiting if one.signal))
 
@@ -167,16 +167,16 @@ def _posted(folder: Path) -> list[int]:
 def _moved(where: str) -> Callable[[Path], list[int]]:
     def seen(folder: Path) -> list[int]:
         """Taken or refused ones, after it was seen that each signal lies in exactly one place."""
-        inbox = signals.inbox(folder, KEY)
+        inbox = signals.inbox_path(folder, KEY)
         moved = {path.name for path in (inbox / where).glob("*.json")}
-        assert not moved & {one.path.name for one in signals.pending(folder, KEY)}, "in two places"
+        assert not moved & {one.path.name for one in signals.list_pending(folder, KEY)}, "in two places"
         return sorted(int(signals.read(inbox / where / name).id[1:]) for name in moved)
 
     return seen
 
 
 def _take(folder: Path, number: int) -> None:
-    signals.take(_wait(folder, number))
+    signals.acknowledge(_wait(folder, number))
 
 
 def _refuse(folder: Path, number: int) -> None:
@@ -185,7 +185,7 @@ def _refuse(folder: Path, number: int) -> None:
 
 def _wait(folder: Path, number: int) -> Path:
     name = signals.file_name(_signal(number), number)
-    return signals.inbox(folder, KEY) / name
+    return signals.inbox_path(folder, KEY) / name
 
 
 def _with_waiting(folder: Path) -> Path:
@@ -205,7 +205,7 @@ def _results(folder: Path) -> list[int]:
 
 
 def _live(folder: Path, number: int) -> None:
-    lock = LifeLock.try_take(folder / "x.life")
+    lock = LifeLock.try_acquire(folder / "x.life")
     assert lock is not None
     try:
         lock.beat(number * 10 ** 9, number * 10 ** 9)
@@ -214,7 +214,7 @@ def _live(folder: Path, number: int) -> None:
 
 
 def _beats(folder: Path) -> list[int]:
-    beat = last_beat(folder / "x.life")
+    beat = read_heartbeat(folder / "x.life")
     return [int(beat[0])] if beat and beat[0] < 10 else []
 
 

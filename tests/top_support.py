@@ -20,7 +20,7 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.supervise.lease import marker
+from garrison.supervise.lease import format_marker
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Town:
         key, process = Key(role, name, run), None
         if status == "active":
             process = subprocess.Popen(["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, env={
-                "PATH": "/usr/bin:/bin", "GARRISON_LIFE": marker(str(self.home), key, life)})
+                "PATH": "/usr/bin:/bin", "GARRISON_LIFE": format_marker(str(self.home), key, life)})
             self.sleepers.append(process)
         me = self.observer.me(process.pid if process else 1)
         self.store.update(Identity, key, lambda _: Identity(

@@ -24,7 +24,7 @@ def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     scene.players = {name: steps(work(name), say(use(f"{TOOL}save_notes", text=f"{name} is written"),
                                                  use(f"{TOOL}update_phase", phase="impl_complete")),
                                  report(), "Done.") for name in ("a", "b")}
-    starting = LifeLock.try_take(atomic.make_directory(place.home / "run") / "claude-start-1")  # as a third one would
+    starting = LifeLock.try_acquire(atomic.make_directory(place.home / "run") / "claude-start-1")  # as a third would
     assert starting is not None
     child = scene.launch(scene.graph(a="", b='model="claude-haiku-4-5", max_turns=9'))
     wait_for("both wait for a start", lambda: all(

@@ -14,13 +14,13 @@ import pytest
 from garrison.system import exit_info, processes
 from garrison.system.exit_info import (
     TERMINAL_GONE,
-    Autopsy,
-    cause,
-    ending,
-    hung_up,
+    ExitMonitor,
+    describe_death,
+    describe_exit,
+    describe_hangup,
+    is_tmux_server_gone,
     oom_counter,
     oom_kills,
-    tmux_server_died,
 )
 from support import wait_for
 
@@ -55,7 +55,7 @@ def told_here() -> bool:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 3)])
 def test_the_status_of_somebody_elses_child(grandchild: tuple[int, int], number: int, code: int) -> None:
-    looked = Autopsy()
+    looked = ExitMonitor()
     looked.watch(*grandchild)
     assert looked.exit_code(*grandchild) is None, "it lives"
     processes.send(*grandchild, number)
@@ -70,7 +70,7 @@ def test_a_kernel_that_tells_nothing(grandchild: tuple[int, int], monkeypatch: p
         raise OSError(25, "Inappropriate ioctl for device")
 
     monkeypatch.setattr(exit_info.fcntl, "ioctl", refuse)
-    looked = Autopsy()
+    looked = ExitMonitor()
     looked.watch(*grandchild)
     processes.send(*grandchild, signal.SIGKILL)
     wait_for("it is gone", lambda: processes.probe(grandchild[0]) is None)
@@ -79,13 +79,13 @@ def test_a_kernel_that_tells_nothing(grandchild: tuple[int, int], monkeypatch: p
 
 def test_our_own_childs_status_is_known_to_any_kernel(tmp_path: Path) -> None:
     child = processes.spawn(["/bin/sh", "-c", "exit 4"], env={}, cwd=tmp_path, log=tmp_path / "log")
-    assert wait_for("it ended", lambda: Autopsy().exit_code(child.pid, child.ticks)) == 4
+    assert wait_for("it ended", lambda: ExitMonitor().exit_code(child.pid, child.ticks)) == 4
     child.close()
 
 
 def test_no_descriptor_is_kept_for_those_who_ended_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(exit_info, "_MANY", 3)
-    looked = Autopsy()
+    looked = ExitMonitor()
     for _ in range(12):
         child = processes.spawn(["/bin/sleep", "60"], env={}, cwd=tmp_path, log=tmp_path / "log")
         looked.watch(child.pid, child.ticks)
@@ -114,7 +114,7 @@ def test_the_count_of_the_nearest_cgroup(tmp_path: Path, monkeypatch: pytest.Mon
     group = f"9:cpu:/\n{line}\n"
     monkeypatch.setattr(exit_info, "cgroup_of", lambda pid: group)
     assert oom_counter(group, tmp_path, vmstat) == counter
-    looked = Autopsy(tmp_path, vmstat)
+    looked = ExitMonitor(tmp_path, vmstat)
     me = processes.probe(os.getpid())
     assert me is not None
     looked.watch(me.pid, me.ticks)
@@ -135,7 +135,7 @@ def test_a_machine_that_counts_nothing(tmp_path: Path) -> None:
     assert oom_kills(None) is None
     (tmp_path / "odd").write_text("oom_kill many\n")
     assert oom_kills(tmp_path / "odd") is None
-    assert not Autopsy(tmp_path, tmp_path / "vmstat").out_of_memory(1, 1)
+    assert not ExitMonitor(tmp_path, tmp_path / "vmstat").out_of_memory(1, 1)
 
 
 def test_a_real_out_of_memory_kill_is_seen(tmp_path: Path) -> None:
@@ -148,13 +148,13 @@ def test_a_real_out_of_memory_kill_is_seen(tmp_path: Path) -> None:
         (cgroup / "cgroup.procs").write_text(str(child.pid))
         found = processes.probe(child.pid)
         assert found is not None
-        looked = Autopsy()
+        looked = ExitMonitor()
         looked.watch(found.pid, found.ticks)
         assert not looked.out_of_memory(found.pid, found.ticks)
         child.communicate(b"\n")
         assert child.returncode == -signal.SIGKILL
         assert looked.out_of_memory(found.pid, found.ticks)
-        assert "probably out of memory" in ending(child.returncode, memory=True)
+        assert "probably out of memory" in describe_exit(child.returncode, memory=True)
 
 
 class own_cgroup:
@@ -205,16 +205,16 @@ class own_cgroup:
     ({"code": -1, "server_died": True}, "the tmux server died; process 7 is gone"),
 ])
 def test_the_cause_in_words(known: dict[str, object], said: str) -> None:
-    assert cause("process 7 is gone", **known) == said  # type: ignore[arg-type]
+    assert describe_death("process 7 is gone", **known) == said  # type: ignore[arg-type]
 
 
 def test_who_heard_sighup_is_told_apart_from_who_was_asked_to_end() -> None:
-    assert hung_up("stopped", server_died=True) == "stopped"
-    assert hung_up(TERMINAL_GONE, server_died=True) == "the tmux server died"
-    assert hung_up(TERMINAL_GONE, server_died=False) == "its tmux session was closed"
+    assert describe_hangup("stopped", server_died=True) == "stopped"
+    assert describe_hangup(TERMINAL_GONE, server_died=True) == "the tmux server died"
+    assert describe_hangup(TERMINAL_GONE, server_died=False) == "its tmux session was closed"
 
 
 def test_a_recorded_server_is_told_from_a_pid_that_came_back() -> None:
-    assert not tmux_server_died("")
-    assert tmux_server_died(f"{os.getpid()}:1"), "that is no tmux"
-    assert tmux_server_died("0:1")
+    assert not is_tmux_server_gone("")
+    assert is_tmux_server_gone(f"{os.getpid()}:1"), "that is no tmux"
+    assert is_tmux_server_gone("0:1")

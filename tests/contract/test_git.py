@@ -221,7 +221,7 @@ HEADS = {
 @pytest.mark.parametrize("deed", HEADS.values(), ids=HEADS)
 def test_nobody_stands_on_a_branch_only_if_git_says_so_too(repo, ours, deed):
     subprocess.run(["sh", "-c", deed], cwd=repo, check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"})
-    sure = ours.stands_nowhere("main")
+    sure = ours.is_checked_out_nowhere("main")
     assert sure == (deed in (HEADS["detached"], HEADS["on another branch"]))
     assert not sure or all(tree.branch != "main" for tree in ours.worktrees())
 

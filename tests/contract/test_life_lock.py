@@ -40,22 +40,22 @@ def holders(path: Path) -> int:
 
 
 def test_one_holder(path: Path) -> None:
-    mine = LifeLock.try_take(path)
+    mine = LifeLock.try_acquire(path)
     assert mine is not None and path.stat().st_mode & 0o777 == 0o600
-    assert LifeLock.try_take(path) is None
+    assert LifeLock.try_acquire(path) is None
     assert life_lock.is_held(path) and holders(path) == 1
     mine.release()
     mine.release()
     assert not life_lock.is_held(path) and holders(path) == 0 and path.exists()
-    again = LifeLock.try_take(path)
+    again = LifeLock.try_acquire(path)
     assert again is not None
     again.release()
 
 
 def test_asking_does_not_make_or_take_it(path: Path) -> None:
-    assert not life_lock.is_held(path) and life_lock.last_beat(path) is None
+    assert not life_lock.is_held(path) and life_lock.read_heartbeat(path) is None
     assert not path.exists()
-    mine = LifeLock.try_take(path)
+    mine = LifeLock.try_acquire(path)
     assert mine is not None
     for _ in range(3):
         assert life_lock.is_held(path)
@@ -76,7 +76,7 @@ def test_it_is_freed_by_kill_and_the_holders_children_do_not_keep_it(path: Path)
     holder.stdout.close()
     try:
         assert took == "True"
-        assert LifeLock.try_take(path) is None and holders(path) == 1
+        assert LifeLock.try_acquire(path) is None and holders(path) == 1
         holder.kill()
         assert holder.wait() == -signal.SIGKILL
         for pid in children:
@@ -84,7 +84,7 @@ def test_it_is_freed_by_kill_and_the_holders_children_do_not_keep_it(path: Path)
             links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
             assert str(path) not in links
         assert holders(path) == 0 and not life_lock.is_held(path)
-        mine = LifeLock.try_take(path)
+        mine = LifeLock.try_acquire(path)
         assert mine is not None
         mine.release()
     finally:
@@ -95,7 +95,7 @@ def test_it_is_freed_by_kill_and_the_holders_children_do_not_keep_it(path: Path)
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "folder gone"])
 def test_a_lock_whose_file_is_gone_is_lost(path: Path, how: str) -> None:
-    mine = LifeLock.try_take(path)
+    mine = LifeLock.try_acquire(path)
     assert mine is not None
     mine.beat(1, 2)
     path.unlink()
@@ -108,27 +108,27 @@ def test_a_lock_whose_file_is_gone_is_lost(path: Path, how: str) -> None:
     if how == "replaced":
         assert not life_lock.is_held(path)
         assert path.stat().st_mtime > 1
-        other = LifeLock.try_take(path)
+        other = LifeLock.try_acquire(path)
         assert other is not None
         other.release()
     mine.release()
 
 
 def test_a_beat_holds_both_clocks(path: Path) -> None:
-    mine = LifeLock.try_take(path)
+    mine = LifeLock.try_acquire(path)
     assert mine is not None
     before = time.time()
-    beat = life_lock.last_beat(path)
+    beat = life_lock.read_heartbeat(path)
     assert beat is not None and abs(beat[0] - before) < 60 and abs(beat[1] - before) < 60
     monotonic, wall = time.clock_gettime_ns(time.CLOCK_MONOTONIC), time.time_ns()
     mine.beat(monotonic, wall)
     assert path.stat().st_atime_ns == monotonic and path.stat().st_mtime_ns == wall
-    beat = life_lock.last_beat(path)
+    beat = life_lock.read_heartbeat(path)
     assert beat == (pytest.approx(monotonic / 1e9), pytest.approx(wall / 1e9))
     assert life_lock.is_held(path)
     assert path.stat().st_atime_ns == monotonic, "looking changed the beat"
     mine.release()
-    assert life_lock.last_beat(path) == beat
+    assert life_lock.read_heartbeat(path) == beat
 
 
 def test_of_many_who_try_at_once_one_gets_it(path: Path) -> None:
@@ -139,7 +139,7 @@ def test_of_many_who_try_at_once_one_gets_it(path: Path) -> None:
         if pid == 0:
             os.close(start)
             os.read(go, 1)
-            mine = LifeLock.try_take(path)
+            mine = LifeLock.try_acquire(path)
             os._exit(7 if mine is None else (signal.pause() or 0))
         pids.append(pid)
     os.close(start)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.system import kill_tree, processes
-from garrison.system.kill_tree import doomed, is_tmux
+from garrison.system.kill_tree import is_tmux, select_targets
 from garrison.system.processes import Child, Processes, ProcessId, RealProcesses, Row, Where, parse_stat
 from garrison.testing.processes import MemoryProcesses
 from support import until
@@ -103,8 +103,8 @@ def test_a_sweep_spares_its_caller(world: World) -> None:
     me = world.processes.probe(ours)
     assert me is not None
     if isinstance(world.processes, RealProcesses):
-        assert kill_tree.doomed(me.id, "", processes.table(), caller=ours, known=()) is not None
-        assert me.id not in kill_tree.doomed(me.id, LIFE, processes.table(), caller=ours)
+        assert kill_tree.select_targets(me.id, "", processes.table(), caller=ours, known=()) is not None
+        assert me.id not in kill_tree.select_targets(me.id, LIFE, processes.table(), caller=ours)
     else:
         assert me.id not in world.processes.sweep(me.id, LIFE)
         assert world.processes.probe(child.pid).zombie  # type: ignore[union-attr]
@@ -188,7 +188,7 @@ def row(pid: int, ppid: int, marker: str | None = None, comm: str = "cmd") -> Ro
 
 
 def pids(*args: object, **options: object) -> list[int]:
-    return [one.pid for one in doomed(*args, **options)]  # type: ignore[arg-type]
+    return [one.pid for one in select_targets(*args, **options)]  # type: ignore[arg-type]
 
 
 TABLE = [
@@ -240,7 +240,7 @@ def test_no_table_dooms_other_lives_the_caller_or_tmux(data: st.DataObject) -> N
             for pid in range(1, count + 1)]
     caller = data.draw(st.integers(1, count))
     root = ProcessId((chosen := data.draw(st.integers(1, count))), chosen * 10)
-    ended = doomed(root, MINE, rows, caller=caller)
+    ended = select_targets(root, MINE, rows, caller=caller)
     by_pid = {one.pid: one for one in rows}
     assert len(set(ended)) == len(ended)
     for one in ended:

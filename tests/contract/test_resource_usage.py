@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from garrison.system import resource_usage
-from garrison.system.resource_usage import Meter, Used
+from garrison.system.resource_usage import Usage, UsageMeter
 from support import DEADLINE, wait_for
 
 LIFE = f"/nowhere:r1:orchestrator-test{os.getpid()}#1"
@@ -29,7 +29,7 @@ def child(code: str, life: str = LIFE) -> Iterator[subprocess.Popen[bytes]]:
         started.communicate()
 
 
-def until(look: Callable[[], Used], good: Callable[[Used], bool]) -> Used:
+def until(look: Callable[[], Usage], good: Callable[[Usage], bool]) -> Usage:
     end = time.monotonic() + DEADLINE
     while not good(found := look()):
         assert time.monotonic() < end, found
@@ -37,8 +37,8 @@ def until(look: Callable[[], Used], good: Callable[[Used], bool]) -> Used:
     return found
 
 
-def meter() -> Meter:
-    return Meter(lambda life: life == LIFE)
+def meter() -> UsageMeter:
+    return UsageMeter(lambda life: life == LIFE)
 
 
 def test_a_busy_child_is_seen_to_work_and_to_hold_its_memory() -> None:
@@ -50,7 +50,7 @@ def test_a_busy_child_is_seen_to_work_and_to_hold_its_memory() -> None:
         wait_for("it says what /proc says", lambda: _right(looking, busy.pid))
 
 
-def _right(looking: Meter, pid: int) -> bool:
+def _right(looking: UsageMeter, pid: int) -> bool:
     """Whether the meter says of half a second what we find; on a busy machine one of us may have been held up."""
     before, spent = time.monotonic(), _cpu(pid)
     looking.look()
@@ -61,7 +61,7 @@ def _right(looking: Meter, pid: int) -> bool:
 
 
 def _cpu(pid: int) -> float:
-    one = next(one for one in resource_usage.everybody() if one.pid == pid)
+    one = next(one for one in resource_usage.read_processes() if one.pid == pid)
     return one.cpu / resource_usage.TICK
 
 
@@ -71,10 +71,10 @@ subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True)\\nwhile True: p
     with child(code) as top:
         looking = meter()
         try:
-            until(lambda: looking.look().get(LIFE, resource_usage.NOTHING), lambda found: found.processes == 2)
+            until(lambda: looking.look().get(LIFE, resource_usage.NO_USAGE), lambda found: found.processes == 2)
             assert until(lambda: looking.look()[LIFE], lambda found: (found.cpu or 0) > 5)
         finally:
-            for one in resource_usage.everybody():
+            for one in resource_usage.read_processes():
                 if one.ppid == top.pid:
                     os.kill(one.pid, 9)
 
@@ -92,7 +92,7 @@ while True: subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+
 def test_others_lives_are_not_summed_and_the_machine_is_known() -> None:
     with child("print(flush=True); import time; time.sleep(60)", life="/elsewhere:r1:runner-x#1"):
         assert meter().look() == {}
-    found = resource_usage.machine()
+    found = resource_usage.read_machine()
     assert found.cores >= 1
     assert 0 < found.available <= found.total
     assert resource_usage.private_memory(0) is None

@@ -11,7 +11,7 @@ import pytest
 
 from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.records import run as run_records
-from garrison.records.run import Launch, Result, RunFiles, RunnerState, Task, runs
+from garrison.records.run import Launch, Result, RunFiles, RunnerState, Task, list_runs
 
 AT = "2026-01-31T12:00:00.000000Z"
 RECORDS: list[Any] = [
@@ -56,11 +56,11 @@ def test_where_files_lie(tmp_path: Path) -> None:
 
 
 def test_runs_are_those_that_were_launched_oldest_first(tmp_path: Path) -> None:
-    assert runs(tmp_path) == []
+    assert list_runs(tmp_path) == []
     for age, name in ((10, "b"), (30, "a"), (20, "c")):
         path = RunFiles(tmp_path, name).launch
         run_records.save(path, RECORDS[0])
         os.utime(path, (1e9 - age, 1e9 - age))
     (tmp_path / "runs/empty").mkdir()
     (tmp_path / "runs/stray").write_text("x")
-    assert runs(tmp_path) == ["a", "c", "b"]
+    assert list_runs(tmp_path) == ["a", "c", "b"]

@@ -15,7 +15,7 @@ from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.records import record, signals
 from garrison.records.journal import Reader, Writer, read_all
 from garrison.records.names import Key
-from garrison.records.signals import Signal, inbox, pending, post, refuse, take
+from garrison.records.signals import Signal, acknowledge, inbox_path, list_pending, post, refuse
 
 AT = "2026-01-31T12:00:00.000000Z"
 TARGET = Key("guardian", "p", "r1")
@@ -39,7 +39,7 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_on_disk(tmp_path: Path) -> None:
     path = post(tmp_path, signal())
-    assert path.parent == tmp_path / "signals/guardian-p@r1" == inbox(tmp_path, TARGET)
+    assert path.parent == tmp_path / "signals/guardian-p@r1" == inbox_path(tmp_path, TARGET)
     assert path.name.startswith("20260131T120000000000-")
     assert path.name.endswith("Z-runner-guardian-NODE_COMPLETE-i.json")
     body = json.loads(path.read_text())
@@ -54,17 +54,17 @@ def test_what_is_on_disk(tmp_path: Path) -> None:
 def test_a_thousand_in_one_second_are_a_thousand_in_order(tmp_path: Path) -> None:
     for number in range(1000):
         post(tmp_path, signal(str(number), timestamp=f"2026-01-31T12:00:00.{number // 100:06d}Z"))
-    waiting = pending(tmp_path, TARGET)
+    waiting = list_pending(tmp_path, TARGET)
     assert [posted.signal.id for posted in waiting if posted.signal] == [str(number) for number in range(1000)]
     for posted in waiting:
-        take(posted.path)
-    assert pending(tmp_path, TARGET) == []
-    assert len(names(inbox(tmp_path, TARGET) / "taken")) == 1000
+        acknowledge(posted.path)
+    assert list_pending(tmp_path, TARGET) == []
+    assert len(names(inbox_path(tmp_path, TARGET) / "taken")) == 1000
 
 
 def test_an_empty_inbox(tmp_path: Path) -> None:
-    assert pending(tmp_path, TARGET) == []
-    assert not inbox(tmp_path, TARGET).exists()
+    assert list_pending(tmp_path, TARGET) == []
+    assert not inbox_path(tmp_path, TARGET).exists()
 
 
 def test_a_crash_between_applying_and_taking_obeys_once(tmp_path: Path) -> None:
@@ -77,29 +77,29 @@ def test_a_crash_between_applying_and_taking_obeys_once(tmp_path: Path) -> None:
     def live(die_after: int | None) -> None:
         journal = Writer(path, "guardian-p@r1")
         applied = {entry.data["id"] for entry in journal.entries}
-        for posted in pending(tmp_path, TARGET):
+        for posted in list_pending(tmp_path, TARGET):
             assert posted.signal is not None
             if posted.signal.id not in applied:
                 journal.append("signal", {"id": posted.signal.id}, AT)
                 obeyed.append(posted.signal.id)
             if die_after is not None and len(obeyed) == die_after:
                 return
-            take(posted.path)
+            acknowledge(posted.path)
 
     live(1)
-    assert len(pending(tmp_path, TARGET)) == 2
+    assert len(list_pending(tmp_path, TARGET)) == 2
     live(2)
     live(None)
     live(None)
     assert obeyed == ["one", "two"] == [entry.data["id"] for entry in read_all(path)]
-    assert pending(tmp_path, TARGET) == [] and len(names(inbox(tmp_path, TARGET) / "taken")) == 2
+    assert list_pending(tmp_path, TARGET) == [] and len(names(inbox_path(tmp_path, TARGET) / "taken")) == 2
     assert len(Reader(path).read()) == 2
 
 
 def test_taking_or_refusing_what_is_gone_is_nothing(tmp_path: Path) -> None:
     path = post(tmp_path, signal())
-    take(path)
-    take(path)
+    acknowledge(path)
+    acknowledge(path)
     assert names(path.parent / "taken") == [path.name]
     refuse(path, "again")
     assert not (path.parent / "refused" / path.name).exists()
@@ -108,7 +108,7 @@ def test_taking_or_refusing_what_is_gone_is_nothing(tmp_path: Path) -> None:
 def test_refused_ones_keep_their_reason(tmp_path: Path) -> None:
     path = post(tmp_path, signal())
     refuse(path, "it is of attempt 1 of a, the current one is 2")
-    assert pending(tmp_path, TARGET) == []
+    assert list_pending(tmp_path, TARGET) == []
     folder = path.parent / "refused"
     assert names(folder) == [path.name, f"{path.name}.reason"]
     assert (folder / f"{path.name}.reason").read_text() == "it is of attempt 1 of a, the current one is 2\n"
@@ -132,17 +132,17 @@ UNREADABLE = {
 @pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE)
 def test_an_unreadable_one_is_told_and_the_others_are_read(tmp_path: Path, data: bytes) -> None:
     post(tmp_path, signal("before"))
-    bad = inbox(tmp_path, TARGET) / "20260131T120000000000-000000Z-bad.json"
+    bad = inbox_path(tmp_path, TARGET) / "20260131T120000000000-000000Z-bad.json"
     bad.write_bytes(data)
     post(tmp_path, signal("after", timestamp="2026-01-31T12:00:01.000000Z"))
     with pytest.raises(RecordCorrupt, match=bad.name):
         signals.read(bad)
-    found = {posted.path.name: posted for posted in pending(tmp_path, TARGET)}
+    found = {posted.path.name: posted for posted in list_pending(tmp_path, TARGET)}
     assert len(found) == 3
     told = found[bad.name]
     assert told.signal is None and bad.name in told.error and "\n" not in told.error
     refuse(bad, told.error)
-    assert [posted.signal.id for posted in pending(tmp_path, TARGET) if posted.signal] == ["before", "after"]
+    assert [posted.signal.id for posted in list_pending(tmp_path, TARGET) if posted.signal] == ["before", "after"]
     assert (bad.parent / "refused" / bad.name).read_bytes() == data
 
 
@@ -151,7 +151,7 @@ def test_a_newer_one_is_told_as_such(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"schema": 1', b'"schema": 9'))
     with pytest.raises(NewerSchema):
         signals.read(path)
-    (told,) = pending(tmp_path, TARGET)
+    (told,) = list_pending(tmp_path, TARGET)
     assert told.signal is None and "schema 9" in told.error
 
 
@@ -160,20 +160,20 @@ def test_what_is_no_signal_file_is_passed_over(tmp_path: Path) -> None:
     (path.parent / f".{path.name}.7-0.tmp").write_text('{"half')
     (path.parent / "README").write_text("x")
     (path.parent / ".hidden.json").write_text("x")
-    take(path)
-    assert pending(tmp_path, TARGET) == []
+    acknowledge(path)
+    assert list_pending(tmp_path, TARGET) == []
 
 
 def test_a_number_makes_saying_it_again_the_same_file(tmp_path: Path) -> None:
     first = post(tmp_path, signal(), number=12)
     assert post(tmp_path, signal(), number=12) == first
     assert first.name == "20260131T120000000000-000012Z-runner-guardian-NODE_COMPLETE-i.json"
-    assert len(pending(tmp_path, TARGET)) == 1
+    assert len(list_pending(tmp_path, TARGET)) == 1
     assert post(tmp_path, signal(), number=13) != first
-    take(first)
+    acknowledge(first)
     assert post(tmp_path, signal(), number=12) == first.parent / "taken" / first.name
-    assert [posted.path.name[22:28] for posted in pending(tmp_path, TARGET)] == ["000013"]
+    assert [posted.path.name[22:28] for posted in list_pending(tmp_path, TARGET)] == ["000013"]
 
 
 def test_without_a_number_each_saying_is_a_file(tmp_path: Path) -> None:
-    assert len({post(tmp_path, signal()) for _ in range(5)}) == 5 == len(pending(tmp_path, TARGET))
+    assert len({post(tmp_path, signal()) for _ in range(5)}) == 5 == len(list_pending(tmp_path, TARGET))

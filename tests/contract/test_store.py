@@ -18,7 +18,7 @@ import pytest
 from garrison.errors import Fenced, LockLost, NewerSchema, NotFound, RecordCorrupt, RecordUnreadable
 from garrison.records import atomic, record
 from garrison.records.hook import Hook
-from garrison.records.identity import Identity, beat
+from garrison.records.identity import Identity, record_heartbeat
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.system.clock import SystemClock
@@ -38,7 +38,7 @@ def test_a_layer_never_makes_its_home_again(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(atomic, "_within", [])
     home = tmp_path / "home"
     home.mkdir()
-    atomic.stay_within(home)
+    atomic.forbid_recreating(home)
     assert atomic.make_directory(home / "signals" / "a").is_dir()
     assert atomic.make_directory(home / "signals" / "a").is_dir()
     assert atomic.make_directory(tmp_path / "else" / "where").is_dir()
@@ -270,7 +270,7 @@ def test_four_writers_of_heartbeats_and_a_reader(store: Store) -> None:
 
     def work() -> None:
         for _ in range(200):
-            store.update(Identity, KEY, lambda old: beat(there(old), clock.utc()), incarnation=1)
+            store.update(Identity, KEY, lambda old: record_heartbeat(there(old), clock.utc()), incarnation=1)
 
     began = clock.utc()
     writers = [fork(work) for _ in range(4)]

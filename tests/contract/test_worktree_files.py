@@ -11,7 +11,7 @@ from garrison.errors import Refused
 from garrison.merge.slots import acquire_slot
 from garrison.processes.rescue_refs import restore_worktree
 from garrison.system.git import Git, GitError
-from garrison.system.worktree_files import count_pointers, furnish
+from garrison.system.worktree_files import complete_worktree, count_lfs_pointers
 from support import git, make_repository
 
 FILE = ("-c", "protocol.file.allow=always")
@@ -44,7 +44,7 @@ def test_files_that_the_user_names_and_git_ignores_are_copied(repo: Path, tmp_pa
     (repo / "links/in").symlink_to("x")
     tree = tree_of(repo)
     (tree / ".env.mine").write_text("the tree's own")
-    notes = furnish(Git(repo), tree)
+    notes = complete_worktree(Git(repo), tree)
     assert (tree / ".env").read_text() == ".env"
     assert (tree / ".env").stat().st_mode & 0o777 == 0o600
     assert (tree / "secret/deep/key").read_text() == "secret/deep/key"
@@ -71,7 +71,7 @@ def test_a_copy_never_goes_through_a_link_of_the_tree(repo: Path, tmp_path: Path
     (repo / "conf/key").write_text("key")
     (repo / "key").write_text("another")
     (repo / ".worktreeinclude").write_text("key\n")
-    notes = furnish(Git(repo), tree)
+    notes = complete_worktree(Git(repo), tree)
     assert not list((tmp_path / "outside").iterdir())
     assert notes == [".worktreeinclude: conf/key is left out: the worktree has a link in its way"]
     assert (tree / "key").read_text() == "another"
@@ -100,7 +100,7 @@ def test_trees_get_submodules_without_the_network(parent: Path, tmp_path: Path) 
         (tmp_path / name).rename(tmp_path / f"{name}-away")
     before = state(parent)
     tree = tree_of(parent)
-    assert furnish(Git(parent), tree) == []
+    assert complete_worktree(Git(parent), tree) == []
     assert (tree / "lib/deep/calc.py").is_file()
     assert git(tree, "status", "--porcelain") == ""
     assert git(tree / "lib", "remote", "get-url", "origin") == str(tmp_path / "lib")
@@ -113,7 +113,7 @@ def test_trees_get_submodules_without_the_network(parent: Path, tmp_path: Path) 
 
 def test_what_is_done_in_a_submodule_is_kept_and_its_pointer_can_be_checked_out(parent: Path) -> None:
     ours, tree = Git(parent), tree_of(parent)
-    furnish(ours, tree)
+    complete_worktree(ours, tree)
     git(tree, "config", "diff.ignoreSubmodules", "all")
     (tree / "lib/made.txt").write_text("made\n")
     (tree / "lib/deep/made.txt").write_text("made deep\n")
@@ -121,7 +121,7 @@ def test_what_is_done_in_a_submodule_is_kept_and_its_pointer_can_be_checked_out(
     made = ours.commit_all(tree, "what the agent left")
     assert made is not None
     assert not ours.dirty(tree)
-    furnish(ours, tree)  # a life after finds it as it was
+    complete_worktree(ours, tree)  # a life after finds it as it was
     assert (tree / "lib/deep/made.txt").is_file()
     ours.remove_worktree(tree)
     slot = acquire_slot(ours, parent.parent / "trees" / "slots")
@@ -139,7 +139,7 @@ def test_what_is_done_in_a_submodule_is_kept_and_its_pointer_can_be_checked_out(
 
 def test_a_rescue_keeps_what_is_uncommitted_in_submodules(parent: Path) -> None:
     ours, tree = Git(parent), tree_of(parent)
-    furnish(ours, tree)
+    complete_worktree(ours, tree)
     (tree / "lib/half.txt").write_text("half\n")
     (tree / "lib/deep/half.txt").write_text("half deep\n")
     ours.snapshot(tree, "refs/garrison/rescue/r/n/1", "kept")
@@ -153,7 +153,7 @@ def test_a_rescue_keeps_what_is_uncommitted_in_submodules(parent: Path) -> None:
 @pytest.mark.parametrize("users", [True, False], ids=["the user has the submodule", "the user has not"])
 def test_a_rescue_of_submodules_is_restored_with_them(parent: Path, tmp_path: Path, users: bool) -> None:
     ours, tree = Git(parent), tree_of(parent)
-    furnish(ours, tree)
+    complete_worktree(ours, tree)
     if not users:  # then this repository keeps what is done in it
         before, after = parent / ".git/modules", tmp_path / "modules"
         before.rename(after)
@@ -177,13 +177,13 @@ def test_a_submodule_nobody_has_fetched_is_fetched_or_told(parent: Path, tmp_pat
     clone = Git(tmp_path / "clone")
     tree = tree_of(clone.root, "cloned")
     with pytest.raises(Refused, match=r"submodule lib cannot be had at ") as caught:
-        furnish(clone, tree)
+        complete_worktree(clone, tree)
     assert "git -c protocol.file.allow=always submodule update" in str(caught.value)
     assert "\n" not in str(caught.value)
     (tmp_path / "user").mkdir()
     (tmp_path / "user/.gitconfig").write_text('[protocol "file"]\n\tallow = always\n')
     allowed = Git(clone.root, {"HOME": str(tmp_path / "user")})
-    furnish(allowed, tree)
+    complete_worktree(allowed, tree)
     assert (tree / "lib/deep/calc.py").is_file()
     (tree / "lib/made.txt").write_text("made\n")
     made = allowed.commit_all(tree, "made")
@@ -221,7 +221,7 @@ def test_lfs_pointers_are_counted_and_a_missing_filter_is_git_s_error(repo: Path
     (repo / "b.bin").write_text("the thing itself\n")
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "large")
-    assert count_pointers(Git(repo), tree_of(repo)) == 1
+    assert count_lfs_pointers(Git(repo), tree_of(repo)) == 1
     git(repo, "config", "filter.lfs.smudge", "no-git-lfs-here")
     git(repo, "config", "filter.lfs.required", "true")
     with pytest.raises(GitError) as caught:

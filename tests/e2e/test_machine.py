@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.system.exit_info import KEEPER_GONE
+from garrison.system.exit_info import REAPER_GONE
 from support import DEADLINE, PROGRAM, Node, Place, alive, load, stat, wait_for
 
 REGISTRY = Path(__file__).resolve().parents[2] / "scripts" / "identity_registry.py"
@@ -179,7 +179,7 @@ def test_a_keeper_that_was_killed_is_named(places: Callable[..., Place]) -> None
     place.free("a")
     assert place.finish(child) == 0, place.told()
     place.check("a", history=False)
-    assert deaths(place, "orchestrator-a") == [KEEPER_GONE]
+    assert deaths(place, "orchestrator-a") == [REAPER_GONE]
 
 
 @needs_tmux

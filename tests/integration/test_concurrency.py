@@ -13,7 +13,7 @@ import pytest
 from garrison.records.journal import Reader, Writer, read_all
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
-from garrison.records.signals import Signal, inbox, pending, post, take
+from garrison.records.signals import Signal, acknowledge, inbox_path, list_pending, post
 from garrison.system.clock import SystemClock
 from support import DEADLINE
 
@@ -53,7 +53,7 @@ def writer(home: Path, who: int, count: int) -> None:
 def test_forty_writers_of_one_inbox(tmp_path: Path) -> None:
     assert ended([fork(lambda who=who: writer(tmp_path, who, 25))
                   for who in range(40)]) == [0] * 40  # type: ignore[misc]
-    found = [posted.signal.id for posted in pending(tmp_path, TARGET) if posted.signal]
+    found = [posted.signal.id for posted in list_pending(tmp_path, TARGET) if posted.signal]
     assert sorted(found) == sorted(f"{who}-{number}" for who in range(40) for number in range(25))
     for who in range(40):
         mine = [id_ for id_ in found if id_.startswith(f"{who}-")]
@@ -65,17 +65,17 @@ def test_signals_are_obeyed_once_though_their_taker_is_killed_again_and_again(tm
     journal, life = tmp_path / "journal.jsonl", tmp_path / "guardian-p@r1.life"
 
     def serve() -> None:
-        while (lock := LifeLock.try_take(life)) is None:
+        while (lock := LifeLock.try_acquire(life)) is None:
             time.sleep(0.001)
         mine = Writer(journal, "guardian-p@r1")
         applied = {entry.data["id"] for entry in mine.entries}
         while True:
-            for posted in pending(tmp_path, TARGET):
+            for posted in list_pending(tmp_path, TARGET):
                 assert posted.signal is not None, posted.error
                 if posted.signal.id not in applied:
                     mine.append("signal", {"id": posted.signal.id}, "at")
                     applied.add(posted.signal.id)
-                take(posted.path)
+                acknowledge(posted.path)
             lock.beat(time.clock_gettime_ns(time.CLOCK_MONOTONIC), time.time_ns())
             time.sleep(0.001)
 
@@ -94,7 +94,7 @@ def test_signals_are_obeyed_once_though_their_taker_is_killed_again_and_again(tm
                 takers.insert(0, fork(serve))
                 kills += 1
             time.sleep(0.001)
-        while pending(tmp_path, TARGET):
+        while list_pending(tmp_path, TARGET):
             assert time.monotonic() < deadline
             time.sleep(0.002)
     finally:
@@ -104,4 +104,4 @@ def test_signals_are_obeyed_once_though_their_taker_is_killed_again_and_again(tm
     assert ended(writers) == [0] * 5 and kills >= 3
     obeyed = [entry.data["id"] for entry in read_all(journal)]
     assert sorted(obeyed) == sorted(f"{who}-{number}" for who in range(5) for number in range(60))
-    assert len(list((inbox(tmp_path, TARGET) / "taken").iterdir())) == 300
+    assert len(list((inbox_path(tmp_path, TARGET) / "taken").iterdir())) == 300

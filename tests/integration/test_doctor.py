@@ -132,7 +132,7 @@ def test_lives_that_are_on_disk_only(home: Home) -> None:
     assert me is not None
     living = home.identity("runner", "c", "r1", pid=me.pid, start_ticks=me.ticks)
     elsewhere = home.identity("runner", "d", "r1", pid=pid, start_ticks=ticks, pid_ns="pid:[1]")
-    lock = LifeLock.try_take(home.world.store.life_path(elsewhere))
+    lock = LifeLock.try_acquire(home.world.store.life_path(elsewhere))
     assert lock is not None
     assert (home.told("lives"), home.told("leases")) == ([("fence", "")], [("fence", "")])
     home.examine(fix=True)
@@ -225,7 +225,7 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
     for path in (torn, held):
         path.write_bytes(path.read_bytes()[:50])
     newer.write_text(json.dumps({"schema": 99}))
-    lock = LifeLock.try_take(home.world.store.life_path(keys[1]))
+    lock = LifeLock.try_acquire(home.world.store.life_path(keys[1]))
     assert lock is not None
     (here / "identities" / "shopping list.json").write_text("milk")
     half = here / "identities" / ".runner-x@r1.json.4194303-1.tmp"
@@ -255,8 +255,8 @@ def test_signals_for_runs_that_are_over(home: Home) -> None:
         signals.post(home.place.home, Signal("i", {"role": "runner", "name": "a", "incarnation": 1},
                                              {"role": "guardian", "name": "crew"}, "NODE_COMPLETE", run, AT, "a", 1))
     assert home.told("signals", fix=True) == [("refuse", "fixed")]
-    assert signals.pending(home.place.home, Key("guardian", "crew", "over")) == []
-    assert len(signals.pending(home.place.home, Key("guardian", "crew", "rests"))) == 1
+    assert signals.list_pending(home.place.home, Key("guardian", "crew", "over")) == []
+    assert len(signals.list_pending(home.place.home, Key("guardian", "crew", "rests"))) == 1
 
 
 def test_signals_for_a_run_of_which_nothing_is_there(home: Home) -> None:

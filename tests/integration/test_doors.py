@@ -20,10 +20,10 @@ from garrison.records import signals
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
-from garrison.records.names import Key, launcher
+from garrison.records.names import Key, launcher_key
 from garrison.records.run import Launch, Result, RunFiles
 from garrison.records.store import Store
-from garrison.supervise.lease import marker
+from garrison.supervise.lease import format_marker
 from garrison.system import processes
 from garrison.system.process_terminal import ProcessTerminal
 from support import DEADLINE
@@ -184,7 +184,7 @@ def test_what_a_dead_life_left_running_ends_before_its_successor_begins(box: Box
     key = Key("runner", "a", "r1")
     box.identity(run="r1", pid=4_000_000, start_ticks=1, host=processes.host(), boot_id=processes.boot_id(),
                  pid_ns=processes.pid_namespace())
-    left = subprocess.Popen(["sleep", "600"], env={**box.env, processes.MARKER: marker(str(box.home), key, 1)})
+    left = subprocess.Popen(["sleep", "600"], env={**box.env, processes.MARKER: format_marker(str(box.home), key, 1)})
     try:
         box.ok("identity_registry.py", "create", "runner", "a", "--run", "r1")
         assert left.wait(timeout=DEADLINE_S) < 0
@@ -252,7 +252,7 @@ def test_without_a_run_the_living_one_is_meant_or_a_list_is_given(box: Box, slee
 def test_a_life_that_has_a_successor_writes_nothing(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     key = box.living("runner", "a", "r1", sleeper(), incarnation=3).key
     box.store.update(Hook, key, lambda _: Hook("h", "runner", "a", "r1", OLD, OLD, incarnation=3))
-    zombie = {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": marker(str(box.home), key, 2), "GARRISON_RUN": "r1"}
+    zombie = {"GARRISON_INCARNATION": "2", "GARRISON_LIFE": format_marker(str(box.home), key, 2), "GARRISON_RUN": "r1"}
     for command in (("identity_registry.py", "update-liveness", "runner", "a"),
                     ("identity_registry.py", "mark-crashed", "runner", "a"),
                     ("hook_manager.py", "update-phase", "runner", "a", "executing"),
@@ -378,10 +378,10 @@ def test_a_wait_leaves_a_living_layer_its_signal(doors: Box, sleeper: Callable[[
     key = doors.living("runner", "a", "r1", sleeper()).key
     signal_protocol.write_signal("guardian", "runner", "GUIDANCE", {"node_id": "a"})
     assert signal_protocol.wait_for_signal("runner-a", timeout=0)
-    assert len(signals.pending(doors.home, key)) == 1, "it was stolen from the layer"
-    monkeypatch.setenv("GARRISON_LIFE", marker(str(doors.home), key, 1))
+    assert len(signals.list_pending(doors.home, key)) == 1, "it was stolen from the layer"
+    monkeypatch.setenv("GARRISON_LIFE", format_marker(str(doors.home), key, 1))
     assert signal_protocol.wait_for_signal("runner-a", timeout=0)
-    assert signals.pending(doors.home, key) == []
+    assert signals.list_pending(doors.home, key) == []
 
 
 def test_a_signal_that_could_go_to_several_goes_to_none(box: Box, sleeper: Callable[[], Sleeper]) -> None:
@@ -706,7 +706,7 @@ def test_signals_are_listed_with_what_became_of_them(box: Box) -> None:
         source, target = {"role": "runner", "name": "a", "incarnation": 1}, {"role": "guardian", "name": "p"}
         return signals.post(box.home, signals.Signal(id_, source, target, "NODE_COMPLETE", run, OLD, "a", 1))
 
-    signals.take(post("taken", "r1"))
+    signals.acknowledge(post("taken", "r1"))
     signals.refuse(post("refused", "r1"), "it is of attempt 1")
     post("waiting", "r1")
     post("other", "r2")
@@ -758,7 +758,7 @@ def test_runs_that_need_no_launcher_get_none(box: Box) -> None:
     _journal(box.launched("done"), ("run", {"status": "running"}), ("run", {"status": "done"}))
     done = box.run("identity_registry.py", "find-stale", "--respawn")
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
-    assert box.store.read(Identity, launcher("stopped")) is None
+    assert box.store.read(Identity, launcher_key("stopped")) is None
 
 
 def test_a_beat_by_the_door_alone_keeps_a_record_without_a_process_alive(box: Box) -> None:

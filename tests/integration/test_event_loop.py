@@ -15,7 +15,7 @@ import pytest
 
 from garrison.system import event_loop, processes
 from garrison.system.dnotify import DirectoryNotes
-from garrison.system.event_loop import Wake, Waker
+from garrison.system.event_loop import EventLoop, Wakeup
 from garrison.system.processes import ProcessId
 from support import DEADLINE
 
@@ -23,8 +23,8 @@ LONG = DEADLINE
 
 
 @pytest.fixture
-def made() -> Iterator[Waker]:
-    with Waker() as one:
+def made() -> Iterator[EventLoop]:
+    with EventLoop() as one:
         yield one
 
 
@@ -39,7 +39,7 @@ def started(tmp_path: Path, command: str) -> processes.Child:
     return child
 
 
-def collect(one: Waker, wanted: int) -> list[int]:
+def collect(one: EventLoop, wanted: int) -> list[int]:
     """Signals as they come, until `wanted` has come."""
     heard: list[int] = []
     deadline = time.monotonic() + LONG
@@ -48,15 +48,15 @@ def collect(one: Waker, wanted: int) -> list[int]:
     return heard
 
 
-def test_nothing_happens_within_the_time(made: Waker) -> None:
+def test_nothing_happens_within_the_time(made: EventLoop) -> None:
     before = time.monotonic()
     wake = made.wait(0.05)
     assert time.monotonic() - before > 0.04
-    assert wake == Wake()
+    assert wake == Wakeup()
     assert not wake
 
 
-def test_a_death_wakes_once(made: Waker, tmp_path: Path) -> None:
+def test_a_death_wakes_once(made: EventLoop, tmp_path: Path) -> None:
     child = started(tmp_path, "exec sleep 60")
     assert made.watch_process(child.pid, child.ticks)
     assert made.watch_process(child.pid, child.ticks)
@@ -74,7 +74,7 @@ def test_a_death_wakes_once(made: Waker, tmp_path: Path) -> None:
     processes.reap()
 
 
-def test_the_death_of_one_that_is_not_our_child_wakes(made: Waker, tmp_path: Path) -> None:
+def test_the_death_of_one_that_is_not_our_child_wakes(made: EventLoop, tmp_path: Path) -> None:
     script = "import subprocess; print(subprocess.Popen(['sleep', '60'], stdout=-3).pid)"
     pid = int(subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True).stdout)
     found = processes.probe(pid)
@@ -87,7 +87,7 @@ def test_the_death_of_one_that_is_not_our_child_wakes(made: Waker, tmp_path: Pat
     assert made.wait(LONG).processes == {ProcessId(pid, found.ticks)}
 
 
-def test_one_that_is_gone_already_is_reported_at_once_and_once(made: Waker, tmp_path: Path) -> None:
+def test_one_that_is_gone_already_is_reported_at_once_and_once(made: EventLoop, tmp_path: Path) -> None:
     child = started(tmp_path, "exit 0")
     while child.pid not in processes.reap():
         pass
@@ -99,14 +99,14 @@ def test_one_that_is_gone_already_is_reported_at_once_and_once(made: Waker, tmp_
     assert not made.wait(0)
 
 
-def test_a_recycled_pid_is_not_watched(made: Waker) -> None:
+def test_a_recycled_pid_is_not_watched(made: EventLoop) -> None:
     me = processes.probe(os.getpid())
     assert me is not None
     assert not made.watch_process(me.pid, me.ticks - 1)
     assert made.wait(0).processes == {ProcessId(me.pid, me.ticks - 1)}
 
 
-def test_forgotten_ones_do_not_wake(made: Waker, tmp_path: Path) -> None:
+def test_forgotten_ones_do_not_wake(made: EventLoop, tmp_path: Path) -> None:
     child = started(tmp_path, "exec sleep 60")
     made.watch_process(child.pid, child.ticks)
     made.watch_directory(tmp_path)
@@ -122,7 +122,7 @@ def test_forgotten_ones_do_not_wake(made: Waker, tmp_path: Path) -> None:
     assert (wake.processes, wake.directories) == (frozenset(), frozenset())
 
 
-def test_files_that_appear_or_are_moved_in_wake(made: Waker, tmp_path: Path) -> None:
+def test_files_that_appear_or_are_moved_in_wake(made: EventLoop, tmp_path: Path) -> None:
     inbox, other = tmp_path / "inbox", tmp_path / "other"
     inbox.mkdir()
     other.mkdir()
@@ -137,7 +137,7 @@ def test_files_that_appear_or_are_moved_in_wake(made: Waker, tmp_path: Path) -> 
     assert made.wait(LONG).directories == {inbox}
 
 
-def test_a_thousand_files_are_one_wake_or_few(made: Waker, tmp_path: Path) -> None:
+def test_a_thousand_files_are_one_wake_or_few(made: EventLoop, tmp_path: Path) -> None:
     made.watch_directory(tmp_path)
     for number in range(1000):
         (tmp_path / str(number)).touch()
@@ -145,7 +145,7 @@ def test_a_thousand_files_are_one_wake_or_few(made: Waker, tmp_path: Path) -> No
     assert not made.wait(0)
 
 
-def test_a_directory_that_was_replaced_is_watched_again(made: Waker, tmp_path: Path) -> None:
+def test_a_directory_that_was_replaced_is_watched_again(made: EventLoop, tmp_path: Path) -> None:
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     made.watch_directory(inbox)
@@ -166,7 +166,8 @@ def test_a_directory_that_was_replaced_is_watched_again(made: Waker, tmp_path: P
     assert not made.wait(0.01)
 
 
-def test_a_file_that_is_written_or_replaced_wakes_once_each_time_it_is_asked_for(made: Waker, tmp_path: Path) -> None:
+def test_a_file_that_is_written_or_replaced_wakes_once_each_time_it_is_asked_for(made: EventLoop,
+                                                                                 tmp_path: Path) -> None:
     path = tmp_path / "record"
     assert not made.watch_file(path), "it is not there yet"
     path.write_text("a")
@@ -185,7 +186,7 @@ def test_a_file_that_is_written_or_replaced_wakes_once_each_time_it_is_asked_for
     assert made.wait(LONG).directories == {path}
 
 
-def test_signals_come_in_order_and_repeated(made: Waker) -> None:
+def test_signals_come_in_order_and_repeated(made: EventLoop) -> None:
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.raise_signal(number)
     assert made.wait(LONG).signals == (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
@@ -193,8 +194,8 @@ def test_signals_come_in_order_and_repeated(made: Waker) -> None:
 
 
 def test_a_signal_wakes_a_sleeping_loop(tmp_path: Path) -> None:
-    code = ("import os, signal, time\nfrom garrison.system.event_loop import Waker\n"
-            "with Waker() as one:\n    print('ready', flush=True)\n    before = time.monotonic()\n"
+    code = ("import os, signal, time\nfrom garrison.system.event_loop import EventLoop\n"
+            "with EventLoop() as one:\n    print('ready', flush=True)\n    before = time.monotonic()\n"
             f"    print(one.wait({LONG}).signals, time.monotonic() - before < {LONG})\n")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -204,14 +205,14 @@ def test_a_signal_wakes_a_sleeping_loop(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_a_childs_end_is_a_signal_too(made: Waker, tmp_path: Path) -> None:
+def test_a_childs_end_is_a_signal_too(made: EventLoop, tmp_path: Path) -> None:
     child = started(tmp_path, "exit 0")
     assert signal.SIGCHLD in collect(made, signal.SIGCHLD)
     while child.pid not in processes.reap():
         pass
 
 
-def test_everything_at_once_is_drained_in_one_wait(made: Waker, tmp_path: Path) -> None:
+def test_everything_at_once_is_drained_in_one_wait(made: EventLoop, tmp_path: Path) -> None:
     child = started(tmp_path, "exit 0")
     made.watch_directory(tmp_path)
     made.watch_process(child.pid, child.ticks)
@@ -229,7 +230,7 @@ def test_close_gives_everything_back(tmp_path: Path) -> None:
     child = started(tmp_path, "exec sleep 60")
     before, handler, files = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD), open_files()
     for sparing in (False, True):
-        one = Waker(sparing=sparing)
+        one = EventLoop(sparing=sparing)
         one.watch_process(child.pid, child.ticks)
         one.watch_directory(tmp_path)
         one.close()
@@ -253,7 +254,7 @@ def test_without_inotify_and_dnotify_the_timer_serves(tmp_path: Path, monkeypatc
     no_instance(monkeypatch)
     monkeypatch.setattr(event_loop.DirectoryNotes, "of_kernel", classmethod(lambda _: None))
     child = started(tmp_path, "exit 0")
-    with Waker() as one:
+    with EventLoop() as one:
         assert not one.sees_files
         assert not one.watch_directory(tmp_path)
         assert not one.watch_file(tmp_path / "log")
@@ -265,17 +266,17 @@ def test_without_inotify_and_dnotify_the_timer_serves(tmp_path: Path, monkeypatc
 
 
 @pytest.fixture(params=["spared", "used up"])
-def noting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waker]:
+def noting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLoop]:
     """A waker that watches files through dnotify."""
     if DirectoryNotes.of_kernel() is None:
         pytest.skip("this kernel has no dnotify")
     if request.param == "used up":
         no_instance(monkeypatch)
-    with Waker(sparing=request.param == "spared") as one:
+    with EventLoop(sparing=request.param == "spared") as one:
         yield one
 
 
-def test_dnotify_tells_of_entries_that_come_and_go(noting: Waker, tmp_path: Path) -> None:
+def test_dnotify_tells_of_entries_that_come_and_go(noting: EventLoop, tmp_path: Path) -> None:
     inbox, other = tmp_path / "inbox", tmp_path / "other"
     inbox.mkdir()
     other.mkdir()
@@ -285,7 +286,7 @@ def test_dnotify_tells_of_entries_that_come_and_go(noting: Waker, tmp_path: Path
     (other / "a").touch()
     assert not noting.wait(0.01)
     (other / "a").rename(inbox / "a")
-    assert noting.wait(LONG) == Wake(directories=frozenset({inbox}))
+    assert noting.wait(LONG) == Wakeup(directories=frozenset({inbox}))
     assert not noting.wait(0)
     (inbox / "a").unlink()
     assert noting.wait(LONG).directories
@@ -300,7 +301,7 @@ def test_dnotify_tells_of_entries_that_come_and_go(noting: Waker, tmp_path: Path
     assert not noting.wait(0.01)
 
 
-def test_dnotify_tells_of_a_file_once_each_time_it_is_asked_for(noting: Waker, tmp_path: Path) -> None:
+def test_dnotify_tells_of_a_file_once_each_time_it_is_asked_for(noting: EventLoop, tmp_path: Path) -> None:
     path = tmp_path / "output"
     assert not noting.watch_file(path), "it is not there yet"
     path.write_text("a")
@@ -317,9 +318,9 @@ def test_dnotify_tells_of_a_file_once_each_time_it_is_asked_for(noting: Waker, t
 
 
 def test_a_note_that_comes_as_its_waker_closes_ends_nobody(tmp_path: Path) -> None:
-    code = ("import pathlib, sys\nfrom garrison.system.event_loop import Waker\nfolder = pathlib.Path(sys.argv[1])\n"
+    code = ("import pathlib, sys\nfrom garrison.system.event_loop import EventLoop\nfolder = pathlib.Path(sys.argv[1])\n"
             "for number in range(200):\n"
-            "    with Waker(sparing=True) as one:\n        one.watch_directory(folder)\n"
+            "    with EventLoop(sparing=True) as one:\n        one.watch_directory(folder)\n"
             "        (folder / str(number)).touch()\n"
             "    (folder / str(number)).unlink()\n"
             "print('there')\n")
@@ -327,7 +328,7 @@ def test_a_note_that_comes_as_its_waker_closes_ends_nobody(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (0, b"there\n")
 
 
-def test_an_overflow_touches_every_directory(made: Waker, tmp_path: Path) -> None:
+def test_an_overflow_touches_every_directory(made: EventLoop, tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     first.mkdir()
     second.mkdir()
@@ -351,13 +352,14 @@ def test_descriptors_are_not_inherited(tmp_path: Path) -> None:
 
     before = seen_by_a_child()
     for sparing in (False, True):
-        with Waker(sparing=sparing) as one:
+        with EventLoop(sparing=sparing) as one:
             one.watch_directory(tmp_path)
             one.watch_process(os.getpid(), processes.probe(os.getpid()).ticks)  # type: ignore[union-attr]
             assert seen_by_a_child() == before
 
 
-def test_running_out_of_descriptors_is_an_error_not_a_false_death(made: Waker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_descriptors_is_an_error_not_a_false_death(made: EventLoop,
+                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     me = processes.probe(os.getpid())
     assert me is not None
 

@@ -12,7 +12,7 @@ import pytest
 
 from garrison.errors import GarrisonError
 from garrison.system import processes
-from garrison.system.jobs import Job, JobResult, tail
+from garrison.system.jobs import Job, JobResult, read_tail
 from support import DEADLINE, until
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -71,7 +71,7 @@ def test_output_goes_to_the_log_and_the_environment_is_its_own(tmp_path: Path) -
         assert run(begin(tmp_path, "env; echo err >&2", env={**ENV, "W": "1"})).ok
     finally:
         del os.environ["GARRISON_TEST_SECRET"]
-    text = tail(tmp_path / "log", 100)
+    text = read_tail(tmp_path / "log", 100)
     assert "W=1" in text
     assert "err" in text
     assert "SECRET" not in text
@@ -150,19 +150,19 @@ def test_sixteen_at_once(tmp_path: Path) -> None:
 
 def test_tail_takes_the_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    assert tail(path) == ""
+    assert read_tail(path) == ""
     path.write_text("".join(f"line {number}\n" for number in range(1000)))
-    assert tail(path, 2) == "line 998\nline 999"
-    assert tail(path, 1000, 30) == "line 997\nline 998\nline 999"
+    assert read_tail(path, 2) == "line 998\nline 999"
+    assert read_tail(path, 1000, 30) == "line 997\nline 998\nline 999"
     path.write_text("")
-    assert tail(path) == ""
+    assert read_tail(path) == ""
 
 
 def test_tail_is_clean_text_whatever_is_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"\x1b[31mred\x1b[0m\r\n10%\r20%\n\x00\xff\xfe\x07bell\x1b]0;title\x07!\n\tend")
-    assert tail(path) == "red\n10%\n20%\n\ufffd\ufffdbell!\n\tend"
+    assert read_tail(path) == "red\n10%\n20%\n\ufffd\ufffdbell!\n\tend"
     path.write_bytes(os.urandom(50_000))
-    assert all(letter.isprintable() or letter in "\t\n" or ord(letter) > 0x9f for letter in tail(path))
+    assert all(letter.isprintable() or letter in "\t\n" or ord(letter) > 0x9f for letter in read_tail(path))
     path.write_bytes(b"x" * 50_000)
-    assert tail(path, 5, 100) == "x" * 100
+    assert read_tail(path, 5, 100) == "x" * 100

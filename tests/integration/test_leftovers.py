@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garrison.system.git import Git
-from garrison.system.worktree_files import hide_untracked
+from garrison.system.worktree_files import hide_setup_output
 from support import git, make_repository
 
 
@@ -25,16 +25,16 @@ def test_only_whole_untracked_directories_are_hidden(repo):
         (repo / name / "tool").write_text("made by the set-up\n")
     (repo / "made.lock").write_text("pinned\n")
     (repo / "src/new.py").write_text("y = 1\n")
-    assert hide_untracked(Git(repo), repo) == ["env/", "odd [name]/", "src/made.egg-info/"]
+    assert hide_setup_output(Git(repo), repo) == ["env/", "odd [name]/", "src/made.egg-info/"]
     git(repo, "add", "-A")
     assert git(repo, "diff", "--cached", "--name-only").splitlines() == ["made.lock", "src/new.py"]
-    assert hide_untracked(Git(repo), repo) == []
+    assert hide_setup_output(Git(repo), repo) == []
 
 
 def test_a_directory_with_ignore_rules_of_its_own_is_hidden_whole(repo):
     (repo / "env").mkdir()
     (repo / "env/.gitignore").write_text("cache")
     (repo / "env/tool").write_text("made\n")
-    hide_untracked(Git(repo), repo)
+    hide_setup_output(Git(repo), repo)
     git(repo, "add", "-A")
     assert git(repo, "status", "--porcelain") == ""

@@ -158,7 +158,7 @@ def test_by_hand_the_runner_is_told_too(world):
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     assert process_next(say=lambda line: None)["success"]
-    told = [posted.signal for posted in signals.pending(world.home, Key("runner", "one", "r"))]
+    told = [posted.signal for posted in signals.list_pending(world.home, Key("runner", "one", "r"))]
     assert [signal.signal_type for signal in told] == ["VALIDATION_PASSED", "MERGE_COMPLETE"]
     assert (told[1].node_id, told[1].attempt, told[1].id) == ("one", 1, f"mq-{world.queue.state.seq}-MERGE_COMPLETE")
     assert os.environ["GARRISON_HOME"] == str(world.home)

@@ -323,7 +323,7 @@ def test_while_a_disk_is_full_no_gate_begins_and_none_is_counted_as_lost(tmp_pat
     world.branch("one", {"one.txt": "1\n"})
     world.enqueue("one")
     crowded = {"trees": world.trees, "home": world.home}[where]
-    monkeypatch.setattr(disk_space, "full",
+    monkeypatch.setattr(disk_space, "is_full",
                         lambda path: path.is_relative_to(crowded) and not (tmp_path / "room").exists())
     processor = world.processor()
     steps = [processor.step() for _ in range(10)]

@@ -22,7 +22,7 @@ from garrison.records.run import Task
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
 from garrison.system.clock import FakeClock, iso
-from garrison.system.systemd import watchdog
+from garrison.system.systemd import notify_watchdog
 from garrison.testing.processes import MemoryProcesses
 from garrison.views import heartbeats
 from support import DEADLINE, git
@@ -126,9 +126,9 @@ def test_a_service_managers_watchdog_is_told_if_it_asked_us(tmp_path: Path, monk
         manager.bind(str(tmp_path / "s"))
         manager.settimeout(DEADLINE)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "s"))
-        assert watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "7"}, 7)
+        assert notify_watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "7"}, 7)
         assert manager.recv(100) == b"WATCHDOG=1"
-        assert not watchdog({}, 7)
-        assert not watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "8"}, 7), "it was somebody else's"
-        assert watchdog({"WATCHDOG_USEC": "1"}, 7)
+        assert not notify_watchdog({}, 7)
+        assert not notify_watchdog({"WATCHDOG_USEC": "1", "WATCHDOG_PID": "8"}, 7), "it was somebody else's"
+        assert notify_watchdog({"WATCHDOG_USEC": "1"}, 7)
         assert manager.recv(100) == b"WATCHDOG=1"

@@ -53,7 +53,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(home: Path) -> list[dict[str, Any]]:
-    return [posted.signal.payload for posted in signals.pending(home, GUARDIAN) if posted.signal]
+    return [posted.signal.payload for posted in signals.list_pending(home, GUARDIAN) if posted.signal]
 
 
 @pytest.mark.parametrize(("name", "who"), [("a", "a"), ("runner-a", "a"), ("orchestrator-a@r1", "a"),
@@ -93,7 +93,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(home: Path, capfd: pytest.Ca
 def test_the_runner_is_told_once_that_its_node_is_given_up(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         assert main(["agents", "cancel", "a", "--why", "no\x1b[31mt needed"]) == 0
-    said, again = [one.signal for one in signals.pending(home, Key("runner", "a", "r1")) if one.signal]
+    said, again = [one.signal for one in signals.list_pending(home, Key("runner", "a", "r1")) if one.signal]
     assert said.id == again.id, "obeyed once"
     assert (said.signal_type, said.attempt) == ("GUIDANCE", 1) and told(home) == []
     assert said.payload == {"action": "cancel", "text": "cancelled by a person: no\x1b[31mt needed"}

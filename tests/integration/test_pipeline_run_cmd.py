@@ -348,7 +348,7 @@ def test_a_run_that_somebody_else_has_in_hand(call: Call, gate: Path, tmp_path: 
 
     call("run", gate, "--run-dir", tmp_path / "r")
     folder: Any = RunFolder(tmp_path / "r")
-    lock = LifeLock.try_take(folder.lock)
+    lock = LifeLock.try_acquire(folder.lock)
     assert lock
     assert "another process runs" in str(call("resume", tmp_path / "r", fails=Refused).exception)
     assert call("answer", tmp_path / "r", "gate", "A").stderr == "gate is answered\n"

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from garrison.errors import Fenced
-from garrison.records.identity import Identity, ended
+from garrison.records.identity import Identity, mark_ended
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.lease import Wish, marker
+from garrison.supervise.lease import SpawnRequest, format_marker
 from garrison.supervise.observer import Observer
-from garrison.supervise.replace import fence, replace_life, sweep_life
-from garrison.supervise.start import start_life
+from garrison.supervise.replace import fence, kill_incarnation, replace_incarnation
+from garrison.supervise.start import start_incarnation
 from garrison.system.clock import SystemClock
 from garrison.system.processes import RealProcesses
 from support import until
@@ -81,7 +81,7 @@ class Scene:
             self.popen([sys.executable, "-c", LIFE, str(self.store.home), str(self.folder), str(leased.incarnation)],
                        life)
 
-        start_life(self.observer, Wish(KEY), 60.0, spawn)
+        start_incarnation(self.observer, SpawnRequest(KEY), 60.0, spawn)
         until(lambda: (self.folder / "ready").exists() and (self.folder / "orphan").read_text().strip())
         return self.store.get(Identity, KEY)
 
@@ -89,7 +89,7 @@ class Scene:
         return int((self.folder / name).read_text())
 
     def marker(self, incarnation: int = 1, key: Key = KEY, home: str = "") -> str:
-        return marker(home or str(self.store.home), key, incarnation)
+        return format_marker(home or str(self.store.home), key, incarnation)
 
     def close(self) -> None:
         for path in self.folder.iterdir():
@@ -127,7 +127,7 @@ def test_a_life_ends_with_all_it_started_and_nothing_else(scene: Scene, dead: bo
     if dead:
         os.kill(active.pid, signal.SIGKILL)
         until(lambda: scene.observer.judge(active).state == "dead")
-    fenced = replace_life(scene.observer, active, "silent for 300 s", 0.2)
+    fenced = replace_incarnation(scene.observer, active, "silent for 300 s", 0.2)
     assert not runs(active.pid)
     gone = {name for name in TOOLS if not runs(scene.pid(name))}
     # A tool without a marker is known by its parent alone: of a life found dead it cannot be told any more.
@@ -138,8 +138,8 @@ def test_a_life_ends_with_all_it_started_and_nothing_else(scene: Scene, dead: bo
                                                                                                            KEY)
     evidence = fenced.metadata["evidence"]
     assert evidence["verdict"] == "silent for 300 s" and (evidence["pid_ticks"] is None) == dead
-    assert replace_life(scene.observer, active, "once more", 0.2) == fenced
-    assert sweep_life(scene.observer, fenced, 0.2) == []
+    assert replace_incarnation(scene.observer, active, "once more", 0.2) == fenced
+    assert kill_incarnation(scene.observer, fenced, 0.2) == []
 
 
 class Small:
@@ -148,7 +148,7 @@ class Small:
     def __init__(self, home: Path) -> None:
         self.observer = Observer(Store(home), RealProcesses(), SystemClock())
         self.store = self.observer.store
-        self.leased = start_life(self.observer, Wish(KEY), 60.0, lambda _leased, _marker: None)
+        self.leased = start_incarnation(self.observer, SpawnRequest(KEY), 60.0, lambda _leased, _marker: None)
 
     def change(self, **changes: Any) -> Identity:
         return self.store.update(Identity, KEY, lambda old: replace(old or self.leased, **changes))
@@ -163,7 +163,7 @@ def test_a_lease_replaced_does_not_end_its_spawner(small: Small) -> None:
     child = subprocess.Popen(["sleep", "600"])
     try:
         assert small.leased.pid == os.getpid()
-        assert sweep_life(small.observer, fence(small.observer, small.leased, "late"), 0.1) == []
+        assert kill_incarnation(small.observer, fence(small.observer, small.leased, "late"), 0.1) == []
         assert child.poll() is None
     finally:
         child.kill()
@@ -173,7 +173,7 @@ def test_a_lease_replaced_does_not_end_its_spawner(small: Small) -> None:
 def test_a_record_that_moved_on_is_not_fenced(small: Small) -> None:
     moved = small.change(incarnation=2, agent_id="next")
     with pytest.raises(Fenced, match="has moved on since it was judged"):
-        replace_life(small.observer, small.leased, "late", 0.1)
+        replace_incarnation(small.observer, small.leased, "late", 0.1)
     assert small.store.get(Identity, KEY) == moved
     small.store.path(Identity, KEY).unlink()
     with pytest.raises(Fenced):
@@ -187,7 +187,7 @@ def test_an_ended_record_keeps_its_reason(small: Small, status: str) -> None:
         before = small.change(status="parked", metadata={"reason": "6 deaths"})
     else:
         now = small.observer.clock.utc()
-        before = small.store.update(Identity, KEY, lambda old: ended(old or small.leased, status, now, "first"))
+        before = small.store.update(Identity, KEY, lambda old: mark_ended(old or small.leased, status, now, "first"))
     assert fence(small.observer, small.leased, "second") == before == small.store.get(Identity, KEY)
 
 
@@ -198,13 +198,13 @@ def test_a_pid_of_another_machine_boot_or_namespace_is_not_signalled(small: Smal
     try:
         me = small.observer.me(victim.pid)
         active = small.change(status="active", pid=me.pid, start_ticks=me.start_ticks, spawn_deadline=None, **elsewhere)
-        assert sweep_life(small.observer, active, 0.1) == []
+        assert kill_incarnation(small.observer, active, 0.1) == []
         assert victim.poll() is None
         here = small.change(host=me.host, boot_id=me.boot_id, pid_ns=me.pid_ns, start_ticks=me.start_ticks + 1)
-        assert sweep_life(small.observer, here, 0.1) == []
+        assert kill_incarnation(small.observer, here, 0.1) == []
         assert victim.poll() is None, "a recycled pid was signalled"
         mine = small.change(start_ticks=me.start_ticks)
-        assert [one.pid for one in sweep_life(small.observer, mine, 5.0)] == [victim.pid]
+        assert [one.pid for one in kill_incarnation(small.observer, mine, 5.0)] == [victim.pid]
         assert victim.wait() == -signal.SIGTERM
     finally:
         victim.kill()
@@ -215,15 +215,15 @@ def test_two_supervisors_replace_at_once(small: Small) -> None:
     """Both may fence and sweep; only one verdict stands, and one successor begins."""
     first = fence(small.observer, small.leased, "mine")
     assert fence(small.observer, small.leased, "yours") == first
-    assert sweep_life(small.observer, first, 0.1) == sweep_life(small.observer, first, 0.1) == []
-    assert start_life(small.observer, Wish(KEY), 60.0, lambda _leased, _marker: None).incarnation == 2
+    assert kill_incarnation(small.observer, first, 0.1) == kill_incarnation(small.observer, first, 0.1) == []
+    assert start_incarnation(small.observer, SpawnRequest(KEY), 60.0, lambda _leased, _marker: None).incarnation == 2
     with pytest.raises(Fenced):
-        replace_life(small.observer, first, "yours", 0.1)
+        replace_incarnation(small.observer, first, "yours", 0.1)
 
 
 def test_who_ended_and_keeps_its_lock_is_ended_with_the_start_that_it_kept_waiting(scene: Scene) -> None:
     first = scene.start()
-    scene.store.update(Identity, KEY, lambda old: ended(old, "terminated", SystemClock().utc(), "done"))  # type: ignore[arg-type]
+    scene.store.update(Identity, KEY, lambda old: mark_ended(old, "terminated", SystemClock().utc(), "done"))  # type: ignore[arg-type]
     said = scene.store.get(Identity, KEY)
     assert scene.observer.see(said).leaving is not None
     assert scene.observer.judge(said).state == "ended", "it may be on its way out"
@@ -231,9 +231,9 @@ def test_who_ended_and_keeps_its_lock_is_ended_with_the_start_that_it_kept_waiti
     def spawn(leased: Identity, life: str) -> None:
         scene.popen([sys.executable, "-c", LIFE, str(scene.store.home), str(scene.folder), "2"], life)
 
-    start_life(scene.observer, Wish(KEY), 0.2, spawn)
+    start_incarnation(scene.observer, SpawnRequest(KEY), 0.2, spawn)
     leased = scene.store.get(Identity, KEY)
     until(lambda: scene.observer.judge(leased).state == "lapsed")
-    replace_life(scene.observer, leased, "not active by its start deadline", 0.2)
+    replace_incarnation(scene.observer, leased, "not active by its start deadline", 0.2)
     assert first.pid is not None and not runs(first.pid)
     assert runs(scene.pid("other life"))

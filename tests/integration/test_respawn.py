@@ -57,7 +57,7 @@ def test_the_command_says_both_and_fails_for_the_one(
 def test_a_unit_of_this_home_is_started_instead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     manager = systemd.Manager("/rt", "systemd-run", "systemctl")
-    monkeypatch.setattr(systemd, "find", lambda _environ: manager)
+    monkeypatch.setattr(systemd, "find_manager", lambda _environ: manager)
     monkeypatch.setattr(systemd, "has_unit", lambda *_: True)
     monkeypatch.setattr(systemd, "start_unit", lambda _manager, run: not begun.append(run))
     assert [word.why for word in resume_all.resume_all(home)][1] == "as garrison@r2.service"

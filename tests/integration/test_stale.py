@@ -104,7 +104,7 @@ def test_the_quick_eye_says_what_the_whole_way_says(tmp_path: Path, gone: tuple[
                                ("beat_long_ago", 1.0, observer.clock.time() - 1000),
                                ("beat_to_come", 4e9, 4e9)):
         put(name, sets(last_heartbeat=OLD))
-        lock = LifeLock.try_take(store.life_path(Key("runner", name, "r1")))
+        lock = LifeLock.try_acquire(store.life_path(Key("runner", name, "r1")))
         assert lock is not None
         lock.beat(int(beaten * 1e9), int(wall * 1e9))
         lock.release()
@@ -118,7 +118,7 @@ def test_the_quick_eye_says_what_the_whole_way_says(tmp_path: Path, gone: tuple[
     (folder / "runner-folder@r1.json").mkdir()
     (folder / "runner-broken@r1.json").symlink_to("nowhere")
 
-    found, errors = stale.find(observer, TIMEOUT)
+    found, errors = stale.find_stale(observer, TIMEOUT)
     listed, named = whole_way(observer)
     assert {one.key.full: reason for one, reason in found} == listed
     assert [str(error) for error in errors] == named
@@ -145,7 +145,7 @@ def test_what_is_decoded_at_once_is_what_is_decoded_one_by_one(files: list[bytes
 
 def test_a_home_without_identities_or_with_a_file_in_their_place(tmp_path: Path) -> None:
     observer = Observer(Store(tmp_path), RealProcesses(), SystemClock())
-    assert stale.find(observer, TIMEOUT) == ([], [])
+    assert stale.find_stale(observer, TIMEOUT) == ([], [])
     (tmp_path / "identities").write_text("")
-    found, errors = stale.find(observer, TIMEOUT)
+    found, errors = stale.find_stale(observer, TIMEOUT)
     assert found == [] and len(errors) == 1 and isinstance(errors[0], RecordError)

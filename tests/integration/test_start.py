@@ -21,10 +21,10 @@ from garrison.records.identity import Identity
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.lease import Wish
+from garrison.supervise.lease import SpawnRequest
 from garrison.supervise.observer import Observer
-from garrison.supervise.replace import fence, replace_life
-from garrison.supervise.start import Life, StartRefused, register, start_life
+from garrison.supervise.replace import fence, replace_incarnation
+from garrison.supervise.start import Incarnation, StartRefused, register, start_incarnation
 from garrison.system.clock import FakeClock, SystemClock
 from garrison.system.processes import RealProcesses
 from support import DEADLINE, until
@@ -69,8 +69,8 @@ class Scene:
     def spawn(self, leased: Identity, _marker: str) -> None:
         self.child(leased.incarnation)
 
-    def start(self, deadline: float = 30.0, wish: Wish | None = None) -> Identity:
-        return start_life(self.observer, wish or Wish(KEY), deadline, self.spawn)
+    def start(self, deadline: float = 30.0, wish: SpawnRequest | None = None) -> Identity:
+        return start_incarnation(self.observer, wish or SpawnRequest(KEY), deadline, self.spawn)
 
     def active(self) -> Identity | None:
         found = self.store.read(Identity, KEY)
@@ -126,7 +126,7 @@ def test_a_life_from_lease_to_end(scene: Scene) -> None:
         seen.append((scene.store.read(Identity, KEY), scene.store.read(Hook, KEY), marker))
         scene.spawn(leased, marker)
 
-    leased = start_life(scene.observer, Wish(KEY, metadata={"attempt": 2}), 30.0, spawn)
+    leased = start_incarnation(scene.observer, SpawnRequest(KEY, metadata={"attempt": 2}), 30.0, spawn)
     ((identity, hook, marker),) = seen
     assert identity == leased and leased.status == "starting" and leased.pid == os.getpid()
     assert hook is not None and hook.incarnation == 1
@@ -141,7 +141,7 @@ def test_a_life_from_lease_to_end(scene: Scene) -> None:
 
 
 def test_a_life_writes_while_it_is_the_current_one(scene: Scene) -> None:
-    leased = start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    leased = start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     life = register(scene.observer, KEY, 1, time.sleep)
     assert (life.token, life.marker) == ("runner-a@r1#1", f"{scene.home}:r1:runner-a#1")
     life.ready()
@@ -163,18 +163,18 @@ def test_the_hook_is_linked_whoever_is_left_to_do_it(scene: Scene) -> None:
     def die(_leased: Identity, _marker: str) -> None:
         raise Killed
 
-    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     first = scene.store.get(Hook, KEY)
     register(scene.observer, KEY, 1, time.sleep).end("done")
     with pytest.raises(Killed):
-        start_life(scene.observer, Wish(KEY), 30.0, die)
+        start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, die)
     assert scene.store.get(Hook, KEY) == first
     life = register(scene.observer, KEY, 2, time.sleep)
     linked = scene.store.get(Hook, KEY)
     assert (linked.incarnation, linked.predecessor_hook_id) == (2, first.hook_id)
     life.end("done")
 
-    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     linked = scene.store.get(Hook, KEY)
     assert linked.incarnation == 3, "its spawner, who is faster as a rule"
     register(scene.observer, KEY, 3, time.sleep).end("done")
@@ -184,7 +184,7 @@ def test_the_hook_is_linked_whoever_is_left_to_do_it(scene: Scene) -> None:
 @pytest.mark.parametrize("status", ["crashed", "parked"])
 def test_a_fenced_life_writes_nothing_more(scene: Scene, status: str) -> None:
     """TERM is answered by an orderly end: that must not turn a verdict into `terminated`, which nobody restarts."""
-    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     life = register(scene.observer, KEY, 1, time.sleep)
     fence(scene.observer, life.identity, "silent")
     if status == "parked":
@@ -198,7 +198,7 @@ def test_a_fenced_life_writes_nothing_more(scene: Scene, status: str) -> None:
 
 
 def test_a_superseded_life_writes_nothing_more(scene: Scene) -> None:
-    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     life = register(scene.observer, KEY, 1, time.sleep)
     scene.store.update(Identity, KEY, lambda old: replace(old or life.identity, incarnation=2))
     scene.store.update(Hook, KEY, lambda old: replace(old, incarnation=2) if old else Hook("", "", "", "", "", ""))
@@ -212,7 +212,7 @@ def test_a_superseded_life_writes_nothing_more(scene: Scene) -> None:
 
 @pytest.mark.parametrize("incarnation", [0, 2, 9])
 def test_a_child_that_was_not_asked_for_exits_75_and_writes_nothing(scene: Scene, incarnation: int) -> None:
-    start_life(scene.observer, Wish(KEY), 30.0, lambda _leased, _marker: None)
+    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, lambda _leased, _marker: None)
     before = on_disk(scene.home)
     assert scene.exit_code(scene.child(incarnation)) == 75
     assert on_disk(scene.home) == before
@@ -245,7 +245,7 @@ def hold(scene: Scene) -> int:
     """A process that holds the life lock; its pid."""
     path = scene.store.life_path(KEY)
     path.parent.mkdir(parents=True)
-    holder = scene.fork(lambda: signal.pause() or 0 if LifeLock.try_take(path) else 1)
+    holder = scene.fork(lambda: signal.pause() or 0 if LifeLock.try_acquire(path) else 1)
     until(lambda: path.exists() and holders(path) == [holder])
     return holder
 
@@ -253,8 +253,8 @@ def hold(scene: Scene) -> int:
 def test_a_lock_held_past_the_deadline_ends_the_start(tmp_path: Path) -> None:
     clock = FakeClock()
     observer = Observer(Store(tmp_path), RealProcesses(), clock)
-    start_life(observer, Wish(KEY), 5.0, lambda _leased, _marker: None)
-    lock = LifeLock.try_take(observer.store.life_path(KEY))
+    start_incarnation(observer, SpawnRequest(KEY), 5.0, lambda _leased, _marker: None)
+    lock = LifeLock.try_acquire(observer.store.life_path(KEY))
     assert lock is not None
     before = on_disk(tmp_path)
     waits: list[float] = []
@@ -286,7 +286,7 @@ def test_a_start_waits_for_room_until_its_deadline(tmp_path: Path, refused: int)
     """Seen to end at the first refusal, as a death that counts, on a disk that was full for a second."""
     clock, store = FakeClock(), Crowded(tmp_path)
     observer = Observer(store, RealProcesses(), clock)
-    start_life(observer, Wish(KEY), 5.0, lambda _leased, _marker: None)
+    start_incarnation(observer, SpawnRequest(KEY), 5.0, lambda _leased, _marker: None)
     store.refused = refused
     if refused == 3:
         life = register(observer, KEY, 1, clock.advance)
@@ -297,7 +297,7 @@ def test_a_start_waits_for_room_until_its_deadline(tmp_path: Path, refused: int)
         register(observer, KEY, 1, clock.advance)
     found = Store(tmp_path).read(Identity, KEY)
     assert found is not None and found.status == "starting"
-    lock = LifeLock.try_take(store.life_path(KEY))
+    lock = LifeLock.try_acquire(store.life_path(KEY))
     assert lock is not None, "who gives up lets its lock go"
     lock.release()
 
@@ -318,7 +318,7 @@ def test_a_spawn_that_fails_gives_the_lease_back_as_a_crash(scene: Scene) -> Non
     def fail(_leased: Identity, _marker: str) -> None:
         raise GarrisonError("cannot start it: no such program")
 
-    start_life(scene.observer, Wish(KEY), 30.0, fail)
+    start_incarnation(scene.observer, SpawnRequest(KEY), 30.0, fail)
     found = scene.store.get(Identity, KEY)
     assert (found.status, found.reason) == ("crashed", "could not be started: cannot start it: no such program")
     assert scene.start().incarnation == 2
@@ -328,26 +328,27 @@ def test_a_start_deadline_that_passed_is_a_death(scene: Scene) -> None:
     def hang(leased: Identity, _marker: str) -> None:
         scene.fork(lambda: signal.pause() or 0)
 
-    leased = start_life(scene.observer, Wish(KEY), 0.02, hang)
+    leased = start_incarnation(scene.observer, SpawnRequest(KEY), 0.02, hang)
     until(lambda: scene.observer.judge(leased).state == "lapsed")
     assert scene.observer.stale_reason(leased, 300.0) == "start_deadline"
     with pytest.raises(Refused, match="lapsed and must be replaced first"):
         scene.start()
-    replace_life(scene.observer, leased, "not active by its start deadline", 1.0)
+    replace_incarnation(scene.observer, leased, "not active by its start deadline", 1.0)
     assert scene.start().incarnation == 2
     assert until(scene.active).incarnation == 2
 
 
 def test_a_lease_whose_spawner_died_before_the_child_lapses_at_once(scene: Scene) -> None:
     def spawner() -> int:
-        start_life(scene.fresh(), Wish(KEY), 30.0, lambda _leased, _marker: os.kill(os.getpid(), signal.SIGKILL))
+        start_incarnation(scene.fresh(), SpawnRequest(KEY), 30.0, lambda _leased,
+                          _marker: os.kill(os.getpid(), signal.SIGKILL))
         return 0
 
     assert scene.exit_code(scene.fork(spawner)) == -signal.SIGKILL
     leased = scene.store.get(Identity, KEY)
     assert leased.status == "starting"
     assert scene.observer.judge(leased).state == "lapsed"
-    replace_life(scene.observer, leased, "its spawner is dead", 1.0)
+    replace_incarnation(scene.observer, leased, "its spawner is dead", 1.0)
     assert scene.start().incarnation == 2
 
 
@@ -373,7 +374,7 @@ class Crowd:
             with suppress(AlreadyAlive, Refused, Fenced):
                 if old and verdict and verdict.state != "ended":
                     fence(observer, old, verdict.why)
-                start_life(observer, Wish(KEY), 30.0, lambda leased, _marker: self.spawn(number, leased))
+                start_incarnation(observer, SpawnRequest(KEY), 30.0, lambda leased, _marker: self.spawn(number, leased))
                 return 0
         return 0
 
@@ -451,8 +452,8 @@ def test_lives_are_counted_on_over_many_kills(scene: Scene) -> None:
         scene.kill(active.pid)
         dead = scene.store.get(Identity, KEY)
         assert scene.observer.judge(dead).state == "dead"
-        replace_life(scene.observer, dead, "process is gone", 1.0)
+        replace_incarnation(scene.observer, dead, "process is gone", 1.0)
         assert holders(scene.store.life_path(KEY)) == []
     assert scene.store.get(Identity, KEY).respawns == 11
     assert scene.store.get(Hook, KEY).incarnation == 12
-    assert isinstance(Life, type)
+    assert isinstance(Incarnation, type)

@@ -15,7 +15,7 @@ import pytest
 
 from garrison.errors import GarrisonError
 from garrison.system import processes
-from garrison.system.kill_tree import sweep
+from garrison.system.kill_tree import kill_tree
 from garrison.system.processes import Child, ProcessId
 from support import DEADLINE, until
 
@@ -51,7 +51,7 @@ def gone(pid: int) -> bool:
 def test_an_orderly_process_gets_to_end_in_order(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "trap 'echo bye > bye; exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done")
     said(tmp_path, "ready")
-    assert child.id in sweep(child.id, life, grace=20)
+    assert child.id in kill_tree(child.id, life, grace=20)
     assert (tmp_path / "bye").read_text() == "bye\n"
 
 
@@ -59,7 +59,7 @@ def test_one_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, life: s
     child = start(tmp_path, life, "trap '' TERM; echo $$ > ready; while :; do sleep 0.01; done")
     said(tmp_path, "ready")
     before = time.monotonic()
-    sweep(child.id, life, grace=0.2)
+    kill_tree(child.id, life, grace=0.2)
     assert time.monotonic() - before >= 0.2
     assert gone(child.pid)
     assert until(processes.reap)[child.pid] == -signal.SIGKILL
@@ -69,7 +69,7 @@ def test_a_stopped_one_hears_the_term(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "trap 'echo bye > bye; exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done")
     said(tmp_path, "ready")
     processes.send(child.pid, child.ticks, signal.SIGSTOP)
-    sweep(child.id, life, grace=20)
+    kill_tree(child.id, life, grace=20)
     assert (tmp_path / "bye").exists()
 
 
@@ -80,7 +80,7 @@ def test_the_whole_tree_goes_even_what_has_its_own_session_or_lost_its_parent(tm
         sh -c 'setsid sh -c "echo \\$\\$ > c; sleep 60; :" & exit 0'
         sleep 60""")
     found = [said(tmp_path, name) for name in "abc"]
-    sweep(child.id, life, grace=5)
+    kill_tree(child.id, life, grace=5)
     assert all(gone(pid) for pid in [child.pid, *found])
 
 
@@ -90,7 +90,7 @@ def test_bearers_of_a_dead_process_go_with_their_unmarked_children(tmp_path: Pat
     processes.send(child.pid, child.ticks, signal.SIGKILL)
     until(lambda: child.pid in processes.reap())
     assert not gone(tool)
-    ended = [one.pid for one in sweep(child.id, life, grace=5)]
+    ended = [one.pid for one in kill_tree(child.id, life, grace=5)]
     assert tool in ended
     assert kid in ended
     assert gone(tool)
@@ -102,7 +102,7 @@ def test_an_unmarked_child_is_not_lost_when_its_parent_goes_first(tmp_path: Path
                                   "while :; do sleep 0.05; done\" & sleep 60")
     kid = said(tmp_path, "kid")
     assert processes.marker(kid) is None
-    sweep(child.id, life, grace=0.3)
+    kill_tree(child.id, life, grace=0.3)
     assert gone(kid)
 
 
@@ -116,7 +116,7 @@ def test_term_is_sent_once(tmp_path: Path, life: str) -> None:
                             env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
     child.close()
     said(tmp_path, "ready")
-    sweep(child.id, life, grace=20)
+    kill_tree(child.id, life, grace=20)
     assert (tmp_path / "heard").read_text() == "."
 
 
@@ -124,7 +124,7 @@ def test_other_lives_below_it_live_on_with_their_children(tmp_path: Path, life: 
     other = life + "0"
     child = start(tmp_path, life, f"GARRISON_LIFE='{other}' setsid sh -c 'echo $$ > other; sleep 60; :' & sleep 60")
     pid = said(tmp_path, "other")
-    sweep(child.id, life, grace=5)
+    kill_tree(child.id, life, grace=5)
     assert gone(child.pid)
     assert not gone(pid)
     assert len(processes.bearers(other)) == 2
@@ -142,7 +142,7 @@ def test_one_that_forks_all_the_time_is_caught_up_with(tmp_path: Path, life: str
                             env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
     child.close()
     until(lambda: (path := tmp_path / "born").exists() and path.stat().st_size > 5)
-    assert len(sweep(child.id, life, grace=0.1)) > 1
+    assert len(kill_tree(child.id, life, grace=0.1)) > 1
     assert processes.bearers(life) == []
 
 
@@ -174,14 +174,14 @@ def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", list_and_hop)
-        assert sweep(None, life, grace=0.1)
+        assert kill_tree(None, life, grace=0.1)
     assert processes.bearers(life) == []
 
 
 def test_our_own_zombies_do_not_hold_it_up(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "exit 0")
     until(lambda: (one := processes.probe(child.pid)) and one.zombie)
-    assert sweep(child.id, life, grace=5) == []
+    assert kill_tree(child.id, life, grace=5) == []
     assert processes.open_verified(child.pid, child.ticks) is None
     assert not processes.send(child.pid, child.ticks, signal.SIGTERM)
 
@@ -193,9 +193,9 @@ def test_what_does_not_die_is_named_within_the_limit(tmp_path: Path, life: str,
     with monkeypatch.context() as patched:
         patched.setattr(processes.signals, "pidfd_send_signal", lambda *_: None)  # as in D state: nothing is heard
         with pytest.raises(GarrisonError, match=str(child.pid)):
-            sweep(child.id, life, grace=0.05, limit=0.1)
+            kill_tree(child.id, life, grace=0.05, limit=0.1)
     assert not gone(child.pid)
-    sweep(child.id, life, grace=0)
+    kill_tree(child.id, life, grace=0)
 
 
 def test_another_users_process_is_named(tmp_path: Path, life: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_another_users_process_is_named(tmp_path: Path, life: str, monkeypatch: 
     with monkeypatch.context() as patched:
         patched.setattr(processes.signals, "pidfd_send_signal", forbidden)
         with pytest.raises(GarrisonError, match="another user"):
-            sweep(child.id, life, grace=0.05, limit=0.1)
+            kill_tree(child.id, life, grace=0.05, limit=0.1)
         with pytest.raises(GarrisonError, match="another user"):
             processes.send(child.pid, child.ticks, signal.SIGTERM)
     assert not gone(child.pid)
@@ -217,7 +217,7 @@ def test_another_users_process_is_named(tmp_path: Path, life: str, monkeypatch: 
 def test_a_sweep_from_below_spares_the_caller_and_those_above_it(tmp_path: Path, life: str) -> None:
     code = ("import os; from garrison.system import kill_tree, processes as p\n"
             "top = os.getppid()\n"
-            f"kill_tree.sweep(p.probe(top).id, {life!r}, grace=5)\n"
+            f"kill_tree.kill_tree(p.probe(top).id, {life!r}, grace=5)\n"
             "print('done', flush=True); open('done', 'w').write('1\\n')\n")
     start(tmp_path, life, f"sleep 60 & echo $! > victim; {sys.executable} -c \"{code}\"; echo 2 > after")
     victim = said(tmp_path, "victim")
@@ -235,7 +235,7 @@ def test_a_tmux_server_that_it_started_is_spared_its_marked_panes_are_not(tmp_pa
     pane, free = said(tmp_path, "pane"), said(tmp_path, "free")
     server = processes.probe(pane).ppid  # type: ignore[union-attr]
     try:
-        sweep(child.id, life, grace=5)
+        kill_tree(child.id, life, grace=5)
         assert gone(child.pid)
         assert gone(pane)
         assert not gone(server)
@@ -248,7 +248,7 @@ def test_a_tmux_server_that_it_started_is_spared_its_marked_panes_are_not(tmp_pa
 def test_a_recycled_pid_is_nobody(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "echo $$ > ready; exec sleep 60")
     said(tmp_path, "ready")
-    assert sweep(ProcessId(child.pid, child.ticks - 1), "", grace=0) == []
+    assert kill_tree(ProcessId(child.pid, child.ticks - 1), "", grace=0) == []
     assert not gone(child.pid)
 
 

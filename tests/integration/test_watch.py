@@ -20,7 +20,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.hang_detector import Evidence
-from garrison.supervise.observer import Looked, Observer, Watcher, judge_now
+from garrison.supervise.observer import HangWatcher, Inspection, Observer, judge_now
 from garrison.system.clock import FakeClock
 from garrison.system.process_table import below, ran
 from garrison.system.processes import ProcessId, RealProcesses, probe
@@ -56,7 +56,7 @@ class Scene:
     def __init__(self, home: Path, agent: Agent | None = None, timeout: float = 40.0) -> None:
         self.processes, self.clock = MemoryProcesses(), FakeClock()
         self.observer = Observer(Store(home), self.processes, self.clock)
-        self.watcher = Watcher(self.observer, timeout, 2.0)
+        self.watcher = HangWatcher(self.observer, timeout, 2.0)
         self.agent = agent
         self.layer = self.add(1)
         self.tool = self.add(self.layer.pid)
@@ -66,7 +66,7 @@ class Scene:
                                  host=where.host)
         path = self.observer.store.life_path(KEY)
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = LifeLock.try_take(path)
+        lock = LifeLock.try_acquire(path)
         assert lock is not None
         self.lock = lock
 
@@ -76,10 +76,10 @@ class Scene:
     def beat(self) -> None:
         self.lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
 
-    def look(self) -> Looked:
+    def look(self) -> Inspection:
         return self.watcher.look(self.identity, self.observer.judge(self.identity), self.agent)
 
-    def pass_(self, seconds: int, *, beats: bool = True, computes: int = 0, **steps: float) -> list[Looked]:
+    def pass_(self, seconds: int, *, beats: bool = True, computes: int = 0, **steps: float) -> list[Inspection]:
         """Let time pass, look each second; what was seen."""
         found = []
         for _ in range(seconds):
@@ -95,11 +95,11 @@ class Scene:
         self.processes.send(one.pid, one.ticks, number)
 
 
-def hangs(found: list[Looked]) -> list[int]:
+def hangs(found: list[Inspection]) -> list[int]:
     return [second for second, looked in enumerate(found, 1) if looked.verdict.state == "hung"]
 
 
-def rule(found: list[Looked]) -> str:
+def rule(found: list[Inspection]) -> str:
     body = found[-1].evidence
     return str(body["rule"]) if body else ""
 
@@ -119,7 +119,7 @@ def test_a_silent_layer_hangs_at_its_timeout_and_not_before(scene: Scene) -> Non
     assert rule(found) == "silent"
     assert "no beat for" in found[-1].verdict.why
     assert not found[-1].verdict.living
-    assert found[-1].verdict.to_replace
+    assert found[-1].verdict.needs_replacement
 
 
 def test_nothing_is_looked_at_while_beats_come(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_a_new_life_has_its_whole_time(scene: Scene) -> None:
 
 def test_a_new_watcher_has_to_watch_first(scene: Scene) -> None:
     scene.clock.advance(1e4)
-    scene.watcher = Watcher(scene.observer, 40.0, 2.0)
+    scene.watcher = HangWatcher(scene.observer, 40.0, 2.0)
     assert hangs(scene.pass_(39, beats=False)) == []
 
 
@@ -285,7 +285,7 @@ def test_who_looks_once_looks_twice(tmp_path: Path, tree: Callable[..., subproce
     identity = Identity("id", "guardian", "a", "r1", clock.utc(), pid=shell.pid, start_ticks=found.ticks,
                         pid_ns=here.pid_ns, boot_id=here.boot_id, host=here.host, last_heartbeat=clock.utc())
     store.life_path(identity.key).parent.mkdir(parents=True)
-    lock = LifeLock.try_take(store.life_path(identity.key))
+    lock = LifeLock.try_acquire(store.life_path(identity.key))
     assert lock is not None
 
     def beat() -> None:
@@ -327,4 +327,4 @@ def test_who_looks_once_looks_twice(tmp_path: Path, tree: Callable[..., subproce
 
 def test_evidence_is_made_of_plain_data() -> None:
     assert all(isinstance(value, int | float | str | dict) for value in vars(Evidence(1, {"beat": 1.0})).values())
-    assert lives.last_beat(Path(sys.executable)) is not None
+    assert lives.read_heartbeat(Path(sys.executable)) is not None

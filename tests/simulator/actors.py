@@ -31,14 +31,14 @@ from garrison.processes.run_state import RUN_TRANSITIONS, RunState
 from garrison.processes.runner import policy as runner_policy
 from garrison.processes.runner.policy import RunnerFacts, RunnerView
 from garrison.records import hook as hooks
-from garrison.records.identity import ALIVE, Identity, ended, step
+from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.journal import Entry
-from garrison.records.names import Key, launcher
+from garrison.records.names import Key, launcher_key
 from garrison.records.run import Result
-from garrison.records.signals import Signal, objection
+from garrison.records.signals import Signal, find_objection
 from garrison.supervise import hang_detector, lease, restart
-from garrison.supervise.decisions import LifeView
-from garrison.supervise.lease import Wish
+from garrison.supervise.decisions import ChildState
+from garrison.supervise.lease import SpawnRequest
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso, iso
@@ -52,14 +52,14 @@ Does = Generator[float | None, None, Any]
 # ---- start and replace, as supervise.start and supervise.replace do them
 
 
-def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process], Steps],
+def start_life(w: World, me: Process, wish: SpawnRequest, body: Callable[[World, Process], Steps],
                said: Callable[[Identity], None] | None = None) -> Does:
     """Lease, process, hook (the first one before the process); returns the leased identity. `said`: what is told with
     the lease."""
     key, judged = wish.key, w.view(wish.key).verdict
 
     def next_life(old: Identity | None) -> Identity:
-        return lease.lease(old, judged, wish, w.me(me), now=w.now, fresh_id=w.fresh(),
+        return lease.grant_lease(old, judged, wish, w.me(me), now=w.now, fresh_id=w.fresh(),
                            deadline=iso(w.wall + TIMING.spawn_deadline))
 
     leased = w.write_identity(me, key, next_life)
@@ -79,7 +79,7 @@ def start_life(w: World, me: Process, wish: Wish, body: Callable[[World, Process
 
 def link_hook(w: World, me: Process, key: Key, incarnation: int) -> None:
     """The spawner and the child both do it, whoever is first."""
-    w.write_hook(me, key, lambda old: lease.hook_for(old, key, incarnation, w.now, w.fresh()))
+    w.write_hook(me, key, lambda old: lease.next_hook(old, key, incarnation, w.now, w.fresh()))
 
 
 def replace_life(w: World, me: Process, judged: Identity, why: str, kind: str = restart.CRASH) -> Does:
@@ -89,7 +89,7 @@ def replace_life(w: World, me: Process, judged: Identity, why: str, kind: str = 
             raise Fenced("it has moved on")
         if old.status not in ALIVE:
             return old
-        fenced = ended(old, "crashed", w.now, why)
+        fenced = mark_ended(old, "crashed", w.now, why)
         marked = restart.REBOOT if judged.boot_id != w.boot_id else kind
         return replace(fenced, metadata={**fenced.metadata, "class": marked})
 
@@ -120,7 +120,7 @@ class Watch:
         self.time = w.mono
         self.clock = hang_detector.WatchClock(self.cap)
         self.clock.look(self.time)
-        self.lives: dict[tuple[str, str], tuple[int, hang_detector.Signs, list[float]]] = {}
+        self.lives: dict[tuple[str, str], tuple[int, hang_detector.EvidenceTimes, list[float]]] = {}
         self.late = False
 
     def now(self) -> float:
@@ -137,7 +137,7 @@ class Watch:
         self.last, self.holds = self.w.mono, len(self.me.holds)
         return self.clock.watched
 
-    def look(self, view: LifeView, agent: Process | None = None) -> LifeView:
+    def look(self, view: ChildState, agent: Process | None = None) -> ChildState:
         """The same view, `hung` if the evidence says so."""
         identity, judged = view.identity, view.verdict
         if identity is None or judged is None or judged.state != "alive" or identity.status != "active":
@@ -146,7 +146,8 @@ class Watch:
         who = identity.role, identity.name
         known = self.lives.get(who)
         if known is None or known[0] != identity.incarnation:
-            known = self.lives[who] = (identity.incarnation, hang_detector.Signs(at), [0.0, at, self.clock.missed])
+            known = self.lives[who] = (identity.incarnation, hang_detector.EvidenceTimes(at),
+                                       [0.0, at, self.clock.missed])
         _, signs, looks = known
         if proc is None:
             return view
@@ -169,11 +170,12 @@ class Watch:
             signs.last("unstopped", not stopped, at)
         seen = hang_detector.Evidence(identity.incarnation, signs.ages(at), state, int(busy), stopped,
                                  int(state == "D"), watched=at - signs.began)
-        hang = hang_detector.hung(seen, TIMING.beat_timeout) if looks[0] > 1 else None
+        hang = hang_detector.find_hang(seen, TIMING.beat_timeout) if looks[0] > 1 else None
         if hang is None:
             return view
         self.w.check.hung(self.me, agent if hang.rule.startswith("agent") and agent else proc)
-        return LifeView(identity, Verdict("hung", hang.why), None, hang_detector.plain(seen, hang, TIMING.beat_timeout))
+        return ChildState(identity, Verdict("hung", hang.why), None,
+                          hang_detector.encode_evidence(seen, hang, TIMING.beat_timeout))
 
 
 class Layer:
@@ -295,7 +297,7 @@ class Layer:
             return True
         return False
 
-    def replace(self, view: LifeView, why: str, kind: str = restart.CRASH) -> Does:
+    def replace(self, view: ChildState, why: str, kind: str = restart.CRASH) -> Does:
         """Fence and sweep."""
         assert view.identity is not None
         yield from replace_life(self.w, self.me, view.identity, why, restart.HUNG if view.hung else kind)
@@ -304,7 +306,7 @@ class Layer:
         """The current attempt of a node."""
         return self.me.attempt
 
-    def death(self, view: LifeView) -> Does:
+    def death(self, view: ChildState) -> Does:
         """Journal the death of a fenced life."""
         assert view.identity is not None
         identity = view.identity
@@ -320,13 +322,14 @@ class Layer:
         """Say it upward, before it is recorded: once it is, nobody would."""
         yield from ()
 
-    def park(self, view: LifeView, why: str) -> Does:
+    def park(self, view: ChildState, why: str) -> Does:
         """Give a name up; returns the record's data."""
         assert view.identity is not None
 
         def parked(old: Identity | None) -> Identity:
             assert old is not None
-            return old if old.status not in ("crashed", "terminated") else step(old, "parked", metadata={"reason": why})
+            return old if old.status not in ("crashed", "terminated") else change_status(old, "parked",
+                                                                                         metadata={"reason": why})
 
         self.w.write_identity(self.me, view.identity.key, parked)
         yield None
@@ -341,7 +344,7 @@ class Layer:
                 "attempt": self.attempt_of(leased.name), "why": act.why} | (
             {"probe": True, "monotonic": self.w.mono, "boot_id": self.w.boot_id} if act.kind == "probe" else {})
 
-    def term(self, view: LifeView) -> None:
+    def term(self, view: ChildState) -> None:
         """SIGTERM through a verified pidfd."""
         identity = view.identity
         if identity and identity.status in ("active", "held") and \
@@ -369,7 +372,7 @@ class Layer:
 
     def end(self, reason: str) -> Does:
         """`terminated`, then the lock goes with the process."""
-        self.w.write_identity(self.me, self.key, lambda old: ended(_there(old), "terminated", self.w.now, reason),
+        self.w.write_identity(self.me, self.key, lambda old: mark_ended(_there(old), "terminated", self.w.now, reason),
                               incarnation=self.me.incarnation)
         self.exiting = True
         yield None
@@ -463,7 +466,7 @@ class Launcher(Layer):
         if view.guardian.identity is not None and view.guardian.identity.status == "parked":
             self.log("lift", {"full": self.guardian.full})
             yield None
-            self.w.write_identity(self.me, self.guardian, lambda old: ended(_there(old), "terminated", self.w.now,
+            self.w.write_identity(self.me, self.guardian, lambda old: mark_ended(_there(old), "terminated", self.w.now,
                                                                            "stopped")
                                   if _there(old).status == "parked" else _there(old))
             yield None
@@ -482,7 +485,7 @@ class Launcher(Layer):
         previous = view.guardian.identity
         if previous is not None and previous.status == "crashed":
             yield from sweep(self.w, self.me, previous)
-        wish = Wish(self.guardian, self.key, journal_incarnation=self.incarnation)
+        wish = SpawnRequest(self.guardian, self.key, journal_incarnation=self.incarnation)
         try:
             leased = yield from start_life(self.w, self.me, wish, Guardian.body)
         except (AlreadyAlive, Refused, Fenced):
@@ -664,7 +667,7 @@ class Guardian(Layer):
         previous = self._lives(act.who, view).identity
         if previous is not None and previous.status == "crashed":
             yield from sweep(self.w, self.me, previous)
-        wish = Wish(key, self.key, metadata={"attempt": self.attempt_of(act.who)},
+        wish = SpawnRequest(key, self.key, metadata={"attempt": self.attempt_of(act.who)},
                     journal_incarnation=self.state.incarnations.get(key.full, 0))
         try:
             leased = yield from start_life(self.w, self.me, wish, body)
@@ -679,8 +682,8 @@ class Guardian(Layer):
         self.log("heal", {"full": full, "incarnation": self.state.circuit(full).probe})
         yield None
 
-    def _lives(self, who: str, view: GuardianView) -> LifeView:
-        return view.processor if who == "processor" else view.runners.get(who, LifeView())
+    def _lives(self, who: str, view: GuardianView) -> ChildState:
+        return view.processor if who == "processor" else view.runners.get(who, ChildState())
 
     def do_replace(self, act: Action, view: GuardianView) -> Does:
         yield from self.replace(self._lives(act.who, view), act.why, act.data.get("class", restart.CRASH))
@@ -899,7 +902,7 @@ class Runner(Layer):
             if previous.status == "crashed":
                 yield from sweep(self.w, self.me, previous)
             self._close_session()
-        wish = Wish(self.orchestrator, self.key, metadata={"attempt": self.task.attempt},
+        wish = SpawnRequest(self.orchestrator, self.key, metadata={"attempt": self.task.attempt},
                     journal_incarnation=self.facts.incarnation)
         try:
             leased = yield from start_life(self.w, self.me, wish, Orchestrator.body)
@@ -1074,7 +1077,7 @@ class Orchestrator(Layer):
         found = False
         for posted in self.w.pending(self.key):
             signal = posted.signal
-            if signal is None or objection(signal, self.run.id, {}, {self.key.full: self.me.incarnation}) or \
+            if signal is None or find_objection(signal, self.run.id, {}, {self.key.full: self.me.incarnation}) or \
                     signal.signal_type != "INPUT_RESPONSE":
                 self.w.take(self.key, str(posted.path), refused=True)
                 continue
@@ -1100,7 +1103,7 @@ class Orchestrator(Layer):
             return
         last = units[-1]
         self.hook = self.w.write_hook(
-            self.me, self.key, lambda old: hooks.note(_there(old), self.w.now, text=f"after {last}",
+            self.me, self.key, lambda old: hooks.update_notes(_there(old), self.w.now, text=f"after {last}",
                                                       last_committed=last), incarnation=self.me.incarnation)
         yield None
 
@@ -1121,7 +1124,8 @@ class Orchestrator(Layer):
         assert self.hook is not None
         rework = (self.hook.phase, phase) == ("impl_complete", "executing")
         if rework or PHASES.index(self.hook.phase) < PHASES.index(phase):
-            self.hook = self.w.write_hook(self.me, self.key, lambda old: hooks.move(_there(old), phase, self.w.now),
+            self.hook = self.w.write_hook(self.me, self.key,
+                                          lambda old: hooks.change_phase(_there(old), phase, self.w.now),
                                           incarnation=self.me.incarnation)
             yield None
 
@@ -1428,7 +1432,7 @@ def up(*, resume: bool) -> Callable[[World, Process], Steps]:
                               {"role": "guardian", "name": GUARDIAN}, "GUIDANCE", key.run, w.now, None, 0,
                               {"action": "resume"}))
 
-        yield from start_life(w, proc, Wish(key), launch, word)
+        yield from start_life(w, proc, SpawnRequest(key), launch, word)
 
     return body
 
@@ -1442,7 +1446,7 @@ def doctor(w: World, proc: Process) -> Steps:
             yield from replace_life(w, proc, view.identity, "found over by doctor")
 
 
-def _hangs(w: World, me: Process, view: LifeView) -> Does:
+def _hangs(w: World, me: Process, view: ChildState) -> Does:
     """Whether a launcher does nothing, as `watch.judge_now` sees it: two looks at it, with a pause between."""
     identity = view.identity
     assert identity is not None
@@ -1457,7 +1461,7 @@ def _hangs(w: World, me: Process, view: LifeView) -> Does:
     still = other.quiet_since == first and w.t - began < TIMING.beat_timeout
     state = other.state if other.stopped_until > w.t else "S"
     ages = {"beat": since, "cpu": since if still else 0.0, "running": since if state == "T" and still else 0.0}
-    hang = hang_detector.hung(hang_detector.Evidence(identity.incarnation, ages, state, blocked=int(state == "D")),
+    hang = hang_detector.find_hang(hang_detector.Evidence(identity.incarnation, ages, state, blocked=int(state == "D")),
                          TIMING.beat_timeout)
     if hang is None or not other.alive:
         return False
@@ -1469,7 +1473,7 @@ def successor_needed(w: World, run: str) -> bool:
     """Whether `garrison up` would start a launcher (`bringing_up.wants_launcher`)."""
     if w.ended(run) in ("done", "failed", "stopped"):
         return False
-    view = w.view(launcher(run))
+    view = w.view(launcher_key(run))
     return not view.living and (view.identity is None or view.identity.status not in ("held", "parked"))
 
 

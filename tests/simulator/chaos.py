@@ -10,7 +10,7 @@ from tests.simulator.world import Process, Steps, World
 
 from garrison.cli.agents import cancel_order
 from garrison.merge.entry import WITHDRAWABLE
-from garrison.records.names import ROLES, Key, launcher
+from garrison.records.names import ROLES, Key, launcher_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,19 +241,19 @@ class Chaos:
             proc.revenant, proc.stopped_until = True, self.w.t + self.rng.choice([0.5, 3.0, 20.0])
             del self.w.life[proc.key]
             self.w.write_identity(
-                proc, proc.key, lambda old: actors.ended(old, "crashed", self.w.now, "taken for dead"))
+                proc, proc.key, lambda old: actors.mark_ended(old, "crashed", self.w.now, "taken for dead"))
             self.w.note(f"=== {proc.name} is taken for dead")
 
     def doctor(self) -> None:
         """`garrison doctor --fix`: whoever is found dead is fenced and swept, by nobody who counts deaths."""
-        self.w.spawn("door", launcher(self._run()), 0, actors.doctor, marker=f"door-{self.w.fresh()}")
+        self.w.spawn("door", launcher_key(self._run()), 0, actors.doctor, marker=f"door-{self.w.fresh()}")
 
     def queue(self) -> None:
         """A person withdraws an entry of the merge queue, or holds one (until the calm)."""
         entries = [entry for entry in self.w.queue.entries.values() if entry.status in WITHDRAWABLE]
         if not entries or self.w.queue_lock is not None:
             return
-        entry, person = self.rng.choice(entries), Process(0, 0, "door", launcher(self._run()), 0, "", None, 0.0)
+        entry, person = self.rng.choice(entries), Process(0, 0, "door", launcher_key(self._run()), 0, "", None, 0.0)
         if self.rng.random() < 0.5:
             self.w.cancels.add((entry.run, entry.node))
             self.w.append_merge(person, "cancel", {"entry": entry.id, "reason": "a person"})
@@ -298,4 +298,4 @@ def say(w: World, run: str, action: str, who: str) -> None:
 
 def start(w: World, run: str, *, resume: bool) -> None:
     """A door process that starts a launcher."""
-    w.spawn("door", launcher(run), 0, actors.up(resume=resume), marker=f"door-{w.fresh()}")
+    w.spawn("door", launcher_key(run), 0, actors.up(resume=resume), marker=f"door-{w.fresh()}")

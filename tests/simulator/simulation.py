@@ -12,7 +12,7 @@ from tests.simulator.world import Fate, Journal, Run, World
 
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.records.names import launcher
+from garrison.records.names import launcher_key
 from garrison.records.run import Task
 
 NODES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")
@@ -178,4 +178,4 @@ def _attend_queue(world: World) -> None:
 def _person(world: World) -> object:
     from types import SimpleNamespace
 
-    return SimpleNamespace(key=launcher(next(iter(world.runs))), incarnation=0, name="a person")
+    return SimpleNamespace(key=launcher_key(next(iter(world.runs))), incarnation=0, name="a person")

@@ -25,11 +25,11 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.names import Key
 from garrison.records.run import Result, Task
-from garrison.records.signals import Posted, Signal
+from garrison.records.signals import PostedSignal, Signal
 from garrison.supervise import lease, start, verdict
-from garrison.supervise.decisions import LifeView
-from garrison.supervise.lease import Spawner
-from garrison.supervise.verdict import Seen
+from garrison.supervise.decisions import ChildState
+from garrison.supervise.lease import ProcessOrigin
+from garrison.supervise.verdict import Observation
 from garrison.system.clock import from_iso, iso
 
 Steps = Generator[float | None, None, None]
@@ -190,7 +190,7 @@ class World:
         self.walks = False
         """Whether its graphs branch and loop, and ask."""
         self.check = Check(self)
-        self._views: dict[Key, tuple[Identity, Process | None, int, LifeView]] = {}
+        self._views: dict[Key, tuple[Identity, Process | None, int, ChildState]] = {}
 
     # time
 
@@ -329,34 +329,34 @@ class World:
 
     # records
 
-    def me(self, proc: Process) -> Spawner:
+    def me(self, proc: Process) -> ProcessOrigin:
         """A process as records name it."""
-        return Spawner(proc.pid, proc.ticks, "ns", self.boot_id, "host")
+        return ProcessOrigin(proc.pid, proc.ticks, "ns", self.boot_id, "host")
 
-    def see(self, identity: Identity) -> Seen:
+    def see(self, identity: Identity) -> Observation:
         """What can be seen of an identity."""
         same = identity.boot_id == self.boot_id
         proc = self.procs.get(identity.pid or 0) if same else None
         ticks = proc.ticks if proc else None
         starting = identity.status == "starting"
         passed = starting and identity.spawn_deadline is not None and self.wall > from_iso(identity.spawn_deadline)
-        due = starting and verdict.spawn_due(from_iso(identity.created_at), self.wall)
+        due = starting and verdict.is_spawn_due(from_iso(identity.created_at), self.wall)
         borne = starting and (due or ticks != identity.start_ticks) and bool(
             self.bearers(marker_of(identity.key, identity.incarnation)))
-        return Seen("host", self.boot_id, "ns", pid_ticks=ticks, marker_borne=borne, spawn_due=due,
+        return Observation("host", self.boot_id, "ns", pid_ticks=ticks, marker_borne=borne, spawn_due=due,
                     deadline_passed=passed)
 
-    def view(self, key: Key) -> LifeView:
+    def view(self, key: Key) -> ChildState:
         """One name as it is now."""
         identity = self.identities.get(key)
         if identity is None:
-            return LifeView()
+            return ChildState()
         if identity.status == "starting":  # time alone may change the verdict
-            return LifeView(identity, verdict.judge(identity, self.see(identity)))
+            return ChildState(identity, verdict.judge(identity, self.see(identity)))
         known = self._views.get(key)
         proc = self.procs.get(identity.pid or 0)
         if known is None or known[0] is not identity or known[1] is not proc or known[2] != self.boot:
-            view = LifeView(identity, verdict.judge(identity, self.see(identity)))
+            view = ChildState(identity, verdict.judge(identity, self.see(identity)))
             known = self._views[key] = (identity, proc, self.boot, view)
         return known[3]
 
@@ -366,7 +366,7 @@ class World:
         old = self.identities.get(key)
         if incarnation is not None:  # `Life.update`
             store.check_incarnation(old, key, incarnation)
-            start.unfenced(old, key)
+            start.require_unfenced(old, key)
         new = change(old)
         if new != old:
             self.check.identity(proc, old, new)
@@ -390,7 +390,7 @@ class World:
     def write_result(self, proc: Process, result: Result) -> None:
         """The stamped result, while the record's lock is held."""
         store.check_incarnation(self.identities.get(proc.key), proc.key, proc.incarnation)
-        start.unfenced(self.identities.get(proc.key), proc.key)
+        start.require_unfenced(self.identities.get(proc.key), proc.key)
         self.check.result(proc, result)
         self.results[(result.run_id, result.node, result.attempt)] = result
         self.note(f"    {proc.name} writes its result: {result.status}")
@@ -409,9 +409,9 @@ class World:
         self.note(f"    posted {signal.signal_type} {signal.id} to {recipient.full}")
         self.wake(recipient)
 
-    def pending(self, key: Key) -> list[Posted]:
+    def pending(self, key: Key) -> list[PostedSignal]:
         """An inbox; now and then in another order, or not all of it yet."""
-        found = [Posted(name, signal) for name, signal in self.inbox.get(key, {}).items()]  # type: ignore[arg-type]
+        found = [PostedSignal(name, signal) for name, signal in self.inbox.get(key, {}).items()]  # type: ignore[arg-type]
         if len(found) > 1 and self.rng.random() < 0.2:
             self.rng.shuffle(found)
             del found[self.rng.randint(1, len(found)):]
@@ -554,5 +554,5 @@ def key_of(role: str, name: str, run: str) -> Key:
 
 @cache
 def marker_of(key: Key, incarnation: int) -> str:
-    """The life marker, as `lease.marker` makes it."""
-    return lease.marker("home", key, incarnation)
+    """The life marker, as `lease.format_marker` makes it."""
+    return lease.format_marker("home", key, incarnation)

@@ -11,8 +11,8 @@ import pytest
 from garrison.processes.resume_all import UNREMARKABLE, ResumeResult, decide_resume
 from garrison.processes.run_state import NodeState, RunState
 from garrison.records.identity import Identity
-from garrison.records.signals import Posted, Signal
-from garrison.supervise.decisions import LifeView
+from garrison.records.signals import PostedSignal, Signal
+from garrison.supervise.decisions import ChildState
 from garrison.supervise.verdict import Verdict
 
 LAUNCHER = Identity(role="launch", name="launch", run_id="r1", agent_id="a", incarnation=1, status="active", pid=7,
@@ -26,13 +26,13 @@ def state(status: str, reason: str = "") -> RunState:
     return found
 
 
-def view(verdict: str, status: str = "active", why: str = "process 7 lives") -> LifeView:
-    return LifeView(replace(LAUNCHER, status=status), Verdict(verdict, why))
+def view(verdict: str, status: str = "active", why: str = "process 7 lives") -> ChildState:
+    return ChildState(replace(LAUNCHER, status=status), Verdict(verdict, why))
 
 
 @pytest.mark.parametrize(("status", "launched", "guardian", "wanted", "said"), [
-    ("running", LifeView(), "active", "", ""),
-    ("new", LifeView(), "", "", ""),
+    ("running", ChildState(), "active", "", ""),
+    ("new", ChildState(), "", "", ""),
     ("running", view("dead"), "crashed", "", ""),
     ("running", view("lapsed", "starting"), "active", "", ""),
     ("running", view("ended", "terminated"), "active", "", ""),
@@ -47,7 +47,7 @@ def view(verdict: str, status: str = "active", why: str = "process 7 lives") -> 
     ("running", view("ended", "held"), "active", "held", "--resume r1"),
     ("done", view("ended", "terminated"), "terminated", "over", "done"),
     ("done", view("elsewhere", why="alive on h in another pid namespace"), "terminated", "over", "done"),
-    ("failed", LifeView(), "parked", "over", "failed"),
+    ("failed", ChildState(), "parked", "over", "failed"),
 ])
 def test_who_is_brought_up(status: str, launched: LifeView, guardian: str, wanted: str, said: str) -> None:
     word = decide_resume("r1", state(status), launched, replace(GUARDIAN, status=guardian) if guardian else None)
@@ -61,13 +61,13 @@ def test_who_is_brought_up(status: str, launched: LifeView, guardian: str, wante
     ("stopped", view("dead"), "terminated"), ("stopped", view("lapsed", "starting"), "terminated"),
     ("running", view("dead"), "parked"), ("failed", view("hung"), "terminated"),
 ])
-def test_a_launcher_that_died_before_it_had_said_the_end_has_one_that_says_it(status: str, launched: LifeView,
+def test_a_launcher_that_died_before_it_had_said_the_end_has_one_that_says_it(status: str, launched: ChildState,
                                                                                guardian: str) -> None:
     assert decide_resume("r1", state(status), launched, replace(GUARDIAN, status=guardian)) == []
 
 
-def resume(id_: str = "r1-resume-1", **more: Any) -> Posted:
-    return Posted(Path("x"), Signal(id_, {"role": "launch", "name": "launch", "incarnation": 0},
+def resume(id_: str = "r1-resume-1", **more: Any) -> PostedSignal:
+    return PostedSignal(Path("x"), Signal(id_, {"role": "launch", "name": "launch", "incarnation": 0},
                                     {"role": "guardian", "name": "crew"}, "GUIDANCE", "r1", "now", None, 0,
                                     {"action": "resume", **more}))
 

@@ -227,10 +227,10 @@ def test_a_sweep_with_a_census_ends_who_came_before_it_and_after(tmp_path: Path,
         assert child.pid not in others
         Path(f"{said}.go").write_text("on\n")
         late = int(said.read_text())
-        assert {one.pid for one in kill_tree.sweep(child.id, life, grace=0.0, census=made)} == {child.pid, late}
+        assert {one.pid for one in kill_tree.kill_tree(child.id, life, grace=0.0, census=made)} == {child.pid, late}
         assert processes.living(other.pid, other.ticks)
         assert set(made.others(life + "0", ())) >= {child.pid} - {late}
-        assert {one.pid for one in kill_tree.sweep(None, life + "0", grace=0.0, census=made)} == {other.pid}
+        assert {one.pid for one in kill_tree.kill_tree(None, life + "0", grace=0.0, census=made)} == {other.pid}
     finally:
         processes.send(other.pid, other.ticks, signal.SIGKILL)
 
@@ -308,7 +308,7 @@ class World:
         rows: list[Any] = [Row(one.pid, one.ticks, one.ppid, "c", one.marker, one.session)
                            for one in self.rows.values() if one.pid not in others]
         came = [row.id for row in rows if row.ppid == OURS and row.marker is None]
-        return kill_tree.doomed(root, life, rows, caller=OURS, known=came)
+        return kill_tree.select_targets(root, life, rows, caller=OURS, known=came)
 
 
 ACTS = st.lists(st.tuples(st.sampled_from(["fork", "fork", "bare", "life", "setsid", "exec", "exit", "census", "note"]),

@@ -13,8 +13,8 @@ from garrison.agents.claude import policy as claude
 from garrison.records.identity import Identity
 from garrison.supervise import circuit, restart
 from garrison.supervise.circuit import CLOSED, Circuit
-from garrison.supervise.decisions import LifeView, next_step
-from garrison.supervise.restart import CLASSES, Death, Policy, decide, delay
+from garrison.supervise.decisions import ChildState, decide_restart
+from garrison.supervise.restart import CLASSES, Death, Policy, apply_policy, backoff_delay
 from garrison.supervise.verdict import Verdict
 
 BOOT, NOW = "b1", 10_000.0
@@ -30,14 +30,14 @@ POLICY = Policy()
     ("budget", "park", None), ("clean", "rest", None)])
 def test_what_follows_a_class_however_often(kind: str, kinds: str, at: float | None) -> None:
     many = [Death(number, NOW, BOOT, "why", kind, NOW + 50) for number in range(1, 40)]
-    decision = decide(many, NOW, BOOT, POLICY)
+    decision = apply_policy(many, NOW, BOOT, POLICY)
     assert (decision.kind, decision.at) == (kinds, at)
 
 
 @pytest.mark.parametrize("kind", [kind for kind, ruling in CLASSES.items() if not ruling.counts])
 def test_what_is_no_fault_counts_neither_in_the_window_nor_in_the_total(kind: str) -> None:
     many = [Death(number, NOW, BOOT, "", kind) for number in range(1, 40)]
-    decision = decide([*many, Death(40, NOW, BOOT)], NOW, BOOT, Policy(total=1))
+    decision = apply_policy([*many, Death(40, NOW, BOOT)], NOW, BOOT, Policy(total=1))
     assert (decision.kind, decision.at) == ("start", NOW)
 
 
@@ -66,33 +66,33 @@ def test_no_window_ever_holds_more_restarts_than_the_limit(policy: Policy, lives
     for number, lived in enumerate(lives, 1):
         now += lived
         deaths.append(Death(number, now, BOOT))
-        decision = decide(deaths, now, BOOT, policy, CLOSED, name)
+        decision = apply_policy(deaths, now, BOOT, policy, CLOSED, name)
         if decision.at is None:
             break
         assert now <= decision.at <= now + policy.cap
         now = decision.at
-        assert decide(deaths, now, BOOT, policy, CLOSED, name).at is not None, "waiting does not make it worse"
+        assert apply_policy(deaths, now, BOOT, policy, CLOSED, name).at is not None, "waiting does not make it worse"
         starts.append(now)
         assert sum(now - start < policy.window * (1 - 1e-9) for start in starts) <= policy.intensity
 
 
 @given(policies, st.text(max_size=4), st.integers(1, 10**6))
 def test_delays_grow_are_capped_and_the_first_is_none(policy: Policy, name: str, life: int) -> None:
-    delays = [delay(running, policy, name, life + running) for running in range(1, 80)]
+    delays = [backoff_delay(running, policy, name, life + running) for running in range(1, 80)]
     assert delays[0] == 0 and delays == sorted(delays) and delays[-1] == policy.cap
-    assert delays == [delay(running, policy, name, life + running) for running in range(1, 80)], "no chance in it"
+    assert delays == [backoff_delay(running, policy, name, life + running) for running in range(1, 80)]
 
 
 def test_names_that_died_together_do_not_come_back_together() -> None:
-    assert len({delay(3, POLICY, f"runner-{name}@r", 4) for name in "abcdefgh"}) == 8
+    assert len({backoff_delay(3, POLICY, f"runner-{name}@r", 4) for name in "abcdefgh"}) == 8
 
 
 @pytest.mark.parametrize(("lived", "running"), [(59.0, 4), (61.0, 1)])
 def test_a_healthy_stretch_begins_the_backoff_anew(lived: float, running: int) -> None:
     deaths = [Death(number, NOW - lived - 3 + number, BOOT) for number in (1, 2, 3)]
-    restarted = deaths[-1].monotonic + delay(3, POLICY, "", 3)
-    at = decide([*deaths, Death(4, restarted + lived, BOOT)], restarted + lived, BOOT, POLICY).at
-    assert at == pytest.approx(restarted + lived + delay(running, POLICY, "", 4))
+    restarted = deaths[-1].monotonic + backoff_delay(3, POLICY, "", 3)
+    at = apply_policy([*deaths, Death(4, restarted + lived, BOOT)], restarted + lived, BOOT, POLICY).at
+    assert at == pytest.approx(restarted + lived + backoff_delay(running, POLICY, "", 4))
 
 
 @given(st.lists(st.tuples(st.floats(0, 90), st.sampled_from(["crash", *CLASSES]), st.sampled_from(["b0", "b1"])),
@@ -103,13 +103,13 @@ def test_the_order_in_which_deaths_are_told_does_not_matter(told: list[tuple[flo
     mixed = deaths.copy()
     random.Random(seed).shuffle(mixed)
     known = Circuit(forgiven=forgiven)
-    assert decide(deaths, NOW, BOOT, POLICY, known) == decide(mixed, NOW, BOOT, POLICY, known)
+    assert apply_policy(deaths, NOW, BOOT, POLICY, known) == apply_policy(mixed, NOW, BOOT, POLICY, known)
 
 
 def test_the_total_counts_what_the_window_has_forgiven() -> None:
     deaths = [Death(number, NOW, BOOT) for number in range(1, 8)]
-    assert decide(deaths, NOW, BOOT, Policy(total=6), Circuit(forgiven=6)).kind == "give_up"
-    assert decide(deaths, NOW, BOOT, Policy(total=7), Circuit(forgiven=6)).at == NOW
+    assert apply_policy(deaths, NOW, BOOT, Policy(total=6), Circuit(forgiven=6)).kind == "give_up"
+    assert apply_policy(deaths, NOW, BOOT, Policy(total=7), Circuit(forgiven=6)).at == NOW
 
 
 # --------------------------------------------------------------------------------------------------------- the circuit
@@ -119,21 +119,22 @@ SIX = [Death(number, NOW, BOOT) for number in range(1, 7)]
 
 
 def park(known: Circuit = CLOSED, at: float = NOW, life: int = 6) -> Circuit:
-    return circuit.after(known, "park", {"why": "6 deaths", "monotonic": at, "boot_id": BOOT, "incarnation": life})
+    return circuit.apply_event(known, "park",
+                               {"why": "6 deaths", "monotonic": at, "boot_id": BOOT, "incarnation": life})
 
 
 def probe(known: Circuit, at: float, life: int = 7) -> Circuit:
-    return circuit.after(known, "spawn", {"probe": True, "monotonic": at, "boot_id": BOOT, "incarnation": life})
+    return circuit.apply_event(known, "spawn", {"probe": True, "monotonic": at, "boot_id": BOOT, "incarnation": life})
 
 
-def seen(status: str, incarnation: int, state: str = "ended") -> LifeView:
+def seen(status: str, incarnation: int, state: str = "ended") -> ChildState:
     from dataclasses import replace
 
-    return LifeView(replace(LIFE, status=status, incarnation=incarnation), Verdict(state, "seen"))
+    return ChildState(replace(LIFE, status=status, incarnation=incarnation), Verdict(state, "seen"))
 
 
-def kind(view: LifeView, deaths: list[Death], now: float, known: Circuit, boot: str = BOOT) -> tuple[str, float]:
-    step = next_step(view, deaths, now, boot, POLICY, known)
+def kind(view: ChildState, deaths: list[Death], now: float, known: Circuit, boot: str = BOOT) -> tuple[str, float]:
+    step = decide_restart(view, deaths, now, boot, POLICY, known)
     return step.kind, step.at
 
 
@@ -152,7 +153,7 @@ def test_a_park_whose_record_was_lost_is_recorded_again() -> None:
 def test_a_probe_that_dies_parks_again_for_twice_as_long_up_to_a_cap() -> None:
     probing = probe(park(), NOW + 600)
     early = [*SIX, Death(7, NOW + 630, BOOT, "again")]
-    step = next_step(seen("crashed", 7), early, NOW + 630, BOOT, POLICY, probing)
+    step = decide_restart(seen("crashed", 7), early, NOW + 630, BOOT, POLICY, probing)
     assert (step.kind, step.why) == ("park", "its probe (life 7) failed, parked again; the last: again")
     twice = park(probing, NOW + 630, 7)
     assert (twice.parks, twice.due(BOOT, POLICY)) == (2, NOW + 630 + 1200)
@@ -164,7 +165,7 @@ def test_a_probe_whose_beginning_the_journal_lost_is_recorded_and_has_failed() -
     parked, dead = park(), Death(7, NOW + 630, BOOT, "again")
     for boot in (BOOT, "b2"):
         assert kind(seen("crashed", 7), SIX, NOW + 630, parked, boot)[0] == "record"
-        step = next_step(seen("crashed", 7), [*SIX, dead], NOW + 630, boot, POLICY, parked)
+        step = decide_restart(seen("crashed", 7), [*SIX, dead], NOW + 630, boot, POLICY, parked)
         assert (step.kind, step.why) == ("park", "its probe (life 7) failed, parked again; the last: again")
     assert kind(seen("parked", 7), [*SIX, dead], NOW + 630, parked)[0] == "park"
     ordered = Death(7, NOW + 630, BOOT, "", "order")
@@ -175,7 +176,7 @@ def test_a_probe_that_stays_healthy_closes_the_circuit_and_empties_the_window() 
     probing = probe(park(), NOW + 600)
     assert kind(seen("active", 7, "alive"), SIX, NOW + 659, probing) == ("none", NOW + 660)
     assert kind(seen("active", 7, "alive"), SIX, NOW + 660, probing)[0] == "heal"
-    healed = circuit.after(probing, "heal", {"incarnation": 7})
+    healed = circuit.apply_event(probing, "heal", {"incarnation": 7})
     assert healed == Circuit(forgiven=6)
     late = [*SIX, Death(7, NOW + 661, BOOT)]
     assert kind(seen("crashed", 7), late, NOW + 661, healed)[0] == "start"
@@ -189,15 +190,15 @@ def test_what_is_no_fault_of_a_probe_does_not_park_it_again() -> None:
 
 
 def test_a_person_empties_the_window_and_lets_the_name_go_on() -> None:
-    lifted = circuit.lifted(park(), 5)  # the record of life 6 was lost, the park's names it
+    lifted = circuit.reset_circuit(park(), 5)  # the record of life 6 was lost, the park's names it
     assert lifted == Circuit(forgiven=6)
     assert kind(seen("parked", 6), SIX, NOW, lifted)[0] == "start"
 
 
 def test_other_records_leave_a_circuit_as_it_is() -> None:
     for known in (CLOSED, park()):
-        assert circuit.after(known, "spawn", {"incarnation": 9}) == known
-        assert circuit.after(known, "death", {"incarnation": 9}) == known
+        assert circuit.apply_event(known, "spawn", {"incarnation": 9}) == known
+        assert circuit.apply_event(known, "death", {"incarnation": 9}) == known
 
 
 def test_the_first_cool_down_is_as_long_as_the_window_unless_it_is_set() -> None:

@@ -72,7 +72,7 @@ def test_a_cli_that_was_left_may_write_what_was_said_last(tmp_path):
 def test_who_has_a_session_in_hand_is_who_holds_the_lock(tmp_path):
     files = made(tmp_path)
     assert takeover.holder(files) is None
-    lock = LifeLock.try_take(files.takeover)
+    lock = LifeLock.try_acquire(files.takeover)
     assert lock is not None
     assert takeover.holder(files) == takeover.Person(), "it has not said who it is yet"
     files.takeover.write_text(f'{{"pid": {os.getpid()}, "ticks": 5, "since": "now"}}')

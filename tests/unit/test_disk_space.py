@@ -26,7 +26,7 @@ def test_a_disk_is_full_of_bytes_or_of_files(found: dict[str, int], full: bool,
     """Seen to begin lives that could not write a name on a disk with bytes to spare, and to count their deaths."""
     roomy = {"f_blocks": 1000, "f_bavail": 500, "f_frsize": 4096, "f_files": 1000, "f_ffree": 500, "f_favail": 500}
     monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(**(roomy | found)))
-    assert disk_space.full(Path("/anywhere")) is full
+    assert disk_space.is_full(Path("/anywhere")) is full
 
 
 def test_what_finds_no_room_is_tried_again_until_it_is_over() -> None:
@@ -39,11 +39,11 @@ def test_what_finds_no_room_is_tried_again_until_it_is_over() -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         return "done"
 
-    assert disk_space.when_there_is_room(step, waits.append, lambda: False) == "done"
+    assert disk_space.retry_until_space(step, waits.append, lambda: False) == "done"
     assert len(tries) == 3 and waits == [disk_space.PAUSE] * 2
     tries.clear()
     with pytest.raises(OSError, match="No space left"):
-        disk_space.when_there_is_room(step, waits.append, lambda: True)
+        disk_space.retry_until_space(step, waits.append, lambda: True)
     assert len(tries) == 1
 
 
@@ -52,4 +52,4 @@ def test_any_other_refusal_is_told_at_once() -> None:
         raise OSError(errno.EACCES, "Permission denied")
 
     with pytest.raises(PermissionError):
-        disk_space.when_there_is_room(step, pytest.fail, lambda: False)
+        disk_space.retry_until_space(step, pytest.fail, lambda: False)

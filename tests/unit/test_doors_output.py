@@ -10,7 +10,7 @@ import pytest
 from garrison.cli import main as cli
 from garrison.cli import output
 from garrison.errors import Fenced, GarrisonError, PreflightRed, RecordCorrupt, UsageError
-from garrison.system.clock import age
+from garrison.system.clock import format_age
 from garrison.views.run_view import _hint
 
 
@@ -76,7 +76,7 @@ def test_a_table_for_a_terminal_shows_markup_as_it_is(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(("seconds", "text"), [(None, ""), (0.4, "0s"), (59, "59s"), (60, "1m"), (7200, "2h"),
                                                (200000, "2d")])
 def test_an_age_has_one_unit(seconds: float | None, text: str) -> None:
-    assert age(seconds) == text
+    assert format_age(seconds) == text
 
 
 def test_click_commands_give_their_code(capsys: pytest.CaptureFixture[str]) -> None:

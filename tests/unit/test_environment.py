@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.system.environment import child_environment, held_back
+from garrison.system.environment import child_environment, list_withheld
 
 SOURCE = {
     "PATH": "/bin", "HOME": "/home/u", "USER": "u", "LOGNAME": "u", "SHELL": "/bin/sh", "LANG": "C.UTF-8",
@@ -30,7 +30,7 @@ def test_named_extras_pass_and_own_variables_win() -> None:
                                   "GARRISON_INCARNATION", "VIRTUAL_ENV"])
 def test_some_do_not_pass_even_when_named(name: str) -> None:
     assert name not in child_environment(SECRETS, [name])
-    assert name in held_back(SECRETS, [name])
+    assert name in list_withheld(SECRETS, [name])
 
 
 @pytest.mark.parametrize(("virtual", "passes"), [
@@ -42,7 +42,7 @@ def test_a_virtual_environment_passes_only_inside_the_tree(virtual: str, passes:
 
 
 def test_held_back_names_are_sorted_and_hold_no_values() -> None:
-    assert held_back({**SOURCE, **SECRETS}, ["PYTHONPATH"]) == sorted(set(SECRETS) - {"PYTHONPATH"})
+    assert list_withheld({**SOURCE, **SECRETS}, ["PYTHONPATH"]) == sorted(set(SECRETS) - {"PYTHONPATH"})
 
 
 def test_the_source_is_not_changed() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from garrison.records.identity import STATUSES, Identity
 from garrison.records.journal import Entry
-from garrison.supervise.decisions import Basis, LifeView, burial, next_step
-from garrison.supervise.explain import from_plain, replay, to_plain
+from garrison.supervise.decisions import ChildState, DecisionInputs, decide_cleanup, decide_restart
+from garrison.supervise.explain import decode_inputs, encode_inputs, replay
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.verdict import Seen, judge
+from garrison.supervise.verdict import Observation, judge
 from garrison.views.event_log import Event, about_of
 from garrison.views.explain import observation, story
 
@@ -31,49 +31,49 @@ def identities() -> st.SearchStrategy[Identity]:
         st.integers(1, 9))
 
 
-def seens() -> st.SearchStrategy[Seen]:
-    return st.builds(lambda ticks, boot, beat, late: Seen("h", boot, "n", pid_ticks=ticks, beat_age=beat,
+def seens() -> st.SearchStrategy[Observation]:
+    return st.builds(lambda ticks, boot, beat, late: Observation("h", boot, "n", pid_ticks=ticks, beat_age=beat,
                                                           deadline_passed=late),
                      TICKS, st.sampled_from(["b", "c"]), st.one_of(st.none(), st.floats(0, 900)), st.booleans())
 
 
-def views() -> st.SearchStrategy[LifeView]:
-    return st.one_of(st.just(LifeView()), st.builds(lambda identity, seen: LifeView(
+def views() -> st.SearchStrategy[ChildState]:
+    return st.one_of(st.just(ChildState()), st.builds(lambda identity, seen: ChildState(
         identity, judge(identity, seen), seen), identities(), seens()))
 
 
 @given(views(), DEATHS, st.floats(0, 3000))
-def test_a_decision_read_back_is_the_same_decision(view: LifeView, deaths: list[Death], now: float) -> None:
-    step = next_step(view, deaths, now, "b", Policy(total=6))
+def test_a_decision_read_back_is_the_same_decision(view: ChildState, deaths: list[Death], now: float) -> None:
+    step = decide_restart(view, deaths, now, "b", Policy(total=6))
     assert step.basis is not None
-    again = replay(from_plain(json.loads(json.dumps(to_plain(step.basis)))), step.kind)
+    again = replay(decode_inputs(json.loads(json.dumps(encode_inputs(step.basis)))), step.kind)
     assert again.step == step
     assert again.verdict == view.verdict
     assert again.same
 
 
 @given(views(), DEATHS)
-def test_a_burial_read_back_is_the_same(view: LifeView, deaths: list[Death]) -> None:
-    step = burial(view, deaths)
+def test_a_burial_read_back_is_the_same(view: ChildState, deaths: list[Death]) -> None:
+    step = decide_cleanup(view, deaths)
     if step is not None:
         assert step.basis is not None
-        assert replay(from_plain(json.loads(json.dumps(to_plain(step.basis)))), step.kind).same
+        assert replay(decode_inputs(json.loads(json.dumps(encode_inputs(step.basis)))), step.kind).same
 
 
-def _dead() -> LifeView:
+def _dead() -> ChildState:
     identity = Identity("id", "runner", "a", "r1", NOW, pid=42, start_ticks=7, pid_ns="n", boot_id="b", host="h")
-    seen = Seen("h", "b", "n", beat_age=3.25)
-    return LifeView(identity, judge(identity, seen), seen)
+    seen = Observation("h", "b", "n", beat_age=3.25)
+    return ChildState(identity, judge(identity, seen), seen)
 
 
 def _event(kind: str, data: dict[str, object], seq: int = 1, about: str = "runner-a@r1") -> Event:
     return Event(NOW, "r1", "guardian", "guardian-p@r1#1", seq, kind, "a", about, data)
 
 
-def _decision(act: str, view: LifeView) -> Event:
-    step = next_step(view, [], 10.0, "b", Policy())
+def _decision(act: str, view: ChildState) -> Event:
+    step = decide_restart(view, [], 10.0, "b", Policy())
     assert step.basis is not None
-    return _event("decision", {"act": act, "why": step.why, "basis": to_plain(step.basis)})
+    return _event("decision", {"act": act, "why": step.why, "basis": encode_inputs(step.basis)})
 
 
 def test_a_decision_and_what_came_of_it_are_one_line() -> None:
@@ -87,8 +87,8 @@ def test_a_decision_and_what_came_of_it_are_one_line() -> None:
 
 def test_a_verdict_that_only_repeats_the_record_is_not_told() -> None:
     identity = Identity("id", "runner", "a", "r1", NOW, pid=42, status="crashed", metadata={"reason": "killed"})
-    verdict = judge(identity, Seen("h", "b", "n"))
-    basis = Basis("next_step", LifeView(identity, verdict, Seen("h", "b", "n")), [], 1.0, "b")
+    verdict = judge(identity, Observation("h", "b", "n"))
+    basis = DecisionInputs("next_step", ChildState(identity, verdict, Observation("h", "b", "n")), [], 1.0, "b")
     assert verdict.state == "ended"
     assert observation(basis) == "life 1 is recorded crashed (killed)"
 
@@ -142,9 +142,9 @@ def test_only_who_is_asked_about_is_told_of() -> None:
 def test_the_seen_of_a_stranger_in_its_place() -> None:
     dead = _dead()
     assert dead.identity is not None
-    seen = Seen("h", "b", "n", pid_ticks=8)
-    view = LifeView(dead.identity, judge(dead.identity, seen), seen)
-    basis = next_step(view, [], 1.0, "b", Policy()).basis
+    seen = Observation("h", "b", "n", pid_ticks=8)
+    view = ChildState(dead.identity, judge(dead.identity, seen), seen)
+    basis = decide_restart(view, [], 1.0, "b", Policy()).basis
     assert basis is not None
     assert "process 42 belongs to another" in observation(basis)
 

@@ -21,8 +21,8 @@ from garrison.processes.run_state import RunState, replay_run, to_snapshot
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.run import Launch, Result
-from garrison.records.signals import Posted, Signal
-from garrison.supervise.decisions import LifeView
+from garrison.records.signals import PostedSignal, Signal
+from garrison.supervise.decisions import ChildState
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso, iso
@@ -93,9 +93,9 @@ class Story:
         return self.node(name, "failed", reason=reason).settle(**seen)
 
 
-def gone(name: str, reason: str = "done", status: str = "terminated") -> dict[str, LifeView]:
+def gone(name: str, reason: str = "done", status: str = "terminated") -> dict[str, ChildState]:
     identity = Identity("i", "runner", name, RUN, AT, status=status, metadata={"reason": reason})
-    return {name: LifeView(identity, Verdict("ended" if status != "active" else "alive", "seen"))}
+    return {name: ChildState(identity, Verdict("ended" if status != "active" else "alive", "seen"))}
 
 
 def test_a_loop_begins_a_landed_node_again_and_says_what_was_red() -> None:
@@ -116,7 +116,7 @@ def test_a_loop_begins_a_landed_node_again_and_says_what_was_red() -> None:
 
 @pytest.mark.parametrize(("runner", "waits"), [
     (gone("work", status="active"), True), (gone("work", "orphaned"), True), (gone("work"), False), ({}, False)])
-def test_a_node_is_not_begun_again_before_its_tree_is_gone(runner: dict[str, LifeView], waits: bool) -> None:
+def test_a_node_is_not_begun_again_before_its_tree_is_gone(runner: dict[str, ChildState], waits: bool) -> None:
     story = Story(LOOP)
     story.begin()
     story.land("work").begin()
@@ -228,7 +228,7 @@ def asked() -> Story:
 def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> Action:
     body = Signal("s1", {"role": "launch", "name": "launch"}, {"role": "guardian", "name": "p"}, "INPUT_RESPONSE", RUN,
                   AT, node, 0, {"question_id": place, "text": text})
-    view = story.view(inbox=[Posted("s1.json", body)])  # type: ignore[arg-type]
+    view = story.view(inbox=[PostedSignal("s1.json", body)])  # type: ignore[arg-type]
     return policy.decide(ASK, story.state, view, 2, Policy()).acts[0]
 
 

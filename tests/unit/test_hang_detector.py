@@ -15,13 +15,13 @@ from garrison.supervise.hang_detector import (
     SPINNING,
     WORK,
     Evidence,
-    Signs,
+    EvidenceTimes,
     WatchClock,
-    again,
-    freshest,
-    hung,
-    plain,
-    silence_of,
+    encode_evidence,
+    find_hang,
+    judge_recorded,
+    latest_evidence,
+    seconds_silent,
 )
 
 TIMEOUT = 300.0
@@ -81,12 +81,12 @@ TABLE: list[tuple[str, Evidence, float | None, str]] = [
 
 @pytest.mark.parametrize(("seen", "silence", "rule"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_rules(seen: Evidence, silence: float | None, rule: str) -> None:
-    hang = hung(seen, TIMEOUT, silence)
+    hang = find_hang(seen, TIMEOUT, silence)
     assert (hang.rule if hang else "") == rule
-    kept = plain(seen, hang, TIMEOUT, silence)
+    kept = encode_evidence(seen, hang, TIMEOUT, silence)
     assert kept["rule"] == rule
     assert json.loads(json.dumps(kept)) == kept, "plain data"
-    once_more = again(json.loads(json.dumps(kept)))
+    once_more = judge_recorded(json.loads(json.dumps(kept)))
     assert (once_more.rule if once_more else "") == rule, "what was kept says the same"
     assert hang is None or hang.why.isprintable()
 
@@ -102,27 +102,27 @@ limits = st.floats(0.5, 900)
 @given(evidences, limits, st.none() | limits, st.floats(0, 3000))
 def test_a_hang_stays_one_as_time_goes_by(seen: Evidence, timeout: float, silence: float | None, more: float) -> None:
     older = replace(seen, ages={kind: age + more for kind, age in seen.ages.items()})
-    assert hung(seen, timeout, silence) is None or hung(older, timeout, silence) is not None
+    assert find_hang(seen, timeout, silence) is None or find_hang(older, timeout, silence) is not None
 
 
 @given(evidences, limits, st.none() | limits, st.floats(0, 0.49))
 def test_nobody_hangs_while_all_signs_are_fresh(seen: Evidence, timeout: float, silence: float | None,
                                                age: float) -> None:
     fresh = replace(seen, ages=dict.fromkeys(seen.ages, age))
-    assert hung(fresh, timeout, silence) is None
+    assert find_hang(fresh, timeout, silence) is None
 
 
 @given(evidences, limits, st.none() | limits, st.sampled_from(["beat", "work", "output", "head"]))
 def test_a_layer_that_beats_hangs_only_with_an_agent_that_shows_nothing(
         seen: Evidence, timeout: float, silence: float | None, sign: str) -> None:
     beating = replace(seen, ages=seen.ages | {"beat": 0.0, sign: 0.0})
-    hang = hung(beating, timeout, silence)
+    hang = find_hang(beating, timeout, silence)
     assert hang is None or (hang.rule.startswith("agent-") and sign == "beat")
 
 
 @given(evidences, limits, limits, limits)
 def test_patience_only_helps(seen: Evidence, timeout: float, silence: float, more: float) -> None:
-    assert hung(seen, timeout + more, silence + more) is None or hung(seen, timeout, silence) is not None
+    assert find_hang(seen, timeout + more, silence + more) is None or find_hang(seen, timeout, silence) is not None
 
 
 @given(st.lists(st.floats(-10, 1e6), max_size=30), st.floats(0.1, 5))
@@ -139,7 +139,7 @@ def test_a_gap_between_looks_counts_as_no_more_than_the_cap(gaps: list[float], c
 
 
 def test_signs_date_from_what_changed() -> None:
-    signs = Signs(5.0)
+    signs = EvidenceTimes(5.0)
     signs.note("output", (1, 1), 9.0)
     assert signs.ages(10.0) == {"output": 5.0}, "the first stamp tells of no change"
     signs.note("output", (1, 1), 11.0)
@@ -157,7 +157,7 @@ def test_signs_date_from_what_changed() -> None:
 
 def test_a_sign_that_went_between_two_looks_counts_until_the_look_that_missed_it() -> None:
     """An agent that was stopped a moment after it began was called hung before it had been stopped for the timeout."""
-    signs = Signs(5.0)
+    signs = EvidenceTimes(5.0)
     signs.last("unstopped", False, 9.0)
     assert signs.ages(10.0) == {"unstopped": 1.0}
     signs.last("unstopped", False, 11.0)
@@ -168,7 +168,7 @@ def test_a_sign_that_went_between_two_looks_counts_until_the_look_that_missed_it
 
 
 def test_the_freshest_sign() -> None:
-    assert freshest({}) is None
-    assert freshest({"beat": 9.0, "output": 3.0}) == ("output", 3.0)
-    assert silence_of(Evidence(1, {"beat": 9.0, "output": 3.0}), ("beat", "head"), ("beat",)) == 9.0
-    assert silence_of(Evidence(1, {"beat": 9.0}), ("beat", "work"), ("work",)) == 0.0
+    assert latest_evidence({}) is None
+    assert latest_evidence({"beat": 9.0, "output": 3.0}) == ("output", 3.0)
+    assert seconds_silent(Evidence(1, {"beat": 9.0, "output": 3.0}), ("beat", "head"), ("beat",)) == 9.0
+    assert seconds_silent(Evidence(1, {"beat": 9.0}), ("beat", "work"), ("work",)) == 0.0

@@ -26,55 +26,55 @@ def at(phase: str) -> Hook:
 def test_every_pair_of_phases(old: str, new: str) -> None:
     before = at(old)
     if old == new:
-        assert hook.move(before, new, NOW) is before
+        assert hook.change_phase(before, new, NOW) is before
     elif (old, new) in STEPS:
-        after = hook.move(before, new, NOW)
+        after = hook.change_phase(before, new, NOW)
         assert (after.phase, after.updated_at, after.created_at) == (new, NOW, THEN)
         assert after.phase_history[-1]["from"] == old and after.phase_history[-1]["to"] == new
         assert after.phase_history[-1]["at"] == NOW
         assert before.phase_history == []
     else:
         with pytest.raises(ForbiddenTransition, match=f"hook runner-a@r1 cannot go from {old} to {new}"):
-            hook.move(before, new, NOW)
+            hook.change_phase(before, new, NOW)
 
 
 def test_rework_is_said_in_the_history() -> None:
-    first = hook.move(at("planning"), "executing", NOW)
+    first = hook.change_phase(at("planning"), "executing", NOW)
     assert "rework" not in first.phase_history[-1]
     for phase in ("impl_complete", "validating"):
-        again = hook.move(at(phase), "executing", NOW)
+        again = hook.change_phase(at(phase), "executing", NOW)
         assert again.phase_history[-1]["rework"] is True
 
 
 def test_merged_is_stamped_once() -> None:
-    merged = hook.move(at("validating"), "merged", NOW)
+    merged = hook.change_phase(at("validating"), "merged", NOW)
     assert merged.merged_at == NOW
-    assert hook.move(merged, "merged", "later").merged_at == NOW
-    assert hook.move(at("planning"), "executing", NOW).merged_at is None
+    assert hook.change_phase(merged, "merged", "later").merged_at == NOW
+    assert hook.change_phase(at("planning"), "executing", NOW).merged_at is None
 
 
 @pytest.mark.parametrize("phase", ["", "done", "Planning"])
 def test_no_phase(phase: str) -> None:
     with pytest.raises(UsageError, match="not a phase"):
-        hook.move(at("planning"), phase, NOW)
+        hook.change_phase(at("planning"), phase, NOW)
     with pytest.raises(ValueError, match="is none of planning"):
         at(phase)
 
 
 def test_notes_leave_what_is_not_given() -> None:
-    noted = hook.note(at("executing"), NOW, text="new")
+    noted = hook.update_notes(at("executing"), NOW, text="new")
     assert (noted.resumption_instructions, noted.last_committed_node, noted.updated_at) == ("new", "c0", NOW)
-    noted = hook.note(at("executing"), NOW, last_committed="c1")
+    noted = hook.update_notes(at("executing"), NOW, last_committed="c1")
     assert (noted.resumption_instructions, noted.last_committed_node) == ("go", "c1")
-    assert hook.note(at("executing"), NOW, text="").resumption_instructions == ""
+    assert hook.update_notes(at("executing"), NOW, text="").resumption_instructions == ""
 
 
 def test_a_successor_keeps_the_work_and_links_back() -> None:
-    old = hook.move(at("executing"), "impl_complete", NOW)
-    new = hook.succeed(old, "h2", 2, NOW)
+    old = hook.change_phase(at("executing"), "impl_complete", NOW)
+    new = hook.continue_hook(old, "h2", 2, NOW)
     assert (new.hook_id, new.predecessor_hook_id, new.incarnation) == ("h2", "h1", 2)
     assert (new.phase, new.phase_history, new.last_committed_node, new.resumption_instructions) == (
         old.phase, old.phase_history, "c0", "go")
-    third = hook.succeed(new, "h3", 3, NOW)
+    third = hook.continue_hook(new, "h3", 3, NOW)
     assert (third.predecessor_hook_id, third.last_committed_node, third.resumption_instructions) == ("h2", "c0", "go")
     assert third.key == Key("runner", "a", "r1")

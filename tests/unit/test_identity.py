@@ -31,19 +31,19 @@ def at(status: str) -> Identity:
 def test_every_pair_of_statuses(old: str, new: str) -> None:
     before = at(old)
     if (old, new) in STEPS:
-        assert identity.step(before, new, pid=7) == identity.replace(before, status=new, pid=7)
+        assert identity.change_status(before, new, pid=7) == identity.replace(before, status=new, pid=7)
         assert before.status == old
     else:
         with pytest.raises(ForbiddenTransition,
                            match=f"runner-a@r1 cannot go from {old} to {new}; allowed from {old}:"):
-            identity.step(before, new)
+            identity.change_status(before, new)
 
 
 def test_an_ending_is_stamped_and_says_why() -> None:
-    crashed = identity.ended(at("active"), "crashed", NOW, "process 7 is gone")
+    crashed = identity.mark_ended(at("active"), "crashed", NOW, "process 7 is gone")
     assert (crashed.crashed_at, crashed.terminated_at, crashed.reason) == (NOW, None, "process 7 is gone")
     assert crashed.metadata["attempt"] == 2
-    done = identity.ended(at("active"), "terminated", NOW, "done", exit=0)
+    done = identity.mark_ended(at("active"), "terminated", NOW, "done", exit=0)
     assert (done.crashed_at, done.terminated_at, done.reason, done.exit) == (None, NOW, "done", 0)
     assert at("active").reason == ""
 
@@ -53,7 +53,7 @@ def test_who_claims_a_life() -> None:
 
 
 def test_a_beat_changes_nothing_else() -> None:
-    assert identity.beat(at("active"), NOW) == identity.replace(at("active"), last_heartbeat=NOW)
+    assert identity.record_heartbeat(at("active"), NOW) == identity.replace(at("active"), last_heartbeat=NOW)
 
 
 def test_no_such_identity() -> None:

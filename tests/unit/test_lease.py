@@ -10,32 +10,40 @@ import pytest
 
 from garrison.errors import AlreadyAlive, Refused
 from garrison.records.hook import Hook
-from garrison.records.identity import Identity, ended
+from garrison.records.identity import Identity, mark_ended
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.supervise.lease import Spawner, Wish, activate, hook_for, lease, marker, read_marker
+from garrison.supervise.lease import (
+    ProcessOrigin,
+    SpawnRequest,
+    activate,
+    format_marker,
+    grant_lease,
+    next_hook,
+    parse_marker,
+)
 from garrison.supervise.observer import Observer
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import FakeClock, iso
 from garrison.testing.processes import MemoryProcesses
 
 KEY = Key("runner", "a", "r1")
-BY = Spawner(7, 70, "pid:[1]", "b1", "h")
-CHILD = Spawner(8, 80, "pid:[2]", "b2", "g")
+BY = ProcessOrigin(7, 70, "pid:[1]", "b1", "h")
+CHILD = ProcessOrigin(8, 80, "pid:[2]", "b2", "g")
 THEN, NOW, LATER = (f"2026-01-31T1{hour}:00:00.000000Z" for hour in (1, 2, 3))
-WISH = Wish(KEY, Key("guardian", "p", "r1"), "/trees/a", "garrison/r1/a", "runner-a", {"attempt": 2})
+WISH = SpawnRequest(KEY, Key("guardian", "p", "r1"), "/trees/a", "garrison/r1/a", "runner-a", {"attempt": 2})
 
 
-def next_life(old: Identity | None, state: str = "ended", wish: Wish = WISH) -> Identity:
-    return lease(old, Verdict(state, "because"), wish, BY, now=NOW, deadline=LATER, fresh_id="new")
+def next_life(old: Identity | None, state: str = "ended", wish: SpawnRequest = WISH) -> Identity:
+    return grant_lease(old, Verdict(state, "because"), wish, BY, now=NOW, deadline=LATER, fresh_id="new")
 
 
 def test_the_first_life() -> None:
-    first = lease(None, None, WISH, BY, now=NOW, deadline=LATER, fresh_id="new")
+    first = grant_lease(None, None, WISH, BY, now=NOW, deadline=LATER, fresh_id="new")
     assert first == Identity(
         "new", "runner", "a", "r1", NOW, "runner-a", 1, 7, 70, "pid:[1]", "b1", "h", {"role": "guardian", "name": "p"},
         "/trees/a", "garrison/r1/a", None, "starting", NOW, LATER, None, None, None, None, 0, {"attempt": 2})
-    assert next_life(None, wish=Wish(KEY)).parent is None
+    assert next_life(None, wish=SpawnRequest(KEY)).parent is None
 
 
 @pytest.mark.parametrize("state", ["alive", "starting", "elsewhere"])
@@ -53,7 +61,7 @@ def test_a_dead_life_must_be_replaced_first(state: str) -> None:
 @pytest.mark.parametrize("status", ["crashed", "terminated", "parked"])
 def test_a_successor_counts_on_and_forgets_how_the_last_one_ended(status: str) -> None:
     old = replace(activate(next_life(None), CHILD, THEN), respawns=3, tmux={"socket": "s"}, exit=-9)
-    old = (replace(old, status="parked") if status == "parked" else ended(old, status, THEN, "it died"))
+    old = (replace(old, status="parked") if status == "parked" else mark_ended(old, status, THEN, "it died"))
     new = next_life(replace(old, agent_id="old", incarnation=4))
     assert (new.incarnation, new.respawns, new.predecessor_id, new.agent_id) == (5, 4, "old", "new")
     assert (new.status, new.pid, new.start_ticks, new.spawn_deadline) == ("starting", 7, 70, LATER)
@@ -61,10 +69,10 @@ def test_a_successor_counts_on_and_forgets_how_the_last_one_ended(status: str) -
 
 
 def test_a_journal_that_knows_more_than_the_record_counts() -> None:
-    crashed = ended(next_life(None), "crashed", THEN, "x")
-    assert next_life(None, wish=Wish(KEY, journal_incarnation=6)).incarnation == 7
-    assert next_life(crashed, wish=Wish(KEY, journal_incarnation=6)).incarnation == 7
-    assert next_life(replace(crashed, incarnation=9), wish=Wish(KEY, journal_incarnation=6)).incarnation == 10
+    crashed = mark_ended(next_life(None), "crashed", THEN, "x")
+    assert next_life(None, wish=SpawnRequest(KEY, journal_incarnation=6)).incarnation == 7
+    assert next_life(crashed, wish=SpawnRequest(KEY, journal_incarnation=6)).incarnation == 7
+    assert next_life(replace(crashed, incarnation=9), wish=SpawnRequest(KEY, journal_incarnation=6)).incarnation == 10
 
 
 def test_metadata_is_the_wishs_own_copy() -> None:
@@ -81,22 +89,22 @@ def test_becoming_active_needs_a_lease() -> None:
 
 
 def test_hooks_of_a_line_of_lives() -> None:
-    first = hook_for(None, KEY, 1, THEN, "h1")
+    first = next_hook(None, KEY, 1, THEN, "h1")
     assert (first.phase, first.hook_id, first.incarnation, first.key) == ("planning", "h1", 1, KEY)
     worked = replace(first, phase="executing", last_committed_node="c", resumption_instructions="n")
-    assert hook_for(worked, KEY, 1, NOW, "x") is worked
-    second = hook_for(worked, KEY, 2, NOW, "h2")
+    assert next_hook(worked, KEY, 1, NOW, "x") is worked
+    second = next_hook(worked, KEY, 2, NOW, "h2")
     assert second == replace(worked, hook_id="h2", predecessor_hook_id="h1", incarnation=2, updated_at=NOW)
-    third = hook_for(second, KEY, 3, LATER, "h3")
+    third = next_hook(second, KEY, 3, LATER, "h3")
     assert (third.phase, third.last_committed_node, third.resumption_instructions, third.predecessor_hook_id) == (
         "executing", "c", "n", "h2")
     assert isinstance(third, Hook)
 
 
 def test_the_marker_names_one_life_of_one_home() -> None:
-    assert marker("/home/x", KEY, 3) == "/home/x:r1:runner-a#3"
-    assert marker("/home/x", Key("launch", "launch", "r1"), 1) == "/home/x:r1:launch#1"
-    assert marker("/home/x", Key("runner", "a"), 1) == "/home/x::runner-a#1"
+    assert format_marker("/home/x", KEY, 3) == "/home/x:r1:runner-a#3"
+    assert format_marker("/home/x", Key("launch", "launch", "r1"), 1) == "/home/x:r1:launch#1"
+    assert format_marker("/home/x", Key("runner", "a"), 1) == "/home/x::runner-a#1"
 
 
 # -------------------------------------------------------------------------------------------------------- an observer
@@ -109,7 +117,8 @@ class Scene:
         self.clock, self.processes, self.store = FakeClock(), MemoryProcesses(), Store(home)
         self.observer = Observer(self.store, self.processes, self.clock)
         me = self.observer.me(self.processes.ours)
-        self.identity = activate(lease(None, None, Wish(KEY), me, now=self.clock.utc(), deadline=self.clock.utc(),
+        self.identity = activate(grant_lease(None, None, SpawnRequest(KEY), me, now=self.clock.utc(),
+                                             deadline=self.clock.utc(),
                                        fresh_id="i"), me, self.clock.utc())
         self.file = self.store.life_path(KEY)
         self.file.parent.mkdir()
@@ -185,7 +194,7 @@ def test_what_is_seen_of_a_lease(scene: Scene) -> None:
     assert scene.observer.judge(scene.identity).state == "starting"
     scene.processes.exit(child.pid)
     assert scene.observer.judge(scene.identity).state == "lapsed"
-    bearer = scene.processes.add(marker=marker(str(scene.store.home), KEY, 1), ppid=1)
+    bearer = scene.processes.add(marker=format_marker(str(scene.store.home), KEY, 1), ppid=1)
     assert scene.observer.judge(scene.identity).state == "starting"
     scene.clock.advance(31)
     assert scene.observer.judge(scene.identity).state == "lapsed"
@@ -207,7 +216,7 @@ def test_a_zombie_and_a_reboot_are_death(scene: Scene) -> None:
 
 
 def test_a_marker_is_taken_apart_from_its_end() -> None:
-    assert read_marker(marker("/a:b/c", KEY, 12)) == ("/a:b/c", KEY.run, "runner-a", 12)
-    assert read_marker("/h::runner-a#1") == ("/h", "", "runner-a", 1), "by hand there may be no run"
+    assert parse_marker(format_marker("/a:b/c", KEY, 12)) == ("/a:b/c", KEY.run, "runner-a", 12)
+    assert parse_marker("/h::runner-a#1") == ("/h", "", "runner-a", 1), "by hand there may be no run"
     for bad in ("", "x", "/h:r:l", "/h:r:l#", "/h:r:l#x", ":r:l#1", "r:l#1", "/h:r:#1"):
-        assert read_marker(bad) is None
+        assert parse_marker(bad) is None

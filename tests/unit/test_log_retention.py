@@ -19,7 +19,7 @@ def test_of_a_long_log_whole_lines_of_its_beginning_and_its_end_stay(tmp_path: P
     lines = [f"line {number}" for number in range(1000)]
     log.write_text("".join(f"{line}\n" for line in lines))
     size = log.stat().st_size
-    log_retention.shorten(log, 400)
+    log_retention.shorten_log(log, 400)
     kept = log.read_text().splitlines()
     at = next(i for i, line in enumerate(kept) if line.startswith("[garrison left out "))
     assert kept[:at] == lines[:at]
@@ -28,23 +28,23 @@ def test_of_a_long_log_whole_lines_of_its_beginning_and_its_end_stay(tmp_path: P
     left_out = size - sum(len(line) + 1 for line in kept if line != kept[at])
     assert kept[at] == f"[garrison left out {left_out} bytes here]"
     before = log.stat()
-    log_retention.shorten(log, 10_000)
+    log_retention.shorten_log(log, 10_000)
     assert log.stat() == before
 
 
 def test_a_log_of_one_endless_line_is_shortened_too(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_bytes(b"x" * 10_000)
-    log_retention.shorten(log, 400)
+    log_retention.shorten_log(log, 400)
     assert log.read_bytes() == b"x" * 100 + b"\n[garrison left out 9600 bytes here]\n" + b"x" * 300
 
 
 def test_what_cannot_be_shortened_harms_nobody(tmp_path: Path) -> None:
-    log_retention.shorten(tmp_path / "none.log")
+    log_retention.shorten_log(tmp_path / "none.log")
     (tmp_path / "folder.log").mkdir()
-    log_retention.shorten(tmp_path / "folder.log")
-    log_retention.forget(tmp_path / "nowhere")
-    log_retention.forget(tmp_path, kept=0)
+    log_retention.shorten_log(tmp_path / "folder.log")
+    log_retention.remove_old_logs(tmp_path / "nowhere")
+    log_retention.remove_old_logs(tmp_path, kept=0)
     assert (tmp_path / "folder.log").is_dir()
 
 
@@ -53,7 +53,7 @@ def test_the_logs_written_longest_ago_go(tmp_path: Path) -> None:
         (tmp_path / f"{number}.log").write_text("")
         os.utime(tmp_path / f"{number}.log", (number, number))
     (tmp_path / "other").write_text("")
-    log_retention.forget(tmp_path, [tmp_path / "1.log"], kept=3)
+    log_retention.remove_old_logs(tmp_path, [tmp_path / "1.log"], kept=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.log", "3.log", "4.log", "5.log", "other"]
 
 

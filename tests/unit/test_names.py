@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from garrison.errors import UsageError
 from garrison.records import names
-from garrison.records.names import ROLES, Key, fit_name, fit_run
+from garrison.records.names import ROLES, Key, to_name, to_run_stem
 
 RUNS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,31}", fullmatch=True)
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", fullmatch=True).filter(lambda name: ".." not in name)
@@ -73,10 +73,10 @@ def test_full_names_there_and_back(key: Key) -> None:
 def test_how_full_names_read() -> None:
     assert Key("runner", "a-b", "r-1").full == "runner-a-b@r-1"
     assert Key("orchestrator", "a").full == "orchestrator-a"
-    assert names.launcher("r1").full == "launch@r1"
+    assert names.launcher_key("r1").full == "launch@r1"
     assert Key.parse("launch@r1") == Key("launch", "launch", "r1")
     assert Key("launch", "other", "r1").full == "launch-other@r1"
-    assert names.branch_of("r1", "Node") == "garrison/r1/Node"
+    assert names.branch_name("r1", "Node") == "garrison/r1/Node"
 
 
 @pytest.mark.parametrize("text", ["", "runner", "runner-", "runner-@r", "runner-a@", "runner-a@R", "other-a@r",
@@ -105,13 +105,13 @@ def test_keys_differ_by_case_and_sort() -> None:
 
 @given(st.text(max_size=300))
 def test_any_text_can_be_made_to_fit(text: str) -> None:
-    assert names.check_name(fit_name(text)) == names.check_node(fit_name(text))
-    assert names.check_run(fit_run(text)) and len(fit_run(text)) <= 20
+    assert names.check_name(to_name(text)) == names.check_node(to_name(text))
+    assert names.check_run(to_run_stem(text)) and len(to_run_stem(text)) <= 20
 
 
 def test_fitting_keeps_what_fits() -> None:
-    assert fit_name("my pipe.v2") == "my_pipe_v2"
-    assert fit_name("9lives") == "_9lives"
-    assert fit_name("🦀") == "_"
-    assert fit_run("My Pipe_v2!") == "my-pipe-v2"
-    assert fit_run("🦀") == "run"
+    assert to_name("my pipe.v2") == "my_pipe_v2"
+    assert to_name("9lives") == "_9lives"
+    assert to_name("🦀") == "_"
+    assert to_run_stem("My Pipe_v2!") == "my-pipe-v2"
+    assert to_run_stem("🦀") == "run"

@@ -28,14 +28,14 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.names import Key
 from garrison.records.run import Result, Task
-from garrison.records.signals import Posted, Signal
+from garrison.records.signals import PostedSignal, Signal
 from garrison.supervise.circuit import Circuit
-from garrison.supervise.decisions import LifeView, burial
+from garrison.supervise.decisions import ChildState, decide_cleanup
 from garrison.supervise.explain import replay
-from garrison.supervise.lease import hook_for
+from garrison.supervise.lease import next_hook
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.start import unfenced
-from garrison.supervise.verdict import Seen, Verdict, spawn_due
+from garrison.supervise.start import require_unfenced
+from garrison.supervise.verdict import Observation, Verdict, is_spawn_due
 
 AT = "2026-01-31T12:00:00.000001Z"
 NOW, BOOT, RUN = 5000.0, "b1", "r1"
@@ -54,9 +54,9 @@ WIDE = plan({"a": (), "b": (), "c": ()})
 
 
 def life(role: str, name: str, status: str = "active", state: str = "alive", incarnation: int = 1,
-         reason: str = "") -> LifeView:
+         reason: str = "") -> ChildState:
     ended = status in ("crashed", "terminated", "parked")
-    return LifeView(Identity("i", role, name, RUN, AT, incarnation=incarnation, status=status, pid=7,
+    return ChildState(Identity("i", role, name, RUN, AT, incarnation=incarnation, status=status, pid=7,
                              metadata={"reason": reason}), Verdict("ended" if ended else state, "seen"))
 
 
@@ -79,11 +79,11 @@ def shown(decision: Decision) -> list[tuple[str, str]]:
     return [(act.kind, act.who) for act in decision.acts]
 
 
-def posted(kind: str, id_: str = "s1", **changes: Any) -> Posted:
+def posted(kind: str, id_: str = "s1", **changes: Any) -> PostedSignal:
     body: dict[str, Any] = {"id": id_, "source": {"role": "runner", "name": "a", "incarnation": 1},
                             "target": {"role": "guardian", "name": "p"}, "signal_type": kind, "run_id": RUN,
                             "timestamp": AT, "node_id": "a", "attempt": 1}
-    return Posted(f"{id_}.json", Signal(**{**body, **changes}))  # type: ignore[arg-type]
+    return PostedSignal(f"{id_}.json", Signal(**{**body, **changes}))  # type: ignore[arg-type]
 
 
 # ---- guardian
@@ -144,7 +144,7 @@ def test_a_node_that_waits_for_its_merge_occupies_nobody() -> None:
     (life("runner", "a", "parked"), 0, ["park"]),  # whoever parked it died before it was journaled
     (life("runner", "a", "terminated", reason="stopped"), 0, ["run"]),
 ])
-def test_what_becomes_of_a_runner(view: LifeView, deaths: int, expected: list[str]) -> None:
+def test_what_becomes_of_a_runner(view: ChildState, deaths: int, expected: list[str]) -> None:
     known = [death("runner-a@r1", number + 1) for number in range(deaths)]
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING, *known)
     assert [act.kind for act in guard(state, runners={"a": view}).acts] == expected
@@ -171,7 +171,7 @@ def test_a_stopped_runner_starts_again_once_its_stop_is_lifted() -> None:
     assert shown(guard(state, runners=later)) == [("run", "stopped")]
 
 
-def six_deaths(status: str, lives: int = 6) -> tuple[RunState, dict[str, LifeView]]:
+def six_deaths(status: str, lives: int = 6) -> tuple[RunState, dict[str, ChildState]]:
     known = [death("runner-a@r1", number + 1) for number in range(lives)]
     steps = {"active": ["active"], "validated": ["active", "impl_complete", "validated"]}[status]
     state = journal(node("a", "pending"), *(node("a", step) for step in steps), node("b", "pending"), RUNNING, *known)
@@ -301,12 +301,12 @@ def test_a_node_in_the_queue_lands_though_its_runner_was_given_up() -> None:
 # ---- parked nodes, as the guardian sees them
 
 
-def stuck(parked: bool = True, attempt: int = 1, life: int = 6) -> Posted:
+def stuck(parked: bool = True, attempt: int = 1, life: int = 6) -> PostedSignal:
     return posted("ORCHESTRATOR_STUCK", attempt=attempt,
                   payload={"parked": parked, "life": life, "why": "6 deaths", "probe_at": AT if parked else ""})
 
 
-def applied(state: RunState, said: Posted, **seen: Any) -> RunState:
+def applied(state: RunState, said: PostedSignal, **seen: Any) -> RunState:
     """The state after the guardian obeyed a signal."""
     (act,) = guard(state, inbox=[said], **seen).acts
     assert said.signal is not None
@@ -314,7 +314,7 @@ def applied(state: RunState, said: Posted, **seen: Any) -> RunState:
     return state.apply(Entry(99, 1, "t", AT, "signal", data))
 
 
-def guidance(action: str, who: str = "a", id_: str = "g1") -> Posted:
+def guidance(action: str, who: str = "a", id_: str = "g1") -> PostedSignal:
     return posted("GUIDANCE", id_, payload={"action": action, "who": who, "text": "because"})
 
 
@@ -449,7 +449,7 @@ def test_a_parked_runner_is_probed_and_heals() -> None:
     assert from_snapshot(to_snapshot(state)) == state
 
 
-def exited(kind: str, attempt: int) -> Posted:
+def exited(kind: str, attempt: int) -> PostedSignal:
     return posted("RUNNER_EXITED", attempt=attempt, payload={"status": "failed", "kind": kind, "reason": "red"})
 
 
@@ -485,9 +485,9 @@ def test_a_new_attempt_waits_for_the_runner_of_the_old_one_and_then_has_its_own(
     (posted("RUNNER_EXITED", payload={"status": "done"}), "take", {}),
     (posted("RUNNER_EXITED", source={"role": "runner", "name": "a", "incarnation": 0}), "refuse", {}),
     (posted("GUIDANCE", payload={"action": "stop"}), "take", {"stop": True}),
-    (Posted("x.json", None, "not JSON"), "refuse", {}),  # type: ignore[arg-type]
+    (PostedSignal("x.json", None, "not JSON"), "refuse", {}),  # type: ignore[arg-type]
 ])
-def test_what_a_signal_does_to_the_run(said: Posted, act: str, data: dict[str, Any]) -> None:
+def test_what_a_signal_does_to_the_run(said: PostedSignal, act: str, data: dict[str, Any]) -> None:
     state = journal(node("a", "pending"), node("a", "active"), node("b", "pending"), RUNNING,
                     ("signal", {"id": "known", "type": "NODE_COMPLETE"}))
     acts = guard(state, runners={"a": life("runner", "a")}, inbox=[said]).acts
@@ -783,12 +783,12 @@ def launch(**seen: Any) -> list[tuple[str, str]]:
     return shown(launcher_policy.decide(LauncherView(NOW, BOOT, **seen), POLICY))
 
 
-def guardian(status: str = "active", state: str = "alive", **more: Any) -> LifeView:
+def guardian(status: str = "active", state: str = "alive", **more: Any) -> ChildState:
     return life("guardian", "p", status, state, **more)
 
 
-LEAVING = replace(guardian("terminated", reason="stopped"), seen=Seen("h", BOOT, "p", leaving=1.0))
-LINGERING = replace(LEAVING, verdict=Verdict("lingering", "stays"), seen=Seen("h", BOOT, "p", leaving=9.0))
+LEAVING = replace(guardian("terminated", reason="stopped"), seen=Observation("h", BOOT, "p", leaving=1.0))
+LINGERING = replace(LEAVING, verdict=Verdict("lingering", "stays"), seen=Observation("h", BOOT, "p", leaving=9.0))
 KNOWN = [Death(1, NOW - 100, BOOT)]
 MANY = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
 
@@ -848,7 +848,7 @@ def test_a_word_to_resume_lifts_a_run_until_it_is_taken(
 
 
 def test_a_launcher_takes_what_it_can_read() -> None:
-    assert launch(inbox=[posted("ESCALATE"), Posted("x", None, "torn")]) == [("take", ""), ("refuse", "")]  # type: ignore[arg-type]
+    assert launch(inbox=[posted("ESCALATE"), PostedSignal("x", None, "torn")]) == [("take", ""), ("refuse", "")]  # type: ignore[arg-type]
 
 
 # ---- start and end of lives, as the simulator taught them
@@ -858,9 +858,9 @@ def test_a_spawner_that_was_held_up_does_not_take_the_hook_back_from_a_later_lif
     # Found by seed 330: its lease had lapsed and been given to another; then it linked the hook to its own life.
     hook = Hook("h2", "runner", "a", RUN, AT, AT, phase="executing", incarnation=2)
     with pytest.raises(Fenced, match=r"has a later life \(2 > 1\)"):
-        hook_for(hook, hook.key, 1, AT, "h3")
-    assert hook_for(hook, hook.key, 2, AT, "h3") is hook
-    assert hook_for(hook, hook.key, 3, AT, "h3").phase == "executing"
+        next_hook(hook, hook.key, 1, AT, "h3")
+    assert next_hook(hook, hook.key, 2, AT, "h3") is hook
+    assert next_hook(hook, hook.key, 3, AT, "h3").phase == "executing"
 
 
 @pytest.mark.parametrize("status", ["crashed", "parked"])
@@ -868,25 +868,25 @@ def test_a_life_that_was_declared_over_writes_nothing_more(status: str) -> None:
     # Found by seed 2691: told to be killed, its agent swept first, an orchestrator said that its agent had failed.
     identity = Identity("i", "orchestrator", "a", RUN, AT, status=status)
     with pytest.raises(Fenced, match=f"was declared {status}"):
-        unfenced(identity, identity.key)
+        require_unfenced(identity, identity.key)
     with pytest.raises(Fenced, match="is gone"):
-        unfenced(None, Key("orchestrator", "a", RUN))
-    assert unfenced(replace(identity, status="active"), identity.key).status == "active"
+        require_unfenced(None, Key("orchestrator", "a", RUN))
+    assert require_unfenced(replace(identity, status="active"), identity.key).status == "active"
 
 
 @pytest.mark.parametrize(("view", "deaths", "kind"), [
-    (LifeView(), [], None), (life("runner", "a"), [], None), (life("runner", "a", "terminated"), [], None),
+    (ChildState(), [], None), (life("runner", "a"), [], None), (life("runner", "a", "terminated"), [], None),
     (life("runner", "a", state="dead"), [], "replace"), (life("runner", "a", "starting", "lapsed"), [], "replace"),
     (life("runner", "a", "crashed"), [], "record"), (life("runner", "a", "crashed"), KNOWN, None)])
-def test_the_dead_are_buried_though_nobody_follows(view: LifeView, deaths: list[Death], kind: str | None) -> None:
-    step = burial(view, deaths)
+def test_the_dead_are_buried_though_nobody_follows(view: ChildState, deaths: list[Death], kind: str | None) -> None:
+    step = decide_cleanup(view, deaths)
     assert (step.kind if step else None) == kind
 
 
 @pytest.mark.parametrize(("age", "due"), [(0.0, False), (1.9, False), (2.1, True), (-0.1, True), (-86400.0, True)])
 def test_a_clock_set_back_does_not_keep_a_dead_start_alive(age: float, due: bool) -> None:
     # Found by seed 5817: the clock went back by a day, and for a day the dead process counted as about to start.
-    assert spawn_due(1000.0, 1000.0 + age) is due
+    assert is_spawn_due(1000.0, 1000.0 + age) is due
 
 
 # ---- rework

@@ -154,14 +154,14 @@ def mangled(text: str, at: int, character: str) -> str:
 
 @given(st.one_of(TEXT, TIMES, st.builds(mangled, TIMES, st.integers(0, 26), st.sampled_from("0123456789-:TZ."))))
 def test_times_are_what_the_clock_can_read(text: str) -> None:
-    assert record.is_time(text) == readable(text)
+    assert record.is_timestamp(text) == readable(text)
 
 
 @given(TIMES, st.integers(16, 27), st.sampled_from(["", *"0126789-:TZ.", "\u0663", "\x001", "12"]))
 def test_a_time_of_a_minute_that_is_known_is_looked_at_all_the_same(time: str, at: int, text: str) -> None:
-    assert record.is_time(time)
-    assert record.is_time(time)
-    assert record.is_time(mangled(time, at, text)) == readable(mangled(time, at, text))
+    assert record.is_timestamp(time)
+    assert record.is_timestamp(time)
+    assert record.is_timestamp(mangled(time, at, text)) == readable(mangled(time, at, text))
 
 
 def readable(text: str) -> bool:
@@ -177,4 +177,4 @@ def readable(text: str) -> bool:
                                            ("2000-02-29", True),
                                            ("2026-04-31", False), ("2026-12-31", True), ("2026-00-01", False)])
 def test_the_calendar(day: str, good: bool) -> None:
-    assert record.is_time(f"{day}T23:59:59.999999Z") is good
+    assert record.is_timestamp(f"{day}T23:59:59.999999Z") is good

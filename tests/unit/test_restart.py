@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.records.identity import Identity
-from garrison.supervise.decisions import LifeView, next_step
-from garrison.supervise.restart import Death, Policy, decide
+from garrison.supervise.decisions import ChildState, decide_restart
+from garrison.supervise.restart import Death, Policy, apply_policy
 from garrison.supervise.verdict import Verdict
 
 POLICY = Policy(total=10)
@@ -25,55 +25,56 @@ def deaths(*ages: float, boot: str = "b1") -> list[Death]:
 @pytest.mark.parametrize(("ages", "delay"), [
     ((), 0), ((0,), 0), ((599,), 0), ((1, 0), 0.1), ((2, 1, 0), 0.2), ((3, 2, 1, 0), 0.4), ((4, 3, 2, 1, 0), 0.8)])
 def test_the_first_restart_is_at_once_then_it_backs_off(ages: tuple[float, ...], delay: float) -> None:
-    decision = decide(deaths(*ages), NOW, "b1", POLICY)
+    decision = apply_policy(deaths(*ages), NOW, "b1", POLICY)
     assert decision.at is not None and NOW + delay <= decision.at <= NOW + delay * 1.25
 
 
 def test_the_delay_runs_from_the_last_death_in_any_order() -> None:
-    at = decide(deaths(0.05, 50, 20), NOW, "b1", POLICY).at
+    at = apply_policy(deaths(0.05, 50, 20), NOW, "b1", POLICY).at
     assert at is not None and NOW - 0.05 + 0.2 <= at <= NOW - 0.05 + 0.25
 
 
 def test_the_sixth_death_in_the_window_parks() -> None:
-    decision = decide(deaths(5, 4, 3, 2, 1, 0), NOW, "b1", POLICY)
+    decision = apply_policy(deaths(5, 4, 3, 2, 1, 0), NOW, "b1", POLICY)
     assert decision.park and decision.at is None and decision.why == "6 deaths in 600 s, the limit is 5"
 
 
 def test_the_window_slides() -> None:
-    assert decide(deaths(599.9, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
-    assert not decide(deaths(600, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
-    assert not decide(deaths(1000, 900, 800, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
+    assert apply_policy(deaths(599.9, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
+    assert not apply_policy(deaths(600, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
+    assert not apply_policy(deaths(1000, 900, 800, 4, 3, 2, 1, 0), NOW, "b1", POLICY).park
 
 
 def test_a_healthy_stretch_makes_the_next_restart_immediate() -> None:
-    assert decide(deaths(900, 800, 700, 0), NOW, "b1", POLICY).at == NOW
+    assert apply_policy(deaths(900, 800, 700, 0), NOW, "b1", POLICY).at == NOW
 
 
 def test_the_delay_is_capped() -> None:
     patient = Policy(intensity=100, total=100)
-    at = decide(deaths(*[0] * 9), NOW, "b1", patient).at
+    at = apply_policy(deaths(*[0] * 9), NOW, "b1", patient).at
     assert at is not None and NOW + 12.8 <= at <= NOW + 16
     for count in (11, 40, 100):
-        assert decide(deaths(*[0] * count), NOW, "b1", patient).at == pytest.approx(NOW + 30)
+        assert apply_policy(deaths(*[0] * count), NOW, "b1", patient).at == pytest.approx(NOW + 30)
 
 
 def test_the_total_of_an_attempt_has_no_window() -> None:
     old = [10_000 - 900 * number for number in range(11)]
-    assert not decide(deaths(*old[:10]), NOW, "b1", POLICY).park
-    decision = decide(deaths(*old), NOW, "b1", POLICY)
+    assert not apply_policy(deaths(*old[:10]), NOW, "b1", POLICY).park
+    decision = apply_policy(deaths(*old), NOW, "b1", POLICY)
     assert decision.park and decision.why == "11 deaths in this attempt, the limit is 10"
 
 
 def test_deaths_of_another_boot_count_in_the_total_only() -> None:
     elsewhere = deaths(5, 4, 3, 2, 1, 0, boot="b0")
-    assert decide(elsewhere, NOW, "b1", POLICY).at == NOW
-    assert decide(elsewhere + deaths(4, 3, 2, 1, 0), NOW, "b1",
+    assert apply_policy(elsewhere, NOW, "b1", POLICY).at == NOW
+    assert apply_policy(elsewhere + deaths(4, 3, 2, 1, 0), NOW, "b1",
                   POLICY).why == "11 deaths in this attempt, the limit is 10"
 
 
 @given(st.lists(st.floats(0, 5000), max_size=14), st.floats(0, 700))
 def test_waiting_never_makes_it_worse(ages: list[float], wait: float) -> None:
-    before, after = decide(deaths(*ages), NOW, "b1", POLICY), decide(deaths(*ages), NOW + wait, "b1", POLICY)
+    before = apply_policy(deaths(*ages), NOW, "b1", POLICY)
+    after = apply_policy(deaths(*ages), NOW + wait, "b1", POLICY)
     if before.at is not None:
         assert after.at is not None and after.at <= max(before.at, NOW + wait)
         assert before.at <= NOW + POLICY.cap
@@ -88,7 +89,7 @@ CRASHED = replace(LIFE, status="crashed", metadata={"reason": "process 7 is gone
 def step(identity: Identity | None, state: str = "", known: list[Death] | None = None, now: float = NOW) -> tuple[str,
                                                                                                                   str]:
     verdict = Verdict(state, "because") if state else None
-    found = next_step(LifeView(identity, verdict), known or [], now, "b1", POLICY)
+    found = decide_restart(ChildState(identity, verdict), known or [], now, "b1", POLICY)
     return found.kind, found.why
 
 
@@ -112,4 +113,5 @@ def test_a_journaled_death_leads_to_start_wait_or_park() -> None:
     assert step(CRASHED, "ended", two)[0] == "wait"
     assert step(CRASHED, "ended", two, NOW + 0.126)[0] == "start"
     assert step(CRASHED, "ended", deaths(5, 4, 3, 2, 1, 0))[0] == "park"
-    assert NOW + 0.1 <= next_step(LifeView(CRASHED, Verdict("ended", "")), two, NOW, "b1", POLICY).at <= NOW + 0.125
+    assert NOW + 0.1 <= decide_restart(ChildState(CRASHED, Verdict("ended", "")), two, NOW, "b1",
+                                       POLICY).at <= NOW + 0.125

@@ -100,7 +100,7 @@ def test_what_passes_by_itself_is_waited_for_and_is_the_end_when_it_does_not_pas
 def test_a_person_in_its_place_has_it_put_down_and_it_goes_on_when_they_leave(tmp_path: Path) -> None:
     programs = Programs(tmp_path, Outcome("fail", "struck", killed=True), DONE)
     work = programs.work()
-    there = LifeLock.try_take(programs.files.takeover)
+    there = LifeLock.try_acquire(programs.files.takeover)
     assert there is not None
     programs.files.takeover.write_text(json.dumps({"pid": 7, "ticks": 8, "since": "now"}))
     assert (work.poll(0.0), programs.begun, work.process()) == (None, 1, (7, 8))
@@ -116,7 +116,7 @@ def test_a_person_in_its_place_has_it_put_down_and_it_goes_on_when_they_leave(tm
 def test_a_result_that_came_while_a_person_took_over_counts(tmp_path: Path) -> None:
     programs = Programs(tmp_path, DONE)
     work = programs.work()
-    there = LifeLock.try_take(programs.files.takeover)
+    there = LifeLock.try_acquire(programs.files.takeover)
     assert there is not None
     assert work.poll(0.0) == DONE
     there.release()

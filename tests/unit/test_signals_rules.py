@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from garrison.records import signals
 from garrison.records.names import Key
-from garrison.records.signals import AT_LIFE, BY_ATTEMPT, BY_LIFE, TYPES, Signal, file_name, objection
+from garrison.records.signals import AT_LIFE, BY_ATTEMPT, BY_LIFE, TYPES, Signal, file_name, find_objection
 
 AT = "2026-01-31T12:00:00.000001Z"
 ATTEMPTS = {"a": 2}
@@ -25,7 +25,7 @@ def signal(kind: str, **changes: Any) -> Signal:
 
 
 def ask(kind: str, **changes: Any) -> str | None:
-    return objection(signal(kind, **changes), "r1", ATTEMPTS, LIVES)
+    return find_objection(signal(kind, **changes), "r1", ATTEMPTS, LIVES)
 
 
 @pytest.mark.parametrize("kind", sorted(TYPES))
@@ -101,7 +101,7 @@ def test_files_sort_in_the_order_of_writing(first: int, second: int) -> None:
 def test_who_it_is_from_and_for() -> None:
     sent = signal("GUIDANCE")
     assert sent.sender == Key("runner", "a", "r1") and sent.recipient == Key("guardian", "p", "r1")
-    stamped = signals.stamped(sent, Key("processor", "p", "r1"), 7)
+    stamped = signals.with_sender(sent, Key("processor", "p", "r1"), 7)
     assert stamped.source == {"role": "processor", "name": "p", "incarnation": 7}
 
 

@@ -19,7 +19,7 @@ from garrison.processes.runner import policy as runner_policy
 from garrison.records import store
 from garrison.supervise import hang_detector, lease, restart, verdict
 from garrison.supervise.circuit import Circuit
-from garrison.supervise.decisions import LifeView, Step
+from garrison.supervise.decisions import ChildState, RestartDecision
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict
 
@@ -74,8 +74,8 @@ def test_what_once_failed_does_not_again(seed: int) -> None:
 
 
 def _ignore_living(patch: pytest.MonkeyPatch) -> None:
-    real = lease.lease
-    patch.setattr(lease, "lease", lambda old, verdict, *rest, **more: real(old, None, *rest, **more))
+    real = lease.grant_lease
+    patch.setattr(lease, "grant_lease", lambda old, verdict, *rest, **more: real(old, None, *rest, **more))
 
 
 def _never_dead(patch: pytest.MonkeyPatch) -> None:
@@ -101,23 +101,23 @@ def _lease_never_lapses(patch: pytest.MonkeyPatch) -> None:
 
 
 def _same_incarnation(patch: pytest.MonkeyPatch) -> None:
-    real = lease.lease
+    real = lease.grant_lease
 
     def again(old: Any, *rest: Any, **more: Any) -> Any:
         new = real(old, *rest, **more)
         return replace(new, incarnation=old.incarnation) if old else new
 
-    patch.setattr(lease, "lease", again)
+    patch.setattr(lease, "grant_lease", again)
 
 
 def _new_hook(patch: pytest.MonkeyPatch) -> None:
-    real = lease.hook_for
-    patch.setattr(lease, "hook_for", lambda old, key, incarnation, *rest: real(None, key, incarnation, *rest))
+    real = lease.next_hook
+    patch.setattr(lease, "next_hook", lambda old, key, incarnation, *rest: real(None, key, incarnation, *rest))
 
 
 def _notes_forgotten(patch: pytest.MonkeyPatch) -> None:
-    real = lease.hook_for
-    patch.setattr(lease, "hook_for", lambda *rest: replace(real(*rest), last_committed_node=None))
+    real = lease.next_hook
+    patch.setattr(lease, "next_hook", lambda *rest: replace(real(*rest), last_committed_node=None))
 
 
 def _no_fence(patch: pytest.MonkeyPatch) -> None:
@@ -125,20 +125,20 @@ def _no_fence(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_record(patch: pytest.MonkeyPatch) -> None:
-    def skip(real: Callable[..., Step]) -> Callable[..., Step]:
-        def next_step(*rest: Any) -> Step:
+    def skip(real: Callable[..., RestartDecision]) -> Callable[..., RestartDecision]:
+        def next_step(*rest: Any) -> RestartDecision:
             step = real(*rest)
-            return Step("start", step.why) if step.kind == "record" else step
+            return RestartDecision("start", step.why) if step.kind == "record" else step
 
         return next_step
 
     for module in (guardian_policy, runner_policy):
-        patch.setattr(module, "next_step", skip(module.next_step))
+        patch.setattr(module, "decide_restart", skip(module.decide_restart))
 
 
 def _gives_up_early(patch: pytest.MonkeyPatch) -> None:
-    real = restart.decide
-    patch.setattr(restart, "decide", lambda deaths, now, boot, policy, *rest:
+    real = restart.apply_policy
+    patch.setattr(restart, "apply_policy", lambda deaths, now, boot, policy, *rest:
                   real(deaths, now, boot, Policy(intensity=2), *rest))
 
 
@@ -158,11 +158,11 @@ def _runner_forgets_applied(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_objection(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(guardian_policy, "objection", lambda *rest: None)
+    patch.setattr(guardian_policy, "find_objection", lambda *rest: None)
 
 
 def _runner_objects_to_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(runner_policy, "objection", lambda *rest: None)
+    patch.setattr(runner_policy, "find_objection", lambda *rest: None)
 
 
 def _result_unseen(patch: pytest.MonkeyPatch) -> None:
@@ -255,12 +255,12 @@ def _cancelled_and_reworked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_hangs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hang_detector, "hung", lambda *rest: None)
+    patch.setattr(hang_detector, "find_hang", lambda *rest: None)
 
 
 def _impatient(patch: pytest.MonkeyPatch) -> None:
-    real = hang_detector.hung
-    patch.setattr(hang_detector, "hung", lambda seen, timeout, *rest: real(seen, timeout / 3, *rest))
+    real = hang_detector.find_hang
+    patch.setattr(hang_detector, "find_hang", lambda seen, timeout, *rest: real(seen, timeout / 3, *rest))
 
 
 def _gaps_are_watched(patch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def _never_reworked(patch: pytest.MonkeyPatch) -> None:
 
 
 def _earlier_attempt_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LifeView, "precedes", lambda self, attempt: False)
+    patch.setattr(ChildState, "precedes", lambda self, attempt: False)
 
 
 def _facts_of_every_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -351,7 +351,7 @@ def _answers_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def _merged_for_good(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("garrison.records.hook.again", lambda hook, now: hook)
+    patch.setattr("garrison.records.hook.reopen", lambda hook, now: hook)
 
 
 def _rework_without_end(patch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,8 @@ from garrison.system.tmux_server import scope_prefix
     (True, True, True, True, "here"),
     (True, False, False, None, "here"),
 ])
-def test_the_way(in_unit: bool, unit: bool, manager: bool, lingering: bool | None, wanted: Way) -> None:
-    assert way(in_unit=in_unit, unit=unit, manager=manager, lingering=lingering) == wanted
+def test_the_way(in_unit: bool, unit: bool, manager: bool, lingering: bool | None, wanted: StartMethod) -> None:
+    assert choose_start_method(in_unit=in_unit, unit=unit, manager=manager, lingering=lingering) == wanted
 
 
 @pytest.mark.parametrize(("said", "wanted"), [
@@ -42,16 +42,16 @@ def test_the_way(in_unit: bool, unit: bool, manager: bool, lingering: bool | Non
     ("", False),
 ])
 def test_a_unit_serves_only_its_own_home(said: str, wanted: bool) -> None:
-    assert serves(said, "/default", "/default") is wanted
+    assert unit_serves_home(said, "/default", "/default") is wanted
 
 
 def test_a_unit_with_another_home_serves_that_one() -> None:
-    assert serves('LoadState=loaded\nEnvironment="GARRISON_HOME=/a home"\n', "/a home", "/default")
+    assert unit_serves_home('LoadState=loaded\nEnvironment="GARRISON_HOME=/a home"\n', "/a home", "/default")
 
 
 @pytest.mark.parametrize(("said", "wanted"), [("Linger=yes\n", True), ("Linger=no\n", False), ("", None)])
 def test_lingering(said: str, wanted: bool | None) -> None:
-    assert lingering_of(said) is wanted
+    assert parse_lingering(said) is wanted
 
 
 @dataclass
@@ -119,15 +119,15 @@ def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: 
 
 
 def test_a_manager_that_hangs_is_none(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
-    manager = user_manager.find(systemd.environ)
+    manager = user_manager.find_manager(systemd.environ)
     monkeypatch.setattr(user_manager._ask, "__defaults__", (0.2,))
     systemd.program("systemd-run", "exec sleep 60")
     assert manager is not None
-    assert not user_manager.answers(manager)
+    assert not user_manager.can_start_scope(manager)
 
 
 def test_a_unit_is_started_where_it_is_loaded(systemd: Systemd) -> None:
-    manager = user_manager.find(systemd.environ)
+    manager = user_manager.find_manager(systemd.environ)
     assert manager is not None
     systemd.say("systemctl", "LoadState=loaded\nEnvironment=\n")
     assert user_manager.has_unit(manager, "r1", "/home", "/home")

@@ -26,8 +26,8 @@ def test_one_scan_is_enough_where_nobody_was_forked_meanwhile(monkeypatch: pytes
                                                               scans: int) -> None:
     asked: list[object] = []
     monkeypatch.setattr(kill_tree, "forks", lambda: told.pop(0))
-    monkeypatch.setattr(kill_tree, "left_of", lambda *args, **named: asked.append(args) or [])
-    assert kill_tree.sweep(None, LIFE, grace=0.1) == []
+    monkeypatch.setattr(kill_tree, "find_remaining", lambda *args, **named: asked.append(args) or [])
+    assert kill_tree.kill_tree(None, LIFE, grace=0.1) == []
     assert len(asked) == scans
 
 
@@ -62,9 +62,9 @@ def test_only_those_young_enough_are_asked_for_their_marker() -> None:
         return made
 
     old, keeper, young = row(10, 379 * TICKS), row(11, 381 * TICKS), row(12, 501 * TICKS)
-    assert [one.pid for one in kill_tree.doomed(root, LIFE, [old, keeper, young])] == [11, 12]
+    assert [one.pid for one in kill_tree.select_targets(root, LIFE, [old, keeper, young])] == [11, 12]
     assert 10 not in Asked.log
-    assert [one.pid for one in kill_tree.doomed(None, LIFE, [old])] == [10], "without a process everybody is asked"
+    assert [one.pid for one in kill_tree.select_targets(None, LIFE, [old])] == [10]
 
 
 def test_a_glimpse_shows_what_the_table_shows() -> None:
@@ -92,7 +92,7 @@ def test_what_a_crew_has_in_common_is_counted_once(monkeypatch: pytest.MonkeyPat
     vmstat.write_text("oom_kill 3\n")
     real = exit_info.oom_kills
     monkeypatch.setattr(exit_info, "oom_kills", lambda place: read.append(place) or real(place))
-    looked = exit_info.Autopsy(tmp_path / "none", vmstat)
+    looked = exit_info.ExitMonitor(tmp_path / "none", vmstat)
     those = [(one.pid, one.ticks) for pid in (os.getpid(), os.getppid()) if (one := processes.probe(pid))]
     looked.watch_all(those)
     assert len(those) == 2 and read.count(vmstat) == 1

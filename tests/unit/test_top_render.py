@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from garrison.cli import top_keys, top_render
 from garrison.cli.render import text, width
 from garrison.cli.top_render import SIGNS, Chosen, picture
-from garrison.system.resource_usage import Used
+from garrison.system.resource_usage import Usage
 from garrison.views import top_frame
 from garrison.views.usage import pause_after
 
@@ -19,7 +19,7 @@ EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
 
 def row(name: str, kind: str = "node", state: str = "working", **more: Any) -> dict[str, Any]:
-    return top_frame._row("r1", kind, name, state, Used(12.3, 30 << 20, 2), attempt=1, attempts=3, lives="1+2",
+    return top_frame._row("r1", kind, name, state, Usage(12.3, 30 << 20, 2), attempt=1, attempts=3, lives="1+2",
                          age_s=75.0, beat_s=0.4, phase="executing", usd=0.5, doing=f"does {EVIL}", **more)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from garrison.records.identity import STATUSES, Identity
-from garrison.supervise.verdict import Seen, Verdict, judge, stale_reason
+from garrison.supervise.verdict import Observation, Verdict, judge, stale_reason
 
 LIFE = Identity("id", "runner", "a", "r1", "2026-01-31T10:00:00.000000Z", pid=7, start_ticks=70, pid_ns="pid:[1]",
                 boot_id="b1", host="h")
@@ -22,11 +22,11 @@ HAND = Identity("id", "runner", "a", "", "2026-01-31T10:00:00.000000Z", host="h"
 """A record made by hand, without a process."""
 
 
-def seen(**what: Any) -> Seen:
-    return Seen(**{"host": "h", "boot_id": "b1", "pid_ns": "pid:[1]", **what})
+def seen(**what: Any) -> Observation:
+    return Observation(**{"host": "h", "boot_id": "b1", "pid_ns": "pid:[1]", **what})
 
 
-TABLE: list[tuple[str, Identity, Seen, str, str]] = [
+TABLE: list[tuple[str, Identity, Observation, str, str]] = [
     ("alive", LIFE, seen(pid_ticks=70), "alive", "process 7 lives"),
     ("silent but alive", LIFE, seen(pid_ticks=70, beat_age=1e9), "alive", "process 7 lives"),
     ("gone, or a zombie", LIFE, seen(pid_ticks=None), "dead", "process 7 is gone"),
@@ -67,14 +67,14 @@ TABLE: list[tuple[str, Identity, Seen, str, str]] = [
 
 
 @pytest.mark.parametrize(("life", "what", "state", "why"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_judge(life: Identity, what: Seen, state: str, why: str) -> None:
+def test_judge(life: Identity, what: Observation, state: str, why: str) -> None:
     verdict = judge(life, what)
     assert verdict.state == state and why in verdict.why
 
 
 @pytest.mark.parametrize("status", ["crashed", "terminated", "parked"])
 @pytest.mark.parametrize("what", [seen(pid_ticks=70), seen(), seen(boot_id="b2"), seen(host="g", life_held=True)])
-def test_an_ended_life_is_ended_whatever_runs(status: str, what: Seen) -> None:
+def test_an_ended_life_is_ended_whatever_runs(status: str, what: Observation) -> None:
     assert judge(replace(LIFE, status=status), what) == Verdict("ended", f"status {status}")
     assert judge(replace(HAND, status=status), what).state == "ended"
 
@@ -91,7 +91,7 @@ def test_every_combination_has_a_verdict_and_only_a_process_or_a_beat_makes_it_a
                     [True, False], [True, False], ["b1", "b2"], ["pid:[1]", "pid:[2]"], ["h", "g"])
     for base, status, ticks, held, borne, age, late, due, boot, namespace, host in flags:
         life = replace(base, status=status)
-        what = Seen(host, boot, namespace, ticks, held, borne, due, age, late)
+        what = Observation(host, boot, namespace, ticks, held, borne, due, age, late)
         verdict = judge(life, what)
         here = (host, boot, namespace) == ("h", "b1", "pid:[1]")
         if verdict.state == "alive":
@@ -104,7 +104,7 @@ def test_every_combination_has_a_verdict_and_only_a_process_or_a_beat_makes_it_a
             assert verdict.state == "ended"
 
 
-STALE: list[tuple[str, Identity, Seen, str | None]] = [
+STALE: list[tuple[str, Identity, Observation, str | None]] = [
     ("working", LIFE, seen(pid_ticks=70, beat_age=300.0), None),
     ("silent", LIFE, seen(pid_ticks=70, beat_age=300.1), "heartbeat"),
     ("never beat", LIFE, seen(pid_ticks=70), None),
@@ -127,7 +127,7 @@ STALE: list[tuple[str, Identity, Seen, str | None]] = [
 
 
 @pytest.mark.parametrize(("life", "what", "reason"), [row[1:] for row in STALE], ids=[row[0] for row in STALE])
-def test_stale_reason(life: Identity, what: Seen, reason: str | None) -> None:
+def test_stale_reason(life: Identity, what: Observation, reason: str | None) -> None:
     assert stale_reason(life, what, 300.0) == reason
 
 

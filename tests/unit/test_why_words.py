@@ -16,9 +16,9 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.records.store import Store
-from garrison.supervise.decisions import Basis, LifeView
+from garrison.supervise.decisions import ChildState, DecisionInputs
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.verdict import Seen, judge
+from garrison.supervise.verdict import Observation, judge
 from garrison.views.event_log import Event
 from garrison.views.explain import _counted, observation, tell
 
@@ -89,8 +89,9 @@ def test_a_parked_node_is_meant_in_the_run_that_is_under_way(tmp_path: Path, mon
 
 def test_only_deaths_that_count_are_counted() -> None:
     deaths = [Death(1, 10.0, "b", kind="order"), Death(2, 20.0, "b"), Death(3, 30.0, "other")]
-    assert _counted(Basis("next_step", LifeView(), deaths, 40.0, "b", Policy())).startswith("deaths counted 1 in 600 s")
-    assert _counted(Basis("next_step", LifeView(), deaths, 40.0, "b")) == "deaths counted 2"
+    assert _counted(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b",
+                                   Policy())).startswith("deaths counted 1 in 600 s")
+    assert _counted(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b")) == "deaths counted 2"
 
 
 @pytest.mark.parametrize(("effect", "text"), [
@@ -107,7 +108,7 @@ def test_what_a_person_ordered_is_part_of_the_story(effect: dict[str, object], t
 def test_the_process_of_a_life_that_never_began_is_said_to_be_its_starter_s() -> None:
     lease = Identity("i", "runner", "a", "r1", AT, pid=70, start_ticks=7, status="starting", host="h", boot_id="b",
                      pid_ns="n")
-    seen = Seen("h", "b", "n", pid_ticks=7, spawn_due=True)
-    said = observation(Basis("next_step", LifeView(lease, judge(lease, seen), seen)))
+    seen = Observation("h", "b", "n", pid_ticks=7, spawn_due=True)
+    said = observation(DecisionInputs("next_step", ChildState(lease, judge(lease, seen), seen)))
     assert said == ("life 1 is recorded starting; of who started it: process 70 is there; "
                     "verdict lapsed: it ended before it was active: no process of it is there")

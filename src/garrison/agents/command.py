@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents import result as said
 from garrison.agents.base import Outcome, Profile, Work
 from garrison.errors import Refused
-from garrison.system.exit_info import ending
-from garrison.system.jobs import Job, JobResult, tail
+from garrison.system.exit_info import describe_exit
+from garrison.system.jobs import Job, JobResult, read_tail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ class CommandWork(Work):
         result = self.job.poll(now)
         if result is None:
             return None
-        return settled(self.success, self.claim, result, tail(self.assignment.output, 3))
+        return settled(self.success, self.claim, result, read_tail(self.assignment.output, 3))
 
     def stop(self, now: float) -> None:
         """TERM, then KILL."""
@@ -101,7 +101,7 @@ def judged(result: JobResult, said: str) -> Outcome:
         return Outcome("success", exit_code=0)
     if result.timed_out:
         return Outcome("fail", f"timed out after {result.seconds:.0f} s: {said}", result.exit_code)
-    how = ending(result.exit_code) or "it ended"
+    how = describe_exit(result.exit_code) or "it ended"
     return Outcome("fail", f"{how}: {said}" if said.strip() else how, result.exit_code, killed=result.struck)
 
 
@@ -110,7 +110,7 @@ def settled(rule: str, claim: Path, result: JobResult, printed: str) -> Outcome:
     try:
         told = said.read(claim)
     except ValueError as error:
-        how = "" if result.ok else f"; {ending(result.exit_code)}"
+        how = "" if result.ok else f"; {describe_exit(result.exit_code)}"
         wrong = f"its result file is not what it should be: {error}{how}"
         return Outcome("fail", wrong, result.exit_code, killed=result.struck)
     if rule == "result_file":
@@ -125,7 +125,7 @@ def settled(rule: str, claim: Path, result: JobResult, printed: str) -> Outcome:
 def claimed(told: dict[str, Any], result: JobResult) -> Outcome:
     """The outcome of rule `result_file`: nothing is a success that the program did not say. Pure."""
     if not told.get("status"):
-        return Outcome("fail", told.get("failure_reason") or f"it wrote no status; {ending(result.exit_code)}",
+        return Outcome("fail", told.get("failure_reason") or f"it wrote no status; {describe_exit(result.exit_code)}",
                        result.exit_code, killed=result.struck, said=told)
     if told["status"] in said.LANDS and result.ok:
         return Outcome("success", exit_code=0, said=told)

@@ -26,7 +26,7 @@ from garrison.records.names import ROLES, Key
 from garrison.records.run import RunFiles
 from garrison.records.signals import Signal
 from garrison.records.store import Store
-from garrison.supervise.start import fresh_id
+from garrison.supervise.start import new_id
 from garrison.system.clock import SystemClock
 
 
@@ -193,7 +193,8 @@ def _guardian(store: Store, run: str) -> Key:
 
 def _asked_to_park(store: Store, run: str, who: str) -> bool:
     """Whether a guardian that does not live will be told to park it."""
-    said = [posted.signal.payload for posted in signals.pending(store.home, _guardian(store, run)) if posted.signal]
+    said = [posted.signal.payload for posted in signals.list_pending(store.home,
+                                                                     _guardian(store, run)) if posted.signal]
     return any(one.get("action") == "park" and one.get("who") == who for one in said)
 
 
@@ -202,7 +203,7 @@ def _tell(store: Store, run: str, payload: dict[str, Any]) -> bool:
     guardian = _guardian(store, run)
     node = None if payload["who"] == "processor" else str(payload["who"])
     signals.post(store.home, Signal(
-        fresh_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0},
+        new_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0},
         {"role": guardian.role, "name": guardian.name}, "GUIDANCE", run, SystemClock().utc(), node, 0, payload))
     return resolve.is_living(store, guardian)
 

@@ -17,7 +17,7 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.records.signals import Signal
 from garrison.records.store import Store
-from garrison.supervise.start import fresh_id
+from garrison.supervise.start import new_id
 from garrison.system.clock import SystemClock
 
 
@@ -42,7 +42,7 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
         raise NotFound(f"{node} of run {chosen} has not asked anything; `garrison status {chosen}` shows what it does")
     target = {"role": "guardian", "name": launch.pipeline_id}
     signals.post(store.home, Signal(
-        fresh_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0}, target, "INPUT_RESPONSE", chosen,
+        new_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0}, target, "INPUT_RESPONSE", chosen,
         SystemClock().utc(), node, state.nodes[node].attempt if node in state.nodes else 0,
         {"question_id": open_["id"], "text": text}))
     living = resolve.is_living(store, Key("guardian", launch.pipeline_id, chosen))

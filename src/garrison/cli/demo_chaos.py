@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from garrison.cli.demo_stage import RUN, Stage
 from garrison.records.hook import Hook
-from garrison.records.names import Key, launcher
+from garrison.records.names import Key, launcher_key
 
 if TYPE_CHECKING:
     from garrison.records.identity import Identity
@@ -75,7 +75,7 @@ def _while_one_waits_to_land(stage: Stage) -> list[Key]:
 
 def _during_rework(stage: Stage) -> list[Key]:
     again = any(node.status == "active" and node.attempt > 1 for node in stage.state.nodes.values())
-    return [launcher(RUN)] if again else []
+    return [launcher_key(RUN)] if again else []
 
 
 CHAOS = (

@@ -23,7 +23,7 @@ from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.errors import UsageError
 from garrison.records import run as run_records
-from garrison.records.names import launcher
+from garrison.records.names import launcher_key
 from garrison.records.store import Store
 from garrison.system.clock import iso
 from garrison.system.terminal_text import clean
@@ -58,7 +58,7 @@ def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, .
     oldest = _oldest(since, time.time())
     watcher = Watcher(store.home, chosen)
     while True:
-        over = chosen is not None and not resolve.is_living(store, launcher(chosen))
+        over = chosen is not None and not resolve.is_living(store, launcher_key(chosen))
         for event in watcher.read():
             if event.at >= oldest and (not kinds or event.kind in kinds) and node in (None, event.node):
                 _show(event, as_json=as_json)
@@ -80,7 +80,7 @@ class Watcher:
         return sorted(self._new(), key=lambda event: event.at)
 
     def _new(self) -> Iterator[Event]:
-        for run in [self.run] if self.run is not None else run_records.runs(self.home):
+        for run in [self.run] if self.run is not None else run_records.list_runs(self.home):
             chronicle = self._chronicles.setdefault(run, Chronicle(self.home, run))
             yield from chronicle.read()
             for problem in chronicle.problems - self._said:

@@ -10,7 +10,7 @@ from garrison.cli.arguments import Command, DoorParser, add_life
 from garrison.cli.output import print_error_json, print_json, print_message, run_guarded
 from garrison.errors import Fenced, NotFound
 from garrison.records import record
-from garrison.records.hook import PHASES, Hook, check_phase, move, note
+from garrison.records.hook import PHASES, Hook, change_phase, check_phase, update_notes
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.wisdom import build_wisdom_prompt_block
@@ -31,8 +31,8 @@ __all__ = ["build_wisdom_prompt_block", "create_hook", "main", "read_hook", "upd
 def create_hook(role: str, name: str, phase: str = "planning", run: str | None = None,
                 home: str | None = None) -> dict[str, Any]:
     """Make a hook. Where there is one already, the life that asks continues it: new id, linked, the phase kept."""
-    from garrison.supervise.lease import hook_for
-    from garrison.supervise.start import fresh_id
+    from garrison.supervise.lease import next_hook
+    from garrison.supervise.start import new_id
     from garrison.system.clock import SystemClock
 
     check_phase(phase)
@@ -44,8 +44,8 @@ def create_hook(role: str, name: str, phase: str = "planning", run: str | None =
     def begin(old: Hook | None) -> Hook:
         if old is None:
             incarnation = identity.incarnation if identity else 1
-            return Hook(fresh_id(), role, name, key.run, now, now, phase=phase, incarnation=incarnation)
-        return hook_for(old, key, identity.incarnation if identity else old.incarnation + 1, now, fresh_id())
+            return Hook(new_id(), role, name, key.run, now, now, phase=phase, incarnation=incarnation)
+        return next_hook(old, key, identity.incarnation if identity else old.incarnation + 1, now, new_id())
 
     return record.to_dict(store.update(Hook, key, begin))
 
@@ -74,14 +74,14 @@ def update_phase(role: str, name: str, phase: str, run: str | None = None, incar
                  home: str | None = None) -> dict[str, Any]:
     """Move a hook; ForbiddenTransition if the table of phases does not list the step."""
     check_phase(phase)
-    return _change(role, name, run, incarnation, home, lambda hook, now: move(hook, phase, now))
+    return _change(role, name, run, incarnation, home, lambda hook, now: change_phase(hook, phase, now))
 
 
 def update_resumption(role: str, name: str, text: str, last_committed_node: str | None = None, run: str | None = None,
                       incarnation: int | None = None, home: str | None = None) -> dict[str, Any]:
     """Leave notes, and optionally the last commit, for a successor."""
     return _change(role, name, run, incarnation, home,
-                   lambda hook, now: note(hook, now, text=text, last_committed=last_committed_node))
+                   lambda hook, now: update_notes(hook, now, text=text, last_committed=last_committed_node))
 
 
 def _change(role: str, name: str, run: str | None, incarnation: int | None, home: str | None,

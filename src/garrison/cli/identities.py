@@ -14,9 +14,9 @@ from garrison.cli.arguments import Command, DoorParser, add_life, positive, seco
 from garrison.cli.output import print_error_json, print_json, print_message, print_table, run_guarded
 from garrison.errors import NotFound, Refused
 from garrison.records import record
-from garrison.records.identity import ALIVE, Identity, beat, ended
+from garrison.records.identity import ALIVE, Identity, mark_ended, record_heartbeat
 from garrison.records.names import ROLES, Key
-from garrison.system.clock import age
+from garrison.system.clock import format_age
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from garrison.records.store import Store
-    from garrison.supervise.lease import Spawner
+    from garrison.supervise.lease import ProcessOrigin
     from garrison.supervise.observer import Observer
 
 STALE_AFTER = 300.0
@@ -40,13 +40,13 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
 
     AlreadyAlive if the name has a living holder. Without `pid` the life counts as alive while its beat is fresh.
     """
-    from garrison.supervise.lease import Wish
+    from garrison.supervise.lease import SpawnRequest
 
     store = resolve.open_store(home)
     key = Key(role, name, resolve.run_for_new(store, run))
     observer = resolve.observer_of(store)
     _bury(store, observer, key)
-    wish = Wish(key, worktree=worktree, session_id=session_id)
+    wish = SpawnRequest(key, worktree=worktree, session_id=session_id)
     process = observer.me(pid) if pid is not None else None
     made = store.update(Identity, key, lambda old: _begin(observer, old, wish, process))
     _link_hook(store, made, observer.clock.utc())
@@ -59,20 +59,20 @@ def _bury(store: Store, observer: Observer, key: Key) -> None:
     if old is None or observer.judge(old).state not in ("dead", "lapsed"):
         return
     from garrison.config import Timing
-    from garrison.supervise.replace import replace_life
+    from garrison.supervise.replace import replace_incarnation
 
-    replace_life(observer, old, observer.judge(old).why, Timing.read(os.environ).sweep_grace)
+    replace_incarnation(observer, old, observer.judge(old).why, Timing.read(os.environ).sweep_grace)
 
 
-def _begin(observer: Observer, old: Identity | None, wish: Any, process: Spawner | None) -> Identity:
+def _begin(observer: Observer, old: Identity | None, wish: Any, process: ProcessOrigin | None) -> Identity:
     """The next life, active at once: whoever begins it by hand has no child to wait for."""
     from dataclasses import replace
 
-    from garrison.supervise.lease import activate, lease
-    from garrison.supervise.start import fresh_id
+    from garrison.supervise.lease import activate, grant_lease
+    from garrison.supervise.start import new_id
 
     now, me = observer.clock.utc(), observer.me(os.getpid())
-    leased = lease(old, observer.judge(old) if old else None, wish, me, now=now, deadline=now, fresh_id=fresh_id())
+    leased = grant_lease(old, observer.judge(old) if old else None, wish, me, now=now, deadline=now, fresh_id=new_id())
     begun = activate(leased, process or me, now)
     return begun if process else replace(begun, pid=None, start_ticks=None)
 
@@ -82,10 +82,10 @@ def _link_hook(store: Store, made: Identity, now: str) -> None:
     from garrison.records.hook import Hook
 
     if made.incarnation > 1 and store.path(Hook, made.key).exists():
-        from garrison.supervise.lease import hook_for
-        from garrison.supervise.start import fresh_id
+        from garrison.supervise.lease import next_hook
+        from garrison.supervise.start import new_id
 
-        store.update(Hook, made.key, lambda old: hook_for(old, made.key, made.incarnation, now, fresh_id()))
+        store.update(Hook, made.key, lambda old: next_hook(old, made.key, made.incarnation, now, new_id()))
 
 
 def update_liveness(role: str, name: str, run: str | None = None, incarnation: int | None = None,
@@ -101,7 +101,7 @@ def update_liveness(role: str, name: str, run: str | None = None, incarnation: i
         found = _present(old, key)
         if found.status not in ALIVE:
             raise Refused(f"{key.full} is {found.status}, a beat does not revive it; `create` begins its next life")
-        return beat(found, now)
+        return record_heartbeat(found, now)
 
     written = store.update(Identity, key, sign, incarnation=resolve.writer_incarnation(store, key, incarnation))
     return {"status": "ok", "last_heartbeat": written.last_heartbeat}
@@ -162,7 +162,7 @@ def _mark(status: str, role: str, name: str, run: str | None, incarnation: int |
 
     def end(old: Identity | None) -> Identity:
         found = _present(old, key)
-        return found if found.status == status else ended(found, status, now, reason)
+        return found if found.status == status else mark_ended(found, status, now, reason)
 
     own = resolve.writer_incarnation(store, key, incarnation)
     return record.to_dict(store.update(Identity, key, end, incarnation=own))

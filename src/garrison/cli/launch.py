@@ -27,7 +27,7 @@ from garrison.processes.resume_all import UNREMARKABLE, resume_all
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
-from garrison.records.names import Key, check_run, launcher
+from garrison.records.names import Key, check_run, launcher_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -253,7 +253,7 @@ class _Stopping:
     def _ask(self) -> str:
         """TERM to the highest living layer; if neither launcher nor guardian lives, a launcher that only stops."""
         world, run = self.world, self.launch.run_id
-        for key in (launcher(run), Key("guardian", self.launch.pipeline_id, run)):
+        for key in (launcher_key(run), Key("guardian", self.launch.pipeline_id, run)):
             identity = world.store.read(Identity, key)
             if identity and world.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
                 world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)

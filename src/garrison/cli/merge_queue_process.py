@@ -31,7 +31,7 @@ from garrison.records import hook as hooks
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
-from garrison.records.names import Key, branch_of, check_run
+from garrison.records.names import Key, branch_name, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
 from garrison.system.clock import SystemClock
@@ -372,7 +372,7 @@ def _is_over(home: Path, entry: MergeEntry) -> bool:
     """Whether the entry is of an ad-hoc run, and its runner has ended."""
     try:
         launch = run_records.load(Launch, RunFiles(home, entry.run).launch) if entry.run else None
-        if launch is None or not launch.adhoc or entry.branch != branch_of(entry.run, entry.node):
+        if launch is None or not launch.adhoc or entry.branch != branch_name(entry.run, entry.node):
             return False
         store = Store(home)
         runner = store.read(Identity, Key("runner", entry.node, entry.run))
@@ -386,7 +386,7 @@ def _end_hook(home: Path, entry: MergeEntry) -> None:
 
     def merged(old: Hook | None) -> Hook:
         assert old is not None
-        return hooks.move(old, "merged", now) if old.phase == "validating" else old
+        return hooks.change_phase(old, "merged", now) if old.phase == "validating" else old
 
     key = Key("runner", entry.node, entry.run)
     if store.read(Hook, key) is not None:

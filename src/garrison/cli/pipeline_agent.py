@@ -27,9 +27,9 @@ from garrison.pipeline.handlers.tool import environment, readable
 from garrison.pipeline.lint import command_of
 from garrison.pipeline.outcome import Outcome
 from garrison.pipeline.questions import FREE_TEXT, Question
-from garrison.records.names import fit_run
+from garrison.records.names import to_run_stem
 from garrison.records.run import Task
-from garrison.system.jobs import tail
+from garrison.system.jobs import read_tail
 from garrison.system.processes import open_verified
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class HomeAgent:
         folder = call.folder
         assert folder is not None  # a run of the command line has a directory
         name = named(call.attrs, self.name)
-        task = Task(fit_run(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=call.text,
+        task = Task(to_run_stem(call.run.run), call.node.id, call.attempt, label=call.node.label, prompt=call.text,
                     agent=name, command=command_of(call.node), goal=text(call.graph.attrs, "goal", ""),
                     rework_reason=call.place.reason, attributes=dict(call.attrs), continues=call.session or "",
                     preamble=call.carried.history if call.carried and call.session else "",
@@ -83,7 +83,7 @@ class HomeAgent:
             return failed(str(error))
         ended = await _ended(work, call)
         call.session = work.session or call.session
-        told = {"notes": tail(assignment.output, 40), **ended.said}
+        told = {"notes": read_tail(assignment.output, 40), **ended.said}
         return outcome(told, good=ended.status == "success", reason=ended.reason or "it failed", kind="agent")
 
 

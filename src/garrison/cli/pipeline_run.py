@@ -22,9 +22,9 @@ from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunFolder
 from garrison.records import atomic
-from garrison.records.names import fit_run
+from garrison.records.names import to_run_stem
 from garrison.records.run import RunFiles
-from garrison.supervise.start import fresh_id
+from garrison.supervise.start import new_id
 
 if TYPE_CHECKING:
     from garrison.pipeline.engine import RunResult
@@ -281,9 +281,9 @@ FOLDER = "pipelines"
 
 def new_place(home: Path, graph: str | None, file: Path) -> Path:
     """A directory of its own for a new run."""
-    stem = fit_run(graph or file.stem)
+    stem = to_run_stem(graph or file.stem)
     while True:
-        place = home / FOLDER / f"{stem}-{fresh_id()[:6]}"
+        place = home / FOLDER / f"{stem}-{new_id()[:6]}"
         if not place.exists():
             return place
 
@@ -300,7 +300,7 @@ def find_place(run: str, home: str | None) -> RunFolder:
     if RunFiles(find_home(home), run).launch.is_file():
         raise NotFound(f"{run} is a run of `garrison launch`; use `garrison status {run}`, `garrison answer` and "
                        f"`garrison launch --resume {run}`")
-    known = sorted(atomic.names(kept))
+    known = sorted(atomic.list_names(kept))
     some = f"; there are {', '.join(known[:8])}{' …' if len(known) > 8 else ''}" if known else ""
     raise NotFound(f"no pipeline run {run!r:.80} in {kept}{some}; `garrison pipeline run FILE` begins one")
 

@@ -16,7 +16,7 @@ from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes import rescue_refs
-from garrison.system.clock import age
+from garrison.system.clock import format_age
 
 if TYPE_CHECKING:
     from garrison.processes.rescue_refs import RescuedWork, RescueRepository
@@ -59,7 +59,8 @@ def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | 
         return
     now = datetime.now(UTC)
     rows = [(one.name.run, one.name.node, one.name.ref.rpartition("/")[2],
-             age(max(0.0, (now - datetime.fromisoformat(one.when)).total_seconds())), "yes" if one.landed else "no",
+             format_age(max(0.0, (now - datetime.fromisoformat(one.when)).total_seconds())),
+             "yes" if one.landed else "no",
              one.files, _size(one.size), one.why) for one in found]
     print_table(("RUN", "NODE", "ATTEMPT", "AGE", "LANDED", "FILES", "SIZE", "WHY"), rows,
                "nothing was rescued" + (f" of run {run}" if run else "") + ("" if repo or run else (

@@ -20,7 +20,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key, check_name, check_node, check_role, check_run
-from garrison.records.run import RunFiles, runs
+from garrison.records.run import RunFiles, list_runs
 from garrison.records.store import Store
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.signals import Signal, post, read
 from garrison.records.store import Store
-from garrison.supervise.start import fresh_id
+from garrison.supervise.start import new_id
 from garrison.system.clock import SystemClock
 
 _PLACES = {"waiting": "", "taken": "taken", "refused": "refused"}
@@ -80,7 +80,7 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
     if launch is None:
         raise NotFound(f"run {chosen} has no launch record; `garrison status` lists the runs")
     post(store.home, Signal(
-        fresh_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0},
+        new_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0},
         {"role": "guardian", "name": launch.pipeline_id}, "GUIDANCE", chosen, SystemClock().utc(), None, 0,
         {"action": "signal", "name": name, "value": _signal_value(value)}))
     living = resolve.is_living(store, Key("guardian", launch.pipeline_id, chosen))
@@ -103,7 +103,7 @@ def _from(body: dict[str, Any]) -> str:
 
 def _inboxes(home: Path) -> Iterator[Key]:
     folder = home / "signals"
-    for name in sorted(atomic.names(folder)):
+    for name in sorted(atomic.list_names(folder)):
         try:
             yield Key.parse(name)
         except UsageError:
@@ -155,7 +155,7 @@ def write_signal(source: str, target: str, type: str, payload: dict[str, Any] | 
     node = body.get("node_id")
     sender = _name(store, source, run, node, must_exist=False)
     recipient = _name(store, target, run, node, must_exist=True)
-    signal = Signal(fresh_id()[:12], {"role": sender.role, "name": sender.name, "incarnation": _life(store, sender)},
+    signal = Signal(new_id()[:12], {"role": sender.role, "name": sender.name, "incarnation": _life(store, sender)},
                     {"role": recipient.role, "name": recipient.name}, type, run, SystemClock().utc(), node,
                     _attempt(store, run, node, body), body)
     if signals_dir is None:
@@ -192,14 +192,14 @@ def wait_for_signal(target: str, timeout: float = 60.0, types: Sequence[str] | N
 
 
 def _take(store: Store, recipient: Key, types: Sequence[str] | None) -> dict[str, Any] | None:
-    folder = signal_records.inbox(store.home, recipient)
+    folder = signal_records.inbox_path(store.home, recipient)
     if not folder.is_dir():
         return None
     with atomic.locked(folder / ".waiting.lock"):  # two who wait do not get the same one
-        for posted in signal_records.pending(store.home, recipient):
+        for posted in signal_records.list_pending(store.home, recipient):
             if posted.signal is not None and (types is None or posted.signal.signal_type in types):
                 if not _is_anothers(store, recipient):
-                    signal_records.take(posted.path)
+                    signal_records.acknowledge(posted.path)
                 return record.to_dict(posted.signal)
     return None
 
@@ -218,7 +218,7 @@ def _run_of(store: Store, body: dict[str, Any], *names: str) -> str:
     if asked or resolve.current_run():
         return check_run(str(asked or resolve.current_run()))
     keys = store.keys(Identity)
-    known = sorted({key.run for key in keys} | set(run_records.runs(store.home)))
+    known = sorted({key.run for key in keys} | set(run_records.list_runs(store.home)))
     if len(known) <= 1:
         return known[0] if known else ""
     living = sorted({key.run for key in keys if resolve.is_living(store, key)})

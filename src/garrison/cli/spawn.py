@@ -27,12 +27,12 @@ from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
-from garrison.records.names import Key, branch_of, check_node
+from garrison.records.names import Key, branch_name, check_node
 from garrison.records.run import Launch, Task
-from garrison.supervise.replace import replace_life, sweep_life
+from garrison.supervise.replace import kill_incarnation, replace_incarnation
 from garrison.system.git import Git
 from garrison.system.terminal import choose_terminal
-from garrison.system.worktree_files import furnish
+from garrison.system.worktree_files import complete_worktree
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
@@ -96,8 +96,8 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     tree = worktree_path(launch, node)
     git = Git(Path(launch.repo))
     tree.parent.mkdir(parents=True, exist_ok=True)
-    git.add_worktree(tree, branch_of(launch.run_id, node), git.rev(f"refs/heads/{launch.base}") or launch.base_oid)
-    for note in furnish(git, tree):
+    git.add_worktree(tree, branch_name(launch.run_id, node), git.rev(f"refs/heads/{launch.base}") or launch.base_oid)
+    for note in complete_worktree(git, tree):
         click.echo(note, err=True)
     previous = _clear(world, key)
     if previous is not None:
@@ -148,9 +148,9 @@ def _clear(world: Runtime, key: Key) -> Identity | None:
         return None
     verdict = world.observer.judge(old)
     if verdict.state in ("dead", "lapsed"):
-        return replace_life(world.observer, old, verdict.why, world.timing.sweep_grace)
+        return replace_incarnation(world.observer, old, verdict.why, world.timing.sweep_grace)
     if old.status == "crashed":
-        sweep_life(world.observer, old, world.timing.sweep_grace)
+        kill_incarnation(world.observer, old, world.timing.sweep_grace)
     return old
 
 

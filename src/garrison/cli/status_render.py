@@ -11,7 +11,7 @@ from typing import Any
 
 from garrison.cli.render import Line, Span, fit, raw, span, table, wrapped
 from garrison.system import terminal_text
-from garrison.system.clock import age
+from garrison.system.clock import format_age
 from garrison.views.heartbeats import silent
 from garrison.views.limits import span_of
 from garrison.views.node_state import first_line
@@ -39,7 +39,7 @@ LIMITS = ("LEVEL", "LIMIT", "USED", "SET BY", "OF")
 def overview(bodies: Sequence[Mapping[str, Any]], columns: int | None) -> list[Line]:
     """A line a run."""
     rows = [(span(body["run_id"], "head"), _word(stands(body)), span(progress(body)), span(body["pipeline_id"]),
-             span(age(body["age_s"]) and f"{age(body['age_s'])} ago"), span(body["repo"]),
+             span(format_age(body["age_s"]) and f"{format_age(body['age_s'])} ago"), span(body["repo"]),
              span(first_line(body["reason"]))) for body in bodies]
     return table(RUNS, rows, columns, least=12)
 
@@ -106,7 +106,7 @@ def _nodes(body: Mapping[str, Any], columns: int | None) -> list[Line]:
     longest = 48 if columns is None else max(12, columns // 4)
     rows = [(Span(terminal_text.fit(terminal_text.clean(node["node"]), longest)), _word(node["place"]),
              span(node["phase"]), span(f"{node['attempt']}/{node['attempts']}"), span(_lives(node["lives"])),
-             span(age(node["since_s"])),
+             span(format_age(node["since_s"])),
              span(_doing(node) + silent(node.get("signs")), "bad" if node["place"] == "failed" else ""))
             for node in body["nodes"]]
     return table(NODES, rows, columns)
@@ -117,7 +117,7 @@ def _doing(node: Mapping[str, Any]) -> str:
     left = (node.get("parked") or {}).get("probe_in_s")
     if left is None:
         return str(node["doing"])
-    return str(node["doing"]).replace("parked:", f"parked, probe {f'in {age(left)}' if left else 'due'}:", 1)
+    return str(node["doing"]).replace("parked:", f"parked, probe {f'in {format_age(left)}' if left else 'due'}:", 1)
 
 
 def _lives(lives: Mapping[str, int]) -> str:
@@ -127,7 +127,7 @@ def _lives(lives: Mapping[str, int]) -> str:
 
 def _layers(body: Mapping[str, Any], columns: int | None) -> list[Line]:
     rows = [(span(layer["agent"]), span(layer["incarnation"]), span(layer["status"]), _word(layer["verdict"]),
-             span(layer["phase"]), span(layer["pid"]), span(age(layer["beat_age_s"])),
+             span(layer["phase"]), span(layer["pid"]), span(format_age(layer["beat_age_s"])),
              span(first_line(layer["why"]) if layer["verdict"] != "alive" or layer.get("stopped") else ""))
             for layer in body["layers"]]
     return table(LAYERS, rows, columns, least=16) if rows else []

@@ -13,7 +13,7 @@ from typing import Any
 from garrison.cli.render import Line, Span, fit, raw, span, width, wrapped
 from garrison.cli.status_render import COLOURS
 from garrison.system import terminal_text
-from garrison.system.clock import age
+from garrison.system.clock import format_age
 from garrison.views.node_state import first_line
 from garrison.views.top_frame import details, size
 
@@ -245,7 +245,7 @@ def _name(row: Mapping[str, Any]) -> str:
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     return {"state": terminal_text.clean(row["state"]), "phase": terminal_text.clean(row["phase"]),
             "try": f"{row['attempt']}/{row['attempts']}" if row["attempt"] else "", "lives": row["lives"],
-            "age": age(row["age_s"]), "sign": age(row["beat_s"]),
+            "age": format_age(row["age_s"]), "sign": format_age(row["beat_s"]),
             "cpu": _cpu(row["cpu"]) if row["processes"] else "", "memory": size(row["memory"]),
             "cost": "" if row["usd"] is None else f"${row['usd']:.2f}"}
 
@@ -285,7 +285,8 @@ def landing(frame: Mapping[str, Any], columns: int, most: int) -> list[Line]:
         run = f" of {entry['run']}" if several else ""
         lines.append(fit([Span(f"{entry['position']:>3} "), span(entry["node"] + run), Span("  "),
                           span(entry["status"], "busy" if entry["status"] in ("testing", "landing") else "due"),
-                          Span(f"  {age(entry['age_s'])}", "dim"), Span("  "), span(first_line(entry["doing"]), "dim")],
+                          Span(f"  {format_age(entry['age_s'])}", "dim"), Span("  "),
+                          span(first_line(entry["doing"]), "dim")],
                          columns))
     return lines
 

@@ -23,7 +23,7 @@ from garrison.errors import NotFound, Refused
 from garrison.pipeline.subpipelines import JOINT
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
-from garrison.records.names import ROLES, Key, check_run, launcher
+from garrison.records.names import ROLES, Key, check_run, launcher_key
 from garrison.records.store import Store
 from garrison.views.event_log import Chronicle
 from garrison.views.explain import Told, story
@@ -79,7 +79,7 @@ def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, list[st
     if "@" in who:
         who, _, run = who.partition("@")
         check_run(run)
-    having = [one for one in ([run] if run else run_records.runs(store.home)) if who in nodes_of(store.home, one)]
+    having = [one for one in ([run] if run else run_records.list_runs(store.home)) if who in nodes_of(store.home, one)]
     role, _, name = who.partition("-")
     if having or role not in ROLES:
         chosen = run_of_node(store, who, run)
@@ -97,7 +97,7 @@ def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, list[st
 
 def _names_a_run(store: Store, who: str) -> bool:
     """Whether `who` is a run, and no node of any."""
-    have = run_records.runs(store.home)
+    have = run_records.list_runs(store.home)
     return who in have and not any(who in nodes_of(store.home, one) for one in have)
 
 

@@ -16,7 +16,7 @@ from garrison.delegation.history import Conversation
 from garrison.delegation.orchestrator import AgentOrchestrator
 from garrison.delegation.tools import Desk
 from garrison.errors import Refused, UsageError
-from garrison.system.async_command import said_by
+from garrison.system.async_command import run_to_end
 
 COMMAND_SECONDS = 120.0
 """Seconds that a tool's command may take."""
@@ -52,9 +52,9 @@ def claude_node(home: Path) -> tuple[str | None, dict[str, Any]]:
 
 def _names(home: Path) -> list[str]:
     """The names a message may mean: runs and their nodes."""
-    from garrison.records.run import runs
+    from garrison.records.run import list_runs
 
-    found = runs(home)
+    found = list_runs(home)
     return [*found, *(node.name for run in found for node in (home / "runs" / run / "nodes").glob("*"))]
 
 
@@ -66,7 +66,7 @@ def _runner(home: Path, repo_root: Path | None) -> Any:
         else:
             words = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *argv]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTHROPIC_")}
-        code, out, err = await said_by(words, COMMAND_SECONDS, environment)
+        code, out, err = await run_to_end(words, COMMAND_SECONDS, environment)
         if code and not (argv[0] == "git" and code == 1):
             raise Refused(err.strip() or f"`{argv[0]}` ended with {code}")
         return (out + err).strip() or "(nothing)"

@@ -21,7 +21,7 @@ from garrison.processes.rescue_refs import has_landed
 from garrison.processes.worktree import OrphanedWorktree, orphaned_worktrees, run_repository, save_and_remove
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.records.names import Key, launcher
+from garrison.records.names import Key, launcher_key
 from garrison.system.git.rescues import ARCHIVE, RESCUES
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def plan_cleanup(world: Runtime, standing: RunStatus, wanted: CleanupOptions) ->
 def _files(world: Runtime, run: str) -> list[Path]:
     found = [world.home / folder / name for folder, ending in _RECORDS for name in atomic.names(world.home / folder)
              if name.endswith(f"@{run}{ending}")]
-    found += [world.home / "signals" / name for name in atomic.names(world.home / "signals")
+    found += [world.home / "signals" / name for name in atomic.list_names(world.home / "signals")
               if name.endswith(f"@{run}")]
     return [*sorted(found), *history.gate_logs_of_run(world.home, run), world.files(run).root]
 
@@ -117,12 +117,12 @@ def remove_run(world: Runtime, planned: CleanupPlan) -> None:
     """Do it. Refused if somebody takes the run up meanwhile; GitError if something could not be kept, then it stays."""
     standing = planned.standing
     with ExitStack() as stack:
-        keys = [launcher(standing.run)]
+        keys = [launcher_key(standing.run)]
         if standing.launch is not None and not standing.adhoc:
             keys.append(Key("guardian", standing.launch.pipeline_id, standing.run))
         for key in keys:
             atomic.make_directory(world.home / "identities")
-            lock = LifeLock.try_take(world.store.life_path(key))
+            lock = LifeLock.try_acquire(world.store.life_path(key))
             if lock is None:
                 raise Refused(f"run {standing.run} is just beginning again ({key.full}); nothing of it was removed")
             stack.callback(lock.release)

@@ -40,14 +40,14 @@ def file_facts(world: Runtime) -> Iterator[FileFact]:
     for kind in (Identity, Hook):
         folder = world.home / ("identities" if kind is Identity else "hooks")
         try:
-            names = sorted(atomic.names(folder))
+            names = sorted(atomic.list_names(folder))
         except RecordError as error:
             yield FileFact(str(folder), "unreadable", str(error))
             continue
         for name in names:
             if name.endswith(".json") and not name.startswith("."):
                 yield from _record(world, kind, folder / name)
-    for run in sorted(name for name in atomic.names(world.home / "runs") if not name.startswith(".")):
+    for run in sorted(name for name in atomic.list_names(world.home / "runs") if not name.startswith(".")):
         yield from _run(world, run)
     for path in sorted((world.home / "merge-queue").glob("*/*/journal.jsonl")):
         for fact in _journal(path, held=True, movable=False):
@@ -118,14 +118,14 @@ def open_findings(world: Runtime) -> Iterator[Finding]:
 def inbox_findings(world: Runtime, runs: Mapping[str, RunStatus]) -> Iterator[Finding]:
     """Signals that wait for layers of runs that are over, or of which nothing else is there."""
     recorded = {key.run for key in world.store.keys(Identity)}
-    for name in sorted(atomic.names(world.home / "signals")):
+    for name in sorted(atomic.list_names(world.home / "signals")):
         try:
             key = Key.parse(name)
         except UsageError:
             yield Finding("signals", NOTE, f"{world.home / 'signals' / name} is no inbox; passed over")
             continue
         standing = runs.get(key.run)
-        waiting = [one for one in atomic.names(world.home / "signals" / name)
+        waiting = [one for one in atomic.list_names(world.home / "signals" / name)
                    if one.endswith(".json") and not one.startswith(".")]
         gone = standing is None and key.run != "" and key.run not in recorded  # without a run: made by hand
         if waiting and (gone or (standing is not None and standing.over)):

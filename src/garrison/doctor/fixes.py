@@ -19,7 +19,7 @@ from garrison.merge import slots
 from garrison.processes.worktree import save_and_remove
 from garrison.records import atomic, signals
 from garrison.records.life_lock import LifeLock
-from garrison.supervise.replace import replace_life
+from garrison.supervise.replace import replace_incarnation
 from garrison.system import kill_tree, processes
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def apply_fix(world: Runtime, finding: Finding) -> Finding:
 def _fence(world: Runtime, finding: Finding) -> None:
     identity = finding.about
     if world.observer.judge(identity).state in ("dead", "lapsed"):
-        replace_life(world.observer, identity, "found over by doctor", world.timing.sweep_grace)
+        replace_incarnation(world.observer, identity, "found over by doctor", world.timing.sweep_grace)
 
 
 def _sweep(world: Runtime, finding: Finding) -> None:
     """The processes that were seen, through verified pidfds, and all that bear the same marker."""
     marker, pid, ticks = finding.about
     if processes.marker(pid) == marker and processes.living(pid, ticks):
-        kill_tree.sweep(None, marker, grace=world.timing.sweep_grace)
+        kill_tree.kill_tree(None, marker, grace=world.timing.sweep_grace)
 
 
 def _close(_world: Runtime, finding: Finding) -> None:
@@ -91,7 +91,7 @@ def _quarantine(world: Runtime, finding: Finding) -> None:
     stamp = world.clock.utc().translate({ord(char): None for char in "-:."})
     target = folder / f"{stamp}-{os.getpid()}-{path.relative_to(world.home).as_posix().replace('/', '_')}"
     if path.parent.name in ("identities", "hooks") and path.suffix == ".json":
-        life = LifeLock.try_take(world.home / "identities" / f"{path.stem}.life")
+        life = LifeLock.try_acquire(world.home / "identities" / f"{path.stem}.life")
         if life is None:
             raise GarrisonError(f"{path} has a living owner again; it was left in place")
         try:

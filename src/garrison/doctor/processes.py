@@ -10,8 +10,8 @@ from garrison.doctor.findings import BearerFact, LifeFact, RunFact, SessionFact
 from garrison.errors import GarrisonError, RecordError, UsageError
 from garrison.processes.resume_all import needs_launcher
 from garrison.records.identity import ALIVE, Identity
-from garrison.records.names import Key, launcher
-from garrison.supervise.lease import read_marker
+from garrison.records.names import Key, launcher_key
+from garrison.supervise.lease import parse_marker
 from garrison.system import processes
 from garrison.system.kill_tree import is_tmux
 from garrison.system.process_terminal import ProcessTerminal
@@ -42,7 +42,7 @@ def _supervised(world: Runtime, known: Mapping[Key, Identity], one: Identity) ->
         if _lives(world, known, key):
             return True
         above = known[key].parent if key in known else None
-    return one.role != "launch" and bool(one.run_id) and _lives(world, known, launcher(one.run_id))
+    return one.role != "launch" and bool(one.run_id) and _lives(world, known, launcher_key(one.run_id))
 
 
 def life_facts(world: Runtime) -> Iterator[LifeFact]:
@@ -62,7 +62,7 @@ def bearer_facts(world: Runtime, runs: Mapping[str, RunStatus]) -> Iterator[Bear
     above = processes.ancestors(os.getpid()) | {os.getpid()}
     known = _identities(world)
     for row in rows:
-        marker = read_marker(row.marker or "")
+        marker = parse_marker(row.marker or "")
         if marker is None or not marker[1] or os.path.realpath(marker[0]) != home:
             continue  # nobody's, a life by hand without a run, or another home's
         _, run, life, incarnation = marker

@@ -47,7 +47,7 @@ def _in_the_way(path: Path, files: list[str]) -> Blocked:
 def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
     """Checkouts that have `target` checked out; or what blocks them all: one that is rebasing it."""
     found = []
-    for tree in [] if git.stands_nowhere(target) else git.worktrees():
+    for tree in [] if git.is_checked_out_nowhere(target) else git.worktrees():
         if not tree.path.is_dir():
             continue
         if tree.branch == target:

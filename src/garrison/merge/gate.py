@@ -23,8 +23,8 @@ from garrison.merge.queue import Progress, Wait
 from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
 from garrison.records import atomic, log_retention
 from garrison.system import disk_space, kill_tree, processes
-from garrison.system.environment import child_environment, tell_held_back
-from garrison.system.jobs import struck, tail
+from garrison.system.environment import child_environment, explain_missing_command
+from garrison.system.jobs import is_signal_exit, read_tail
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -189,8 +189,8 @@ class GateRun:
     def _judge(self, stage: str, code: int, late: bool) -> Verdict:
         self._sweep()
         log = self.setup_log if stage == "setup" else self.log
-        held = tell_held_back(self.held_back, log, code)
-        told = tail(log, TAIL_LINES)
+        held = explain_missing_command(self.held_back, log, code)
+        told = read_tail(log, TAIL_LINES)
         result: verdicts.Class = "lost" if self._says_nothing(code, late, told) else \
             verdicts.classify(code, timed_out=late, tail=told, stage=stage)
         words = verdicts.describe_result(result, code, self.config.timeout, timed_out=late)
@@ -198,14 +198,14 @@ class GateRun:
 
     def _says_nothing(self, code: int, late: bool, told: str) -> bool:
         """Whether this end is no judgement of the tree: it vanished, a signal ended it, or there was no room."""
-        if code == -1 or (not late and struck(code)):
+        if code == -1 or (not late and is_signal_exit(code)):
             return True
-        return code != 0 and (disk_space.lacking(told) or disk_space.full(self.slot.path))
+        return code != 0 and (disk_space.reports_no_space(told) or disk_space.is_full(self.slot.path))
 
     def _sweep(self) -> None:
         """End what the stage left running, and forget it."""
         child = self.child
-        kill_tree.sweep(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker, grace=0.2)
+        kill_tree.kill_tree(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker, grace=0.2)
         self._drop_child()
 
     def abandon(self) -> None:
@@ -219,7 +219,7 @@ class GateRun:
         """Remove the folder after its verdict was recorded; the logs stay, as far as `old_logs` has it."""
         shutil.rmtree(self.folder, ignore_errors=True)
         for log in (self.log, self.setup_log):
-            log_retention.shorten(log)
+            log_retention.shorten_log(log)
 
     def detach(self) -> None:
         """Leave it running for a successor."""
@@ -301,7 +301,7 @@ class GateRuns:
 
     def _full(self) -> Path | None:
         """Where a gate could not write: its tree, or its verdict (which so is lost, and counts as none)."""
-        return next((path for path in (self.folder, self.queue.folder) if disk_space.full(path)), None)
+        return next((path for path in (self.folder, self.queue.folder) if disk_space.is_full(path)), None)
 
     def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entry: MergeEntry, number: int) -> GateRun:
         marker = gate_marker(self.queue.home, entry.run, entry.id, number)
@@ -335,7 +335,7 @@ class GateRuns:
             if name in state.entries and folder.name not in self._runs:
                 marker = gate_marker(self.queue.home, state.entries[name].run, name, int(number))
                 if processes.bearers(marker):
-                    kill_tree.sweep(None, marker, grace=0.2)
+                    kill_tree.kill_tree(None, marker, grace=0.2)
                 shutil.rmtree(folder, ignore_errors=True)
 
     # --- watching ---------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class Landing:
 
 def read_history(path: Path) -> list[Landing]:
     """The landings of the journal at `path`, the eldest first."""
-    return landings(journal.read_whole(path))
+    return landings(journal.read_history(path))
 
 
 def landings(records: Iterable[Record]) -> list[Landing]:
@@ -124,7 +124,7 @@ def gate_logs_of_run(home: Path, run: str) -> list[Path]:
     found: list[Path] = []
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
         folder = path.parent / "logs"
-        if names := atomic.names(folder):
+        if names := atomic.list_names(folder):
             own, spared = _known(path, run)
             found += [folder / name for name in names
                       if name.partition(".")[0] in own and str(folder / name) not in spared]
@@ -135,7 +135,7 @@ def _known(path: Path, run: str) -> tuple[set[str], set[str]]:
     """How the run's logs begin, and which are still needed."""
     own, state = {f"preflight-{run}"}, QueueState()
     try:
-        for record in journal.read_whole(path):
+        for record in journal.read_history(path):
             state.apply(record)
             if record.kind == "enq" and record.data.get("run") == run:
                 own.add(record.data["entry"])

@@ -28,7 +28,7 @@ from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import Slot, acquire_slot
 from garrison.system.environment import child_environment
 from garrison.system.git import GitError
-from garrison.system.worktree_files import count_pointers
+from garrison.system.worktree_files import count_lfs_pointers
 
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
@@ -127,7 +127,7 @@ def _begin(job: GateRun, commit: str) -> None:
 
 
 def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
-    pointers = count_pointers(queue.git, slot.path)
+    pointers = count_lfs_pointers(queue.git, slot.path)
     return [f"files that are only LFS pointers, for agents and gate too: {pointers}; if they are needed, install "
             "git-lfs and run `git lfs install`"] if pointers else []
 

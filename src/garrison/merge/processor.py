@@ -72,7 +72,7 @@ class MergeProcessor:
         """Take the processor's lock if nobody holds it; the epoch grows. False if somebody does."""
         if self._lock is None:
             atomic.make_directory(self.queue.locks)
-            self._lock = LifeLock.try_take(self.queue.processor_lock)
+            self._lock = LifeLock.try_acquire(self.queue.processor_lock)
             if self._lock is None:
                 return False
             with self.queue.locked():

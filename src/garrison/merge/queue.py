@@ -167,7 +167,7 @@ class MergeQueue:
     def compact(self) -> None:
         """Replace the journal by a snapshot; what it was stays beside it. The caller holds `queue.lock`."""
         state = self.state
-        journal.put_aside(self.path, state.seq)
+        journal.archive(self.path, state.seq)
         failpoint.here("archived")
         journal.replace_shared(self.path, journal.Entry(state.seq, state.epoch, self.token, self.clock.utc(),
                                                         "snapshot", snapshot.saved(state)))

@@ -135,7 +135,7 @@ def _left(queue: MergeQueue) -> set[str]:
     found = {name for name in pins if (entry := state.entries.get(name.split("/")[0])) and entry.final
              and (name.endswith("/candidate") or entry.status == "landed")}
     running = state.test.job if state.test else ""
-    names = (name for name in atomic.names(queue.folder / "tests") if name != running)
+    names = (name for name in atomic.list_names(queue.folder / "tests") if name != running)
     return found | {f"gate run {name}" for name in names if name.rpartition(".")[0] in state.entries}
 
 
@@ -184,7 +184,7 @@ def damage(queue: MergeQueue) -> str:
     names = _names(queue)
     lost = (trace for trace in _pinned_traces(queue, before=records[0].at if records else "")
             if trace.entry not in known)
-    if not journal.past(queue.path) and not any(recognized(trace, names) for trace in lost):
+    if not journal.finished_parts(queue.path) and not any(recognized(trace, names) for trace in lost):
         return ""
     return "it was begun anew, without what had been enqueued before" if records else "it is gone"
 
@@ -192,7 +192,7 @@ def damage(queue: MergeQueue) -> str:
 def rebuild(queue: MergeQueue) -> list[str]:
     """Write a new journal in place of the damaged one; what could not be known. Refused while a processor lives."""
     atomic.make_directory(queue.locks)
-    life = LifeLock.try_take(queue.processor_lock)
+    life = LifeLock.try_acquire(queue.processor_lock)
     if life is None:
         raise Refused("a processor works this queue by what it read before; stop it, then say doctor again")
     try:
@@ -234,7 +234,7 @@ def _traces(queue: MergeQueue) -> Traces:
 
 def _names(queue: MergeQueue) -> Traces:
     """By what an entry's name is recognized; no traces yet."""
-    return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.names(queue.home / "runs"))
+    return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.list_names(queue.home / "runs"))
 
 
 def _pinned_traces(queue: MergeQueue, before: str = "") -> Iterator[Trace]:

@@ -26,7 +26,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.system import worktree_files as setup_key
 from garrison.system.git import Git, GitError
 from garrison.system.processes import living, same_boot
-from garrison.system.worktree_files import furnish
+from garrison.system.worktree_files import complete_worktree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ class Slot:
             keep += [part for pattern in patterns for part in ("-e", pattern)]
             self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
         self.git.show(self.path, commit)
-        self.notes = furnish(self.git, self.path, force=True)
+        self.notes = complete_worktree(self.git, self.path, force=True)
         tree = self.git.tree_of(commit)
         if before != tree:
             self._forget_compiled(before, tree)
@@ -122,7 +122,7 @@ class Slot:
 
     def setup_due(self, setup: str | None, lock_files: tuple[str, ...]) -> str | None:
         """The key that a set-up of the prepared tree would have, None if it ran with that key already (or is none)."""
-        return setup_key.setup_due(setup, self.path, lock_files, self.memory.setup_key)
+        return setup_key.due_setup_key(setup, self.path, lock_files, self.memory.setup_key)
 
     def setup_done(self, key: str) -> None:
         """Record that set-up passed; what it left, and what would be cleaned away, is kept from now on."""
@@ -149,7 +149,7 @@ def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
             path = folder / f"slot-{candidate}"
             if number is None and is_number_taken(folder, candidate):
                 continue
-            lock = LifeLock.try_take(path.with_name(path.name + ".lock"))
+            lock = LifeLock.try_acquire(path.with_name(path.name + ".lock"))
             if lock is None:
                 continue
             slot = Slot(git, path, candidate, lock)
@@ -162,7 +162,7 @@ def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
 def remove_idle_slots(git: Git, folder: Path) -> None:
     """Remove all slots below `folder` that nobody holds and in which nothing runs; the folder too if it is empty."""
     for lock_path in sorted(folder.glob("slot-*.lock")):
-        lock = LifeLock.try_take(lock_path)
+        lock = LifeLock.try_acquire(lock_path)
         if lock is None:
             continue
         slot = Slot(git, lock_path.with_suffix(""), 0, lock)

@@ -70,7 +70,7 @@ class Stream:
         self._gathered: list[tuple[str, str, str, Mapping[str, Any]] | str] = []
         self._descriptor = -1
         if path is not None:
-            self._descriptor = atomic.open_made(path, os.O_APPEND)
+            self._descriptor = atomic.open_or_create(path, os.O_APPEND)
         self.on = listener is not None or path is not None
 
     def emit(self, kind: str, node: str = "", **data: Any) -> None:

@@ -75,10 +75,10 @@ class RunFolder:
     def rotate(self, node: str) -> Path:
         """Make room for a new attempt: what the last one left goes below `attempts/`. Returns the node's folder."""
         folder = self.node(node)
-        left = [name for name in atomic.names(folder) if name not in ("attempts", "intervention.md")]
+        left = [name for name in atomic.list_names(folder) if name not in ("attempts", "intervention.md")]
         if left:
             older = folder / "attempts"
-            number = 1 + max((int(name) for name in atomic.names(older) if name.isdigit()), default=0)
+            number = 1 + max((int(name) for name in atomic.list_names(older) if name.isdigit()), default=0)
             target = atomic.make_directory(older / str(number))
             for name in left:
                 (folder / name).rename(target / name)
@@ -189,7 +189,7 @@ class RunJournal:
     def __init__(self, folder: RunFolder, now: Callable[[], str]) -> None:
         self.folder, self._now = folder, now
         atomic.make_directory(folder.root)
-        lock = LifeLock.try_take(folder.lock)
+        lock = LifeLock.try_acquire(folder.lock)
         if lock is None:
             raise Refused(f"another process runs {folder.root} now; wait for it, or end it first")
         self._lock = lock

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from garrison.records.signals import Posted
-    from garrison.supervise.decisions import Basis
+    from garrison.records.signals import PostedSignal
+    from garrison.supervise.decisions import DecisionInputs
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Action:
     kind: str
     who: str = ""
     why: str = ""
-    posted: Posted | None = None
+    posted: PostedSignal | None = None
     data: dict[str, Any] = field(default_factory=dict)
-    basis: Basis | None = field(default=None, compare=False)
+    basis: DecisionInputs | None = field(default=None, compare=False)
     """What a life's start or end was decided on; it is journaled before the act."""
 
 

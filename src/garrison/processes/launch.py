@@ -20,22 +20,22 @@ from garrison.processes.runtime import Runtime, process_argv
 from garrison.records import atomic, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
-from garrison.records.names import check_node, check_run, fit_run, launcher
+from garrison.records.names import check_node, check_run, launcher_key, to_run_stem
 from garrison.records.run import Launch
 from garrison.records.signals import Signal
-from garrison.supervise.lease import Wish, marker
+from garrison.supervise.lease import SpawnRequest, format_marker
 from garrison.supervise.observer import judge_now
-from garrison.supervise.replace import replace_life
-from garrison.supervise.start import take_lease
+from garrison.supervise.replace import replace_incarnation
+from garrison.supervise.start import acquire_lease
 from garrison.system import systemd
-from garrison.system.environment import held_back
+from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
 
 if TYPE_CHECKING:
     from garrison.processes.preflight import PreparedLaunch
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
-    from garrison.supervise.observer import Looked
+    from garrison.supervise.observer import Inspection
     from garrison.supervise.verdict import Verdict
 
 
@@ -56,7 +56,7 @@ def create_run(world: Runtime, prepared: PreparedLaunch) -> Launch:
 def _claim(world: Runtime, launch: Launch) -> tuple[str, Path]:
     """A run id of its own: the one asked for, else the pipeline's name with the next free number."""
     folder = atomic.make_directory(world.home / "runs")
-    stem = fit_run(launch.pipeline_id)
+    stem = to_run_stem(launch.pipeline_id)
     number = 1
     while True:
         run = launch.run_id or f"{stem}-{number}"
@@ -82,7 +82,7 @@ def register_home(world: Runtime) -> None:
 
 def lease_launcher(world: Runtime, run: str) -> Identity:
     """The launcher's lease, by itself; a dead predecessor is replaced first. AlreadyAlive if one lives."""
-    key, why = launcher(run), {}
+    key, why = launcher_key(run), {}
     old = world.store.read(Identity, key)
     if old is not None:
         looked = judge_launcher(world, old)
@@ -95,11 +95,11 @@ def lease_launcher(world: Runtime, run: str) -> Identity:
         why = {"succeeds": _succession(old, verdict)}
         if verdict.state != "ended" or old.status == "crashed":
             try:
-                replace_life(world.observer, old, verdict.why, world.timing.sweep_grace, looked.evidence)
+                replace_incarnation(world.observer, old, verdict.why, world.timing.sweep_grace, looked.evidence)
             except Fenced as error:
                 raise AlreadyAlive(f"another launcher of run {run} is alive by now; `garrison status {run}` shows it"
                                    ) from error
-    return take_lease(world.observer, Wish(key, metadata=why), world.timing.spawn_deadline)
+    return acquire_lease(world.observer, SpawnRequest(key, metadata=why), world.timing.spawn_deadline)
 
 
 def _tell_guardian(world: Runtime, launch: Launch, id_: str, payload: dict[str, Any]) -> None:
@@ -135,27 +135,27 @@ MANAGER = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 def launcher_command(world: Runtime, launch: Launch, identity: Identity,
                      options: list[str]) -> tuple[list[str], dict[str, str]]:
     """The command line and environment of the launcher's process."""
-    key = launcher(launch.run_id)
-    own = {"GARRISON_LIFE": marker(str(world.home), key, identity.incarnation),
+    key = launcher_key(launch.run_id)
+    own = {"GARRISON_LIFE": format_marker(str(world.home), key, identity.incarnation),
            "GARRISON_INCARNATION": str(identity.incarnation)}
     own |= {name: world.environ[name] for name in MANAGER if world.environ.get(name)}
-    if manager := systemd.find(world.environ):
+    if manager := systemd.find_manager(world.environ):
         own["XDG_RUNTIME_DIR"] = manager.runtime  # cron names none, and tmux's server wants a scope too
     return process_argv(key, world.home, identity.incarnation, options), world.environment(launch, own)
 
 
 def systemd_scope(world: Runtime) -> list[str]:
     """The prefix that puts a launcher into a scope of its own, where that keeps it alive; empty elsewhere."""
-    manager = systemd.find(world.environ)
+    manager = systemd.find_manager(world.environ)
     in_unit = bool(world.environ.get("NOTIFY_SOCKET"))
-    chosen = systemd.way(in_unit=in_unit, unit=False, manager=manager is not None,
-                              lingering=systemd.lingering(manager))
-    return systemd.scope(manager) if chosen == "scope" and systemd.answers(manager) else []
+    chosen = systemd.choose_start_method(in_unit=in_unit, unit=False, manager=manager is not None,
+                              lingering=systemd.is_lingering(manager))
+    return systemd.scope_prefix(manager) if chosen == "scope" and systemd.can_start_scope(manager) else []
 
 
 def logout_note(world: Runtime) -> str:
     """One line for who launches where systemd would end the run at logout; empty elsewhere."""
-    if systemd.lingering(systemd.find(world.environ)) is not False:
+    if systemd.is_lingering(systemd.find_manager(world.environ)) is not False:
         return ""
     return "note: systemd may end this run when you log out; `loginctl enable-linger` lets it go on"
 
@@ -199,7 +199,7 @@ def create_adhoc_run(world: Runtime, node: str, prd: str, target: Path, **task: 
         path=world.environ.get("PATH", os.defpath), prd_ref=prd, adhoc=True,
         locale={name: world.environ[name] for name in LOCALE if name in world.environ},
         max_respawn=int(str(task.pop("max_respawn", None) or 10)), terminal=str(task.pop("terminal", None) or "auto"),
-        held_back=held_back(world.environ, []))
+        held_back=list_withheld(world.environ, []))
     run, _ = _claim(world, launch)
     launch = replace(launch, run_id=run)
     made = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd, **task)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.processes.fingerprint import check_interval, max_age
 from garrison.system import disk_space
-from garrison.system.event_loop import Waker
+from garrison.system.event_loop import EventLoop
 
 if TYPE_CHECKING:
     from garrison.processes.fingerprint import Fingerprint
@@ -55,7 +55,7 @@ class Process(Protocol):
         """What would look different if a turn had anything to do, time apart (`next_wake` tells that) and the ends of
         watched processes; None if only a whole turn can tell."""
 
-    def watch(self, waker: Waker) -> None:
+    def watch(self, waker: EventLoop) -> None:
         """Register what should wake the loop early."""
 
     def stop(self, signum: int) -> None:
@@ -200,7 +200,8 @@ def _guarded_turn(layer: Process, life: Life, world: Runtime, complaints: Repeat
 def _no_room(error: GarrisonError, world: Runtime) -> bool:
     """Whether git failed because a disk is full; its first line often names only what it could not write."""
     places = (world.home, Path(world.environ.get("GARRISON_TREES", world.home)))
-    return disk_space.lacking(getattr(error, "stderr", "")) or any(disk_space.full(place) for place in places)
+    return disk_space.reports_no_space(getattr(error, "stderr",
+                                               "")) or any(disk_space.is_full(place) for place in places)
 
 
 def _beat(life: Life, world: Runtime, complaints: RepeatedErrors, now: float) -> bool:

@@ -22,10 +22,10 @@ from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.names import Key
 from garrison.records.run import Task
-from garrison.supervise.start import Life, register
+from garrison.supervise.start import Incarnation, register
 from garrison.system import failpoint, reaper
-from garrison.system.disk_space import when_there_is_room
-from garrison.system.event_loop import Waker
+from garrison.system.disk_space import retry_until_space
+from garrison.system.event_loop import EventLoop
 from garrison.system.processes import become_subreaper
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_arguments(sys.argv[1:] if argv is None else argv)
     failpoint.role = options.role
     if options.role == "orchestrator":
-        reaper.divide()
+        reaper.fork_under_reaper()
     # What a launcher's shell had started before it became one is not ours, whoever's child it is.
     become_subreaper(adopting=options.role != "launch")
     # A user has few inotify instances, editors want them too, and what an agent's layer watches is nobody else's.
@@ -160,8 +160,8 @@ def recover_process(world: Runtime, life: Life, make: Callable[[Life], Process])
             life.beat()
         time.sleep(seconds)
 
-    layer = when_there_is_room(lambda: make(life), wait, over)
-    when_there_is_room(life.ready, wait, over)
+    layer = retry_until_space(lambda: make(life), wait, over)
+    retry_until_space(life.ready, wait, over)
     return layer
 
 

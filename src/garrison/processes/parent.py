@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.processes.loop import log_line
 from garrison.records.identity import Identity
-from garrison.records.names import Key, launcher
+from garrison.records.names import Key, launcher_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from garrison.processes.supervisor import Supervisor
     from garrison.records.run import Task
     from garrison.records.signals import Signal
-    from garrison.supervise.start import Life
+    from garrison.supervise.start import Incarnation
 
 
 class Parent:

@@ -34,10 +34,10 @@ from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.journal import read_all
-from garrison.records.names import check_name, check_run, fit_name, launcher, quoted
+from garrison.records.names import check_name, check_run, launcher_key, quote, to_name
 from garrison.records.run import Launch
 from garrison.system import capacity
-from garrison.system.environment import held_back
+from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import detached, underway
 
@@ -122,7 +122,7 @@ def _read(path: Path) -> str:
 
 def _pipeline_id(request: LaunchRequest, plan: RunPlan) -> str:
     asked = request.pipeline_id
-    return check_name(asked) if asked is not None else fit_name(plan.id or request.pipeline.stem)
+    return check_name(asked) if asked is not None else to_name(plan.id or request.pipeline.stem)
 
 
 def _agents_at_once(report: Callable[[str], None]) -> int:
@@ -139,7 +139,7 @@ def _base(request: LaunchRequest, plan: RunPlan, git: Git) -> str:
     if base is None and (base := git.current_branch()) is None:
         raise Refused(detached(git.root))
     if not git.branch_exists(base):  # `main~1` names a commit, not a branch
-        shown = base if re.fullmatch(r"[\w./-]{1,60}", base) else quoted(base)
+        shown = base if re.fullmatch(r"[\w./-]{1,60}", base) else quote(base)
         raise Refused(f"{git.root} has no branch {shown}; create it, or name another with --base")
     return base
 
@@ -181,7 +181,7 @@ def _refuse_unfinished(world: Runtime, launch: Launch, request: LaunchRequest) -
         raise run_exists(request.run)
     if request.new:
         return
-    for run in run_records.runs(world.home):
+    for run in run_records.list_runs(world.home):
         try:
             other, state = world.launch(run), read_run_state(world, run)
         except RecordError as error:

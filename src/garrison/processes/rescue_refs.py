@@ -16,7 +16,7 @@ from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.system.git import ABSENT, Git, GitError
 from garrison.system.git.rescues import RESCUES, RescueName, parse_rescue
-from garrison.system.worktree_files import furnish
+from garrison.system.worktree_files import complete_worktree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +63,7 @@ def find_repositories(home: Path, repo: Path | None, run: str | None, say: Calla
 
     A repository that is gone is said; Refused if it is the only one that was asked for.
     """
-    launches = [launch for one in run_records.runs(home) if run in (None, one)
+    launches = [launch for one in run_records.list_runs(home) if run in (None, one)
                 and (launch := _launch(home, one, say)) is not None]
     bases = {launch.run_id: launch.base for launch in launches}
     if repo is not None:
@@ -187,7 +187,7 @@ def restore_worktree(git: Git, commit: str, folder: Path) -> list[str]:
     if inside is not None or real.is_relative_to(git.common):
         raise Refused(f"{folder} lies in the checkout {inside or git.root}, which stays as it is; name one outside")
     git.add_worktree(folder, None, commit)
-    notes = furnish(git, folder)
+    notes = complete_worktree(git, folder)
     known = {module.path for module in git.modules(folder)}
     for line in git.run("ls-tree", "-r", "-z", commit).out.split("\0"):
         head, _, path = line.partition("\t")

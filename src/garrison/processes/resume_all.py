@@ -19,8 +19,8 @@ from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
-from garrison.records.names import Key, launcher
-from garrison.supervise.decisions import LifeView
+from garrison.records.names import Key, launcher_key
+from garrison.supervise.decisions import ChildState
 from garrison.system import systemd
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.processes.run_state import RunState
-    from garrison.records.signals import Posted, Signal
+    from garrison.records.signals import PostedSignal, Signal
 
 UNREMARKABLE = frozenset({"over", "tended"})
 """States that are as they should be: told only with `--json`."""
@@ -64,7 +64,7 @@ def decide_resume(run: str, state: RunState, launched: LifeView, guardian: Ident
     """
     identity, verdict = launched.identity, launched.verdict
     unsaid = identity is not None and verdict is not None and (identity.status == "crashed" or (
-        verdict.to_replace and identity.status in ("starting", "active")))
+        verdict.needs_replacement and identity.status in ("starting", "active")))
     if unsaid and identity is not None and (word := _resuming(run, identity.incarnation, state, inbox)):
         return ["--resume", *(["--again"] if word.payload.get("again") else [])]
     parked = guardian is not None and guardian.status == "parked"
@@ -91,7 +91,7 @@ def decide_resume(run: str, state: RunState, launched: LifeView, guardian: Ident
     return ["--resume"]
 
 
-def _resuming(run: str, incarnation: int, state: RunState, inbox: Sequence[Posted]) -> Signal | None:
+def _resuming(run: str, incarnation: int, state: RunState, inbox: Sequence[PostedSignal]) -> Signal | None:
     """The word to resume that this life of the launcher came with, if the guardian has yet to obey it."""
     said = resume_id(run, incarnation)
     if said in state.applied:
@@ -158,7 +158,7 @@ def _view_safely(world: Runtime, run: str) -> ResumeResult | None:
 
 def _start(world: Runtime, launch: run_records.Launch, options: list[str]) -> str:
     """Through the run's unit if there is one for this home, else by ourselves; says how."""
-    manager = systemd.find(world.environ)
+    manager = systemd.find_manager(world.environ)
     default = str(find_home(None, {name: value for name, value in world.environ.items() if name != "GARRISON_HOME"}))
     unit = systemd.has_unit(manager, launch.run_id, str(world.home), default)
     if manager is not None and unit and options == ["--resume"] and systemd.start_unit(manager, launch.run_id):

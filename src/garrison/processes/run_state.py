@@ -237,7 +237,7 @@ class RunState:
         for full in self.circuits:
             key = Key.parse(full)
             if (key.name if key.role == "runner" else key.role) in names:
-                self.circuits[full] = circuit.lifted(self.circuits[full], self.incarnations.get(full, 0))
+                self.circuits[full] = circuit.reset_circuit(self.circuits[full], self.incarnations.get(full, 0))
 
     def _on_spawn(self, data: dict[str, Any], _at: str) -> None:
         self.incarnations[data["full"]] = max(self.incarnations.get(data["full"], 0), data["incarnation"])
@@ -252,7 +252,7 @@ class RunState:
     def turn(self, kind: str, data: dict[str, Any]) -> None:
         """Fold a record about a name's parking (see supervise.circuit) in."""
         known = self.circuit(data["full"])
-        if (new := circuit.after(known, kind, data)) != known:
+        if (new := circuit.apply_event(known, kind, data)) != known:
             self.circuits[data["full"]] = new
 
     def _on_death(self, data: dict[str, Any], _at: str) -> None:

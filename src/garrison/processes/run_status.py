@@ -15,7 +15,7 @@ from garrison.processes.preflight import read_run_state
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.life_lock import is_held
-from garrison.records.run import runs
+from garrison.records.run import list_runs
 
 if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
@@ -74,7 +74,8 @@ def run_statuses(world: Runtime) -> dict[str, RunStatus]:
     """Every run of the home, by id, oldest first."""
     living = _living(world)
     waiting = _waiting(world)
-    return {run: _standing(world, run, living.get(run, []), tuple(waiting.get(run, ()))) for run in runs(world.home)}
+    return {run: _standing(world, run, living.get(run, []),
+                           tuple(waiting.get(run, ()))) for run in list_runs(world.home)}
 
 
 def _standing(world: Runtime, run: str, living: list[tuple[str, bool]], waiting: tuple[str, ...]) -> RunStatus:

@@ -16,7 +16,7 @@ from garrison.records.kept import MOST
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
-from garrison.supervise.start import start_life
+from garrison.supervise.start import start_incarnation
 from garrison.system import disk_space
 from garrison.system.clock import SystemClock
 from garrison.system.environment import child_environment
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from garrison.records.identity import Identity
     from garrison.records.names import Key
-    from garrison.supervise.lease import Wish
+    from garrison.supervise.lease import SpawnRequest
     from garrison.system.clock import Clock
     from garrison.system.processes import Processes
 
@@ -76,10 +76,10 @@ class Runtime:
         return child_environment(source, launch.env, {"GARRISON_HOME": str(self.home), "GARRISON_TREES": launch.trees,
                                                       **own})
 
-    def start_layer(self, wish: Wish, launch: Launch, extra: list[str] | None = None) -> Identity:
+    def start_layer(self, wish: SpawnRequest, launch: Launch, extra: list[str] | None = None) -> Identity:
         """Begin the life of a Python layer as a detached process; its output goes to the layer's log. OSError (ENOSPC)
         on a full disk, where it could not register, and would count as a death."""
-        disk_space.demand(self.home)
+        disk_space.require_space(self.home)
         key = wish.key
 
         def spawn(identity: Identity, life: str) -> None:
@@ -90,7 +90,7 @@ class Runtime:
             child = self.processes.spawn(argv, env=env, cwd=str(self.home), log=log)
             child.close()
 
-        return start_life(self.observer, wish, self.timing.spawn_deadline, spawn)
+        return start_incarnation(self.observer, wish, self.timing.spawn_deadline, spawn)
 
 
 def process_argv(key: Key, home: Path, incarnation: int, extra: list[str] | None = None) -> list[str]:

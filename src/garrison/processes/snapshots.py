@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError
 from garrison.processes.agent_activity import newest_entry
 from garrison.records import atomic
-from garrison.supervise.lease import marker
+from garrison.supervise.lease import format_marker
 from garrison.system import kill_tree, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
-from garrison.system.jobs import Job, tail
+from garrison.system.jobs import Job, read_tail
 from garrison.system.process_table import ran
 from garrison.system.processes import ProcessId
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
     from garrison.records.run import Launch, Task
-    from garrison.supervise.start import Life
-    from garrison.system.event_loop import Waker
+    from garrison.supervise.start import Incarnation
+    from garrison.system.event_loop import EventLoop
 
 _SLOWEST = 5
 """Doublings of the interval, at most, while snapshots fail."""
@@ -98,7 +98,7 @@ class Snapshotter:
         if result is None:
             return "", ""
         self._job = None
-        said = tail(self._log, 1)
+        said = read_tail(self._log, 1)
         if result.ok:
             self._failures, self._kept = 0, self._keeping
             return said, ""
@@ -108,7 +108,7 @@ class Snapshotter:
         why = "it took too long" if result.timed_out else said or f"exit code {result.exit_code}"
         return "", f"the work in {self.tree} could not be kept just now ({why}); it goes on, and is tried again later"
 
-    def watch(self, waker: Waker) -> None:
+    def watch(self, waker: EventLoop) -> None:
         """Wake when a snapshot ends."""
         if self._job is not None:
             waker.watch_process(self._job.pid, self._job.ticks)
@@ -121,7 +121,7 @@ class Snapshotter:
     def end(self) -> None:
         """End a snapshot that is being taken, at once: its tree is about to go, or its runner."""
         if self._job is not None:
-            kill_tree.sweep(ProcessId(self._job.pid, self._job.ticks), "", grace=0.0, only_below=True)
+            kill_tree.kill_tree(ProcessId(self._job.pid, self._job.ticks), "", grace=0.0, only_below=True)
             processes.exit_code(self._job.pid)
             self._job.close()
             self._job = None

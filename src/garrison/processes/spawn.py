@@ -14,10 +14,10 @@ from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
-from garrison.records.names import Key, branch_of
+from garrison.records.names import Key, branch_name
 from garrison.records.run import RunnerState
-from garrison.supervise.lease import Wish
-from garrison.supervise.start import start_life
+from garrison.supervise.lease import SpawnRequest
+from garrison.supervise.start import start_incarnation
 from garrison.system.git import Git, repository_key
 from garrison.system.terminal import Session, Terminal
 
@@ -64,7 +64,7 @@ def spawn_orchestrator(world: Runtime, launch: Launch, task: Task, tree: Path, t
                        parent: Key | None, journal_incarnation: int = 0) -> Identity:
     """Lease, then a session of that full name; returns the leased identity with the session's ids recorded."""
     key = Key("orchestrator", task.node, launch.run_id)
-    wish = Wish(key, parent, str(tree), branch_of(launch.run_id, task.node), session_id=key.full,
+    wish = SpawnRequest(key, parent, str(tree), branch_name(launch.run_id, task.node), session_id=key.full,
                 metadata={"attempt": task.attempt}, journal_incarnation=journal_incarnation)
 
     def open_session(leased: Identity, life: str) -> None:
@@ -74,7 +74,7 @@ def spawn_orchestrator(world: Runtime, launch: Launch, task: Task, tree: Path, t
         atomic.make_directory(log.parent)
         _remember(world, leased, terminal.open(key.full, argv, env=env, cwd=tree, log=log))
 
-    return start_life(world.observer, wish, world.timing.spawn_deadline, open_session)
+    return start_incarnation(world.observer, wish, world.timing.spawn_deadline, open_session)
 
 
 def _remember(world: Runtime, leased: Identity, session: Session) -> None:

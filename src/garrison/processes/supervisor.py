@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import AlreadyAlive, Fenced, RecordError, Refused
 from garrison.processes.fingerprint import check_interval
 from garrison.records import atomic, signals
-from garrison.records.identity import Identity, ended, step
+from garrison.records.identity import Identity, change_status, mark_ended
 from garrison.records.life_lock import is_held
 from garrison.records.signals import Signal
-from garrison.supervise.decisions import LifeView
-from garrison.supervise.explain import to_plain
-from garrison.supervise.observer import Watcher
-from garrison.supervise.replace import fence, sweep_life
+from garrison.supervise.decisions import ChildState
+from garrison.supervise.explain import encode_inputs
+from garrison.supervise.observer import HangWatcher
+from garrison.supervise.replace import fence, kill_incarnation
 from garrison.supervise.restart import CRASH, HUNG
-from garrison.supervise.start import fresh_id
+from garrison.supervise.start import new_id
 from garrison.supervise.verdict import judge
 from garrison.system import failpoint
 from garrison.system.clock import iso
-from garrison.system.exit_info import Autopsy, cause, hung_up, tmux_server_died
+from garrison.system.exit_info import ExitMonitor, describe_death, describe_hangup, is_tmux_server_gone
 
 if TYPE_CHECKING:
     from garrison.processes.actions import Action
     from garrison.processes.runtime import Runtime
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key
-    from garrison.supervise.observer import AgentSigns
-    from garrison.supervise.start import Life
-    from garrison.system.event_loop import Waker
+    from garrison.supervise.observer import AgentEvidence
+    from garrison.supervise.start import Incarnation
+    from garrison.system.event_loop import EventLoop
 
 
 class Supervisor:
@@ -46,27 +46,27 @@ class Supervisor:
         self._watcher = Watcher(world.observer, world.timing.beat_timeout, gap)
         self.autopsy = Autopsy()
         self._swept: set[tuple[Key, int]] = set()
-        atomic.make_directory(signals.inbox(world.home, life.key))  # what is absent cannot be watched
+        atomic.make_directory(signals.inbox_path(world.home, life.key))  # what is absent cannot be watched
 
     def record(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> Entry:
         """Append to the own journal."""
         return self.journal.append(kind, data, self.world.clock.utc(), sync=sync)
 
-    def view(self, key: Key) -> LifeView:
+    def view(self, key: Key) -> ChildState:
         """One name as it is now."""
         identity = self.world.store.read(Identity, key)
         if identity is None:
-            return LifeView()
+            return ChildState()
         seen = self.world.observer.see(identity)
-        return LifeView(identity, judge(identity, seen), seen)
+        return ChildState(identity, judge(identity, seen), seen)
 
-    def guard(self, key: Key, agent: AgentSigns | None = None) -> LifeView:
+    def guard(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
         """The same of a name this layer is responsible for: one that lives but does nothing is `hung`."""
         view = self.view(key)
         if view.identity is None or view.verdict is None:
             return view
         looked = self._watcher.look(view.identity, view.verdict, agent)
-        return LifeView(view.identity, looked.verdict, view.seen, looked.evidence)
+        return ChildState(view.identity, looked.verdict, view.seen, looked.evidence)
 
     def awake(self) -> None:
         """A glance was taken: the time since the last one was watched, too."""
@@ -82,9 +82,9 @@ class Supervisor:
     def decided(self, act: Action) -> None:
         """Journal what is about to be done to a life, and all that it was decided on: `garrison why` replays it."""
         assert act.basis is not None
-        self.record("decision", {"act": act.kind, "why": act.why, "basis": to_plain(act.basis)})
+        self.record("decision", {"act": act.kind, "why": act.why, "basis": encode_inputs(act.basis)})
 
-    def replace(self, view: LifeView, why: str, kind: str = CRASH) -> None:
+    def replace(self, view: ChildState, why: str, kind: str = CRASH) -> None:
         """Fence and sweep a dead or hung life, its death of class `kind`; nothing happens if it moved on meanwhile."""
         assert view.identity is not None
         with contextlib.suppress(Fenced):
@@ -97,7 +97,7 @@ class Supervisor:
             self.sweep(fenced)
             failpoint.here(":swept")
 
-    def _died_of(self, view: LifeView, why: str) -> str:
+    def _died_of(self, view: ChildState, why: str) -> str:
         """Why a process that was found dead died, as far as the kernel and its terminal tell."""
         identity = view.identity
         if view.verdict is None or view.verdict.state != "dead" or identity is None:
@@ -105,7 +105,7 @@ class Supervisor:
         if not identity.pid or not identity.start_ticks or not self._seen_here(identity):
             return why
         one = identity.pid, identity.start_ticks
-        told = cause(why, code=self.autopsy.exit_code(*one), memory=self.autopsy.out_of_memory(*one),
+        told = describe_death(why, code=self.autopsy.exit_code(*one), memory=self.autopsy.out_of_memory(*one),
                      server_died=_lost_server(identity))
         self.autopsy.forget(*one)
         return told
@@ -118,24 +118,24 @@ class Supervisor:
         """Kill what is left of a fenced life, and journal whom. Once is enough: nobody of it was left then."""
         if (identity.key, identity.incarnation) in self._swept:
             return
-        killed = sweep_life(self.world.observer, identity, self.world.timing.sweep_grace)
+        killed = kill_incarnation(self.world.observer, identity, self.world.timing.sweep_grace)
         if killed:
             self.record("swept", {"full": identity.key.full, "incarnation": identity.incarnation,
                                   "pids": [process.pid for process in killed]})
         self._swept.add((identity.key, identity.incarnation))
 
-    def death(self, view: LifeView, attempt: int = 1) -> dict[str, Any]:
+    def death(self, view: ChildState, attempt: int = 1) -> dict[str, Any]:
         """Journal the death of a fenced life; returns the record's data."""
         return self.record_death(self.buried(view, attempt))
 
-    def buried(self, view: LifeView, attempt: int = 1) -> dict[str, Any]:
+    def buried(self, view: ChildState, attempt: int = 1) -> dict[str, Any]:
         """What there is to record of the death of a fenced life, of which nothing is left then."""
         assert view.identity is not None
         identity = view.identity
         self.sweep(identity)  # the fencing supervisor may have died between fence and sweep
         return {"full": identity.key.full, "incarnation": identity.incarnation, "attempt": attempt,
                 "monotonic": self.world.clock.monotonic(), "boot_id": self.world.observer.where.boot_id,
-                "why": hung_up(identity.reason, server_died=_lost_server(identity)),
+                "why": describe_hangup(identity.reason, server_died=_lost_server(identity)),
                 "class": identity.metadata.get("class", CRASH)}
 
     def record_death(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +144,7 @@ class Supervisor:
         failpoint.here(":death-recorded")
         return data
 
-    def park(self, view: LifeView, why: str, cool_down: float, attempt: int = 1) -> dict[str, Any]:
+    def park(self, view: ChildState, why: str, cool_down: float, attempt: int = 1) -> dict[str, Any]:
         """Give a name up until its probe is due in `cool_down` seconds, or a person says otherwise; returns the
         record's data. The identity first: a successor that finds it parked and no record writes the record."""
         assert view.identity is not None
@@ -155,7 +155,7 @@ class Supervisor:
             assert old is not None
             if old.status not in ("crashed", "terminated"):  # an agent that was killed lets its layer end in order
                 return old
-            return step(old, "parked", metadata={**old.metadata, "reason": why, "parked_at": now})
+            return change_status(old, "parked", metadata={**old.metadata, "reason": why, "parked_at": now})
 
         self.world.store.update(Identity, view.identity.key, parked)
         failpoint.here(":parked")
@@ -180,11 +180,11 @@ class Supervisor:
 
         def lifted(old: Identity | None) -> Identity:
             assert old is not None
-            return ended(old, "terminated", now, "stopped") if old.status == "parked" else old
+            return mark_ended(old, "terminated", now, "stopped") if old.status == "parked" else old
 
         self.world.store.update(Identity, key, lifted)
 
-    def term(self, view: LifeView, number: int = signal.SIGTERM) -> None:
+    def term(self, view: ChildState, number: int = signal.SIGTERM) -> None:
         """Ask a living process to end in order, through a verified pidfd; a lease has no process to ask yet."""
         identity = view.identity
         if identity and identity.status in ("active", "held") and identity.pid and identity.start_ticks:
@@ -196,7 +196,7 @@ class Supervisor:
         clock = self.world.clock
         source = {"role": self.life.key.role, "name": self.life.key.name, "incarnation": self.life.incarnation}
         signals.post(self.world.home, Signal(
-            id_ or fresh_id()[:12], source, {"role": recipient.role, "name": recipient.name}, kind, recipient.run,
+            id_ or new_id()[:12], source, {"role": recipient.role, "name": recipient.name}, kind, recipient.run,
             clock.utc(), node, attempt, payload))
         failpoint.here(f":told-{kind}")
 
@@ -205,7 +205,7 @@ class Supervisor:
         self.tell(recipient, signal.signal_type, signal.payload, node=signal.node_id, attempt=signal.attempt,
                   id_=signal.id)
 
-    def watch(self, waker: Waker, views: list[LifeView], *, records: bool = False) -> None:
+    def watch(self, waker: EventLoop, views: list[ChildState], *, records: bool = False) -> None:
         """Wake at the end of any of these processes and at any signal to us; `records`: if theirs are changed, too."""
         living: list[tuple[int, int]] = []
         for view in views:
@@ -216,7 +216,7 @@ class Supervisor:
             if identity is not None and records:
                 waker.watch_file(self.world.store.path(Identity, identity.key), crowded=True)
         self.autopsy.watch_all(living)
-        folder = signals.inbox(self.world.home, self.life.key)
+        folder = signals.inbox_path(self.world.home, self.life.key)
         if folder.is_dir():
             waker.watch_directory(folder)
 
@@ -224,7 +224,7 @@ class Supervisor:
 def _lost_server(identity: Identity) -> bool:
     """Whether the life ran in a tmux session whose server is gone."""
     session = identity.tmux or {}
-    return session.get("kind") == "tmux" and tmux_server_died(str(session.get("server", "")))
+    return session.get("kind") == "tmux" and is_tmux_server_gone(str(session.get("server", "")))
 
 
 def failpoint_name(act: Action) -> str:

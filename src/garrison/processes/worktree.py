@@ -20,7 +20,7 @@ from garrison.processes.snapshots import has_unsaved_work, save_worktree
 from garrison.records import atomic
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import ARCHIVE, LIVE, rescue_stem
-from garrison.system.worktree_files import furnish, hide_untracked, setup_key
+from garrison.system.worktree_files import complete_worktree, hide_setup_output, setup_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +46,7 @@ def create_worktree(git: Git, task: Task, tree: Path, branch: str, tip: str, con
     git.add_worktree(tree, branch, tip)
     if task.attempt > 1 and task.rework == "merge":
         _merge_tip(git, tree, tip, conflicts)
-    return furnish(git, tree)
+    return complete_worktree(git, tree)
 
 
 def _merge_tip(git: Git, tree: Path, tip: str, told: Path) -> None:
@@ -137,7 +137,7 @@ class Worktree:
     def was_set_up(self) -> None:
         """Hide what the set-up made, unless there may be an agent's new folders too."""
         if not (self.folder / "prompt.md").exists():
-            hide_untracked(self.git, self.path)
+            hide_setup_output(self.git, self.path)
 
     def rescue(self, what: str) -> str:
         """Keep all that the tree holds, if it stands; the ref, or ''. `what` ends the sentence "what NODE …"."""

@@ -32,7 +32,7 @@ _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, 
 
 def read(path: Path) -> bytes | None:
     """The bytes of a record, None if it is absent; RecordUnreadable if something else bears its name or we may not."""
-    descriptor = open_there(path)
+    descriptor = open_existing(path)
     if descriptor is None:
         return None
     try:
@@ -41,14 +41,14 @@ def read(path: Path) -> bytes | None:
         os.close(descriptor)
 
 
-def open_there(path: Path) -> int | None:
+def open_existing(path: Path) -> int | None:
     """Open `path` for reading, None if it is absent; RecordUnreadable as for `read`."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise misplaced(path, error) from error
+        raise to_record_error(path, error) from error
 
 
 def read_open(descriptor: int, path: Path) -> bytes:
@@ -61,20 +61,20 @@ def read_open(descriptor: int, path: Path) -> bytes:
                 break
         return b"".join(chunks)
     except OSError as error:
-        raise misplaced(path, error) from error
+        raise to_record_error(path, error) from error
 
 
-def names(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     """The names in a folder, in no order; none if it is absent, RecordUnreadable as for `read`."""
     try:
         return os.listdir(folder)  # noqa: PTH208  # names only: a Path each would double the cost of find-stale
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise misplaced(folder, error) from error
+        raise to_record_error(folder, error) from error
 
 
-def misplaced(path: Path, error: OSError) -> Exception:
+def to_record_error(path: Path, error: OSError) -> Exception:
     """What to raise for `error` at `path`: RecordUnreadable where a person must mend it, else the error itself."""
     if error.errno not in _MISPLACED:
         return error
@@ -85,13 +85,13 @@ _within: list[str] = []
 """A directory that this process never makes again, with its final slash; none for a command."""
 
 
-def stay_within(home: Path) -> None:
+def forbid_recreating(home: Path) -> None:
     """From now on this process makes nothing in `home` if that is gone: a layer must not bring it back as a ruin."""
     _within[:] = [os.path.join(home, "")]  # noqa: PTH118  # light
 
 
 def make_directory(path: Path) -> Path:
-    """Create `path` and its parents with mode 0700, if absent; return it. LockLost as `stay_within` says."""
+    """Create `path` and its parents with mode 0700, if absent; return it. LockLost as `forbid_recreating` says."""
     try:
         if os.path.isdir(path):  # noqa: PTH112  # light
             return path
@@ -102,7 +102,7 @@ def make_directory(path: Path) -> Path:
     except OSError as error:
         if _is_directory(path, error):
             return path
-        raise misplaced(path, error) from error
+        raise to_record_error(path, error) from error
     return path
 
 
@@ -172,7 +172,7 @@ def replacing(path: Path, flags: int = 0) -> Iterator[int]:
         with suppress(OSError):  # what is left then is cleared later; the first error is the one to tell
             os.unlink(temporary)  # noqa: PTH108
         if isinstance(error, OSError):
-            raise misplaced(path, error) from error
+            raise to_record_error(path, error) from error
         raise
 
 
@@ -228,7 +228,7 @@ def locked(path: Path) -> Iterator[None]:
 def _open_current(path: Path) -> int:
     """Open and flock the file that bears the name now; a file replaced while we waited guards nothing."""
     while True:
-        descriptor = open_made(path)
+        descriptor = open_or_create(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if same_file(descriptor, path):
@@ -239,12 +239,12 @@ def _open_current(path: Path) -> int:
         os.close(descriptor)
 
 
-def open_made(path: Path, flags: int = 0) -> int:
+def open_or_create(path: Path, flags: int = 0) -> int:
     """Open `path` for reading and writing, made 0600 if absent; RecordUnreadable as for `read`."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
-        raise misplaced(path, error) from error
+        raise to_record_error(path, error) from error
 
 
 def same_file(descriptor: int, path: Path | str) -> os.stat_result | None:

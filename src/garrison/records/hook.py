@@ -61,7 +61,7 @@ def check_phase(phase: str) -> str:
     return phase
 
 
-def move(hook: Hook, phase: str, now: str) -> Hook:
+def change_phase(hook: Hook, phase: str, now: str) -> Hook:
     """`hook` in another phase, the step recorded in its history; ForbiddenTransition if the table does not list it."""
     if check_phase(phase) == hook.phase:
         return hook
@@ -75,7 +75,7 @@ def move(hook: Hook, phase: str, now: str) -> Hook:
                    merged_at=now if phase == "merged" else hook.merged_at)
 
 
-def again(hook: Hook, now: str) -> Hook:
+def reopen(hook: Hook, now: str) -> Hook:
     """`hook` where a merged node is to be worked on once more: back in planning, with its history. Another phase is no
     change. Not in the table: a run's flow alone asks for it, with a new attempt."""
     if hook.phase != "merged":
@@ -84,18 +84,18 @@ def again(hook: Hook, now: str) -> Hook:
     return replace(hook, phase="planning", updated_at=now, phase_history=[*hook.phase_history, entry])
 
 
-def note(hook: Hook, now: str, *, text: str | None = None, last_committed: str | None = None) -> Hook:
+def update_notes(hook: Hook, now: str, *, text: str | None = None, last_committed: str | None = None) -> Hook:
     """`hook` with new resumption notes and/or last commit; None leaves what is there."""
     return replace(hook, updated_at=now,
                    resumption_instructions=hook.resumption_instructions if text is None else text,
                    last_committed_node=hook.last_committed_node if last_committed is None else last_committed)
 
 
-def continue_session(hook: Hook, now: str, session: str) -> Hook:
+def remember_session(hook: Hook, now: str, session: str) -> Hook:
     """`hook` with the id of the session that a successor resumes."""
     return replace(hook, updated_at=now, claude_session_id=session)
 
 
-def succeed(hook: Hook, hook_id: str, incarnation: int, now: str) -> Hook:
+def continue_hook(hook: Hook, hook_id: str, incarnation: int, now: str) -> Hook:
     """The hook of a successor: a new id linked to the old one; phase, notes and history go on."""
     return replace(hook, hook_id=hook_id, predecessor_hook_id=hook.hook_id, incarnation=incarnation, updated_at=now)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from garrison.errors import ForbiddenTransition
 from garrison.records.names import Key
-from garrison.records.record import is_time
+from garrison.records.record import is_timestamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Identity:
         if self.incarnation < 1:
             raise ValueError("incarnation is below 1")
         for time in (self.created_at, self.last_heartbeat or self.created_at, self.spawn_deadline or self.created_at):
-            if not is_time(time):
+            if not is_timestamp(time):
                 raise ValueError(f"not a time: {time!r}")
 
     @property
@@ -80,7 +80,7 @@ class Identity:
         return str(self.metadata.get("reason", ""))
 
 
-def step(identity: Identity, status: str, **changes: Any) -> Identity:
+def change_status(identity: Identity, status: str, **changes: Any) -> Identity:
     """`identity` with another status; ForbiddenTransition if the table does not list it."""
     allowed = STATUSES[identity.status]
     if status not in allowed:
@@ -88,13 +88,13 @@ def step(identity: Identity, status: str, **changes: Any) -> Identity:
     return replace(identity, status=status, **changes)
 
 
-def ended(identity: Identity, status: str, now: str, reason: str, **changes: Any) -> Identity:
+def mark_ended(identity: Identity, status: str, now: str, reason: str, **changes: Any) -> Identity:
     """The identity of a life that is over: `status` is `crashed` or `terminated`, with the time and the reason."""
     stamp = {"crashed": "crashed_at", "terminated": "terminated_at"}[status]
     metadata = {**identity.metadata, "reason": reason}
-    return step(identity, status, metadata=metadata, **{stamp: now}, **changes)
+    return change_status(identity, status, metadata=metadata, **{stamp: now}, **changes)
 
 
-def beat(identity: Identity, now: str) -> Identity:
+def record_heartbeat(identity: Identity, now: str) -> Identity:
     """The identity with a heartbeat at `now`, as the door writes it (a living layer only touches its life file)."""
     return replace(identity, last_heartbeat=now)

@@ -122,14 +122,14 @@ class Reader:
             self._inode, self._offset = 0, 0
             return b""
         except OSError as error:
-            raise atomic.misplaced(self.path, error) from error
+            raise atomic.to_record_error(self.path, error) from error
         try:
             stat = os.fstat(descriptor)
             if stat.st_ino != self._inode or stat.st_size < self._offset:
                 self._inode, self._offset = stat.st_ino, 0
             return os.pread(descriptor, stat.st_size - self._offset, self._offset)
         except OSError as error:
-            raise atomic.misplaced(self.path, error) from error
+            raise atomic.to_record_error(self.path, error) from error
         finally:
             os.close(descriptor)
 
@@ -156,7 +156,7 @@ def read_all(path: Path) -> list[Entry]:
     return Reader(path).read()
 
 
-def parts(path: Path) -> list[Path]:
+def archived_parts(path: Path) -> list[Path]:
     """What was put aside of a journal, oldest first."""
     found = [part for part in path.parent.glob(f"{path.stem}-*.jsonl") if _number(part, path).isdigit()]
     return sorted(found, key=lambda part: int(_number(part, path)))
@@ -176,7 +176,7 @@ class Writer:
         atomic.make_directory(path.parent)
         self.path, self.token = path, token
         self._name, self._folder = str(path), path.parent  # a step of a pipeline costs one append
-        self._descriptor = atomic.open_made(path, os.O_APPEND)
+        self._descriptor = atomic.open_or_create(path, os.O_APPEND)
         try:
             cut_torn_tail(self._descriptor, path)
             self._file = os.fstat(self._descriptor)
@@ -224,7 +224,7 @@ class Writer:
         """Replace the file by a snapshot of the folded `state`; the old file stays beside it under its last number."""
         stored = store_blobs(self.path.parent, state)
         line = encode_line(Entry(self.seq, self.epoch, self.token, at, "snapshot", stored))
-        put_aside(self.path, self.seq)
+        archive(self.path, self.seq)
         with atomic.replacing(self.path, os.O_APPEND) as descriptor:
             atomic.write_all(descriptor, line)
             os.fsync(descriptor)
@@ -252,7 +252,7 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: s
     journal's current epoch is stamped; with `take` it grows by one (the record's `epoch` is the taker's from now on).
     """
     atomic.make_directory(path.parent)
-    descriptor = atomic.open_made(path, os.O_APPEND)
+    descriptor = atomic.open_or_create(path, os.O_APPEND)
     try:
         cut_torn_tail(descriptor, path)
         if not os.fstat(descriptor).st_size:  # before the record: what is refused afterwards would be in doubt
@@ -268,10 +268,10 @@ def append_shared(path: Path, token: str, kind: str, data: dict[str, Any], at: s
     return Entry(last_seq + 1, stamped, token, at, kind, data)
 
 
-def put_aside(path: Path, seq: int) -> None:
+def archive(path: Path, seq: int) -> None:
     """Give a journal that ends with record `seq` the name under which it stays when a snapshot takes its place."""
     kept = path.with_name(f"{path.stem}-{seq}.jsonl")
-    for old in parts(path):
+    for old in archived_parts(path):
         if old != kept and old.samefile(path):  # whoever was about to replace it died, and it has grown since
             old.unlink()
     if not kept.exists():
@@ -375,10 +375,10 @@ def cut_torn_tail(descriptor: int, path: Path) -> None:
         os.fdatasync(descriptor)
 
 
-def read_whole(path: Path) -> list[Entry]:
+def read_history(path: Path) -> list[Entry]:
     """Every record there ever was, what was put aside first; a snapshot only for what is there no more."""
     found: list[Entry] = []
-    for part in [*parts(path), path]:
+    for part in [*archived_parts(path), path]:
         last = found[-1].seq if found else 0
         found += [entry for entry in read_all(part) if entry.seq > last]
     return found
@@ -391,16 +391,17 @@ def salvage(path: Path) -> tuple[list[Entry], list[str]]:
     anew, with numbers that were given before.
     """
     found, wrong = _whole(path)
-    older = past(path)
+    older = finished_parts(path)
     while older and not (found and found[0].kind == "snapshot"):
         before, damaged = _whole(older.pop())
         found, wrong = [*before, *found], [*damaged, *wrong]
     return found, wrong
 
 
-def past(path: Path) -> list[Path]:
-    """As `parts`, without one that is still the journal itself: whoever put it aside died before the snapshot."""
-    return [part for part in parts(path) if not (path.exists() and part.samefile(path))]
+def finished_parts(path: Path) -> list[Path]:
+    """As `archived_parts`, without one that is still the journal itself: whoever put it aside died before the
+    snapshot."""
+    return [part for part in archived_parts(path) if not (path.exists() and part.samefile(path))]
 
 
 def _whole(path: Path) -> tuple[list[Entry], list[str]]:

@@ -26,9 +26,9 @@ class LifeLock:
         self._descriptor = descriptor
 
     @classmethod
-    def try_take(cls, path: Path) -> LifeLock | None:
+    def try_acquire(cls, path: Path) -> LifeLock | None:
         """Take `path` without waiting; None if another process holds it."""
-        descriptor = atomic.open_made(path)
+        descriptor = atomic.open_or_create(path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if atomic.same_file(descriptor, path):  # else replaced between open and flock: it guards nothing
@@ -58,7 +58,7 @@ class LifeLock:
             self._descriptor = -1
 
 
-def last_beat(path: Path) -> tuple[float, float] | None:
+def read_heartbeat(path: Path) -> tuple[float, float] | None:
     """(CLOCK_MONOTONIC, epoch) seconds of the last beat, None if nobody ever lived there."""
     try:
         stat = os.stat(path)  # noqa: PTH116  # light

@@ -24,7 +24,7 @@ _HEAD = 4
 """This part of what stays is the log's beginning (1/4), the rest its end, where the reason stands."""
 
 
-def shorten(path: Path, most: int = MOST) -> None:
+def shorten_log(path: Path, most: int = MOST) -> None:
     """Cut whole lines out of the middle of a log that has more than `most` bytes, and say so there."""
     with suppress(OSError, GarrisonError), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -40,10 +40,10 @@ def shorten(path: Path, most: int = MOST) -> None:
         atomic.write(path, head + between + said + tail, durable=False)
 
 
-def forget(folder: Path, spare: Collection[Path] = (), kept: int | None = None) -> None:
+def remove_old_logs(folder: Path, spare: Collection[Path] = (), kept: int | None = None) -> None:
     """Remove the logs of a folder that were written longest ago, until `kept` (KEPT) are left; none of `spare`."""
     kept = KEPT if kept is None else kept
-    names = [name for name in atomic.names(folder) if name.endswith(".log")]
+    names = [name for name in atomic.list_names(folder) if name.endswith(".log")]
     if len(names) <= kept:
         return
     ages = {}

@@ -20,7 +20,7 @@ _FULL = re.compile(r"(?P<role>launch|guardian|runner|orchestrator|processor)(-(?
                    r"(@(?P<run>[a-z0-9][a-z0-9-]{0,31}))?\Z")
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """`text` as an error shows it: in quotes, on one line, at most 60 characters."""
     return repr(text) if len(text) <= 60 else f"{text[:60]!r}…"
 
@@ -28,39 +28,39 @@ def quoted(text: str) -> str:
 def check_run(run: str) -> str:
     """Return `run` if it is a run id, else raise UsageError."""
     if not _RUN.match(run):
-        raise UsageError(f"not a run id: {quoted(run)}; use 1 to 32 of a-z 0-9 - starting with a letter or digit")
+        raise UsageError(f"not a run id: {quote(run)}; use 1 to 32 of a-z 0-9 - starting with a letter or digit")
     return run
 
 
 def check_node(node: str) -> str:
     """Return `node` if an agent may bear it, else raise UsageError."""
     if not _NODE.match(node):
-        raise UsageError(f"not a node name: {quoted(node)}; use 1 to 48 of A-Z a-z 0-9 _ - starting with a letter or _")
+        raise UsageError(f"not a node name: {quote(node)}; use 1 to 48 of A-Z a-z 0-9 _ - starting with a letter or _")
     return node
 
 
 def check_role(role: str) -> str:
     """Return `role` if it is a layer's, else raise UsageError."""
     if role not in ROLES:
-        raise UsageError(f"not a role: {quoted(role)}; roles are {', '.join(ROLES)}")
+        raise UsageError(f"not a role: {quote(role)}; roles are {', '.join(ROLES)}")
     return role
 
 
 def check_name(name: str) -> str:
     """Return `name` if a record may bear it, else raise UsageError."""
     if not _NAME.match(name) or ".." in name:
-        raise UsageError(f"not a name: {quoted(name)}; use 1 to 64 of A-Z a-z 0-9 _ . - starting with a letter or _, "
+        raise UsageError(f"not a name: {quote(name)}; use 1 to 64 of A-Z a-z 0-9 _ . - starting with a letter or _, "
                          "no '..'")
     return name
 
 
-def fit_name(text: str) -> str:
+def to_name(text: str) -> str:
     """Make a name of any text: unfit characters become `_` (used for pipeline ids made from file names)."""
     fitted = re.sub(r"[^A-Za-z0-9_-]", "_", text)[:48] or "_"
     return fitted if re.match(r"[A-Za-z_]", fitted) else "_" + fitted[:47]
 
 
-def fit_run(text: str) -> str:
+def to_run_stem(text: str) -> str:
     """Make the stem of a run id of any text: lower case, unfit characters become `-`, at most 20 characters."""
     fitted = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:20].strip("-")
     return fitted or "run"
@@ -91,21 +91,21 @@ class Key:
         """The inverse of `full`; UsageError for anything else."""
         match = _FULL.match(full)
         if not match:
-            raise UsageError(f"not a full name: {quoted(full)}; it reads role-name@run")
+            raise UsageError(f"not a full name: {quote(full)}; it reads role-name@run")
         key = cls(match["role"], match["name"] or match["role"], match["run"] or "")
         if key.full != full:  # `guardian@r`, or `launch-launch@r`: two spellings would be two files of one name
-            raise UsageError(f"not a full name: {quoted(full)}; it reads {key.full}")
+            raise UsageError(f"not a full name: {quote(full)}; it reads {key.full}")
         return key
 
     def __str__(self) -> str:
         return self.full
 
 
-def launcher(run: str) -> Key:
+def launcher_key(run: str) -> Key:
     """The launcher's key in a run."""
     return Key("launch", "launch", run)
 
 
-def branch_of(run: str, node: str) -> str:
+def branch_name(run: str, node: str) -> str:
     """The branch a node's work is committed on."""
     return f"garrison/{run}/{node}"

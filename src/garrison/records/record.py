@@ -132,7 +132,7 @@ def _checked(kind: type[Any], body: dict[str, Any], where: object) -> dict[str, 
     return values
 
 
-def is_time(text: str) -> bool:
+def is_timestamp(text: str) -> bool:
     """Whether `text` is a time as records hold them, `2026-01-31T12:00:00.000000Z`."""
     if text[:17] in _minutes:
         return _WITHIN(text, 17) is not None

@@ -193,10 +193,10 @@ class RunFiles:
         return self.root / "runners" / f"{node}.json"
 
 
-def runs(home: Path) -> list[str]:
+def list_runs(home: Path) -> list[str]:
     """The ids of all runs in a home that were launched, oldest first; not of what is only being removed."""
     folder = home / "runs"
-    found = [(folder / name / "launch.json", name) for name in atomic.names(folder) if not name.startswith(".")]
+    found = [(folder / name / "launch.json", name) for name in atomic.list_names(folder) if not name.startswith(".")]
     return [name for _, name in sorted((path.stat().st_mtime, name) for path, name in found if path.exists())]
 
 

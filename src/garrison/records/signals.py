@@ -69,7 +69,7 @@ class Signal:
 
 
 @dataclass(frozen=True)
-class Posted:
+class PostedSignal:
     """A signal in an inbox: its file, and the signal or why it cannot be read."""
 
     path: Path
@@ -77,7 +77,7 @@ class Posted:
     error: str = ""
 
 
-def inbox(home: Path, recipient: Key) -> Path:
+def inbox_path(home: Path, recipient: Key) -> Path:
     """The folder of a recipient's signals."""
     return home / "signals" / recipient.full
 
@@ -95,7 +95,7 @@ def post(home: Path, signal: Signal, number: int | None = None) -> Path:
     `number` (a journal record's) makes the file name a function of the signal, so that saying it again after a crash is
     the same file; without it a counter of this process is used. Nothing is written if that file was taken already.
     """
-    folder = atomic.make_directory(inbox(home, signal.recipient))
+    folder = atomic.make_directory(inbox_path(home, signal.recipient))
     name = file_name(signal, next(_counter) if number is None else number)
     if number is not None and (folder / "taken" / name).exists():
         return folder / "taken" / name
@@ -117,21 +117,22 @@ def read(path: Path) -> Signal:
     return signal
 
 
-def pending(home: Path, recipient: Key) -> list[Posted]:
+def list_pending(home: Path, recipient: Key) -> list[PostedSignal]:
     """The signals waiting in an inbox, oldest first; unreadable ones come with their error."""
-    folder = inbox(home, recipient)
+    folder = inbox_path(home, recipient)
     found = []
-    for name in sorted(name for name in atomic.names(folder) if name.endswith(".json") and not name.startswith(".")):
+    names = [name for name in atomic.list_names(folder) if name.endswith(".json") and not name.startswith(".")]
+    for name in sorted(names):
         try:
-            found.append(Posted(folder / name, read(folder / name)))
+            found.append(PostedSignal(folder / name, read(folder / name)))
         except FileNotFoundError:
             continue
         except RecordError as error:
-            found.append(Posted(folder / name, None, str(error)))
+            found.append(PostedSignal(folder / name, None, str(error)))
     return found
 
 
-def take(path: Path) -> None:
+def acknowledge(path: Path) -> None:
     """Move an applied signal into `taken/`; nothing happens if it is gone."""
     _move(path, "taken")
 
@@ -151,7 +152,7 @@ def _move(path: Path, where: str) -> None:
         return
 
 
-def objection(signal: Signal, run: str, attempts: Mapping[str, int], lives: Mapping[str, int]) -> str | None:
+def find_objection(signal: Signal, run: str, attempts: Mapping[str, int], lives: Mapping[str, int]) -> str | None:
     """Why `signal` must not be obeyed, or None. Pure.
 
     `attempts`: node → current attempt; `lives`: full name → current incarnation. Death does not unsay: a dead sender's
@@ -177,6 +178,6 @@ def objection(signal: Signal, run: str, attempts: Mapping[str, int], lives: Mapp
     return None
 
 
-def stamped(signal: Signal, source: Key, incarnation: int) -> Signal:
+def with_sender(signal: Signal, source: Key, incarnation: int) -> Signal:
     """`signal` with its sender filled in."""
     return replace(signal, source={"role": source.role, "name": source.name, "incarnation": incarnation})

@@ -67,7 +67,7 @@ class Store:
         name = str(path)
         if (known := kept.get(name)) is not None:
             return known  # type: ignore[no-any-return]
-        descriptor = atomic.open_there(path)
+        descriptor = atomic.open_existing(path)
         if descriptor is None:
             return None
         try:
@@ -121,7 +121,7 @@ class Store:
     def keys(self, kind: type[R]) -> list[Key]:
         """The keys of all records of a kind, sorted; foreign file names are passed over."""
         found = []
-        for name in atomic.names(self._folders[kind]):
+        for name in atomic.list_names(self._folders[kind]):
             if name.endswith(".json") and not name.startswith("."):
                 try:
                     found.append(Key.parse(name[:-5]))

@@ -131,7 +131,7 @@ class Session:
     async def __aenter__(self) -> Self:
         if self.folder is not None:
             atomic.make_directory(self.folder)
-            self._lock = LifeLock.try_take(self.folder / "session.lock")
+            self._lock = LifeLock.try_acquire(self.folder / "session.lock")
             if self._lock is None:
                 raise Refused(f"session {self.state.session_id} is in use by another process; wait for it")
         if self.missing:

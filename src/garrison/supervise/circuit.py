@@ -55,7 +55,7 @@ class Circuit:
 CLOSED = Circuit()
 
 
-def after(circuit: Circuit, kind: str, data: Mapping[str, Any]) -> Circuit:
+def apply_event(circuit: Circuit, kind: str, data: Mapping[str, Any]) -> Circuit:
     """The circuit after one journal record about its name; records of other kinds leave it as it is."""
     if kind == "park":
         return replace(circuit, state="parked", why=str(data.get("why", "")), since=float(data.get("monotonic", 0.0)),
@@ -69,6 +69,6 @@ def after(circuit: Circuit, kind: str, data: Mapping[str, Any]) -> Circuit:
     return circuit
 
 
-def lifted(circuit: Circuit, incarnation: int) -> Circuit:
+def reset_circuit(circuit: Circuit, incarnation: int) -> Circuit:
     """The circuit after a person let the name go on, whose last life was `incarnation`."""
     return Circuit(forgiven=max(circuit.forgiven, circuit.life, circuit.probe, incarnation))

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.supervise.circuit import Circuit
     from garrison.supervise.restart import Death, Policy
-    from garrison.supervise.verdict import Seen, Verdict
+    from garrison.supervise.verdict import Observation, Verdict
 
 
 @dataclass(frozen=True)
-class LifeView:
+class ChildState:
     """One name as seen now; both None if it never lived."""
 
     identity: Identity | None = None
     verdict: Verdict | None = None
-    seen: Seen | None = None
+    seen: Observation | None = None
     """What the verdict was reached on."""
     evidence: dict[str, Any] | None = None
     """What the verdict `hung` rests on, or what spoke against it (`evidence.plain`); None where nothing was late."""
@@ -50,12 +50,12 @@ class LifeView:
 
 
 @dataclass(frozen=True)
-class Basis:
+class DecisionInputs:
     """All that a step was decided on; with it the decision can be made again (`supervise.explain`)."""
 
     rule: str
     """The function that decided: next_step or burial."""
-    view: LifeView
+    view: ChildState
     deaths: Sequence[Death] = ()
     now: float = 0.0
     boot_id: str = ""
@@ -64,7 +64,7 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class Step:
+class RestartDecision:
     """`kind`: start, none (living), replace (dead or hung), record (its death is not journaled yet), wait (until `at`,
     monotonic), park (its window is used up), give_up (its attempt's total is), parked (its probe is due `at`), probe
     (it is due now: start one life), heal (the probe was healthy for long enough), ended (terminated: not acted on
@@ -73,36 +73,36 @@ class Step:
     kind: str
     why: str = ""
     at: float = 0.0
-    basis: Basis | None = field(default=None, compare=False)
+    basis: DecisionInputs | None = field(default=None, compare=False)
 
 
-def next_step(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
-              circuit: Circuit = CLOSED) -> Step:
+def decide_restart(view: ChildState, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
+              circuit: Circuit = CLOSED) -> RestartDecision:
     """The step for one name; `deaths` are the journaled ones of this name in this attempt, `circuit` its own."""
     return replace(_next(view, deaths, now, boot_id, policy, circuit),
-                   basis=Basis("next_step", view, deaths, now, boot_id, policy, circuit))
+                   basis=DecisionInputs("next_step", view, deaths, now, boot_id, policy, circuit))
 
 
-def _next(view: LifeView, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
-          circuit: Circuit) -> Step:
+def _next(view: ChildState, deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
+          circuit: Circuit) -> RestartDecision:
     identity, verdict = view.identity, view.verdict
     if identity is None or verdict is None:
-        return Step("start", "no life yet")
+        return RestartDecision("start", "no life yet")
     if verdict.living:
         return _alive(verdict, identity.incarnation, now, boot_id, policy, circuit)
-    if verdict.to_replace:
-        return Step("replace", verdict.why)
+    if verdict.needs_replacement:
+        return RestartDecision("replace", verdict.why)
     if circuit.parked and identity.status in ("crashed", "parked"):
         return _forgotten_probe(identity, deaths, circuit) or _parked(now, boot_id, policy, circuit)
     if identity.status == "parked":  # its park was not journaled before its supervisor died; or it was lifted since
         if circuit.forgiven >= identity.incarnation:
-            return Step("start", "no longer parked")
-        return Step("park", identity.reason)
+            return RestartDecision("start", "no longer parked")
+        return RestartDecision("park", identity.reason)
     if identity.status != "crashed":
-        return Step("ended", identity.reason or identity.status)
+        return RestartDecision("ended", identity.reason or identity.status)
     if _death_of(identity, deaths) is None:
-        return Step("record", identity.reason)
-    return _after_death(restart.decide(deaths, now, boot_id, policy, circuit, identity.key.full), now)
+        return RestartDecision("record", identity.reason)
+    return _after_death(restart.apply_policy(deaths, now, boot_id, policy, circuit, identity.key.full), now)
 
 
 def _death_of(identity: Identity, deaths: Sequence[Death]) -> Death | None:
@@ -110,50 +110,51 @@ def _death_of(identity: Identity, deaths: Sequence[Death]) -> Death | None:
     return next((death for death in deaths if death.incarnation == identity.incarnation), None)
 
 
-def _forgotten_probe(identity: Identity, deaths: Sequence[Death], circuit: Circuit) -> Step | None:
+def _forgotten_probe(identity: Identity, deaths: Sequence[Death], circuit: Circuit) -> RestartDecision | None:
     """A probe that died, and whose beginning the journal lost with its supervisor: it failed all the same."""
     if not 0 < circuit.life < identity.incarnation:
         return None
     if identity.status == "parked":
-        return Step("park", identity.reason)
+        return RestartDecision("park", identity.reason)
     death = _death_of(identity, deaths)
     if death is None:
-        return Step("record", identity.reason)
+        return RestartDecision("record", identity.reason)
     if not death.counts:
         return None
-    return Step("park", restart.failed_probe(death.incarnation, deaths))
+    return RestartDecision("park", restart.describe_failed_probe(death.incarnation, deaths))
 
 
-def _parked(now: float, boot_id: str, policy: Policy, circuit: Circuit) -> Step:
+def _parked(now: float, boot_id: str, policy: Policy, circuit: Circuit) -> RestartDecision:
     at = circuit.due(boot_id, policy)
     why = f"half-open probe after {policy.cool_down(circuit.parks):g} s; it was parked: {circuit.why}"
-    return Step("probe", why, at) if at <= now else Step("parked", circuit.why, at)
+    return RestartDecision("probe", why, at) if at <= now else RestartDecision("parked", circuit.why, at)
 
 
-def _alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, policy: Policy, circuit: Circuit) -> Step:
+def _alive(verdict: Verdict, incarnation: int, now: float, boot_id: str, policy: Policy,
+           circuit: Circuit) -> RestartDecision:
     """Nothing is to be done about the living, but that a probe which stays healthy closes its circuit."""
     if circuit.state != "probing" or incarnation < circuit.probe:
-        return Step("none", verdict.why)
+        return RestartDecision("none", verdict.why)
     at = circuit.healthy_at(policy) if circuit.boot_id == boot_id else now
     if at <= now:
-        return Step("heal", f"its probe (life {circuit.probe}) was healthy for {policy.healthy:g} s")
-    return Step("none", verdict.why, at)
+        return RestartDecision("heal", f"its probe (life {circuit.probe}) was healthy for {policy.healthy:g} s")
+    return RestartDecision("none", verdict.why, at)
 
 
-def _after_death(decision: restart.Decision, now: float) -> Step:
+def _after_death(decision: restart.PolicyOutcome, now: float) -> RestartDecision:
     if decision.at is None:
-        return Step("ended" if decision.kind == "rest" else decision.kind, decision.why)
-    return Step("start" if decision.at <= now else "wait", decision.why, decision.at)
+        return RestartDecision("ended" if decision.kind == "rest" else decision.kind, decision.why)
+    return RestartDecision("start" if decision.at <= now else "wait", decision.why, decision.at)
 
 
-def burial(view: LifeView, deaths: Sequence[Death]) -> Step | None:
+def decide_cleanup(view: ChildState, deaths: Sequence[Death]) -> RestartDecision | None:
     """What is due to a life that died though nobody needs a successor: its replacement (its tools may live on and
     write), then the record of its death; None if it lives, ended in order or is buried."""
-    identity, verdict, basis = view.identity, view.verdict, Basis("burial", view, deaths)
+    identity, verdict, basis = view.identity, view.verdict, DecisionInputs("burial", view, deaths)
     if identity is None or verdict is None:
         return None
-    if verdict.to_replace:
-        return Step("replace", verdict.why, basis=basis)
+    if verdict.needs_replacement:
+        return RestartDecision("replace", verdict.why, basis=basis)
     if identity.status == "crashed" and _death_of(identity, deaths) is None:
-        return Step("record", identity.reason, basis=basis)
+        return RestartDecision("record", identity.reason, basis=basis)
     return None

@@ -12,10 +12,10 @@ from garrison.records.identity import Identity
 from garrison.records.record import from_dict, to_dict
 from garrison.supervise import decisions as steps
 from garrison.supervise.circuit import CLOSED, Circuit
-from garrison.supervise.decisions import Basis, LifeView, Step
-from garrison.supervise.hang_detector import again
+from garrison.supervise.decisions import ChildState, DecisionInputs, RestartDecision
+from garrison.supervise.hang_detector import judge_recorded
 from garrison.supervise.restart import Death, Policy
-from garrison.supervise.verdict import Seen, Verdict, judge
+from garrison.supervise.verdict import Observation, Verdict, judge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ class Replay:
     """A decision made again from what was journaled."""
 
     verdict: Verdict | None
-    step: Step | None
+    step: RestartDecision | None
     same: bool
     """Whether verdict and step are those of then."""
 
 
-def to_plain(basis: Basis) -> dict[str, Any]:
+def encode_inputs(basis: DecisionInputs) -> dict[str, Any]:
     """A basis in JSON's shapes."""
     identity, verdict, seen = basis.view.identity, basis.view.verdict, basis.view.seen
     return {
@@ -50,29 +50,30 @@ def to_plain(basis: Basis) -> dict[str, Any]:
     }
 
 
-def from_plain(data: dict[str, Any]) -> Basis:
-    """The inverse of `to_plain`; RecordCorrupt if it is none, or was written with fields this garrison lacks."""
+def decode_inputs(data: dict[str, Any]) -> DecisionInputs:
+    """The inverse of `encode_inputs`; RecordCorrupt if it is none, or was written with fields this garrison lacks."""
     def read(kind: type[Any], name: str) -> Any:
         return from_dict(kind, data[name], "a journaled decision") if name in data else None
 
     deaths = [from_dict(Death, one, "a journaled decision") for one in data.get("deaths", [])]
     identity = from_dict(Identity, {"agent_id": "", **data["identity"]}, "a journaled decision") \
         if "identity" in data else None
-    view = LifeView(identity, read(Verdict, "verdict"), read(Seen, "seen"), data.get("evidence"))
-    return Basis(data["rule"], view, deaths, data.get("now", 0.0), data.get("boot_id", ""), read(Policy, "policy"),
+    view = ChildState(identity, read(Verdict, "verdict"), read(Observation, "seen"), data.get("evidence"))
+    return DecisionInputs(data["rule"], view, deaths, data.get("now", 0.0), data.get("boot_id", ""),
+                          read(Policy, "policy"),
                  read(Circuit, "circuit") or CLOSED)
 
 
-def replay(basis: Basis, kind: str) -> Replay:
+def replay(basis: DecisionInputs, kind: str) -> Replay:
     """Judge and decide again; `kind` is what was done then."""
     view = basis.view
     verdict = judge(view.identity, view.seen) if view.identity is not None and view.seen is not None else view.verdict
-    if view.evidence is not None and (hang := again(view.evidence)) is not None:
+    if view.evidence is not None and (hang := judge_recorded(view.evidence)) is not None:
         verdict = Verdict("hung", hang.why)
     if basis.rule == "burial":
-        step = steps.burial(view, basis.deaths)
+        step = steps.decide_cleanup(view, basis.deaths)
     else:
-        step = steps.next_step(view, basis.deaths, basis.now, basis.boot_id, basis.policy or Policy(),
+        step = steps.decide_restart(view, basis.deaths, basis.now, basis.boot_id, basis.policy or Policy(),
                                basis.circuit)
     # What a layer adds on top: a start after an orderly end (lifted), a park when all is used up, an early probe.
     added = (("ended", "start"), ("give_up", "park"), ("parked", "probe"))

@@ -58,7 +58,7 @@ class Hang:
     why: str
 
 
-def hung(evidence: Evidence, timeout: float, silence: float | None = None) -> Hang | None:
+def find_hang(evidence: Evidence, timeout: float, silence: float | None = None) -> Hang | None:
     """Whether a life hangs: a layer by `timeout`, its agent by `timeout` if stopped, else by `silence` if set."""
     for rule in (_stopped, _silent, _spinning, _agent_stopped):
         if (why := rule(evidence, timeout)) is not None:
@@ -67,7 +67,7 @@ def hung(evidence: Evidence, timeout: float, silence: float | None = None) -> Ha
     return Hang("agent-silent", why) if why is not None else None
 
 
-def silence_of(evidence: Evidence, kinds: Iterable[str], needed: Iterable[str]) -> float:
+def seconds_silent(evidence: Evidence, kinds: Iterable[str], needed: Iterable[str]) -> float:
     """Watched seconds since the last sign of any of `kinds`; 0 while one of the `needed` was never looked for."""
     if any(kind not in evidence.ages for kind in needed):
         return 0.0
@@ -111,37 +111,38 @@ def _agent_silent(e: Evidence, silence: float) -> str | None:
 
 
 def _quiet(e: Evidence) -> float:
-    return silence_of(e, [kind for kind in WORK if kind != "unstopped"], ("work",))
+    return seconds_silent(e, [kind for kind in WORK if kind != "unstopped"], ("work",))
 
 
 def _unmoved(e: Evidence) -> float:
-    return silence_of(e, WORK, ("work", "unstopped"))
+    return seconds_silent(e, WORK, ("work", "unstopped"))
 
 
 def _of_layer(e: Evidence, *kinds: str) -> float:
-    return silence_of(e, kinds, kinds)
+    return seconds_silent(e, kinds, kinds)
 
 
 def _told(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else f"{seconds:.0f} s"
 
 
-def freshest(ages: dict[str, float]) -> tuple[str, float] | None:
+def latest_evidence(ages: dict[str, float]) -> tuple[str, float] | None:
     """The last sign of life: (kind, seconds ago); None if there is none."""
     return min(ages.items(), key=lambda item: item[1]) if ages else None
 
 
-def plain(evidence: Evidence, hang: Hang | None, timeout: float, silence: float | None = None) -> dict[str, Any]:
+def encode_evidence(evidence: Evidence, hang: Hang | None, timeout: float, silence: float | None = None) -> dict[str,
+                                                                                                                 Any]:
     """The evidence as a record keeps it, with the limits it was held against and the rule that it fulfilled."""
     body = {**evidence.__dict__, "ages": {kind: round(age, 3) for kind, age in evidence.ages.items()},
             "watched": round(evidence.watched, 3), "tool_left": round(evidence.tool_left, 3)}
     return {**body, "timeout": timeout, "silence": silence, "rule": hang.rule if hang else ""}
 
 
-def again(body: dict[str, Any]) -> Hang | None:
-    """What `hung` says of evidence as a record keeps it; KeyError or TypeError if it is none."""
+def judge_recorded(body: dict[str, Any]) -> Hang | None:
+    """What `find_hang` says of evidence as a record keeps it; KeyError or TypeError if it is none."""
     known = {name: value for name, value in body.items() if name not in ("timeout", "silence", "rule")}
-    return hung(Evidence(**known), body["timeout"], body["silence"])
+    return find_hang(Evidence(**known), body["timeout"], body["silence"])
 
 
 class WatchClock:
@@ -163,7 +164,7 @@ class WatchClock:
         return self.watched
 
 
-class Signs:
+class EvidenceTimes:
     """When each kind of sign of one life was last seen, in watched seconds."""
 
     def __init__(self, began: float) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from garrison.errors import AlreadyAlive, Fenced, Refused
-from garrison.records.hook import Hook, succeed
-from garrison.records.identity import Identity, step
+from garrison.records.hook import Hook, continue_hook
+from garrison.records.identity import Identity, change_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Spawner:
+class ProcessOrigin:
     """The process that asks for a life, and where it runs."""
 
     pid: int
@@ -28,7 +28,7 @@ class Spawner:
 
 
 @dataclass(frozen=True)
-class Wish:
+class SpawnRequest:
     """What the new life is to be."""
 
     key: Key
@@ -41,7 +41,8 @@ class Wish:
     """The highest incarnation the spawner's journal knows of; a lost record must not make a life twice."""
 
 
-def lease(old: Identity | None, verdict: Verdict | None, wish: Wish, by: Spawner, *, now: str, deadline: str,
+def grant_lease(old: Identity | None, verdict: Verdict | None, wish: SpawnRequest, by: ProcessOrigin, *, now: str,
+                deadline: str,
           fresh_id: str) -> Identity:
     """The identity of the next life, `starting` with the spawner's pid and a deadline.
 
@@ -62,10 +63,10 @@ def lease(old: Identity | None, verdict: Verdict | None, wish: Wish, by: Spawner
     }
     if old is None:
         return Identity(role=wish.key.role, name=wish.key.name, run_id=wish.key.run, status="starting", **changes)
-    return step(old, "starting", predecessor_id=old.agent_id, respawns=old.respawns + 1, **changes)
+    return change_status(old, "starting", predecessor_id=old.agent_id, respawns=old.respawns + 1, **changes)
 
 
-def hook_for(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
+def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
     """The hook of the next life: the old one continued, or a new one in planning. The same life's is left as it is.
 
     Fenced if a later life has it: this spawner was held up so long that its lease was given to another.
@@ -76,22 +77,23 @@ def hook_for(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: s
         raise Fenced(f"{key.full} has a later life ({old.incarnation} > {incarnation}); nothing was started")
     if old.incarnation == incarnation:
         return old
-    return succeed(old, fresh_id, incarnation, now)
+    return continue_hook(old, fresh_id, incarnation, now)
 
 
-def activate(lease_: Identity, me: Spawner, now: str) -> Identity:
+def activate(lease_: Identity, me: ProcessOrigin, now: str) -> Identity:
     """The leased identity as the living process writes it: its own pid, `active`."""
-    return replace(step(lease_, "active"), pid=me.pid, start_ticks=me.start_ticks, pid_ns=me.pid_ns, boot_id=me.boot_id,
+    return replace(change_status(lease_, "active"), pid=me.pid, start_ticks=me.start_ticks, pid_ns=me.pid_ns,
+                   boot_id=me.boot_id,
                    host=me.host, last_heartbeat=now, spawn_deadline=None)
 
 
-def marker(home: str, key: Key, incarnation: int) -> str:
+def format_marker(home: str, key: Key, incarnation: int) -> str:
     """The value of GARRISON_LIFE that every process of a life bears: `<home>:<run>:<role>-<name>#<incarnation>`."""
     stem = key.full.partition("@")[0]
     return f"{home}:{key.run}:{stem}#{incarnation}"
 
 
-def read_marker(text: str) -> tuple[str, str, str, int] | None:
+def parse_marker(text: str) -> tuple[str, str, str, int] | None:
     """(home, run, role-name, incarnation) of a life marker; None if it is none. By hand the run may be empty."""
     rest, _, number = text.rpartition("#")
     rest, _, stem = rest.rpartition(":")

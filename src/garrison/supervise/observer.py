@@ -1,8 +1,8 @@
 """Observer: gather what the verdict and the hang detector need to know about a supervised process.
 
-`Observer` reads the identity's process, life lock and clock once. `Watcher` follows a process from scan to scan: while
-its heartbeat is fresh that costs next to nothing; the process tree is read only when a heartbeat is late, and every few
-seconds under a working orchestrator. `judge_now` serves callers that look only once, such as `garrison up`.
+`Observer` reads the identity's process, life lock and clock once. `HangWatcher` follows a process from scan to scan:
+while its heartbeat is fresh that costs next to nothing; the process tree is read only when a heartbeat is late, and
+every few seconds under a working orchestrator. `judge_now` serves callers that look only once, such as `garrison up`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.records import life_lock
-from garrison.supervise.hang_detector import Evidence, Signs, WatchClock, hung, plain
-from garrison.supervise.lease import Spawner, marker
-from garrison.supervise.verdict import Seen, Verdict, judge, spawn_due, stale_reason
+from garrison.supervise.hang_detector import Evidence, EvidenceTimes, WatchClock, encode_evidence, find_hang
+from garrison.supervise.lease import ProcessOrigin, format_marker
+from garrison.supervise.verdict import Observation, Verdict, is_spawn_due, judge, stale_reason
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ class Observer:
         self.store, self.processes, self.clock = store, processes, clock
         self.where = processes.here()
 
-    def see(self, identity: Identity) -> Seen:
+    def see(self, identity: Identity) -> Observation:
         """What can be seen of `identity` now."""
         here = self.where
         same_kernel = (identity.host, identity.boot_id) == (here.host, here.boot_id)
         probe = self.processes.probe(identity.pid) if identity.pid and same_kernel else None
         ticks = probe.ticks if probe and not probe.zombie else None
         starting = identity.status == "starting"
-        due = starting and spawn_due(from_iso(identity.created_at), self.clock.time())
+        due = starting and is_spawn_due(from_iso(identity.created_at), self.clock.time())
         foreign = identity.host != here.host or identity.pid_ns != here.pid_ns
-        return Seen(
+        return Observation(
             here.host, here.boot_id, here.pid_ns, pid_ticks=ticks, process_state=probe.state if probe else "",
             life_held=foreign and life_lock.is_held(self.store.life_path(identity.key)),
             marker_borne=starting and (due or ticks != identity.start_ticks) and self._borne(identity), spawn_due=due,
@@ -57,23 +57,23 @@ class Observer:
         """The verdict on `identity` now; whom its record declares over is not looked at."""
         here = self.where
         over = identity.status in ("crashed", "parked")
-        return judge(identity, Seen(here.host, here.boot_id, here.pid_ns) if over else self.see(identity))
+        return judge(identity, Observation(here.host, here.boot_id, here.pid_ns) if over else self.see(identity))
 
     def stale_reason(self, identity: Identity, timeout: float) -> str | None:
         """Why `identity` is stale now (`verdict.stale_reason`)."""
         return stale_reason(identity, self.see(identity), timeout)
 
-    def me(self, pid: int) -> Spawner:
+    def me(self, pid: int) -> ProcessOrigin:
         """Process `pid` of this machine, as records name it."""
         probe = self.processes.probe(pid)
-        return Spawner(pid, probe.ticks if probe else 0, self.where.pid_ns, self.where.boot_id, self.where.host)
+        return ProcessOrigin(pid, probe.ticks if probe else 0, self.where.pid_ns, self.where.boot_id, self.where.host)
 
     def beat_age(self, identity: Identity, same_kernel: bool) -> float | None:
         """Seconds since the later of the life file's beat and `last_heartbeat`; None if there is neither."""
         ages = []
         if identity.last_heartbeat:
             ages.append(self.clock.time() - from_iso(identity.last_heartbeat))
-        beat = life_lock.last_beat(self.store.life_path(identity.key))
+        beat = life_lock.read_heartbeat(self.store.life_path(identity.key))
         if beat is not None:
             monotonic, epoch = beat
             # A beat's access time is CLOCK_MONOTONIC of its boot; a life file nobody beat yet has wall times in both.
@@ -93,7 +93,7 @@ class Observer:
         return self.clock.time() - from_iso(identity.terminated_at)
 
     def _borne(self, identity: Identity) -> bool:
-        return bool(self.processes.bearers(marker(str(self.store.home), identity.key, identity.incarnation)))
+        return bool(self.processes.bearers(format_marker(str(self.store.home), identity.key, identity.incarnation)))
 
 
 LATE = 0.25
@@ -107,7 +107,7 @@ STOPPED = {"processor": 5.0}
 behind a merge processor, and its successor adopts what it runs."""
 
 
-class AgentSigns(Protocol):
+class AgentEvidence(Protocol):
     """What an orchestrator's agent leaves behind, as its supervisor sees it."""
 
     silence: float | None
@@ -127,7 +127,7 @@ class AgentSigns(Protocol):
 
 
 @dataclass(frozen=True)
-class Looked:
+class Inspection:
     """The verdict on one life, with the evidence as plain data; None where there was nothing to look into."""
 
     verdict: Verdict
@@ -142,13 +142,13 @@ class _Watched:
         self.incarnation, self.began, self.seen = incarnation, began, began
         self.missed = 0.0
         """What the clock had missed when it was seen last."""
-        self.signs = Signs(began)
+        self.signs = EvidenceTimes(began)
         self.looked = self.walked = -1e9
         self.looks = 0
         self.evidence: dict[str, Any] | None = None
 
 
-class Watcher:
+class HangWatcher:
     """Watches lives of one home. `timeout` in seconds; `gap`: what is longer was not watched, seconds."""
 
     def __init__(self, observer: Observer, timeout: float, gap: float) -> None:
@@ -156,19 +156,19 @@ class Watcher:
         self.clock = WatchClock(min(gap, timeout / 4))
         self._lives: dict[tuple[str, str, str], _Watched] = {}
 
-    def look(self, identity: Identity, verdict: Verdict, agent: AgentSigns | None = None) -> Looked:
-        """The verdict on a life, `hung` if the evidence says so; `agent` if it is an orchestrator."""
+    def look(self, identity: Identity, verdict: Verdict, agent: AgentEvidence | None = None) -> Inspection:
+        """The verdict on a life, `find_hang` if the evidence says so; `agent` if it is an orchestrator."""
         who, now = (identity.role, identity.name, identity.run_id), self.observer.clock.monotonic()
         at = self.clock.look(now)
         if verdict.state != "alive" or identity.status != "active" or identity.pid is None:
             self._lives.pop(who, None)
-            return Looked(verdict)
+            return Inspection(verdict)
         watched = self._lives.get(who)
         if watched is None or watched.incarnation != identity.incarnation:  # a predecessor's signs are not its own
             watched = _Watched(self.observer.store.life_path(identity.key), identity.incarnation, at)
             watched.missed = self.clock.missed
             self._lives[who] = watched
-        beat = life_lock.last_beat(watched.path)
+        beat = life_lock.read_heartbeat(watched.path)
         # How long before this look it came, in watched seconds; not before the last look.
         missed = now - beat[0] - (self.clock.missed - watched.missed) if beat else 0.0
         watched.missed = self.clock.missed
@@ -176,30 +176,31 @@ class Watcher:
         watched.seen = at
         late = at - watched.signs.times["beat"] > LATE * self._patience(identity)
         if not late and (agent is None or at - watched.looked < self._every(agent)):
-            return Looked(verdict, watched.evidence)
+            return Inspection(verdict, watched.evidence)
         return self._judge(identity, verdict, watched, agent, at)
 
     def _patience(self, identity: Identity) -> float:
         return min(self.timeout, STOPPED.get(identity.role, self.timeout))
 
-    def _every(self, agent: AgentSigns) -> float:
+    def _every(self, agent: AgentEvidence) -> float:
         return min(EVERY, self.timeout / 20, (agent.silence or self.timeout) / 20)
 
-    def _judge(self, identity: Identity, verdict: Verdict, watched: _Watched, agent: AgentSigns | None,
-               at: float) -> Looked:
+    def _judge(self, identity: Identity, verdict: Verdict, watched: _Watched, agent: AgentEvidence | None,
+               at: float) -> Inspection:
         evidence = self._gather(identity, watched, agent, at)
         silence = agent.silence if agent is not None else None
         patience = self._patience(identity) if evidence.state == "T" else self.timeout
-        hang = hung(evidence, patience, silence) if watched.looks > 1 else None  # what moves, two looks tell
-        watched.evidence = plain(evidence, hang, patience, silence)
-        return Looked(Verdict("hung", hang.why) if hang else verdict, watched.evidence)
+        hang = find_hang(evidence, patience, silence) if watched.looks > 1 else None  # what moves, two looks tell
+        watched.evidence = encode_evidence(evidence, hang, patience, silence)
+        return Inspection(Verdict("hung", hang.why) if hang else verdict, watched.evidence)
 
-    def _gather(self, identity: Identity, watched: _Watched, agent: AgentSigns | None, at: float) -> Evidence:
+    def _gather(self, identity: Identity, watched: _Watched, agent: AgentEvidence | None, at: float) -> Evidence:
         signs, home = watched.signs, self.observer.store.home
         watched.looked, watched.looks = at, watched.looks + 1
         assert identity.pid is not None
         own = self.observer.processes.probe(identity.pid)
-        below = self.observer.processes.below(identity.pid, marker(str(home), identity.key, identity.incarnation))
+        below = self.observer.processes.below(identity.pid,
+                                              format_marker(str(home), identity.key, identity.incarnation))
         used = sum(one.cpu for one in below)
         pids = tuple(sorted(one.pid for one in below))
         stopped = sum(one.state in ("T", "t") for one in below)
@@ -242,7 +243,7 @@ def _blocked(own: Probe | None, below: list[Probe]) -> int:
 
 
 def judge_now(observer: Observer, identity: Identity, timeout: float, wait: Callable[[float], None],
-              pause: float) -> Looked:
+              pause: float) -> Inspection:
     """The verdict of who has not watched before: a life whose beat is older than `timeout` is looked at twice.
 
     `wait(pause)` passes the time between the looks: a life that was thawed a moment ago beats, or computes, meanwhile.
@@ -250,7 +251,7 @@ def judge_now(observer: Observer, identity: Identity, timeout: float, wait: Call
     """
     verdict, age = observer.judge(identity), _age(observer, identity)
     if verdict.state != "alive" or identity.status != "active" or identity.pid is None or age <= timeout:
-        return Looked(verdict)
+        return Inspection(verdict)
     first = _once(observer, identity)
     wait(pause)
     second = _once(observer, identity)
@@ -260,8 +261,9 @@ def judge_now(observer: Observer, identity: Identity, timeout: float, wait: Call
             "running": since if (first[3], second[3]) == ("T", "T") else 0.0}
     evidence = Evidence(identity.incarnation, ages, second[3], len(second[2]), blocked=second[4],
                         cpu_s=second[1] / _TICKS, watched=pause)
-    hang = hung(evidence, timeout)
-    return Looked(Verdict("hung", hang.why) if hang else observer.judge(identity), plain(evidence, hang, timeout))
+    hang = find_hang(evidence, timeout)
+    return Inspection(Verdict("hung", hang.why) if hang else observer.judge(identity),
+                      encode_evidence(evidence, hang, timeout))
 
 
 def _age(observer: Observer, identity: Identity) -> float:
@@ -273,8 +275,9 @@ def _once(observer: Observer, identity: Identity) -> tuple[Hashable, int, tuple[
     """(beat, CPU ticks of the tree, its pids, own state, how many are blocked)."""
     assert identity.pid is not None
     own = observer.processes.probe(identity.pid)
-    life = marker(str(observer.store.home), identity.key, identity.incarnation)
+    life = format_marker(str(observer.store.home), identity.key, identity.incarnation)
     below = observer.processes.below(identity.pid, life)
     used = sum(one.cpu for one in below) + (own.cpu if own else 0)
-    return (life_lock.last_beat(observer.store.life_path(identity.key)), used, tuple(sorted(one.pid for one in below)),
+    return (life_lock.read_heartbeat(observer.store.life_path(identity.key)), used,
+            tuple(sorted(one.pid for one in below)),
             own.state if own else "", _blocked(own, below))

@@ -11,8 +11,8 @@ import signal
 from dataclasses import replace
 
 from garrison.errors import Fenced
-from garrison.records.identity import ALIVE, Identity, ended
-from garrison.supervise.lease import marker
+from garrison.records.identity import ALIVE, Identity, mark_ended
+from garrison.supervise.lease import format_marker
 from garrison.supervise.restart import CRASH, HUNG, REBOOT
 from garrison.system.processes import ProcessId
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from garrison.supervise.observer import Observer
-    from garrison.supervise.verdict import Seen
+    from garrison.supervise.verdict import Observation
 
 
 def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH,
-          signs: dict[str, Any] | None = None, seen: Seen | None = None) -> Identity:
+          signs: dict[str, Any] | None = None, seen: Observation | None = None) -> Identity:
     """Write `crashed` with the evidence (`signs`: of a hang) and the class `kind` (restart.CLASSES) over a life, which
     was judged by what was `seen` (None: it is looked at now).
 
@@ -43,7 +43,7 @@ def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH,
             raise Fenced(f"{judged.key.full} has moved on since it was judged; looking again")
         if old.status not in ALIVE:
             return old
-        fenced = ended(old, "crashed", now, reason)
+        fenced = mark_ended(old, "crashed", now, reason)
         return replace(fenced, metadata={**fenced.metadata, "evidence": evidence, "class": kind})
 
     # Who must stop writing sees it at once. After a power cut nobody lives who would have to: the life is found to be
@@ -51,7 +51,7 @@ def fence(observer: Observer, judged: Identity, reason: str, kind: str = CRASH,
     return observer.store.update(Identity, judged.key, crash, named=False)
 
 
-def sweep_life(observer: Observer, fenced: Identity, grace: float) -> list[ProcessId]:
+def kill_incarnation(observer: Observer, fenced: Identity, grace: float) -> list[ProcessId]:
     """Kill what is left of a fenced life; returns what was killed. Safe to repeat."""
     root = None
     here = observer.where
@@ -68,12 +68,12 @@ def sweep_life(observer: Observer, fenced: Identity, grace: float) -> list[Proce
 
 
 def _marker(observer: Observer, life: Identity, before: int = 0) -> str:
-    return marker(str(observer.store.home), life.key, life.incarnation - before)
+    return format_marker(str(observer.store.home), life.key, life.incarnation - before)
 
 
-def replace_life(observer: Observer, judged: Identity, reason: str, grace: float,
+def replace_incarnation(observer: Observer, judged: Identity, reason: str, grace: float,
                  signs: dict[str, Any] | None = None) -> Identity:
     """Fence and sweep one life; afterwards its name is free for `start_life`."""
     fenced = fence(observer, judged, reason, HUNG if signs and signs.get("rule") else CRASH, signs)
-    sweep_life(observer, fenced, grace)
+    kill_incarnation(observer, fenced, grace)
     return fenced

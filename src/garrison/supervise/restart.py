@@ -115,7 +115,7 @@ class Death:
 
 
 @dataclass(frozen=True)
-class Decision:
+class PolicyOutcome:
     """`kind`: start (not before `at`, monotonic seconds), park (the window is used up, or a person must act first),
     give_up (the attempt's total is) or rest (nothing is to follow); `why` names the rule that fired."""
 
@@ -129,46 +129,46 @@ class Decision:
         return self.at is None
 
 
-def decide(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy, circuit: Circuit = CLOSED,
-           name: str = "") -> Decision:
+def apply_policy(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy, circuit: Circuit = CLOSED,
+           name: str = "") -> PolicyOutcome:
     """What follows the last of `deaths` (all of this attempt, in any order); another boot's only count in total."""
     if not deaths:
-        return Decision(now, "no death yet: at once")
+        return PolicyOutcome(now, "no death yet: at once")
     counted = [death for death in deaths if death.counts]
     if policy.total is not None and len(counted) > policy.total:
         why = f"{len(counted)} deaths in this attempt, the limit is {policy.total}{_last(counted)}"
-        return Decision(None, why, "give_up")
+        return PolicyOutcome(None, why, "give_up")
     last = max(deaths, key=lambda death: death.incarnation)
     if not last.counts:
         return _uncounted(last, now, boot_id, policy)
     if circuit.state == "probing" and last.incarnation >= circuit.probe:
         if last.boot_id != circuit.boot_id or last.monotonic - circuit.since < policy.healthy:
-            return Decision(None, failed_probe(circuit.probe, deaths), "park")
+            return PolicyOutcome(None, describe_failed_probe(circuit.probe, deaths), "park")
         circuit = replace(circuit, forgiven=max(circuit.forgiven, circuit.probe - 1))  # it was healthy for long enough
     served = _served(deaths, boot_id, policy, circuit, name)
     recent = [at for _, _, at in served if now - at < policy.window]
     if len(recent) > policy.intensity:
         why = f"{len(recent)} deaths in {policy.window:g} s, the limit is {policy.intensity}{_last(counted)}"
-        return Decision(None, why, "park")
+        return PolicyOutcome(None, why, "park")
     running, _, at = served[-1] if served else (1, now, now)
     if running <= 1 or now - at >= policy.window:
-        return Decision(now, "first restart in the window: at once")
-    return Decision(at, f"restart {running} running: {at - served[-1][1]:.2f} s after the death")
+        return PolicyOutcome(now, "first restart in the window: at once")
+    return PolicyOutcome(at, f"restart {running} running: {at - served[-1][1]:.2f} s after the death")
 
 
-def _uncounted(last: Death, now: float, boot_id: str, policy: Policy) -> Decision:
+def _uncounted(last: Death, now: float, boot_id: str, policy: Policy) -> PolicyOutcome:
     """What follows a death that is no fault."""
     follows = ruling(last.kind).follows
     told = f": {last.why}" if last.why else ""
     if follows == "person":
-        return Decision(None, f"{last.kind}, which a person must mend{told}", "park")
+        return PolicyOutcome(None, f"{last.kind}, which a person must mend{told}", "park")
     if follows == "never":
-        return Decision(None, f"its work is done{told}", "rest")
+        return PolicyOutcome(None, f"its work is done{told}", "rest")
     if follows == "reset":
         at = last.until or last.monotonic + policy.cap
         at = at if last.boot_id == boot_id else now
-        return Decision(at, f"{last.kind}: waits for the reset, counts nothing{told}")
-    return Decision(now, f"{last.kind}, which counts nothing: at once")
+        return PolicyOutcome(at, f"{last.kind}: waits for the reset, counts nothing{told}")
+    return PolicyOutcome(now, f"{last.kind}, which counts nothing: at once")
 
 
 def recent_deaths(deaths: Sequence[Death], now: float, boot_id: str, policy: Policy,
@@ -190,11 +190,12 @@ def _served(deaths: Sequence[Death], boot_id: str, policy: Policy, circuit: Circ
         running = 1
         if served and death.monotonic - served[-1][2] < policy.healthy:
             running = served[-1][0] + 1
-        served.append((running, death.monotonic, death.monotonic + delay(running, policy, name, death.incarnation)))
+        served.append((running, death.monotonic,
+                       death.monotonic + backoff_delay(running, policy, name, death.incarnation)))
     return served
 
 
-def delay(running: int, policy: Policy, name: str, incarnation: int) -> float:
+def backoff_delay(running: int, policy: Policy, name: str, incarnation: int) -> float:
     """Seconds from the `running`-th death running to its restart; the jitter comes from the name and the life."""
     if running <= 1:
         return 0.0
@@ -202,7 +203,7 @@ def delay(running: int, policy: Policy, name: str, incarnation: int) -> float:
     return float(min(policy.cap, policy.base * 2.0 ** min(running - 2, 64) * (1 + policy.jitter * spread)))
 
 
-def failed_probe(life: int, deaths: Sequence[Death]) -> str:
+def describe_failed_probe(life: int, deaths: Sequence[Death]) -> str:
     """Why a name is parked again."""
     return f"its probe (life {life}) failed, parked again{_last(deaths)}"
 

@@ -71,8 +71,8 @@ class Sight:
         beaten, deadline = body.get("last_heartbeat"), body.get("spawn_deadline")
         return (name == (f"{stem}@{run}.json" if run else f"{stem}.json")
                 and body.get("schema", record.SCHEMA) <= record.SCHEMA and body.get("status", "active") in STATUSES
-                and body.get("incarnation", 1) > 0 and record.is_time(body["created_at"])
-                and (not beaten or record.is_time(beaten)) and (not deadline or record.is_time(deadline)))
+                and body.get("incarnation", 1) > 0 and record.is_timestamp(body["created_at"])
+                and (not beaten or record.is_timestamp(beaten)) and (not deadline or record.is_timestamp(deadline)))
 
     def _well(self, body: dict[str, Any], name: str) -> bool:
         """Whether its process is there and a beat is fresh: its own record's, else its life file's."""
@@ -128,7 +128,7 @@ def _alone(data: bytes) -> Any:
         return None
 
 
-def find(observer: Observer, timeout: float) -> tuple[list[tuple[Identity, str]], list[RecordError]]:
+def find_stale(observer: Observer, timeout: float) -> tuple[list[tuple[Identity, str]], list[RecordError]]:
     """The stale identities with their reasons (`verdict.stale_reason`), and the errors of records that cannot be read.
 
     Both in the order of their names; `timeout` in seconds.
@@ -137,7 +137,7 @@ def find(observer: Observer, timeout: float) -> tuple[list[tuple[Identity, str]]
     stale: list[tuple[Identity, str]] = []
     errors: list[RecordError] = []
     try:
-        names = atomic.names(store.home / "identities")
+        names = atomic.list_names(store.home / "identities")
     except RecordError as error:
         return [], [error]
     records = [name for name in names if name.endswith(".json") and name[0] != "."]

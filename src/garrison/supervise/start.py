@@ -1,4 +1,4 @@
-"""Start: the only way a layer begins. The spawner's half is `start_life`, the child's half is `register`.
+"""Start: the only way a layer begins. The spawner's half is `start_incarnation`, the child's half is `register`.
 
 1. Under the record's lock: no living life → incarnation + 1, `starting`, the spawner's pid, a deadline; the first hook.
 2. The child is started with run, name and incarnation in argv and the life marker in its environment; then the hook of
@@ -19,12 +19,12 @@ from dataclasses import replace
 
 from garrison.errors import Fenced, GarrisonError
 from garrison.records.hook import Hook
-from garrison.records.identity import Identity, ended
+from garrison.records.identity import Identity, mark_ended
 from garrison.records.life_lock import LifeLock
-from garrison.supervise.lease import activate, hook_for, lease, marker
+from garrison.supervise.lease import activate, format_marker, grant_lease, next_hook
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
-from garrison.system.disk_space import when_there_is_room
+from garrison.system.disk_space import retry_until_space
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from garrison.records.names import Key
     from garrison.records.store import Store
-    from garrison.supervise.lease import Wish
+    from garrison.supervise.lease import SpawnRequest
     from garrison.supervise.observer import Observer
     from garrison.system.clock import Clock
 
@@ -49,12 +49,12 @@ class StartRefused(GarrisonError):
     exit_code = REFUSED
 
 
-def fresh_id() -> str:
+def new_id() -> str:
     """A random id for a record."""
     return os.urandom(8).hex()
 
 
-def take_lease(observer: Observer, wish: Wish, deadline_s: float) -> Identity:
+def acquire_lease(observer: Observer, wish: SpawnRequest, deadline_s: float) -> Identity:
     """Step 1 of who becomes that life itself: the lease and the hook; returns the `starting` identity. AlreadyAlive if
     a life is there."""
     leased, _ = _lease(observer, wish, deadline_s)
@@ -62,15 +62,15 @@ def take_lease(observer: Observer, wish: Wish, deadline_s: float) -> Identity:
     return leased
 
 
-def _lease(observer: Observer, wish: Wish, deadline_s: float) -> tuple[Identity, bool]:
+def _lease(observer: Observer, wish: SpawnRequest, deadline_s: float) -> tuple[Identity, bool]:
     """The lease, and whether there is a hook to continue."""
     store, clock = observer.store, observer.clock
     now, deadline = clock.utc(), iso(clock.time() + deadline_s)
     spawner = observer.me(os.getpid())
 
     def next_life(old: Identity | None) -> Identity:
-        return lease(old, observer.judge(old) if old else None, wish, spawner, now=now, deadline=deadline,
-                     fresh_id=fresh_id())
+        return grant_lease(old, observer.judge(old) if old else None, wish, spawner, now=now, deadline=deadline,
+                     fresh_id=new_id())
 
     hook = store.read(Hook, wish.key)
     if hook is not None:  # an identity file that was lost must not make a life twice
@@ -83,11 +83,12 @@ def _lease(observer: Observer, wish: Wish, deadline_s: float) -> tuple[Identity,
 def link_hook(observer: Observer, life: Identity) -> None:
     """The hook of that life: the one before it continued; again is no matter. Fenced if a later life has it."""
     now = observer.clock.utc()
-    observer.store.update(Hook, life.key, lambda old: hook_for(old, life.key, life.incarnation, now, fresh_id()),
+    observer.store.update(Hook, life.key, lambda old: next_hook(old, life.key, life.incarnation, now, new_id()),
                           named=False)
 
 
-def start_life(observer: Observer, wish: Wish, deadline_s: float, spawn: Callable[[Identity, str], None]) -> Identity:
+def start_incarnation(observer: Observer, wish: SpawnRequest, deadline_s: float,
+                      spawn: Callable[[Identity, str], None]) -> Identity:
     """Begin a life: lease, then `spawn(identity, marker)` starts the process. Returns the leased identity.
 
     If `spawn` fails the lease is given back as a crash, so that the restart policy counts it.
@@ -97,7 +98,7 @@ def start_life(observer: Observer, wish: Wish, deadline_s: float, spawn: Callabl
         link_hook(observer, leased)
         failpoint.here(":hooked")
     try:
-        spawn(leased, marker(str(observer.store.home), wish.key, leased.incarnation))
+        spawn(leased, format_marker(str(observer.store.home), wish.key, leased.incarnation))
     except (OSError, GarrisonError) as error:
         now, why = observer.clock.utc(), str(error)
         observer.store.update(Identity, wish.key, lambda old: _give_back(old, leased, now, why))
@@ -110,10 +111,10 @@ def start_life(observer: Observer, wish: Wish, deadline_s: float, spawn: Callabl
 def _give_back(old: Identity | None, leased: Identity, now: str, why: str) -> Identity:
     if old is None or old.incarnation != leased.incarnation or old.status != "starting":
         raise Fenced(f"the lease of {leased.key.full} is no longer ours")
-    return ended(old, "crashed", now, f"could not be started: {why}")
+    return mark_ended(old, "crashed", now, f"could not be started: {why}")
 
 
-class Life:
+class Incarnation:
     """A registered life: the child's hold of its name, and its fenced pen."""
 
     def __init__(self, store: Store, clock: Clock, identity: Identity, lock: LifeLock) -> None:
@@ -125,7 +126,7 @@ class Life:
     @property
     def marker(self) -> str:
         """The value of GARRISON_LIFE of this life's processes."""
-        return marker(str(self.store.home), self.key, self.incarnation)
+        return format_marker(str(self.store.home), self.key, self.incarnation)
 
     def beat(self) -> None:
         """A life sign; LockLost if the life file is no longer ours."""
@@ -134,7 +135,7 @@ class Life:
     def update(self, change: Callable[[Identity], Identity], *, named: bool = True) -> Identity:
         """Change the own identity; Fenced if a later life has taken the name. `named`: as `Store.update` has it."""
         def present(old: Identity | None) -> Identity:
-            return change(unfenced(old, self.key))
+            return change(require_unfenced(old, self.key))
 
         self.identity = self.store.update(Identity, self.key, present, incarnation=self.incarnation, named=named)
         return self.identity
@@ -156,18 +157,18 @@ class Life:
     def end(self, reason: str, exit_code: int = 0) -> None:
         """End in order: `terminated` with a reason, then the life lock goes."""
         now = self.clock.utc()
-        self.update(lambda old: ended(old, "terminated", now, reason, exit=exit_code))
+        self.update(lambda old: mark_ended(old, "terminated", now, reason, exit=exit_code))
         failpoint.here(":terminated")
         self.lock.release()
 
     def crash(self, reason: str, exit_code: int = 1) -> None:
         """Say oneself why one dies, so that who counts the death can tell it; then the life lock goes."""
         now = self.clock.utc()
-        self.update(lambda old: ended(old, "crashed", now, reason, exit=exit_code))
+        self.update(lambda old: mark_ended(old, "crashed", now, reason, exit=exit_code))
         self.lock.release()
 
 
-def unfenced(found: Identity | None, key: Key) -> Identity:
+def require_unfenced(found: Identity | None, key: Key) -> Identity:
     """The record of a life that may still write; Fenced if it is gone or was declared over.
 
     A fenced life is about to be swept, its tools perhaps before itself: what it says of them now is void.
@@ -184,7 +185,7 @@ def _there(old: R | None, key: Key) -> R:
     return old
 
 
-def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[float], None]) -> Life:
+def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[float], None]) -> Incarnation:
     """Step 3, the child's half: become the life the lease was for.
 
     `wait(seconds)` passes time between tries for the life lock, and for room on a full disk: both until the deadline.
@@ -199,9 +200,9 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
         return clock.time() > limit
 
     def take() -> LifeLock | None:
-        return LifeLock.try_take(store.life_path(key))
+        return LifeLock.try_acquire(store.life_path(key))
 
-    while (lock := when_there_is_room(take, wait, over)) is None:
+    while (lock := retry_until_space(take, wait, over)) is None:
         if over():
             raise StartRefused(f"the life lock of {key.full} stays held; life {incarnation} gives up")
         wait(0.01)
@@ -212,13 +213,13 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
         return activate(_check_lease(old, key, incarnation), me, now)
 
     try:
-        identity = when_there_is_room(lambda: store.update(Identity, key, become), wait, over)
-        when_there_is_room(lambda: link_hook(observer, identity), wait, over)
+        identity = retry_until_space(lambda: store.update(Identity, key, become), wait, over)
+        retry_until_space(lambda: link_hook(observer, identity), wait, over)
     except BaseException:
         lock.release()
         raise
     failpoint.here(":active")
-    life = Life(store, clock, identity, lock)
+    life = Incarnation(store, clock, identity, lock)
     life.beat()
     return life
 

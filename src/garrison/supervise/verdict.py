@@ -16,7 +16,7 @@ LINGER = 5.0
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """What was observed of one identity at one moment."""
 
     host: str
@@ -55,12 +55,12 @@ class Verdict:
         return self.state in ("alive", "starting", "elsewhere")
 
     @property
-    def to_replace(self) -> bool:
+    def needs_replacement(self) -> bool:
         """Whether the life is over, or must be, and has not been replaced yet."""
         return self.state in ("dead", "lapsed", "hung", "lingering")
 
 
-def judge(identity: Identity, seen: Seen, hand_timeout: float = 300.0) -> Verdict:
+def judge(identity: Identity, seen: Observation, hand_timeout: float = 300.0) -> Verdict:
     """The verdict on one identity; `hand_timeout` is how long a record without a process counts as alive, seconds."""
     if seen.leaving is not None and not 0 <= seen.leaving <= LINGER:
         return Verdict("lingering", f"it ended in order, but process {identity.pid} still holds its life lock")
@@ -79,13 +79,13 @@ def judge(identity: Identity, seen: Seen, hand_timeout: float = 300.0) -> Verdic
     return _process(identity, seen)
 
 
-def _by_hand(seen: Seen, hand_timeout: float) -> Verdict:
+def _by_hand(seen: Observation, hand_timeout: float) -> Verdict:
     if seen.beat_age is not None and seen.beat_age <= hand_timeout:
         return Verdict("alive", "made by hand, its beat is fresh")
     return Verdict("dead", "made by hand, its beat is old")
 
 
-def spawn_due(leased_at: float, now: float) -> bool:
+def is_spawn_due(leased_at: float, now: float) -> bool:
     """Whether a spawner has had time enough to start its process; both are wall times, in seconds.
 
     A clock that was set back since the lease tells nothing: then too the marker decides, or a life whose process died
@@ -94,7 +94,7 @@ def spawn_due(leased_at: float, now: float) -> bool:
     return not 0 <= now - leased_at <= SPAWN_SECONDS
 
 
-def _starting(identity: Identity, seen: Seen) -> Verdict:
+def _starting(identity: Identity, seen: Observation) -> Verdict:
     """A lease names the spawner; it lapses at the deadline, or when nobody bears the marker and the spawner is dead or
     has had its time: then the process died before it was active."""
     if seen.deadline_passed:
@@ -105,7 +105,7 @@ def _starting(identity: Identity, seen: Seen) -> Verdict:
     return Verdict("lapsed", "it ended before it was active: no process of it is there")
 
 
-def _process(identity: Identity, seen: Seen) -> Verdict:
+def _process(identity: Identity, seen: Observation) -> Verdict:
     if seen.pid_ticks is None:
         return Verdict("dead", f"process {identity.pid} is gone")
     if seen.pid_ticks != identity.start_ticks:
@@ -114,7 +114,7 @@ def _process(identity: Identity, seen: Seen) -> Verdict:
     return Verdict("alive", f"process {identity.pid} lives{stopped}")
 
 
-def stale_reason(identity: Identity, seen: Seen, timeout: float) -> str | None:
+def stale_reason(identity: Identity, seen: Observation, timeout: float) -> str | None:
     """Why `find-stale` lists an identity: heartbeat, process_gone or start_deadline; None if it does not. Pure."""
     if identity.status not in ("active", "starting"):
         return None

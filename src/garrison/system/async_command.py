@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from garrison.errors import Refused
 
 
-async def said_by(argv: Sequence[str], seconds: float, env: Mapping[str, str], *, cwd: str | None = None,
+async def run_to_end(argv: Sequence[str], seconds: float, env: Mapping[str, str], *, cwd: str | None = None,
                   ) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a command that reads nothing; Refused, and it is killed, after `seconds`."""
     process = await asyncio.create_subprocess_exec(

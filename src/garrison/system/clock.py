@@ -133,7 +133,7 @@ def _days(year: int, month: int, day: int) -> int:
     return 365 * shifted + shifted // 4 - shifted // 100 + shifted // 400 + from_march - 719468
 
 
-def age(seconds: float | None) -> str:
+def format_age(seconds: float | None) -> str:
     """A length of time in one unit: 4s, 12m, 3h, 2d; '' for None."""
     if seconds is None:
         return ""

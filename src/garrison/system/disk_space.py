@@ -24,12 +24,12 @@ NAMES = 16
 _LACKING = ("No space left on device", "Disk quota exceeded")
 
 
-def lacking(said: str) -> bool:
+def reports_no_space(said: str) -> bool:
     """Whether a program's words say that it found no room. Pure."""
     return any(word in said for word in _LACKING)
 
 
-def full(path: Path) -> bool:
+def is_full(path: Path) -> bool:
     """Whether the disk that holds `path` is full, of bytes or of files; an absent path, or a disk without a size or a
     count of files, is not."""
     try:
@@ -40,9 +40,9 @@ def full(path: Path) -> bool:
     return bytes_gone or (found.f_files > 0 and max(found.f_favail, found.f_ffree) < NAMES)
 
 
-def demand(path: Path) -> None:
+def require_space(path: Path) -> None:
     """OSError (ENOSPC) if the disk that holds `path` is full: what is begun there would fail for that alone."""
-    if full(path):
+    if is_full(path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
@@ -50,7 +50,7 @@ PAUSE = 0.1
 """Seconds between two tries of what found no room."""
 
 
-def when_there_is_room(step: Callable[[], T], wait: Callable[[float], None], over: Callable[[], bool]) -> T:
+def retry_until_space(step: Callable[[], T], wait: Callable[[float], None], over: Callable[[], bool]) -> T:
     """What `step` returns. While it finds no room it is tried again, after `wait(seconds)`; its OSError once `over()`.
 
     For what has no loop around it yet that waits. `step` must be one that can be done again after it failed.

@@ -1,7 +1,7 @@
 """Environment of child processes: built from an allow-list, never copied.
 
-`child_environment` is what every agent, gate, set-up and layer gets. `held_back` lists the names it withheld; they are
-printed when a command exits 127. Values never appear in a message. Pure: the source environment is an argument.
+`child_environment` is what every agent, gate, set-up and layer gets. `list_withheld` lists the names it withheld; they
+are printed when a command exits 127. Values never appear in a message. Pure: the source environment is an argument.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def child_environment(source: Mapping[str, str], extra: Iterable[str] = (),
     return {**kept, **own}
 
 
-def held_back(source: Mapping[str, str], extra: Iterable[str] = ()) -> list[str]:
+def list_withheld(source: Mapping[str, str], extra: Iterable[str] = ()) -> list[str]:
     """The names (never the values) in `source` that a child does not get, sorted."""
     wanted = frozenset(extra)
     return sorted(name for name in source if not _passes(name, wanted))
@@ -63,7 +63,7 @@ def _inside(path: str, tree: str) -> bool:
 NOT_FOUND = 127
 
 
-def tell_held_back(names: Sequence[str], log: Path, code: int | None) -> str:
+def explain_missing_command(names: Sequence[str], log: Path, code: int | None) -> str:
     """If exit `code` says that a command was not found: name them in its log; what to add to the reason."""
     if code != NOT_FOUND or not names:
         return ""

@@ -31,7 +31,7 @@ _FILE_MASK = flags.MODIFY | flags.ATTRIB | flags.DELETE_SELF | flags.MOVE_SELF |
 
 
 @dataclass(frozen=True)
-class Wake:
+class Wakeup:
     """Why `wait` returned; all empty: the time was up. `signals` in order of arrival, repeated ones included."""
 
     signals: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ class Wake:
         return bool(self.signals or self.processes or self.directories)
 
 
-class Waker:
+class EventLoop:
     """Made in the main thread, once a process; `close` gives the signals back to whom they belonged.
 
     `sparing`: no inotify instance is taken where dnotify serves, for a process of which there may be a hundred.
@@ -135,7 +135,7 @@ class Waker:
         for watch in [number for number, known in self._watches.items() if known == path]:
             self._unwatch(watch)
 
-    def wait(self, timeout_s: float) -> Wake:
+    def wait(self, timeout_s: float) -> Wakeup:
         """Sleep until something happens, at most `timeout_s` seconds; everything that is pending is drained."""
         ready = self._epoll.poll(0 if self._unreported else max(0.0, timeout_s))
         fds = {fd for fd, _ in ready}
@@ -149,7 +149,7 @@ class Waker:
         if self._notes is not None and signal.SIGIO in signals:  # it does not say which of them
             directories = self._notes.paths
             signals = tuple(number for number in signals if number != signal.SIGIO)
-        return Wake(signals, frozenset(reported), directories)
+        return Wakeup(signals, frozenset(reported), directories)
 
     def close(self) -> None:
         """Close everything and restore the signal handlers. Idempotent."""
@@ -222,7 +222,7 @@ def _heard(number: int, frame: FrameType | None) -> None:
 _CHANGES_MASK = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.ONLYDIR
 
 
-class Changes:
+class FolderChanges:
     """Watches folders, not what is below them. Without an inotify instance nothing is told (`fileno` is None)."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ _WANT_EXIT = 1 << 3
 _INFO = struct.Struct("=QQ11Ii")
 
 
-class Autopsy:
+class ExitMonitor:
     """Watches processes in life, to tell how they ended."""
 
     def __init__(self, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> None:
@@ -70,7 +70,7 @@ class Autopsy:
         """How it ended: exit code, negative for a signal; None if nobody can know."""
         code = processes.exit_code(pid)
         pidfd = self._pidfds.get((pid, ticks))
-        return exit_of(pidfd) if code is None and pidfd is not None else code
+        return read_exit_code(pidfd) if code is None and pidfd is not None else code
 
     def out_of_memory(self, pid: int, ticks: int) -> bool:
         """Whether the kernel's count of out-of-memory kills grew since that process was first looked at."""
@@ -86,7 +86,7 @@ class Autopsy:
             os.close(pidfd)
 
 
-def exit_of(pidfd: int) -> int | None:
+def read_exit_code(pidfd: int) -> int | None:
     """The status of an ended process behind a pidfd, whoever was its parent; None where the kernel does not tell."""
     poller = select.poll()
     poller.register(pidfd, 0)  # POLLHUP is always told: the process was collected
@@ -142,7 +142,7 @@ def oom_kills(counter: Path | None) -> int | None:
         return None
 
 
-def tmux_server_died(server: str) -> bool:
+def is_tmux_server_gone(server: str) -> bool:
     """Whether the tmux server of a recorded session (`pid:start time`) is gone; False if none is recorded."""
     pid = server.partition(":")[0]
     if not pid.isdigit():
@@ -155,19 +155,19 @@ KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 """Exit codes of a killed process, as its parent sees it and as a shell says it."""
 TERMINAL_GONE = "its terminal is gone"
 """Why an orchestrator ended that heard SIGHUP."""
-KEEPER_GONE = "its keeper, the process above it in its terminal, was killed"
+REAPER_GONE = "its keeper, the process above it in its terminal, was killed"
 """Why, when it was not the terminal that went first: a keeper ends of itself only after its orchestrator."""
 
 
-def cause(verdict: str, *, code: int | None = None, memory: bool = False, server_died: bool = False) -> str:
+def describe_death(verdict: str, *, code: int | None = None, memory: bool = False, server_died: bool = False) -> str:
     """The verdict, and what is known beyond it. `code`: exit code, negative for a signal, None if unknown; `memory`:
     the kernel killed something for memory meanwhile; `server_died`: the tmux server of its session is gone."""
     if server_died:
         return f"the tmux server died; {verdict}"
-    return f"{verdict}: {told}" if (told := ending(code, memory=memory)) else verdict
+    return f"{verdict}: {told}" if (told := describe_exit(code, memory=memory)) else verdict
 
 
-def ending(code: int | None, *, memory: bool = False) -> str:
+def describe_exit(code: int | None, *, memory: bool = False) -> str:
     """An exit in words; empty if nothing is known of it."""
     if memory and (code is None or code in KILLED):
         return "killed, probably out of memory (the kernel's count of such kills grew meanwhile)"
@@ -181,7 +181,7 @@ def ending(code: int | None, *, memory: bool = False) -> str:
         return f"killed by signal {-code}"
 
 
-def hung_up(reason: str, *, server_died: bool) -> str:
+def describe_hangup(reason: str, *, server_died: bool) -> str:
     """Why an orchestrator ended in order that nobody had asked to: its terminal went, or its server with it."""
     if reason != TERMINAL_GONE:
         return reason

@@ -50,10 +50,10 @@ class JobResult:
     def struck(self) -> bool:
         """Whether a signal ended it: it crashed, or somebody ended it. A shell tells its command's signal as 128 and
         more; 130 is what many programs say of a Ctrl-C, which is an end in order."""
-        return not self.timed_out and struck(self.exit_code)
+        return not self.timed_out and is_signal_exit(self.exit_code)
 
 
-def struck(exit_code: int) -> bool:
+def is_signal_exit(exit_code: int) -> bool:
     """Whether a signal ended a command, or the shell's command: see `JobResult.struck`. Pure."""
     return exit_code < 0 or exit_code - 128 in _STRUCK
 
@@ -165,7 +165,7 @@ class Job:
         """Who is left of it: by descent, by session, by a marker of its own; and who escaped all these and was
         left to us. Never us or those above us."""
         mine = self._child.id
-        return kill_tree.left_of(mine, self._marker, {mine, *self._heard},
+        return kill_tree.find_remaining(mine, self._marker, {mine, *self._heard},
                               only_below=self._marker == os.environ.get(processes.MARKER))
 
     def _finish(self) -> JobResult:
@@ -175,7 +175,7 @@ class Job:
         return self._result
 
 
-def tail(path: Path, lines: int = 20, bytes: int = 8000) -> str:
+def read_tail(path: Path, lines: int = 20, bytes: int = 8000) -> str:
     """The last `lines` lines within the last `bytes` bytes of a file as clean text; empty if there is no file.
 
     Terminal escapes and control characters are dropped, undecodable bytes replaced; a carriage return starts a line.

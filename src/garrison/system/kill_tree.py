@@ -1,4 +1,5 @@
-"""Ending a life by force. `doomed` decides whom and is pure over a table; `sweep` acts on it until nobody is left."""
+"""Ending a life by force. `select_targets` decides whom and is pure over a table; `kill_tree` acts on it until nobody
+is left."""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ def glimpse(pid: int) -> Glimpse | None:
         os.close(descriptor)
 
 
-def doomed(root: ProcessId | None, life: str, rows: Iterable[Someone], *, caller: int = 0,
+def select_targets(root: ProcessId | None, life: str, rows: Iterable[Someone], *, caller: int = 0,
            known: Iterable[ProcessId] = (), only_below: bool = False) -> list[ProcessId]:
     """Whom Replace ends, parents first. Pure.
 
@@ -153,7 +154,7 @@ def is_tmux(comm: str | bytes) -> bool:
     return comm in ("tmux", b"tmux") or comm[:5] in ("tmux:", b"tmux:")
 
 
-def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float = 10.0,
+def kill_tree(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float = 10.0,
           only_below: bool = False, census: Census | None = None) -> list[ProcessId]:
     """End a life by force: TERM, `grace` seconds, KILL, rescanning until nobody is left. Returns whom it signalled.
 
@@ -180,8 +181,8 @@ def sweep(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float
 
 def _left_for_sure(root: ProcessId | None, life: str, known: Iterable[ProcessId], *,
                    only_below: bool, census: Census | None) -> list[ProcessId]:
-    """`left_of`, looked for again if it finds nobody and anybody was forked meanwhile: who forks and goes all the time
-    may pass by one scan of /proc.
+    """`find_remaining`, looked for again if it finds nobody and anybody was forked meanwhile: who forks and goes all
+    the time may pass by one scan of /proc.
 
     Whom the first scan has seen is none of them: a stranger does not become one, and before a pid is given anew within
     these milliseconds, all the others must have been.
@@ -192,18 +193,18 @@ def _left_for_sure(root: ProcessId | None, life: str, known: Iterable[ProcessId]
     def pids() -> Iterable[int]:
         return census.to_read(life, leaders, seen) if census is not None and life else listed_to_the_last(seen)
 
-    left = left_of(root, life, known, only_below=only_below, pids=pids())
+    left = find_remaining(root, life, known, only_below=only_below, pids=pids())
     if left or -1 != before == forks():
         return left
-    return left_of(root, life, known, only_below=only_below, pids=pids())
+    return find_remaining(root, life, known, only_below=only_below, pids=pids())
 
 
-def left_of(root: ProcessId | None, life: str, known: Iterable[ProcessId], *, only_below: bool = False,
+def find_remaining(root: ProcessId | None, life: str, known: Iterable[ProcessId], *, only_below: bool = False,
             pids: Iterable[int] | None = None) -> list[ProcessId]:
-    """`doomed`, now, with those that escaped by leaving parent, session and marker and became our own children; of all
-    or of those with one of these pids."""
+    """`select_targets`, now, with those that escaped by leaving parent, session and marker and became our own children;
+    of all or of those with one of these pids."""
     rows = glimpses(pids)
-    return doomed(root, life, rows, caller=os.getpid(), known={*known, *adopted(rows)}, only_below=only_below)
+    return select_targets(root, life, rows, caller=os.getpid(), known={*known, *adopted(rows)}, only_below=only_below)
 
 
 def _end(one: ProcessId, deadly: bool, asked: bool) -> int | None:

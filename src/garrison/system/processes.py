@@ -88,7 +88,7 @@ class Processes(Protocol):
         ...
 
     def remember(self) -> None:
-        """Get to know, in a quiet moment, who need not be looked at by a later `sweep`; asked too often, it is no
+        """Get to know, in a quiet moment, who need not be looked at by a later `kill_tree`; asked too often, it is no
         matter."""
         ...
 
@@ -173,9 +173,9 @@ class RealProcesses:
 
     def sweep(self, root: ProcessId | None, life: str, *, grace: float = 5.0) -> list[ProcessId]:
         """See `ending.sweep`."""
-        from garrison.system.kill_tree import sweep  # it builds on this file, and cron's doors never end anybody
+        from garrison.system.kill_tree import kill_tree  # it builds on this file, and cron's doors never end anybody
 
-        return sweep(root, life, grace=grace, census=self._census)
+        return kill_tree(root, life, grace=grace, census=self._census)
 
     def remember(self) -> None:
         """See `census`."""

@@ -2,7 +2,8 @@
 
 An agent's programs may leave their session, their parent and their life marker (`env -i setsid … &`); an orphan then
 belongs to the nearest subreaper above. The orchestrator is one; when it dies by SIGKILL its orphans come to the keeper,
-who ends them and then goes as the orchestrator went. `divide` makes one process two, before anything is locked.
+who ends them and then goes as the orchestrator went. `fork_under_reaper` makes one process two, before anything is
+locked.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ GRACE = 0.5
 """Seconds between TERM and KILL for what a life leaves: shorter than a supervisor's, who ends the keeper, too."""
 
 
-def divide() -> None:
+def fork_under_reaper() -> None:
     """Return in a child that is a subreaper; the caller stays above it as its keeper, and ends after it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     processes.become_subreaper()
@@ -41,7 +42,7 @@ def _keep(pid: int) -> NoReturn:
         # A Ctrl-C its terminal sends it by itself; but of a terminal that closes, only the session's leader hears.
         if code is None and heard in (signal.SIGTERM, signal.SIGHUP) and found is not None:
             processes.send(found.pid, found.ticks, heard)
-    left = bury()
+    left = kill_leftovers()
     if left:
         print(f"ended what its agent had left running: {left}", file=sys.stderr, flush=True)
     if code < 0:
@@ -52,12 +53,12 @@ def _keep(pid: int) -> NoReturn:
     os._exit(code)
 
 
-def bury() -> str:
+def kill_leftovers() -> str:
     """End whatever lives below this process and bears no other life's marker; who they were, for a log."""
     me = processes.probe(os.getpid())
     assert me is not None
     try:
-        ended = kill_tree.sweep(me.id, processes.marker(os.getpid()) or "", grace=GRACE, only_below=True)
+        ended = kill_tree.kill_tree(me.id, processes.marker(os.getpid()) or "", grace=GRACE, only_below=True)
     except GarrisonError as error:
         return str(error)
     finally:

@@ -1,8 +1,8 @@
 """What the process trees of lives cost the machine: CPU time and memory, from one pass over /proc a look.
 
-What decides is pure: `owners` says whose life each process belongs to (its own marker, else that of the nearest
-ancestor that bears one), `busy` how much each worked between two looks. `Meter` reads: stat of everybody at each look,
-the environment of a process again only while it is young, its private memory (dear) only for some at a look.
+What decides is pure: `find_owners` says whose life each process belongs to (its own marker, else that of the nearest
+ancestor that bears one), `cpu_seconds` how much each worked between two looks. `UsageMeter` reads: stat of everybody at
+each look, the environment of a process again only while it is young, its private memory (dear) only for some at a look.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Proc:
 
 
 @dataclass(frozen=True)
-class Used:
+class Usage:
     """What a tree uses: `cpu` in percent of one core (None: not known before a second look), `memory` in bytes."""
 
     cpu: float | None
@@ -56,7 +56,7 @@ class Used:
     processes: int
 
 
-NOTHING = Used(None, 0, 0)
+NO_USAGE = Usage(None, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def parse(raw: bytes) -> Proc:
                 int(fields[13]) + int(fields[14]), int(fields[21]) * PAGE)
 
 
-def owners(procs: Iterable[Proc], markers: Mapping[int, str]) -> dict[int, str]:
+def find_owners(procs: Iterable[Proc], markers: Mapping[int, str]) -> dict[int, str]:
     """pid → the marker of its life: its own, else the nearest ancestor's; those of nobody's life are left out."""
     parents = {one.pid: one.ppid for one in procs}
     found: dict[int, str] = {}
@@ -95,7 +95,8 @@ def owners(procs: Iterable[Proc], markers: Mapping[int, str]) -> dict[int, str]:
     return found
 
 
-def busy(old: Mapping[ProcessId, Proc], new: Mapping[ProcessId, Proc], seconds: float, cores: int) -> dict[int, float]:
+def cpu_seconds(old: Mapping[ProcessId, Proc], new: Mapping[ProcessId, Proc], seconds: float,
+                cores: int) -> dict[int, float]:
     """pid → CPU seconds it worked between two looks that lie `seconds` apart, short-lived children included.
 
     A child that ended in between is known by what its parent collected, less what the child had at the last look. More
@@ -128,7 +129,7 @@ def _gone(ended: Mapping[int, Proc]) -> dict[int, int]:
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
-class Meter:
+class UsageMeter:
     """Looks again and again; `ours` says which markers are of interest, others' trees are not summed."""
 
     def __init__(self, ours: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
@@ -139,20 +140,20 @@ class Meter:
         self._markers: dict[ProcessId, tuple[float, str]] = {}
         self._memory: dict[ProcessId, tuple[float, int]] = {}
 
-    def look(self) -> dict[str, Used]:
+    def look(self) -> dict[str, Usage]:
         """Marker → what its tree uses now, CPU since the last look."""
         now = self.clock()
-        procs = {one.id: one for one in everybody()}
-        whose = owners(procs.values(), self._read_markers(procs, now))
+        procs = {one.id: one for one in read_processes()}
+        whose = find_owners(procs.values(), self._read_markers(procs, now))
         whose = {pid: life for pid, life in whose.items() if self.ours(life)}
-        worked = busy(self._procs, procs, now - self._at, self.cores) if self._at is not None else None
+        worked = cpu_seconds(self._procs, procs, now - self._at, self.cores) if self._at is not None else None
         memory = self._read_memory([one for one in procs.values() if one.pid in whose], now)
-        found: dict[str, Used] = {}
+        found: dict[str, Usage] = {}
         for one in procs.values():
             life = whose.get(one.pid)
             if life is not None:
                 part = worked[one.pid] * 100 / max(1e-3, now - self._at) if worked and self._at is not None else None
-                found[life] = added(found.get(life, NOTHING), Used(part, memory.get(one.pid, 0), not one.zombie))
+                found[life] = add_usage(found.get(life, NO_USAGE), Usage(part, memory.get(one.pid, 0), not one.zombie))
         self._procs, self._at = procs, now
         return found
 
@@ -182,13 +183,13 @@ class Meter:
         return {one.pid: held[1] for one, held in self._memory.items()}
 
 
-def added(one: Used, other: Used) -> Used:
+def add_usage(one: Usage, other: Usage) -> Usage:
     """Two trees as one."""
     known = [part.cpu for part in (one, other) if part.cpu is not None]
-    return Used(sum(known) if known else None, one.memory + other.memory, one.processes + other.processes)
+    return Usage(sum(known) if known else None, one.memory + other.memory, one.processes + other.processes)
 
 
-def everybody() -> list[Proc]:
+def read_processes() -> list[Proc]:
     """All processes, zombies included, in one pass."""
     return list(map(parse, processes.stats()))
 
@@ -204,7 +205,7 @@ def private_memory(pid: int) -> int | None:
     return sum(found) * 1024 if found else None
 
 
-def machine() -> Machine:
+def read_machine() -> Machine:
     """Load, cores and memory now."""
     with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
         sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in file if line.split()[1].isdigit()}

@@ -1,7 +1,7 @@
 """systemd: run a launcher in a unit or scope of its own, query lingering, and notify the service manager.
 
-The decisions are pure (`way`, `serves`, `lingering_of`). Every call to the user manager has a time limit, and no answer
-is never read as a "no".
+The decisions are pure (`choose_start_method`, `unit_serves_home`, `parse_lingering`). Every call to the user manager
+has a time limit, and no answer is never read as a "no".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-Way = Literal["here", "unit", "scope", "detached"]
+StartMethod = Literal["here", "unit", "scope", "detached"]
 """How a launcher begins: as the unit that runs us already, through its unit, in a scope of its own, or detached."""
 
 SECONDS = 10.0
@@ -38,11 +38,11 @@ class Manager:
     loginctl: str = ""
 
 
-def way(*, in_unit: bool, unit: bool, manager: bool, lingering: bool | None) -> Way:
+def choose_start_method(*, in_unit: bool, unit: bool, manager: bool, lingering: bool | None) -> StartMethod:
     """How to begin a launcher. Pure.
 
-    `in_unit`: a service manager runs us as its main process and waits for our word; `unit`: the run's unit is there
-    and serves this home; `lingering`: None if unknown. A scope of a manager that goes at logout would take us with it,
+    `in_unit`: a service manager runs us as its main process and waits for our word; `unit`: the run's unit is there and
+    serves this home; `is_lingering`: None if unknown. A scope of a manager that goes at logout would take us with it,
     where a session's left-over processes may stay: so only a lingering one is worth having.
     """
     if in_unit:
@@ -52,7 +52,7 @@ def way(*, in_unit: bool, unit: bool, manager: bool, lingering: bool | None) -> 
     return "scope" if manager and lingering is not False else "detached"
 
 
-def find(environ: Mapping[str, str]) -> Manager | None:
+def find_manager(environ: Mapping[str, str]) -> Manager | None:
     """The user manager of whoever `environ` is of; cron and ssh name no runtime directory, so the usual one counts."""
     path = environ.get("PATH", os.defpath)
     program = shutil.which("systemd-run", path=path)
@@ -64,7 +64,7 @@ def find(environ: Mapping[str, str]) -> Manager | None:
     return Manager(runtime, program, *(shutil.which(name, path=path) or "" for name in ("systemctl", "loginctl")))
 
 
-def scope(manager: Manager | None) -> list[str]:
+def scope_prefix(manager: Manager | None) -> list[str]:
     """The prefix that makes a command a scope of its own (it executes the command: the pid stays); none without."""
     return [manager.systemd_run, "--user", "--scope", "--quiet", "--collect", "--"] if manager else []
 
@@ -74,24 +74,24 @@ def environment(manager: Manager, environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "XDG_RUNTIME_DIR": manager.runtime}
 
 
-def answers(manager: Manager | None) -> bool:
+def can_start_scope(manager: Manager | None) -> bool:
     """Whether a scope can be had right now: one is made, for `true`."""
-    return manager is not None and _ask(manager, [*scope(manager), "true"]) is not None
+    return manager is not None and _ask(manager, [*scope_prefix(manager), "true"]) is not None
 
 
-def lingering(manager: Manager | None) -> bool | None:
+def is_lingering(manager: Manager | None) -> bool | None:
     """Whether the manager stays after the last logout; None if nobody tells."""
     if manager is None or not manager.loginctl:
         return None
-    return lingering_of(_ask(manager, [manager.loginctl, "show-user", str(os.getuid()), "-p", "Linger"]) or "")
+    return parse_lingering(_ask(manager, [manager.loginctl, "show-user", str(os.getuid()), "-p", "Linger"]) or "")
 
 
-def lingering_of(said: str) -> bool | None:
+def parse_lingering(said: str) -> bool | None:
     """What `loginctl show-user -p Linger` said. Pure."""
     return {"Linger=yes": True, "Linger=no": False}.get(said.strip())
 
 
-def unit_of(run: str) -> str:
+def unit_name(run: str) -> str:
     """The unit that keeps a run's launcher."""
     return f"garrison@{run}.service"
 
@@ -100,11 +100,11 @@ def has_unit(manager: Manager | None, run: str, home: str, default_home: str) ->
     """Whether the run's unit is installed and looks into this home."""
     if manager is None or not manager.systemctl:
         return False
-    words = [manager.systemctl, "--user", "show", unit_of(run), "-p", "LoadState", "-p", "Environment"]
-    return serves(_ask(manager, words) or "", home, default_home)
+    words = [manager.systemctl, "--user", "show", unit_name(run), "-p", "LoadState", "-p", "Environment"]
+    return unit_serves_home(_ask(manager, words) or "", home, default_home)
 
 
-def serves(said: str, home: str, default_home: str) -> bool:
+def unit_serves_home(said: str, home: str, default_home: str) -> bool:
     """Whether a unit, as `systemctl show` tells it, is loaded and has this home. Pure."""
     told = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
     try:
@@ -117,7 +117,7 @@ def serves(said: str, home: str, default_home: str) -> bool:
 
 def start_unit(manager: Manager, run: str) -> bool:
     """Start the run's unit; True once its launcher is ready."""
-    return _ask(manager, [manager.systemctl, "--user", "start", unit_of(run)], STARTING) is not None
+    return _ask(manager, [manager.systemctl, "--user", "start", unit_name(run)], STARTING) is not None
 
 
 def _ask(manager: Manager, words: list[str], seconds: float = SECONDS) -> str | None:
@@ -130,7 +130,7 @@ def _ask(manager: Manager, words: list[str], seconds: float = SECONDS) -> str | 
     return done.stdout if done.returncode == 0 else None
 
 
-def watchdog(environ: Mapping[str, str], pid: int) -> bool:
+def notify_watchdog(environ: Mapping[str, str], pid: int) -> bool:
     """Tell a service manager that asked process `pid` for it (WatchdogSec=) that we still turn; whether it asked."""
     asked = bool(environ.get("WATCHDOG_USEC")) and environ.get("WATCHDOG_PID", str(pid)) == str(pid)
     return asked and notify("WATCHDOG=1")

@@ -135,7 +135,7 @@ class TmuxTerminal:
         if pane is None:
             return
         root = ProcessId(pane.pid, _ticks(pane.pid)) if _is_child_of(pane.pid, pane.server) else None
-        kill_tree.sweep(root, pane.life, grace=grace, only_below=pane.life == os.environ.get(MARKER))
+        kill_tree.kill_tree(root, pane.life, grace=grace, only_below=pane.life == os.environ.get(MARKER))
         with suppress(OSError):  # the log is a help; a full disk must not keep a session open
             self._save_output(session, pane)
         self._remove(session)
@@ -144,7 +144,7 @@ class TmuxTerminal:
         """Return the last lines on the pane and in its history; of a closed session, of its log."""
         pane = self._pane(session)
         if pane is None:
-            from garrison.system.jobs import tail
+            from garrison.system.jobs import read_tail
 
             return tail(Path(session.log), lines, 200 * lines) if session.log else ""
         return "\n".join(self._screen(pane, -lines)[-lines:])

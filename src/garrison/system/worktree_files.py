@@ -29,7 +29,7 @@ INCLUDE = ".worktreeinclude"
 _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
-def furnish(git: Git, tree: Path, *, force: bool = False) -> list[str]:
+def complete_worktree(git: Git, tree: Path, *, force: bool = False) -> list[str]:
     """Complete a worktree of ours; notes for people. Refused if a submodule is nowhere to be had.
 
     `force`: submodules are brought to what the tree says, whatever is in them.
@@ -78,7 +78,7 @@ def _copy(root: Path, tree: Path, name: str) -> list[str]:
     return []
 
 
-def count_pointers(git: Git, tree: Path) -> int:
+def count_lfs_pointers(git: Git, tree: Path) -> int:
     """How many files of the worktree are LFS pointers instead of what they stand for."""
     names = git.run("ls-files", "-z", "--", ":(attr:filter=lfs)", cwd=tree).out.split("\0")
     return sum(1 for name in names if name and _is_pointer(tree / name))
@@ -95,7 +95,7 @@ def _is_pointer(path: Path) -> bool:
 _EVERYTHING = "\n*\n"
 
 
-def hide_untracked(git: Git, tree: Path) -> list[str]:
+def hide_setup_output(git: Git, tree: Path) -> list[str]:
     """Make git ignore each directory of `tree` that holds nothing tracked; their names, each with a final slash.
 
     Untracked files beside tracked ones (a lock file that the set-up wrote) stay visible. GitError, OSError.
@@ -125,7 +125,7 @@ def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
     return digest.hexdigest()
 
 
-def setup_due(command: str | None, tree: Path, lock_files: Sequence[str], last: str) -> str | None:
+def due_setup_key(command: str | None, tree: Path, lock_files: Sequence[str], last: str) -> str | None:
     """The key with which set-up is due, None if the `last` green one had it (or there is no set-up)."""
     if not command:
         return None

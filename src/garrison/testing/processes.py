@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from garrison.system.kill_tree import doomed
+from garrison.system.kill_tree import select_targets
 from garrison.system.processes import MARKER, Child, Probe, ProcessId, Row, Where
 
 
@@ -100,7 +100,7 @@ class MemoryProcesses:
 
     def sweep(self, root: ProcessId | None, life: str, *, grace: float = 5.0) -> list[ProcessId]:
         """End a life by the same rule as the real one."""
-        targets = doomed(root, life, self._rows.values(), caller=self.ours)
+        targets = select_targets(root, life, self._rows.values(), caller=self.ours)
         for one in targets:
             self.send(one.pid, one.ticks, signals.SIGTERM if grace > 0 else signals.SIGKILL)
         return sorted(targets)

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from garrison.errors import RecordError
-from garrison.supervise.decisions import Basis
-from garrison.supervise.explain import from_plain, replay
+from garrison.supervise.decisions import DecisionInputs
+from garrison.supervise.explain import decode_inputs, replay
 from garrison.supervise.restart import recent_deaths
-from garrison.system.clock import age
+from garrison.system.clock import format_age
 from garrison.views.event_log import Event
 from garrison.views.node_state import first_line
 
@@ -98,7 +98,7 @@ def _decision(event: Event) -> Told | None:
     if words is None:
         return None
     try:
-        basis = from_plain(plain)
+        basis = decode_inputs(plain)
         again = replay(basis, act)
         observed, same = observation(basis), again.same
     except (RecordError, KeyError, TypeError, ValueError) as error:
@@ -107,7 +107,7 @@ def _decision(event: Event) -> Told | None:
                 {"act": act, **plain})
 
 
-def observation(basis: Basis) -> str:
+def observation(basis: DecisionInputs) -> str:
     """What a supervisor had before it, in words; '' where there was no life yet."""
     identity, seen, verdict = basis.view.identity, basis.view.seen, basis.view.verdict
     if identity is None:
@@ -119,7 +119,7 @@ def observation(basis: Basis) -> str:
         # Until a life is active its record names who started it.
         parts.append(f"of who started it: {said}" if identity.status == "starting" else said)
     if seen is not None and seen.beat_age is not None:
-        parts.append(f"last beat {age(seen.beat_age) if seen.beat_age >= 10 else f'{seen.beat_age:.1f}s'} ago")
+        parts.append(f"last beat {format_age(seen.beat_age) if seen.beat_age >= 10 else f'{seen.beat_age:.1f}s'} ago")
     if verdict is not None and verdict.state != "ended":  # that one only repeats how it is recorded
         parts.append(f"verdict {verdict.state}: {verdict.why}")
     if basis.rule == "next_step" and basis.deaths:
@@ -127,7 +127,7 @@ def observation(basis: Basis) -> str:
     return "; ".join(parts)
 
 
-def _counted(basis: Basis) -> str:
+def _counted(basis: DecisionInputs) -> str:
     """Of the deaths that are known those that count: no order, reboot or used-up context, nobody before the window."""
     if basis.policy is None:
         return f"deaths counted {sum(death.counts for death in basis.deaths)}"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from garrison.supervise.hang_detector import freshest
-from garrison.supervise.lease import marker
-from garrison.system.clock import age, from_iso
+from garrison.supervise.hang_detector import latest_evidence
+from garrison.supervise.lease import format_marker
+from garrison.system.clock import format_age, from_iso
 
 if TYPE_CHECKING:
     from garrison.processes.agent_activity import AgentActivity
@@ -26,7 +26,7 @@ def of_layer(observer: Observer, identity: Identity) -> dict[str, Any]:
     seen, verdict = observer.see(identity), observer.judge(identity)
     below = []
     if verdict.state == "alive" and identity.pid is not None:
-        life = marker(str(observer.store.home), identity.key, identity.incarnation)
+        life = format_marker(str(observer.store.home), identity.key, identity.incarnation)
         below = observer.processes.below(identity.pid, life)
     return {"verdict": verdict.state, "why": verdict.why, "state": seen.process_state,
             "stopped": seen.process_state == "T", "beat_age_s": seen.beat_age, "processes": len(below),
@@ -42,7 +42,7 @@ def of_node(observer: Observer, identity: Identity | None, signs: AgentActivity)
         ages = _ages(signs.stamps(deep=True), now)
     if identity is not None and identity.created_at:
         ages["start"] = max(0.0, now - from_iso(identity.created_at))  # what a life before it left is no sign of it
-    last = freshest(ages)
+    last = latest_evidence(ages)
     if layer.get("beat_age_s") is not None:
         ages["beat"] = layer["beat_age_s"]
     return {"ages_s": ages, "last": {"kind": last[0], "age_s": last[1]} if last else None,
@@ -59,4 +59,4 @@ def silent(signs: Mapping[str, Any] | None) -> str:
     last = signs["last"] if signs else None
     if last is None or last["age_s"] < SILENT:
         return ""
-    return f", silent for {age(last['age_s'])} (last: {last['kind']})"
+    return f", silent for {format_age(last['age_s'])} (last: {last['kind']})"

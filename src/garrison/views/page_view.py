@@ -332,7 +332,7 @@ def observed(body: Mapping[str, Any], trees: Trees, costs: Mapping[str, Any]) ->
     run, usd = body["run_id"], costs["nodes"]
     layers = {layer["agent"].partition("@")[0]: layer for layer in body["layers"]}
     return {
-        "layers": {who: layer_told(who, layer, trees.get((run, who), resource_usage.NOTHING))
+        "layers": {who: layer_told(who, layer, trees.get((run, who), resource_usage.NO_USAGE))
                    for who, layer in layers.items()},
         "nodes": {node["node"]: {"phase": node["phase"], "doing": node["doing"], "cost": usd.get(node["node"]),
                                  "cannot": bool(node["place"] == "waiting" and node["doing"].startswith("cannot"))}

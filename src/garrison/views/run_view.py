@@ -41,7 +41,7 @@ class Gatherer:
 
     def runs(self) -> list[str]:
         """The ids of all runs, oldest first."""
-        return run_records.runs(self.home)
+        return run_records.list_runs(self.home)
 
     def run(self, run: str, *, whole: bool = True) -> dict[str, Any]:
         """Everything about one run; what cannot be read is in `problems`. Not `whole`: only what its line needs."""

@@ -14,8 +14,8 @@ from typing import Any
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system import resource_usage
-from garrison.system.clock import age
-from garrison.system.resource_usage import NOTHING, Used, added
+from garrison.system.clock import format_age
+from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
 from garrison.views.run_view import Gatherer, progress, shown
 from garrison.views.usage import Costs, Spent, Trees, by_stem, meter_of
 
@@ -39,7 +39,8 @@ class Looker:
         bodies = self._bodies()
         now = self.gather.observer.clock.utc()
         spent = self._costs.look(now[:10])
-        return frame(str(self.gather.home), now, bodies, used, spent, resource_usage.machine(), len(self.gather.runs()))
+        return frame(str(self.gather.home), now, bodies, used, spent, resource_usage.read_machine(),
+                     len(self.gather.runs()))
 
     def _bodies(self) -> list[dict[str, Any]]:
         """The run asked for, or those that `status` shows in full."""
@@ -87,11 +88,11 @@ def frame(home: str, now: str, bodies: Sequence[Mapping[str, Any]], trees: Trees
         "problems": list(dict.fromkeys(problem for body in bodies for problem in body["problems"]))}
 
 
-def total(parts: Any) -> Used:
+def total(parts: Any) -> Usage:
     """The sum of some trees."""
-    found = NOTHING
+    found = NO_USAGE
     for part in parts:
-        found = added(found, part)
+        found = add_usage(found, part)
     return found
 
 
@@ -115,30 +116,30 @@ def rows(body: Mapping[str, Any], trees: Trees, usd: Mapping[tuple[str, str], fl
             *(_node(run, node, layers, mine, costs.get(node["node"])) for node in body["nodes"])]
 
 
-def _trees_of(stem: str, mine: Mapping[str, Used]) -> Used:
+def _trees_of(stem: str, mine: Mapping[str, Usage]) -> Usage:
     """A layer's own tree; gates run for the processor."""
     gates = [used for other, used in mine.items() if other.startswith("gate-")] if stem.startswith("processor-") else []
-    return total([mine.get(stem, NOTHING), *gates])
+    return total([mine.get(stem, NO_USAGE), *gates])
 
 
-def _row(run: str, kind: str, name: str, state: str, used: Used, **more: Any) -> dict[str, Any]:
+def _row(run: str, kind: str, name: str, state: str, used: Usage, **more: Any) -> dict[str, Any]:
     return {"id": f"{run}/{kind}/{name}", "run": run, "kind": kind, "name": name, "role": "", "state": state,
             "phase": "", "attempt": None, "attempts": None, "lives": "", "age_s": None, "beat_s": None, **_used(used),
             "usd": None, "doing": "", **more}
 
 
-def _used(used: Used) -> dict[str, Any]:
+def _used(used: Usage) -> dict[str, Any]:
     return {"cpu": None if used.cpu is None else round(used.cpu, 1), "memory": used.memory,
             "processes": used.processes}
 
 
-def _run(body: Mapping[str, Any], used: Used, usd: float | None) -> dict[str, Any]:
+def _run(body: Mapping[str, Any], used: Usage, usd: float | None) -> dict[str, Any]:
     words = [progress(body) + ("" if body["adhoc"] else " merged"), body["hint"] or body["reason"]]
     return _row(body["run_id"], "run", body["run_id"], body["status"], used, age_s=body["age_s"], usd=usd,
                 doing="; ".join(word for word in words if word))
 
 
-def _layer(run: str, stem: str, layer: Mapping[str, Any], used: Used, body: Mapping[str, Any]) -> dict[str, Any]:
+def _layer(run: str, stem: str, layer: Mapping[str, Any], used: Usage, body: Mapping[str, Any]) -> dict[str, Any]:
     return _row(run, "layer", stem, state_of_layer(layer), used, role=layer["role"], phase=layer["phase"],
                 lives=str(layer["incarnation"]), age_s=layer["age_s"],
                 beat_s=layer["beat_age_s"] if layer["living"] else None,
@@ -161,21 +162,21 @@ def state_of_layer(layer: Mapping[str, Any]) -> str:
     return str(layer["status"] if layer["verdict"] == "ended" else layer["verdict"])
 
 
-def _node(run: str, node: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any]], mine: Mapping[str, Used],
+def _node(run: str, node: Mapping[str, Any], layers: Mapping[str, Mapping[str, Any]], mine: Mapping[str, Usage],
           usd: float | None) -> dict[str, Any]:
     runner = layers.get(Key("runner", node["node"]).full, {})
     agent = layers.get(Key("orchestrator", node["node"]).full, {})
-    parts = {role: _part(layer, mine.get(f"{role}-{node['node']}", NOTHING))
+    parts = {role: _part(layer, mine.get(f"{role}-{node['node']}", NO_USAGE))
              for role, layer in (("runner", runner), ("orchestrator", agent)) if layer}
     beats = [layer["beat_age_s"] for layer in (agent, runner) if layer.get("living")]
     return _row(run, "node", node["node"], state_of_node(node, runner, agent),
-                total(mine.get(f"{role}-{node['node']}", NOTHING) for role in ("runner", "orchestrator")),
+                total(mine.get(f"{role}-{node['node']}", NO_USAGE) for role in ("runner", "orchestrator")),
                 phase=node["phase"], attempt=node["attempt"], attempts=node["attempts"],
                 lives="+".join(map(str, node["lives"].values())) if any(node["lives"].values()) else "",
                 age_s=node["since_s"], beat_s=beats[0] if beats else None, usd=usd, doing=node["doing"], parts=parts)
 
 
-def _part(layer: Mapping[str, Any], used: Used) -> dict[str, Any]:
+def _part(layer: Mapping[str, Any], used: Usage) -> dict[str, Any]:
     """One of the two layers of a node, for its details."""
     return {"state": state_of_layer(layer), "phase": layer["phase"], "life": layer["incarnation"], "pid": layer["pid"],
             "age_s": layer["age_s"], "beat_s": layer["beat_age_s"] if layer["living"] else None, **_used(used),
@@ -202,14 +203,14 @@ def details(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     """A row in full: (name, text), of all that is known of it."""
     found = [("state", row["state"]), ("phase", row["phase"]),
              ("attempt", f"{row['attempt']} of at most {row['attempts']}" if row["attempt"] else ""),
-             ("lives", row["lives"]), ("since", age(row["age_s"])), ("last sign", age(row["beat_s"])),
+             ("lives", row["lives"]), ("since", format_age(row["age_s"])), ("last sign", format_age(row["beat_s"])),
              ("uses", uses(row)), ("cost", f"${row['usd']:.4f}" if row["usd"] is not None else ""),
              ("does", row["doing"])]
     for role, part in row.get("parts", {}).items():
         text = ", ".join(word for word in (
             part["state"], part["phase"], f"life {part['life']}", f"pid {part['pid']}" if part["pid"] else "",
-            f"for {age(part['age_s'])}" if part["age_s"] is not None else "",
-            f"last sign {age(part['beat_s'])} ago" if part["beat_s"] is not None else "",
+            f"for {format_age(part['age_s'])}" if part["age_s"] is not None else "",
+            f"last sign {format_age(part['beat_s'])} ago" if part["beat_s"] is not None else "",
             uses(part) if part["processes"] else "", part["why"]) if word)
         found.append(("agent" if role == "orchestrator" else role, text))
     return [(name, text) for name, text in found if text]

@@ -14,19 +14,19 @@ from typing import Any
 from garrison.agents.claude import budget
 from garrison.agents.claude.attempt_files import read_json
 from garrison.agents.session_agent import ORDER
-from garrison.supervise.lease import read_marker
+from garrison.supervise.lease import parse_marker
 from garrison.system import resource_usage as usage
-from garrison.system.resource_usage import NOTHING, Used, added
+from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
 
 COSTS_EVERY = 5.0
 """Seconds between two looks at what sessions cost."""
-Trees = Mapping[tuple[str, str], Used]
+Trees = Mapping[tuple[str, str], Usage]
 """(run, role-name) → what the process trees of its lives use."""
 
 
-def meter_of(home: Path) -> usage.Meter:
+def meter_of(home: Path) -> usage.UsageMeter:
     """What measures the processes that bear a life marker of the home."""
-    return usage.Meter(lambda marker: _life(marker)[0] == str(home))
+    return usage.UsageMeter(lambda marker: _life(marker)[0] == str(home))
 
 
 class Spent:
@@ -129,18 +129,18 @@ def _with_usd(calls: list[budget.Call], usd: float) -> budget.Spent:
     return budget.Spent(usd, part.calls, part.input, part.output)
 
 
-def by_stem(trees: Mapping[str, Used]) -> dict[tuple[str, str], Used]:
+def by_stem(trees: Mapping[str, Usage]) -> dict[tuple[str, str], Usage]:
     """Marker → usage becomes (run, role-name) → usage: what an earlier life left running counts as well."""
-    found: dict[tuple[str, str], Used] = {}
+    found: dict[tuple[str, str], Usage] = {}
     for marker, used in trees.items():
         _, run, stem, _ = _life(marker)
-        found[run, stem] = added(found.get((run, stem), NOTHING), used)
+        found[run, stem] = add_usage(found.get((run, stem), NO_USAGE), used)
     return found
 
 
 def _life(marker: str) -> tuple[str, str, str, int]:
     """(home, run, role-name, incarnation); nobody's is of no home."""
-    return read_marker(marker) or ("", "", "", 0)
+    return parse_marker(marker) or ("", "", "", 0)
 
 
 def pause_after(interval: float, cost: float) -> float:

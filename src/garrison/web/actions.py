@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
-from garrison.system.async_command import said_by
+from garrison.system.async_command import run_to_end
 from garrison.system.terminal_text import clean
 
 SECONDS = 120.0
@@ -96,7 +96,7 @@ def text_of(body: Mapping[str, object], key: str, *, must: bool) -> str:
 async def run_command(home: Path, words: Sequence[str]) -> str:
     """Run one of our commands; its last line. Refused, with that line, where it did not end well."""
     argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words]
-    code, out, err = await said_by(argv, SECONDS, {**os.environ, "GARRISON_HOME": str(home)}, cwd=str(home))
+    code, out, err = await run_to_end(argv, SECONDS, {**os.environ, "GARRISON_HOME": str(home)}, cwd=str(home))
     said = (last_line(err) or last_line(out)).removeprefix("garrison: ")
     if code:
         raise Refused(said or "it did not work, and did not say why")

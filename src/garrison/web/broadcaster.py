@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records.run import RunFiles
-from garrison.system.event_loop import Changes
+from garrison.system.event_loop import FolderChanges
 from garrison.views.page_view import NOTHING, Observer, difference, into
 from garrison.views.usage import pause_after
 from garrison.web.errors import told_mistake
@@ -53,7 +53,7 @@ class Hub:
         self._looked: dict[str, float] = {}
         self._firsts: dict[str, tuple[tuple[str, dict[str, bool]], dict[str, Any], bytes]] = {}
         self._opening, self._looking = asyncio.Lock(), asyncio.Lock()
-        self._changes = Changes()
+        self._changes = FolderChanges()
         self._waiting: dict[asyncio.Event, tuple[Path, ...]] = {}
         self._stale = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
@@ -395,5 +395,5 @@ class Listing:
     def folders(self) -> list[Path]:
         """Where runs appear, and the folders of those that are only being made."""
         root = self.home / "runs"
-        made = [RunFiles(self.home, name) for name in atomic.names(root)]
+        made = [RunFiles(self.home, name) for name in atomic.list_names(root)]
         return [self.home, root, *(files.root for files in made if not files.launch.exists())]

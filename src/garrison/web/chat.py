@@ -41,7 +41,7 @@ def claude_desk(home: Path, conversation: str) -> AgentOrchestrator:
     """The home's own crew, which searches the repository of the youngest run; loaded here: the SDK costs a second."""
     from garrison.delegation.desk import desk_of
 
-    launch = next((found for run in reversed(run_records.runs(home)) if (
+    launch = next((found for run in reversed(run_records.list_runs(home)) if (
         found := run_records.load(Launch, RunFiles(home, run).launch)) is not None), None)
     return desk_of(home, conversation, Path(launch.repo) if launch is not None else None)
 

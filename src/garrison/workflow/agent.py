@@ -159,7 +159,7 @@ class _Lines(logging.Handler):
     def __init__(self, path: Path, further: logging.Logger | None) -> None:
         super().__init__()
         atomic.make_directory(path.parent)
-        log_retention.forget(path.parent, [path])
+        log_retention.remove_old_logs(path.parent, [path])
         self._path = path
         self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
         self._further = further
@@ -174,7 +174,7 @@ class _Lines(logging.Handler):
 
     def close(self) -> None:
         self._file.close()
-        log_retention.shorten(self._path)
+        log_retention.shorten_log(self._path)
         super().close()
 
 

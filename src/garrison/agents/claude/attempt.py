@@ -22,7 +22,7 @@ from garrison.agents.claude.policy import Ending, Move
 from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
 from garrison.agents.claude.tools_words import told_of
 from garrison.records import atomic
-from garrison.system.jobs import Job, JobResult, tail
+from garrison.system.jobs import Job, JobResult, read_tail
 
 STRETCH = (sys.executable, "-P", "-m", "garrison.agents.claude.connection")
 
@@ -196,4 +196,4 @@ class ClaudeWork(Work):
 def _why(result: JobResult, output: Path) -> str:
     if result.killed:
         return "the session's process was killed"
-    return f"the session's process ended with exit code {result.exit_code}: {tail(output, 3)}"
+    return f"the session's process ended with exit code {result.exit_code}: {read_tail(output, 3)}"

@@ -114,7 +114,7 @@ class Stretch:
         """Wait until nobody else runs the session; False if that takes too long, or we are to stop."""
         until = time.monotonic() + _LOCK_LIMIT
         while not self._stop.is_set() and time.monotonic() < until:
-            self.lock = LifeLock.try_take(self.files.lock)
+            self.lock = LifeLock.try_acquire(self.files.lock)
             if self.lock is not None:
                 return True
             await asyncio.sleep(0.05)

@@ -52,7 +52,7 @@ async def _keep(lock: LifeLock | None, started: asyncio.Event) -> None:
 
 def _try(folder: Path, places: int) -> LifeLock | None:
     for number in range(1, places + 1):
-        lock = LifeLock.try_take(folder / f"claude-start-{number}")
+        lock = LifeLock.try_acquire(folder / f"claude-start-{number}")
         if lock is not None:
             return lock
     return None

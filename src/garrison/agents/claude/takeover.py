@@ -135,7 +135,7 @@ def run_here(argv: Sequence[str], env: Mapping[str, str], cwd: Path, began: Call
 
 def _take(path: Path, seconds: float) -> LifeLock | None:
     until = time.monotonic() + seconds
-    while (lock := LifeLock.try_take(path)) is None and time.monotonic() < until:
+    while (lock := LifeLock.try_acquire(path)) is None and time.monotonic() < until:
         time.sleep(0.05)
     return lock
 

@@ -23,9 +23,9 @@ from garrison.pipeline.handlers.call import Call, failed, from_status
 from garrison.pipeline.handlers.codergen import SAID, read_said
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
 from garrison.system import processes
-from garrison.system.exit_info import ending
-from garrison.system.jobs import Job, JobResult, tail
-from garrison.system.kill_tree import sweep
+from garrison.system.exit_info import describe_exit
+from garrison.system.jobs import Job, JobResult, read_tail
+from garrison.system.kill_tree import kill_tree
 from garrison.system.processes import ProcessId
 
 KEPT = 64 * 1024
@@ -119,8 +119,8 @@ def _judged(call: Call, result: JobResult, folder: Path) -> Outcome:
         why = f"timed out after {seconds(call.attrs, 'timeout', 0.0):g} s"
         return Outcome(FAIL, failure_reason=why, failure_class="timeout", context_updates=updates)
     if not result.ok:
-        last = tail(folder / "stderr.log", 3) or tail(folder / "output.log", 3)
-        how = ending(result.exit_code) or f"exit {result.exit_code}"
+        last = read_tail(folder / "stderr.log", 3) or read_tail(folder / "output.log", 3)
+        how = describe_exit(result.exit_code) or f"exit {result.exit_code}"
         kind = DETERMINISTIC if result.exit_code in _NO_COMMAND else "exit"
         outcome = Outcome(FAIL, failure_reason=f"{how}: {last}" if last else how, failure_class=kind)
     else:
@@ -155,4 +155,4 @@ def end_left(directory: Path, node: str) -> None:
     for found in processes.probes():
         with contextlib.suppress(OSError):
             if wanted <= {*Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0")}:
-                sweep(ProcessId(found.pid, found.ticks), "", grace=1.0)
+                kill_tree(ProcessId(found.pid, found.ticks), "", grace=1.0)

@@ -105,7 +105,7 @@ def _leaving(state: RunState, view: GuardianView, name: str) -> bool:
     """Whether the runner of the attempt before still cleans up, or has to: its tree must be gone before the next."""
     from garrison.processes.guardian.policy import needs_runner
 
-    return view.runners.get(name, LifeView()).living or needs_runner(state, view, name)
+    return view.runners.get(name, ChildState()).living or needs_runner(state, view, name)
 
 
 def _event(place: Place, outcome: Outcome, **more: Any) -> Action:

@@ -22,8 +22,8 @@ from garrison.processes.guardian.parking import (
     is_resting,
 )
 from garrison.records import hook as hooks
-from garrison.records.signals import objection
-from garrison.supervise.decisions import LifeView, Step, burial, next_step
+from garrison.records.signals import find_objection
+from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
 from garrison.supervise.restart import STOP, Policy
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import NodeState, RunState
     from garrison.records.identity import Identity
     from garrison.records.run import Result
-    from garrison.records.signals import Posted, Signal
+    from garrison.records.signals import PostedSignal, Signal
 
 
 STOPPED_BY_PERSON = "stopped by a person"
@@ -108,7 +108,7 @@ def _signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int
         if posted.signal is None:
             acts.append(Action("refuse", why=posted.error, posted=posted))
             continue
-        why = objection(posted.signal, view.run, state.attempts, lives)
+        why = find_objection(posted.signal, view.run, state.attempts, lives)
         if posted.signal.id in state.applied:
             acts.append(Action("take", posted=posted))
         elif why:
@@ -207,7 +207,7 @@ def _landed(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int)
 
 def _given_up_on(view: GuardianView, name: str) -> bool:
     """Whether no runner will ever say why the node's entry did not land."""
-    identity = view.runners.get(name, LifeView()).identity
+    identity = view.runners.get(name, ChildState()).identity
     return identity is not None and identity.status == "parked"
 
 
@@ -251,7 +251,7 @@ def _leave(state: RunState, view: GuardianView) -> Decision:
 def _look_after(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Action], float | None]:
     acts: list[Action] = []
     wakes = []
-    watched = [(name, view.runners.get(name, LifeView())) for name in state.nodes
+    watched = [(name, view.runners.get(name, ChildState())) for name in state.nodes
                if needs_runner(state, view, name) and name not in state.held]
     waiting = any(node.status == "impl_complete" for node in state.nodes.values())
     if view.processor.hung or (waiting and "processor" not in state.held):
@@ -283,7 +283,7 @@ def _hold(state: RunState, view: GuardianView) -> list[Action]:
     """Whom a person parked is sent home in order, and nobody follows it."""
     acts = []
     for name in state.held:
-        life = view.processor if name == "processor" else view.runners.get(name, LifeView())
+        life = view.processor if name == "processor" else view.runners.get(name, ChildState())
         if step := _burial(state, life):
             acts.append(Action(step.kind, name, why=step.why))
         elif life.living:
@@ -293,11 +293,11 @@ def _hold(state: RunState, view: GuardianView) -> list[Action]:
     return acts
 
 
-def _burial(state: RunState, life: LifeView) -> Step | None:
+def _burial(state: RunState, life: ChildState) -> RestartDecision | None:
     """What is due to a life that died though nobody needs a successor; its death is counted once, in its attempt."""
     if life.identity is None or (life.identity.status == "crashed" and _buried(state, life.identity)):
         return None
-    return burial(life, state.deaths.get(life.identity.key.full, []))
+    return decide_cleanup(life, state.deaths.get(life.identity.key.full, []))
 
 
 def _buried(state: RunState, identity: Identity) -> bool:
@@ -308,7 +308,7 @@ def needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
     """A node under way needs one (which also says why it did not land); a landed one until it has cleaned up, which
     one that went home while nobody was above it, was stopped or is parked has not (that is tried once)."""
     status = state.nodes[name].status
-    life = view.runners.get(name, LifeView()).identity
+    life = view.runners.get(name, ChildState()).identity
     if status in UNFINISHED:
         return True
     ended = life is not None and life.status in ("terminated", "parked")
@@ -319,13 +319,13 @@ def needs_runner(state: RunState, view: GuardianView, name: str) -> bool:
     return not ended or life.reason in ("orphaned", "stopped")
 
 
-def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy: Policy) -> Step:
+def _step(state: RunState, view: GuardianView, name: str, life: ChildState, policy: Policy) -> RestartDecision:
     full = life.identity.key.full if life.identity else ""
     limits = policy if name in state.nodes else replace(policy, total=None)  # the processor serves the whole run
     old = name in state.nodes and life.precedes(state.nodes[name].attempt)
-    step = next_step(life, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
+    step = decide_restart(life, state.deaths.get(full, []), view.now, view.boot_id, limits, state.circuit(full))
     if old and life.identity and _is_over(state, life.identity, step):
-        return Step("start", f"attempt {state.nodes[name].attempt}")
+        return RestartDecision("start", f"attempt {state.nodes[name].attempt}")
     if step.kind == "ended" and life.identity is not None and may_start_again(state, life.identity):
         return replace(step, kind="start", why=f"it had ended in order ({step.why}); the run goes on")
     if step.kind in _CLEANING and name in state.nodes and state.nodes[name].status == "validated":
@@ -334,7 +334,7 @@ def _step(state: RunState, view: GuardianView, name: str, life: LifeView, policy
     return step
 
 
-def _is_over(state: RunState, identity: Identity, step: Step) -> bool:
+def _is_over(state: RunState, identity: Identity, step: RestartDecision) -> bool:
     """Whether the life of an attempt before is no matter any more, so that the next attempt's may begin."""
     if step.kind == "record":
         return _buried(state, identity)
@@ -396,7 +396,7 @@ def suspended(state: RunState, view: GuardianView, name: str) -> bool:
     """Whether a node under way waits for a person: its runner was stopped, though nobody parked it."""
     if state.nodes[name].status not in UNFINISHED or name in state.held:
         return False
-    seen = view.runners.get(name, LifeView())
+    seen = view.runners.get(name, ChildState())
     life = seen.identity
     if life is None or life.status != "terminated" or seen.precedes(state.nodes[name].attempt):
         return False
@@ -423,7 +423,7 @@ def advance_hook(hook: hooks.Hook, wanted: str, now: str) -> hooks.Hook:
     """The hook moved on to `wanted`, through all phases between; back only where one step leads there, else as it is.
     Pure."""
     if _PHASES.index(wanted) < _PHASES.index(hook.phase):
-        return hooks.move(hook, wanted, now) if wanted in hooks.PHASES[hook.phase] else hook
+        return hooks.change_phase(hook, wanted, now) if wanted in hooks.PHASES[hook.phase] else hook
     for phase in _PHASES[_PHASES.index(hook.phase) + 1: _PHASES.index(wanted) + 1]:
-        hook = hooks.move(hook, phase, now)
+        hook = hooks.change_phase(hook, phase, now)
     return hook

@@ -24,10 +24,10 @@ from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Writer
-from garrison.records.names import Key, launcher
+from garrison.records.names import Key, launcher_key
 from garrison.records.run import Task, read_result
-from garrison.supervise.decisions import LifeView
-from garrison.supervise.lease import Wish
+from garrison.supervise.decisions import ChildState
+from garrison.supervise.lease import SpawnRequest
 from garrison.supervise.observer import STOPPED
 from garrison.supervise.restart import CRASH, STOP, Policy
 from garrison.system import failpoint
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Result
     from garrison.records.signals import Signal
-    from garrison.supervise.start import Life
-    from garrison.system.event_loop import Waker
+    from garrison.supervise.start import Incarnation
+    from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
 
 JOURNALED_EFFECTS = ("stuck", "unstuck", "hold", "text", "unhold", "lives", "flow", "heard", "budget", "resume", "run",
@@ -77,7 +77,7 @@ class Guardian:
         self._beats: dict[Key, str] = {}
         """Who lives below, and the file each beats; as text, for a hundred are looked at each second."""
         self._seen = [str(path) for path in (world.store.path(Identity, life.key).parent,
-                                             signals.inbox(world.home, life.key), self.queue.path, launch.repo)]
+                                             signals.inbox_path(world.home, life.key), self.queue.path, launch.repo)]
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid})
 
     # observe
@@ -181,7 +181,7 @@ class Guardian:
             return None
         return fingerprint_of(self._seen)
 
-    def watch(self, waker: Waker) -> None:
+    def watch(self, waker: EventLoop) -> None:
         """Wake at the end of any process below, at any signal, at any merge."""
         if self._view is not None:
             self.supervisor.watch(waker, [*self._view.runners.values(), self._view.processor])
@@ -232,7 +232,7 @@ class Guardian:
             if "stop" in act.data:
                 self.stop(0)
         failpoint.here(":signal-applied")
-        signals.take(act.posted.path)
+        signals.acknowledge(act.posted.path)
 
     def _tell_of_parking(self, signal: Signal, effect: dict[str, Any]) -> None:
         """Tell the layer above of an agent that was parked, and the runners below that a person lifted it."""
@@ -276,7 +276,7 @@ class Guardian:
             if act.who == "processor":
                 identity = self._start_processor(view)
             else:
-                identity = self._start_runner(act.who, view.runners.get(act.who, LifeView()))
+                identity = self._start_runner(act.who, view.runners.get(act.who, ChildState()))
         except START_RACES as error:
             log_line(str(error))
             return
@@ -292,7 +292,7 @@ class Guardian:
     def _key(self, who: str) -> Key:
         return self._processor if who == "processor" else self._runner(who)
 
-    def _start_runner(self, node: str, view: LifeView) -> Any:
+    def _start_runner(self, node: str, view: ChildState) -> Any:
         if view.identity is not None and view.identity.status == "crashed":
             self.supervisor.sweep(view.identity)
         state = self.state.nodes[node]
@@ -315,9 +315,10 @@ class Guardian:
         if view.processor.identity is not None and view.processor.identity.status == "crashed":
             self.supervisor.sweep(view.processor.identity)
         known = self.state.incarnations.get(self._processor.full, 0)
-        return self.world.start_layer(Wish(self._processor, self.life.key, journal_incarnation=known), self.launch)
+        return self.world.start_layer(SpawnRequest(self._processor, self.life.key, journal_incarnation=known),
+                                      self.launch)
 
-    def _lives(self, who: str, view: GuardianView) -> LifeView:
+    def _lives(self, who: str, view: GuardianView) -> ChildState:
         return view.processor if who == "processor" else view.runners[who]
 
     def _do_replace(self, act: Action, view: GuardianView) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.processes.actions import Action, Decision
 from garrison.processes.run_state import ENDED
-from garrison.supervise.decisions import LifeView, burial, next_step
+from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart
 from garrison.supervise.restart import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from garrison.processes.run_state import RunState
-    from garrison.records.signals import Posted
+    from garrison.records.signals import PostedSignal
     from garrison.supervise.restart import Death
 
 MEND = "once that is mended, --resume goes on"
@@ -51,9 +51,9 @@ class LauncherView:
     now: float
     boot_id: str
     run_status: str = "new"
-    guardian: LifeView = field(default_factory=LifeView)
+    guardian: ChildState = field(default_factory=ChildState)
     deaths: Sequence[Death] = ()
-    inbox: Sequence[Posted] = ()
+    inbox: Sequence[PostedSignal] = ()
     applied: frozenset[str] = frozenset()
     stopping: bool = False
     overdue: bool = False
@@ -82,7 +82,7 @@ def _leave(view: LauncherView, policy: Policy) -> Decision:
     if view.guardian.leaving:
         return _see_off(view.guardian)
     if view.guardian.identity is not None:
-        step = next_step(view.guardian, view.deaths, view.now, view.boot_id, policy)
+        step = decide_restart(view.guardian, view.deaths, view.now, view.boot_id, policy)
         if step.kind == "wait":
             return Decision([], step.at)
         if step.kind in ("replace", "record", "start"):
@@ -90,7 +90,7 @@ def _leave(view: LauncherView, policy: Policy) -> Decision:
     return Decision([Action("end", view.run_status)])
 
 
-def _see_off(guardian: LifeView) -> Decision:
+def _see_off(guardian: ChildState) -> Decision:
     """A guardian that said its end keeps its lock until it is gone: it is waited for, and one that stays is ended."""
     step = burial(guardian, ())
     return Decision([Action(step.kind, why=step.why, basis=step.basis)] if step is not None else [])
@@ -104,7 +104,7 @@ def _guard(view: LauncherView, policy: Policy) -> Decision:
         return _see_off(view.guardian)
     goes_on = identity is not None and identity.status == "terminated" and identity.reason in ENDED
     seen = view.guardian if goes_on else _unfinished(view.guardian)
-    step = next_step(seen, view.deaths, view.now, view.boot_id, policy)
+    step = decide_restart(seen, view.deaths, view.now, view.boot_id, policy)
     if goes_on:  # else its launcher would not be here: what was stopped or failed has been lifted
         step = replace(step, kind="start", why=f"it had ended in order ({step.why}); the run goes on")
     if step.kind == "wait":
@@ -117,7 +117,7 @@ def _guard(view: LauncherView, policy: Policy) -> Decision:
     return Decision([Action(step.kind, why=step.why, basis=step.basis)])
 
 
-def _unfinished(guardian: LifeView) -> LifeView:
+def _unfinished(guardian: ChildState) -> ChildState:
     """A guardian that ended in order, though neither it nor its run was to, counts as one that died."""
     identity = guardian.identity
     if identity is None or identity.status != "terminated":

@@ -28,7 +28,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Reader, Writer
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
-from garrison.supervise.lease import Wish
+from garrison.supervise.lease import SpawnRequest
 from garrison.supervise.restart import Death, Policy
 from garrison.system import disk_space
 from garrison.system.systemd import notify, watchdog
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from garrison.processes.launcher.progress import Progress
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
-    from garrison.supervise.start import Life
-    from garrison.system.event_loop import Waker
+    from garrison.supervise.start import Incarnation
+    from garrison.system.event_loop import EventLoop
 
 LEFT_BY_THE_KILLED = 3600.0
 """Seconds after which a temporary file nobody touches is one that a killed writer left."""
@@ -84,7 +84,7 @@ class Launcher:
         self._ready = self._full = False
         self._beats = str(world.store.life_path(self.guardian))
         self._seen = [str(path) for path in (
-            world.store.path(Identity, self.guardian), signals.inbox(world.home, life.key), self.files.journal)]
+            world.store.path(Identity, self.guardian), signals.inbox_path(world.home, life.key), self.files.journal)]
         self._news_at = world.clock.monotonic()
         why = {"why": life.identity.metadata["succeeds"]} if "succeeds" in life.identity.metadata else {}
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "resume": resume, **why})
@@ -139,7 +139,7 @@ class Launcher:
             asked=self._to_resume and (self._again or not self.state.over))
         return LauncherView(
             now, self.world.observer.where.boot_id, status, guardian, self.deaths,
-            signals.pending(self.world.home, self.life.key), frozenset(self.applied), self.stopping, overdue,
+            signals.list_pending(self.world.home, self.life.key), frozenset(self.applied), self.stopping, overdue,
             self.stopping and self._others_living(), to_resume)
 
     def _look_for_room(self) -> None:
@@ -150,7 +150,7 @@ class Launcher:
         self._full = bool(full)
 
     def _full_disks(self) -> list[str]:
-        return [str(path) for path in (self.world.home, Path(self.launch.trees)) if disk_space.full(path)]
+        return [str(path) for path in (self.world.home, Path(self.launch.trees)) if disk_space.is_full(path)]
 
     def _others_living(self) -> bool:
         return any(self.supervisor.lives(key) for key in self._others())
@@ -190,7 +190,7 @@ class Launcher:
             return None
         return *fingerprint_of(self._seen), (len(self._full_disks()), 0, 0)
 
-    def watch(self, waker: Waker) -> None:
+    def watch(self, waker: EventLoop) -> None:
         """Wake at the guardian's end, at any signal, at any journal record of a new file."""
         if self._view is not None:
             self.supervisor.watch(waker, [self._view.guardian])
@@ -293,7 +293,7 @@ class Launcher:
 
     def _do_write_stopped(self, act: Action, view: LauncherView) -> None:
         """Without a guardian the launcher writes the run's status, under the guardian's life lock."""
-        lock = LifeLock.try_take(self.world.store.life_path(self.guardian))
+        lock = LifeLock.try_acquire(self.world.store.life_path(self.guardian))
         if lock is None:
             return
         try:

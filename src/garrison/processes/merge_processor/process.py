@@ -17,7 +17,7 @@ from garrison.processes.supervisor import Supervisor
 from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
-from garrison.records.names import Key, launcher
+from garrison.records.names import Key, launcher_key
 from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from garrison.processes.fingerprint import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
-    from garrison.supervise.start import Life
-    from garrison.system.event_loop import Waker
+    from garrison.supervise.start import Incarnation
+    from garrison.system.event_loop import EventLoop
 
 STEPS = 50
 """Steps before the loop beats again."""
@@ -55,7 +55,7 @@ class Processor:
 
     def turn(self) -> bool:
         """Take the queue if it is free, work it until something must be waited for, tell the outcomes."""
-        for posted in signals.pending(self.world.home, self.life.key):
+        for posted in signals.list_pending(self.world.home, self.life.key):
             signals.refuse(posted.path, "the processor takes its orders from the queue's journal")
         if self.stopping or self._left_alone():
             self._leave("stopped" if self.stopping else "orphaned")
@@ -116,7 +116,7 @@ class Processor:
     def glance(self) -> Fingerprint | None:
         """There is only one: it always looks whole."""
 
-    def watch(self, waker: Waker) -> None:
+    def watch(self, waker: EventLoop) -> None:
         """Wake when the queue's journal or a gate's verdict changes."""
         for folder in self.worker.gate_folders:
             if folder.is_dir():

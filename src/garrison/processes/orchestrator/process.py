@@ -31,14 +31,14 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Result
-from garrison.records.signals import Signal, objection
+from garrison.records.signals import Signal, find_objection
 from garrison.records.wisdom import build_wisdom_prompt_block
-from garrison.supervise.start import unfenced
+from garrison.supervise.start import require_unfenced
 from garrison.system import disk_space, failpoint, reaper
-from garrison.system.environment import tell_held_back
-from garrison.system.exit_info import KEEPER_GONE, TERMINAL_GONE, cgroup_of, ending, oom_counter, oom_kills
+from garrison.system.environment import explain_missing_command
+from garrison.system.exit_info import REAPER_GONE, TERMINAL_GONE, cgroup_of, describe_exit, oom_counter, oom_kills
 from garrison.system.git import Git
-from garrison.system.jobs import tail
+from garrison.system.jobs import read_tail
 from garrison.system.terminal import choose_terminal
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from garrison.processes.fingerprint import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
-    from garrison.supervise.start import Life
-    from garrison.system.event_loop import Waker
+    from garrison.supervise.start import Incarnation
+    from garrison.system.event_loop import EventLoop
 
 
 SUBJECT = 72
@@ -82,7 +82,8 @@ class Orchestrator:
         self._stamp: tuple[object, object] | None = None
         self._busy = True
         self._seen = [str(path) for path in (
-            world.store.path(Identity, life.key), signals.inbox(world.home, life.key), folder, self.assignment.output,
+            world.store.path(Identity, life.key), signals.inbox_path(world.home, life.key), folder,
+            self.assignment.output,
             self.assignment.notes, self._reflog)]
         self._shown = self.assignment.output.stat().st_size if self.assignment.output.exists() else 0
         self._from = self._shown
@@ -105,7 +106,7 @@ class Orchestrator:
         elif outcome.killed and not self._gone:
             # Without a result: the runner counts a death and starts a successor with wisdom.
             grew = (oom_kills(self._oom_counter) or 0) > self._oom_kills
-            memory = ending(outcome.exit_code, memory=True) if grew else ""
+            memory = describe_exit(outcome.exit_code, memory=True) if grew else ""
             self._end("; ".join(word for word in (memory, outcome.reason or "killed") if word))
         elif not self._gone and self._had_no_room(outcome):
             self._end(f"no room was left on the disk of its tree; {outcome.reason}")
@@ -116,7 +117,7 @@ class Orchestrator:
     def _asked(self) -> str:
         """Why it ends that was told to. A terminal is closed to all in it when its first process dies, the keeper."""
         if self._stopped == TERMINAL_GONE and os.getppid() != self._keeper:
-            return KEEPER_GONE
+            return REAPER_GONE
         return self._stopped
 
     def _had_no_room(self, outcome: Outcome) -> bool:
@@ -125,9 +126,9 @@ class Orchestrator:
             return False
         with contextlib.suppress(OSError), self.assignment.output.open("rb") as file:
             file.seek(max(self._from, self._shown - 4000))
-            if disk_space.lacking(file.read(4000).decode(errors="replace")):
+            if disk_space.reports_no_space(file.read(4000).decode(errors="replace")):
                 return True
-        return disk_space.full(self.tree)
+        return disk_space.is_full(self.tree)
 
     def _let_go(self, now: float) -> bool:
         """Stop an agent whose tree was removed under it: whatever it still does is for nothing, and costs."""
@@ -146,7 +147,7 @@ class Orchestrator:
         if self.stopping:
             self._end(self._asked())
             return True
-        disk_space.demand(self.tree)
+        disk_space.require_space(self.tree)
         self._note_progress()  # a predecessor may have died between its commit and its note of it
         again = self.assignment.prompt_file.exists()  # an earlier life of this very attempt wrote it
         wisdom = build_wisdom_prompt_block(self.hook) if again else ""
@@ -183,14 +184,14 @@ class Orchestrator:
         last = self._last_commit() or self.hook.last_committed_node
         if (last, notes) != (self.hook.last_committed_node, self.hook.resumption_instructions):
             now = self.world.clock.utc()
-            self.hook = self.life.hook(lambda old: hooks.note(old, now, text=notes, last_committed=last))
+            self.hook = self.life.hook(lambda old: hooks.update_notes(old, now, text=notes, last_committed=last))
 
     def _note_session(self, work: Work) -> None:
         """Bring the session's id and the phase that the agent itself told into the hook."""
         session = work.session
         if session is not None and session != self.hook.claude_session_id:
             now = self.world.clock.utc()
-            self.hook = self.life.hook(lambda old: hooks.continue_session(old, now, session))
+            self.hook = self.life.hook(lambda old: hooks.remember_session(old, now, session))
         phase = work.phase
         if phase == "impl_complete" and self.hook.phase == "executing":
             self._move(phase)
@@ -226,13 +227,14 @@ class Orchestrator:
                 outcome = Outcome("fail", astray, outcome.exit_code)
             self._stamp = None
             self._note_progress()
-        reason = outcome.reason + tell_held_back(self.launch.held_back, self.assignment.output, outcome.exit_code)
+        reason = outcome.reason + explain_missing_command(self.launch.held_back, self.assignment.output,
+                                                          outcome.exit_code)
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
                         self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
-                        tail(self.assignment.output, 20), dict(outcome.said),
+                        read_tail(self.assignment.output, 20), dict(outcome.said),
                         (self.work.session if self.work is not None else None) or "")
         with self.world.store.locked(Identity, self.life.key, incarnation=self.life.incarnation) as found:
-            unfenced(found, self.life.key)
+            require_unfenced(found, self.life.key)
             atomic.write(self.assignment.folder / "result.json", record.encode(result))
         failpoint.here(":resulted")
         if outcome.status == "success":
@@ -245,7 +247,7 @@ class Orchestrator:
         order = list(hooks.PHASES)
         rework = (self.hook.phase, phase) == ("impl_complete", "executing")
         if rework or order.index(self.hook.phase) < order.index(phase):
-            self.hook = self.life.hook(lambda old: hooks.move(old, phase, now))
+            self.hook = self.life.hook(lambda old: hooks.change_phase(old, phase, now))
 
     def _end(self, reason: str) -> None:
         self._show()
@@ -267,7 +269,7 @@ class Orchestrator:
             return None
         return fingerprint_of(self._seen)
 
-    def watch(self, waker: Waker) -> None:
+    def watch(self, waker: EventLoop) -> None:
         """Wake when the agent's process ends, or leaves notes."""
         process = self.work.process() if self.work else None
         if process is not None:
@@ -301,7 +303,7 @@ class Orchestrator:
         self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
 
 
-def _controllers(life: Life, launch: Launch) -> tuple[tuple[str, str], ...]:
+def _controllers(life: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]:
     """Who directs an orchestrator's agent, nearest first."""
     guardian = Key("guardian", launch.pipeline_id, launch.run_id).full
     above = () if launch.adhoc else ((guardian, CONTROL_KINDS["guardian", "orchestrator"]),)
@@ -330,7 +332,7 @@ class Mailbox:
     def __init__(self, world: Runtime, life: Life, launch: Launch) -> None:
         self.world, self.life, self.launch = world, life, launch
         self._asked = ""
-        atomic.make_directory(signals.inbox(world.home, life.key))  # what is absent cannot be watched
+        atomic.make_directory(signals.inbox_path(world.home, life.key))  # what is absent cannot be watched
 
     def ask(self, work: Work, task: Task) -> None:
         """Tell the runner the open question, once."""
@@ -348,19 +350,19 @@ class Mailbox:
         """Hand answers that came to the work; True if there was one."""
         found = False
         lives = {self.life.key.full: self.life.incarnation}
-        for posted in signals.pending(self.world.home, self.life.key):
+        for posted in signals.list_pending(self.world.home, self.life.key):
             signal = posted.signal
-            why = posted.error if signal is None else objection(signal, self.launch.run_id, {}, lives)
+            why = posted.error if signal is None else find_objection(signal, self.launch.run_id, {}, lives)
             if signal is None or why or signal.signal_type != "INPUT_RESPONSE":
                 signals.refuse(posted.path, why or "an orchestrator takes answers only")
                 continue
             work.answer(str(signal.payload.get("question_id", "")), str(signal.payload.get("text", "")))
-            signals.take(posted.path)
+            signals.acknowledge(posted.path)
             found = True
         return found
 
-    def watch(self, waker: Waker) -> None:
+    def watch(self, waker: EventLoop) -> None:
         """Wake at any answer."""
-        folder = signals.inbox(self.world.home, Key("orchestrator", self.life.key.name, self.life.key.run))
+        folder = signals.inbox_path(self.world.home, Key("orchestrator", self.life.key.name, self.life.key.run))
         if folder.is_dir():
             waker.watch_directory(folder)

@@ -21,8 +21,8 @@ from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
 from garrison.system import disk_space
-from garrison.system.environment import tell_held_back
-from garrison.system.jobs import Job, JobResult, tail
+from garrison.system.environment import explain_missing_command
+from garrison.system.jobs import Job, JobResult, read_tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from garrison.agents.base import Question
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
-    from garrison.supervise.start import Life
-    from garrison.system.event_loop import Waker
+    from garrison.supervise.start import Incarnation
+    from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
 
 
@@ -96,13 +96,13 @@ class RunnerJobs:
         """Why its end says nothing about the work; '' if it does."""
         if result.struck:
             return "was ended by a signal"
-        full = disk_space.full(self.tree) or disk_space.lacking(tail(self._log(name), 12))
+        full = disk_space.is_full(self.tree) or disk_space.reports_no_space(read_tail(self._log(name), 12))
         return "had no room left on its disk" if full else ""
 
     def _failure(self, name: str, result: JobResult) -> str:
         how = "did not end in time" if result.timed_out else f"ended with exit code {result.exit_code}"
-        held = tell_held_back(self.launch.held_back, self._log(name), result.exit_code)
-        return f"{name} {how}{held}: {tail(self._log(name), 12)}"
+        held = explain_missing_command(self.launch.held_back, self._log(name), result.exit_code)
+        return f"{name} {how}{held}: {read_tail(self._log(name), 12)}"
 
     def _log(self, name: str) -> Path:
         return atomic.make_directory(self.folder) / f"{name}.log"
@@ -112,7 +112,7 @@ class RunnerJobs:
         if self._job is not None:
             self._job.kill(now)
 
-    def watch(self, waker: Waker) -> None:
+    def watch(self, waker: EventLoop) -> None:
         """Wake at the job's end; a validation that waits has no process."""
         if self._job is not None and self._job.pid:
             waker.watch_process(self._job.pid, self._job.ticks)

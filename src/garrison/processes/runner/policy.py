@@ -15,7 +15,7 @@ from garrison.processes.guardian.policy import MergeStatus
 from garrison.records.signals import objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
-from garrison.supervise.decisions import LifeView, burial, next_step
+from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart
 from garrison.supervise.restart import ORDER, STOP, Death, Policy
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from garrison.records.journal import Entry
     from garrison.records.run import Result, Task
-    from garrison.records.signals import Posted, Signal
+    from garrison.records.signals import PostedSignal, Signal
 
 
 CANCELLED = "cancelled"
@@ -72,14 +72,14 @@ class RunnerFacts:
                 self.failed, self.failed_kind = self.failed or data["cancel"], CANCELLED
             self.kill = max(self.kill, data.get("kill", 0))
             if data.get("unpark"):
-                self.circuit = circuit.lifted(self.circuit, self.incarnation)
+                self.circuit = circuit.reset_circuit(self.circuit, self.incarnation)
             return
         if entry.kind == "spawn":
             self.incarnation = max(self.incarnation, data["incarnation"])
         if data.get("attempt") != attempt:
             return
         if entry.kind in ("park", "spawn", "heal"):
-            self.circuit = circuit.after(self.circuit, entry.kind, data)
+            self.circuit = circuit.apply_event(self.circuit, entry.kind, data)
         elif entry.kind == "death":
             self.add_death(data)
         elif entry.kind == "fact":
@@ -101,8 +101,8 @@ class RunnerView:
     phase: str
     now: float
     boot_id: str
-    inbox: Sequence[Posted] = ()
-    orchestrator: LifeView = field(default_factory=LifeView)
+    inbox: Sequence[PostedSignal] = ()
+    orchestrator: ChildState = field(default_factory=ChildState)
     result: Result | None = None
     merge: MergeStatus | None = None
     merge_told: bool = True
@@ -270,7 +270,7 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
         return Decision([Action("start", why=f"attempt {view.task.attempt}")])
     stopped = _was_stopped(facts, view.orchestrator)
     seen = view.orchestrator if stopped else _unfinished(view.orchestrator)
-    step = next_step(seen, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
+    step = decide_restart(seen, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
     if stopped:
         step = replace(step, kind="start", why="it had ended in order (stopped); the run goes on")
     if step.kind in ("start", "probe", "parked") and _too_long_alone(view):
@@ -305,14 +305,14 @@ def _parked_life(view: RunnerView) -> int:
     return identity.incarnation if identity.status in ("crashed", "parked") else identity.incarnation - 1
 
 
-def _was_stopped(facts: RunnerFacts, orchestrator: LifeView) -> bool:
+def _was_stopped(facts: RunnerFacts, orchestrator: ChildState) -> bool:
     """Whether the last life ended in order because its runner had told it to: no death, whoever goes on."""
     identity = orchestrator.identity
     return (identity is not None and identity.status == "terminated" and identity.reason == "stopped"
             and facts.told >= identity.incarnation)
 
 
-def _unfinished(orchestrator: LifeView) -> LifeView:
+def _unfinished(orchestrator: ChildState) -> ChildState:
     """An orchestrator that ended in order without a result is one that died, if nobody had told it to end."""
     identity = orchestrator.identity
     if identity is None or identity.status != "terminated":

@@ -29,7 +29,7 @@ from garrison.records import signals
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
-from garrison.records.names import Key, branch_of
+from garrison.records.names import Key, branch_name
 from garrison.records.run import Result, Task
 from garrison.supervise import circuit
 from garrison.supervise.restart import CRASH, Policy
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
     from garrison.records.signals import Signal
-    from garrison.supervise.decisions import LifeView
-    from garrison.supervise.start import Life
-    from garrison.system.event_loop import Waker
+    from garrison.supervise.decisions import ChildState
+    from garrison.supervise.start import Incarnation
+    from garrison.system.event_loop import EventLoop
 
 
 _OURS = "validator-"
@@ -104,7 +104,7 @@ class Runner:
         """Everything there is to see, now."""
         now = self.world.clock.monotonic()
         self._hear_job(now)
-        inbox, merge = signals.pending(self.world.home, self.life.key), self.entry.look(self.phase)
+        inbox, merge = signals.list_pending(self.world.home, self.life.key), self.entry.look(self.phase)
         return RunnerView(
             self.task, self.phase, now, self.world.observer.where.boot_id, inbox=inbox,
             orchestrator=self.supervisor.guard(self.orchestrator, self.signs), result=self._result(), merge=merge,
@@ -155,7 +155,7 @@ class Runner:
             return None
         return fingerprint_of(self._seen)
 
-    def watch(self, waker: Waker) -> None:
+    def watch(self, waker: EventLoop) -> None:
         """Wake at the end of the orchestrator or a job, at any signal, result or merge."""
         if self._view is not None:
             self.supervisor.watch(waker, [self._view.orchestrator], records=True)
@@ -202,7 +202,7 @@ class Runner:
             self._log("signal", {"id": signal.id, "type": signal.signal_type, "attempt": signal.attempt, **act.data},
                       sync=True)
         failpoint.here(":signal-applied")
-        signals.take(act.posted.path)
+        signals.acknowledge(act.posted.path)
 
     def _forward(self, signal: Signal, where: str) -> None:
         """Pass a question up or an answer down, before it counts as applied: said twice is recognised, lost is not."""
@@ -263,11 +263,11 @@ class Runner:
 
     def _do_move(self, act: Action, view: RunnerView) -> None:
         now = self.world.clock.utc()
-        self.phase = self.life.hook(lambda old: hooks.move(old, act.who, now)).phase
+        self.phase = self.life.hook(lambda old: hooks.change_phase(old, act.who, now)).phase
 
     def _do_again(self, act: Action, view: RunnerView) -> None:
         now = self.world.clock.utc()
-        self.phase = self.life.hook(lambda old: hooks.again(old, now)).phase
+        self.phase = self.life.hook(lambda old: hooks.reopen(old, now)).phase
 
     def _do_start(self, act: Action, view: RunnerView) -> None:
         """The orchestrator's life, in the terminal; a dead session of its name goes first."""
@@ -363,11 +363,11 @@ class Runner:
     def _rescued(self, ref: str) -> None:
         self._log("rescue", {"ref": ref, "attempt": self.task.attempt})
 
-    def _close_session(self, orchestrator: LifeView) -> None:
+    def _close_session(self, orchestrator: ChildState) -> None:
         if orchestrator.identity is not None:
             close_sessions(self.terminal, orchestrator.identity)
 
-    def _leave_tree(self, orchestrator: LifeView) -> None:
+    def _leave_tree(self, orchestrator: ChildState) -> None:
         self._close_session(orchestrator)
         self.keeper.end()
         self.work.leave()

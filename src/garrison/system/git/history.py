@@ -165,7 +165,7 @@ class History(Objects):
         values = (ref, new) if old is None else (ref, new, old)
         answer = self.run("update-ref", "-m", message, *values, durable=True, check=False, hooks=hooks,
                           extra=extra)
-        if answer.code and disk_space.lacking(answer.err):
+        if answer.code and disk_space.reports_no_space(answer.err):
             raise GitError(("update-ref", ref), answer.code, answer.err)
         return answer.code == 0
 

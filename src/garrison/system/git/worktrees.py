@@ -35,7 +35,7 @@ class Worktrees(History):
                 found.append(Worktree(Path(lines["worktree"]), branch, lines.get("HEAD")))
         return found
 
-    def stands_nowhere(self, branch: str) -> bool:
+    def is_checked_out_nowhere(self, branch: str) -> bool:
         """Whether for certain no worktree is on `branch` or rebases any; False means that git is to be asked.
 
         By the files in which each keeps its HEAD: a landing asks this, and mostly nobody has the target open.

@@ -57,7 +57,7 @@ class ChildKeeper:
     def turn(self) -> bool:
         """Look, decide, act; whether anything was done."""
         view = self.supervisor.view(CHILD)
-        step = next_step(view, self.deaths, self.world.clock.monotonic(), self.world.observer.where.boot_id,
+        step = decide_restart(view, self.deaths, self.world.clock.monotonic(), self.world.observer.where.boot_id,
                          self.policy)
         if step.kind == "replace":
             self.supervisor.replace(view, step.why)
@@ -92,7 +92,7 @@ def main() -> None:
     home.mkdir(parents=True, exist_ok=True)
     world = Runtime.real(home)
     keeper = ChildKeeper(world, become(world), sys.argv[2])
-    with Waker((signal.SIGCHLD,)) as waker:
+    with EventLoop((signal.SIGCHLD,)) as waker:
         while True:
             keeper.supervisor.life.beat()
             while keeper.turn():

@@ -458,7 +458,7 @@ def test_ids_of_a_server_that_died_mean_nothing_on_the_next(on_tmux: Bench) -> N
     assert not on_tmux.terminal.is_alive(first)
     on_tmux.terminal.close(first)
     assert on_tmux.terminal.is_alive(second)
-    kill_tree.sweep(None, on_tmux.life(NAME), grace=0)
+    kill_tree.kill_tree(None, on_tmux.life(NAME), grace=0)
 
 
 @needs_tmux

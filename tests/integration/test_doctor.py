@@ -356,7 +356,7 @@ def test_a_removal_that_is_cut_off_leaves_no_half_of_a_run(home: Home, monkeypat
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(shutil, "rmtree", cut)
         cleanup.remove_run(home.world, planned)
-    assert run_records.runs(home.place.home) == []
+    assert run_records.list_runs(home.place.home) == []
     aside, = (home.place.home / "runs").iterdir()
     assert not half()
     remove_abandoned_files(home.place.home, time.time() + 60)

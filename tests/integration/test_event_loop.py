@@ -318,7 +318,8 @@ def test_dnotify_tells_of_a_file_once_each_time_it_is_asked_for(noting: EventLoo
 
 
 def test_a_note_that_comes_as_its_waker_closes_ends_nobody(tmp_path: Path) -> None:
-    code = ("import pathlib, sys\nfrom garrison.system.event_loop import EventLoop\nfolder = pathlib.Path(sys.argv[1])\n"
+    code = ("import pathlib, sys\nfrom garrison.system.event_loop import EventLoop\n"
+            "folder = pathlib.Path(sys.argv[1])\n"
             "for number in range(200):\n"
             "    with EventLoop(sparing=True) as one:\n        one.watch_directory(folder)\n"
             "        (folder / str(number)).touch()\n"

@@ -844,7 +844,7 @@ class Runner(Layer):
         self.w.take(self.key, str(act.posted.path))
 
     def do_again(self, act: Action, view: RunnerView) -> Does:
-        self.phase = self.w.write_hook(self.me, self.key, lambda old: hooks.again(_there(old), self.w.now),
+        self.phase = self.w.write_hook(self.me, self.key, lambda old: hooks.reopen(_there(old), self.w.now),
                                        incarnation=self.me.incarnation).phase
         yield None
 
@@ -892,7 +892,8 @@ class Runner(Layer):
         yield None
 
     def do_move(self, act: Action, view: RunnerView) -> Does:
-        self.phase = self.w.write_hook(self.me, self.key, lambda old: hooks.move(_there(old), act.who, self.w.now),
+        self.phase = self.w.write_hook(self.me, self.key,
+                                       lambda old: hooks.change_phase(_there(old), act.who, self.w.now),
                                        incarnation=self.me.incarnation).phase
         yield None
 

@@ -49,7 +49,7 @@ def view(verdict: str, status: str = "active", why: str = "process 7 lives") -> 
     ("done", view("elsewhere", why="alive on h in another pid namespace"), "terminated", "over", "done"),
     ("failed", ChildState(), "parked", "over", "failed"),
 ])
-def test_who_is_brought_up(status: str, launched: LifeView, guardian: str, wanted: str, said: str) -> None:
+def test_who_is_brought_up(status: str, launched: ChildState, guardian: str, wanted: str, said: str) -> None:
     word = decide_resume("r1", state(status), launched, replace(GUARDIAN, status=guardian) if guardian else None)
     assert (word.state if isinstance(word, ResumeResult) else "") == wanted
     assert said in (word.line if isinstance(word, ResumeResult) else "")
@@ -93,7 +93,7 @@ def test_a_persons_word_to_resume_is_obeyed_though_the_launcher_it_came_with_die
 def test_a_run_that_failed_with_parked_nodes_waits_for_a_person() -> None:
     parked = state("failed")
     parked.nodes["a"] = NodeState("active", 1)
-    word = decide_resume("r1", parked, LifeView(), None)
+    word = decide_resume("r1", parked, ChildState(), None)
     assert isinstance(word, ResumeResult)
     assert (word.state, "--resume r1" in word.line, "parked" in word.line) == ("parked", True, True)
 

@@ -15,7 +15,7 @@ import pytest
 from garrison.processes import launch
 from garrison.processes.runtime import Runtime
 from garrison.system import systemd as user_manager
-from garrison.system.systemd import Way, lingering_of, serves, way
+from garrison.system.systemd import StartMethod, choose_start_method, parse_lingering, unit_serves_home
 from garrison.system.tmux_server import scope_prefix
 
 
@@ -113,9 +113,9 @@ def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: 
     systemd.program("systemd-run", "echo 'Failed to connect to bus' >&2; exit 1")
     assert launch.systemd_scope(world) == []
     (systemd.runtime / "systemd" / "private").unlink()
-    assert user_manager.find(world.environ) is None
+    assert user_manager.find_manager(world.environ) is None
     assert launch.logout_note(world) == ""
-    assert user_manager.find({"PATH": "/nonexistent"}) is None
+    assert user_manager.find_manager({"PATH": "/nonexistent"}) is None
 
 
 def test_a_manager_that_hangs_is_none(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def _go(world: Runtime, launch_: run_records.Launch, options: list[str], *, deta
         sys.stderr.flush()
         launching.exec_launcher(world, launch_, options, steps)
     pid = launching.spawn_launcher(world, launch_, options, steps)
-    _await(lambda: _status(world, launcher(launch_.run_id)) != "starting", world.timing.spawn_deadline)
+    _await(lambda: _status(world, launcher_key(launch_.run_id)) != "starting", world.timing.spawn_deadline)
     click.echo(json.dumps({"status": "ok", "run": launch_.run_id, "launcher_pid": pid}))
 
 
@@ -262,11 +262,11 @@ class _Stopping:
         if status in ("done", "failed", "stopped") and not _living(world, run):
             raise Refused(f"run {run} is {status} already")
         launching.spawn_launcher(world, self.launch, ["--stop"])
-        return world.store.get(Identity, launcher(run)).agent_id
+        return world.store.get(Identity, launcher_key(run)).agent_id
 
 
 def _only_running(world: Runtime) -> str:
-    living = [run for run in run_records.runs(world.home) if _living(world, run)]
+    living = [run for run in run_records.list_runs(world.home) if _living(world, run)]
     if len(living) != 1:
         raise Refused("say which run: " + (", ".join(living) if living else "none is running"))
     return living[0]

@@ -103,7 +103,7 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     if previous is not None:
         _check_respawns(previous, launch)
         close_sessions(terminal, previous)
-        git.clear_locks(tree, branch_of(launch.run_id, node))
+        git.clear_locks(tree, branch_name(launch.run_id, node))
     leased = spawn.spawn_orchestrator(world, launch, task, tree, terminal, parent=_parent(launch))
     identity = _await_active(world, leased)
     click.echo(json.dumps({"status": "ok", "session": session_name or identity.session_id, "tmux": identity.tmux,

@@ -96,7 +96,8 @@ def plan_cleanup(world: Runtime, standing: RunStatus, wanted: CleanupOptions) ->
 
 
 def _files(world: Runtime, run: str) -> list[Path]:
-    found = [world.home / folder / name for folder, ending in _RECORDS for name in atomic.names(world.home / folder)
+    found = [world.home / folder / name for folder, ending in _RECORDS
+             for name in atomic.list_names(world.home / folder)
              if name.endswith(f"@{run}{ending}")]
     found += [world.home / "signals" / name for name in atomic.list_names(world.home / "signals")
               if name.endswith(f"@{run}")]

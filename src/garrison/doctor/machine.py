@@ -99,7 +99,7 @@ def machine(environ: Mapping[str, str]) -> MachineFact:
     with suppress(OSError, KeyError):
         user = getpass.getuser()
     return MachineFact(_git(), supported_version() or "", shutil.which("tmux") is not None, _inotify(),
-                       systemd.find(environ) is not None,
+                       systemd.find_manager(environ) is not None,
                        bool(user) and Path("/var/lib/systemd/linger", user).exists(),
                        version(platform.release().partition("-")[0]) >= (6, 15))
 

@@ -278,7 +278,8 @@ class GateRuns:
         slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
         run = self._gate_run(config, slot, f"{first.id}.{number}", first, number)
         self._runs[run.folder.name] = run
-        log_retention.forget(run.log.parent, [log for one in self._runs.values() for log in (one.log, one.setup_log)])
+        log_retention.remove_old_logs(run.log.parent,
+                                      [log for one in self._runs.values() for log in (one.log, one.setup_log)])
         self.writer.append("test", {
             "entry": first.id, "entries": [entry.id for entry in entries], "of": of, "number": number,
             "job": run.folder.name, "commit": commit, "tree": tree, "slot": slot.number, "command": self.key(config),

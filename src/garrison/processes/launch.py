@@ -24,7 +24,7 @@ from garrison.records.names import check_node, check_run, launcher_key, to_run_s
 from garrison.records.run import Launch
 from garrison.records.signals import Signal
 from garrison.supervise.lease import SpawnRequest, format_marker
-from garrison.supervise.observer import judge_now
+from garrison.supervise.observer import Inspection, judge_now
 from garrison.supervise.replace import replace_incarnation
 from garrison.supervise.start import acquire_lease
 from garrison.system import systemd
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from garrison.processes.preflight import PreparedLaunch
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
-    from garrison.supervise.observer import Inspection
     from garrison.supervise.verdict import Verdict
 
 
@@ -213,7 +212,7 @@ PAUSE = 2.0
 """Seconds between the two looks, at least: who works beats within the slow timer."""
 
 
-def judge_launcher(world: Runtime, identity: Identity) -> Looked:
+def judge_launcher(world: Runtime, identity: Identity) -> Inspection:
     """One look at a life whose beat is fresh; a late one is given a moment to beat again."""
     pause = max(PAUSE, 3 * world.timing.rescan)
     return judge_now(world.observer, identity, world.timing.beat_timeout, time.sleep, pause)

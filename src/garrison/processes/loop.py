@@ -24,7 +24,7 @@ from garrison.system.event_loop import EventLoop
 if TYPE_CHECKING:
     from garrison.processes.fingerprint import Fingerprint
     from garrison.processes.runtime import Runtime
-    from garrison.supervise.start import Life
+    from garrison.supervise.start import Incarnation
 
 TRANSIENT_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM,
                               errno.EAGAIN})
@@ -76,9 +76,9 @@ class Process(Protocol):
         """Seconds until something is due, None if only the timer matters."""
 
 
-def run(layer: Process, life: Life, world: Runtime, waker: Waker | None = None) -> int:
+def run(layer: Process, life: Incarnation, world: Runtime, waker: EventLoop | None = None) -> int:
     """Drive `layer` to its end; returns the process's exit code."""
-    waker = waker or Waker(WAKING_SIGNALS)
+    waker = waker or EventLoop(WAKING_SIGNALS)
     complaints = RepeatedErrors()
     try:
         while True:
@@ -118,7 +118,8 @@ def _pause(layer: Process, world: Runtime) -> float:
     return world.timing.rescan if due is None else max(0.0, min(due, world.timing.rescan))
 
 
-def _rest(layer: Process, life: Life, world: Runtime, waker: Waker, seen: Fingerprint | None) -> tuple[int, ...]:
+def _rest(layer: Process, life: Incarnation, world: Runtime, waker: EventLoop, seen: Fingerprint | None) -> tuple[int,
+                                                                                                                  ...]:
     """Sleep until an event, or until the timer finds that something may be to do; returns the signals heard.
 
     The first sleep is a rescan's, so that an event lost while the watches were set costs no more; later ones are naps,
@@ -163,7 +164,7 @@ class RepeatedErrors:
         return True
 
 
-def _guarded_turn(layer: Process, life: Life, world: Runtime, complaints: RepeatedErrors) -> bool:
+def _guarded_turn(layer: Process, life: Incarnation, world: Runtime, complaints: RepeatedErrors) -> bool:
     """One turn between two looks at the life lock: a life whose home was removed must not make it anew.
 
     A damaged record that nobody mends in time is raised: it would keep the layer from ending, too.
@@ -204,7 +205,7 @@ def _no_room(error: GarrisonError, world: Runtime) -> bool:
                                                "")) or any(disk_space.is_full(place) for place in places)
 
 
-def _beat(life: Life, world: Runtime, complaints: RepeatedErrors, now: float) -> bool:
+def _beat(life: Incarnation, world: Runtime, complaints: RepeatedErrors, now: float) -> bool:
     """Whether a life sign could be given; LockLost if the home will take none any more (read-only, unmounted)."""
     try:
         life.beat()
@@ -221,7 +222,7 @@ def _hear(layer: Process, number: int) -> None:
         layer.stop(number)
 
 
-def exit_gracefully(life: Life, reason: str, code: int = 0) -> int:
+def exit_gracefully(life: Incarnation, reason: str, code: int = 0) -> int:
     """End in order; returns `code`. An own record that is damaged is said, and keeps nobody from going."""
     try:
         life.end(reason, code)

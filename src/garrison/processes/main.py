@@ -49,7 +49,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def prepare_process(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
+def prepare_process(world: Runtime, options: argparse.Namespace) -> Callable[[Incarnation], Process]:
     """What makes the layer of a role, recovered from disk, once its life has begun.
 
     All that takes long and neither writes nor can change comes first, while the name is not held yet: a role's own
@@ -60,13 +60,13 @@ def prepare_process(world: Runtime, options: argparse.Namespace) -> Callable[[Li
     except Exception as error:  # its reason belongs into the identity, which is not ours yet
         wrong = error
 
-    def fail(_life: Life) -> Process:
+    def fail(_life: Incarnation) -> Process:
         raise wrong
 
     return fail
 
 
-def _launcher(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
+def _launcher(world: Runtime, options: argparse.Namespace) -> Callable[[Incarnation], Process]:
     from garrison.processes.launcher.process import Launcher
     from garrison.processes.launcher.progress import Progress
 
@@ -75,7 +75,7 @@ def _launcher(world: Runtime, options: argparse.Namespace) -> Callable[[Life], P
                                  again=options.again)
 
 
-def _guardian(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
+def _guardian(world: Runtime, options: argparse.Namespace) -> Callable[[Incarnation], Process]:
     from garrison.processes.guardian.process import Guardian
     from garrison.processes.run_plan import read_plan
     from garrison.system.git import Git
@@ -87,19 +87,19 @@ def _guardian(world: Runtime, options: argparse.Namespace) -> Callable[[Life], P
     return lambda life: Guardian(world, life, launch, plan, git)
 
 
-def _processor(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
+def _processor(world: Runtime, options: argparse.Namespace) -> Callable[[Incarnation], Process]:
     from garrison.processes.merge_processor.process import Processor
 
     return lambda life: Processor(world, life, world.launch(options.run))
 
 
-def _runner(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
+def _runner(world: Runtime, options: argparse.Namespace) -> Callable[[Incarnation], Process]:
     from garrison.processes.runner.process import Runner
 
     return lambda life: Runner(world, life, world.launch(options.run), _task(world, options))
 
 
-def _orchestrator(world: Runtime, options: argparse.Namespace) -> Callable[[Life], Process]:
+def _orchestrator(world: Runtime, options: argparse.Namespace) -> Callable[[Incarnation], Process]:
     from garrison.processes.orchestrator.process import Orchestrator
 
     return lambda life: Orchestrator(world, life, world.launch(options.run), _task(world, options))
@@ -126,13 +126,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What a launcher's shell had started before it became one is not ours, whoever's child it is.
     become_subreaper(adopting=options.role != "launch")
     # A user has few inotify instances, editors want them too, and what an agent's layer watches is nobody else's.
-    waker = Waker(WAKING_SIGNALS, sparing=options.role == "orchestrator")
+    waker = EventLoop(WAKING_SIGNALS, sparing=options.role == "orchestrator")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
     key = Key(options.role, options.name, options.run)
     life = None
     try:
         world = Runtime.real(Path(options.home))
-        atomic.stay_within(world.home)
+        atomic.forbid_recreating(world.home)
         make = prepare_process(world, options)
         life = register(world.observer, key, options.incarnation, time.sleep)
         layer = recover_process(world, life, make)
@@ -147,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report_crash(life, f"{key.full}#{options.incarnation}", describe_fault(error))
 
 
-def recover_process(world: Runtime, life: Life, make: Callable[[Life], Process]) -> Process:
+def recover_process(world: Runtime, life: Incarnation, make: Callable[[Incarnation], Process]) -> Process:
     """The layer of `life`, made and ready. On a full disk that waits, as its loop will, for as long as a start may
     take: what is recovered from disk can be recovered again, as by the next life."""
     until = world.clock.monotonic() + world.timing.spawn_deadline
@@ -170,7 +170,7 @@ def _told(role: str, code: int) -> int:
     return 1 if role == "launch" and code == FENCED_EXIT else code
 
 
-def report_crash(life: Life | None, who: str, why: str, code: int = 1) -> int:
+def report_crash(life: Incarnation | None, who: str, why: str, code: int = 1) -> int:
     """Say why a layer cannot go on, in its log and in its identity; returns the exit code."""
     log_line(f"{who}: {why}")
     if life is not None:

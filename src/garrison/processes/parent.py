@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.processes.loop import log_line
 from garrison.records.identity import Identity
 from garrison.records.names import Key, launcher_key
+from garrison.supervise.start import Incarnation
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
     from garrison.processes.supervisor import Supervisor
     from garrison.records.run import Task
     from garrison.records.signals import Signal
-    from garrison.supervise.start import Incarnation
 
 
 class Parent:
     """The parent of one life, and its launcher."""
 
-    def __init__(self, life: Life, crew: Supervisor, task: Task) -> None:
+    def __init__(self, life: Incarnation, crew: Supervisor, task: Task) -> None:
         self.supervisor, self.task = crew, task
         parent = life.identity.parent
         self.key = Key(parent["role"], parent["name"], life.key.run) if parent else None
@@ -44,7 +44,7 @@ class Parent:
         """Seconds (monotonic) since nobody above is alive; None while somebody is."""
         if self.key is None:
             return None
-        if any(self.supervisor.lives(key) for key in (self.key, launcher(self.key.run))):
+        if any(self.supervisor.lives(key) for key in (self.key, launcher_key(self.key.run))):
             self._alone_since = None
             return None
         if self._alone_since is None:

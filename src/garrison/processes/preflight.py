@@ -99,7 +99,7 @@ def prepare_launch(world: Runtime, request: LaunchRequest, report: Callable[[str
         trees=str(trees_root(world.environ)), base_oid=git.rev(f"refs/heads/{base}") or "",
         setup=request.setup or plan.setup, lock_files=request.setup_key or list(plan.setup_key),
         no_gate=request.no_gate, env=_environment_names(world, request, plan),
-        held_back=held_back(world.environ, request.env), agent=request.agent,
+        held_back=list_withheld(world.environ, request.env), agent=request.agent,
         max_agents=request.max_agents or _agents_at_once(report), max_respawn=request.max_respawn,
         max_rework=request.max_rework,
         terminal=request.terminal, path=world.environ.get("PATH", os.defpath),
@@ -241,7 +241,7 @@ def check_resume(world: Runtime, run: str, *, onto: bool = False, again: bool = 
     launch = world.launch(check_run(run))
     state = read_run_state(world, run)
     check_journal_present(world.store, launch, state, world.files(run).journal)
-    last = world.store.read(Identity, launcher(run))
+    last = world.store.read(Identity, launcher_key(run))
     if again:
         _refuse_again(world, launch, state)
     elif state.over:

@@ -55,8 +55,8 @@ _SAID = {"started": "brought up", "over": "over", "tended": "looked after", "els
          "stopped": "left alone", "parked": "left alone", "held": "left alone", "refused": "not resumed"}
 
 
-def decide_resume(run: str, state: RunState, launched: LifeView, guardian: Identity | None,
-           inbox: Sequence[Posted] = ()) -> ResumeResult | list[str]:
+def decide_resume(run: str, state: RunState, launched: ChildState, guardian: Identity | None,
+           inbox: Sequence[PostedSignal] = ()) -> ResumeResult | list[str]:
     """Why a run gets no launcher, or the options of the one that it is to have; `inbox`: its guardian's. Pure.
 
     A launcher that died before it had said how its run ended has a successor that says it, and goes; one that died
@@ -102,7 +102,7 @@ def _resuming(run: str, incarnation: int, state: RunState, inbox: Sequence[Poste
 def resume_all(home: Path) -> list[ResumeResult]:
     """Look at every run of a home and start the launchers that are missing; one word a run. Harmless twice at once."""
     world = Runtime.real(home)
-    return [word for run in run_records.runs(home) if (word := _bring_up(world, run)) is not None]
+    return [word for run in run_records.list_runs(home) if (word := _bring_up(world, run)) is not None]
 
 
 def _bring_up(world: Runtime, run: str) -> ResumeResult | None:
@@ -140,19 +140,19 @@ def needs_launcher(world: Runtime, run: str) -> bool:
 
 def _assessed(world: Runtime, launch: run_records.Launch) -> ResumeResult | list[str]:
     guardian = Key("guardian", launch.pipeline_id, launch.run_id)
-    return decide_resume(launch.run_id, read_run_state(world, launch.run_id), _view(world, launcher(launch.run_id)),
-                  world.store.read(Identity, guardian), signals.pending(world.home, guardian))
+    return decide_resume(launch.run_id, read_run_state(world, launch.run_id), _view(world, launcher_key(launch.run_id)),
+                  world.store.read(Identity, guardian), signals.list_pending(world.home, guardian))
 
 
-def _view(world: Runtime, key: Key) -> LifeView:
+def _view(world: Runtime, key: Key) -> ChildState:
     """A launcher that lives, but hangs, is looked at twice and counts as none."""
     identity = world.store.read(Identity, key)
-    return LifeView(identity, judge_launcher(world, identity).verdict if identity else None)
+    return ChildState(identity, judge_launcher(world, identity).verdict if identity else None)
 
 
 def _view_safely(world: Runtime, run: str) -> ResumeResult | None:
     """After a refusal: somebody else may have been faster; then all is well."""
-    found = _view(world, launcher(run))
+    found = _view(world, launcher_key(run))
     return ResumeResult(run, "tended", "somebody else was faster") if found.living else None
 
 
@@ -162,5 +162,5 @@ def _start(world: Runtime, launch: run_records.Launch, options: list[str]) -> st
     default = str(find_home(None, {name: value for name, value in world.environ.items() if name != "GARRISON_HOME"}))
     unit = systemd.has_unit(manager, launch.run_id, str(world.home), default)
     if manager is not None and unit and options == ["--resume"] and systemd.start_unit(manager, launch.run_id):
-        return f"as {systemd.unit_of(launch.run_id)}"
+        return f"as {systemd.unit_name(launch.run_id)}"
     return f"launcher {spawn_launcher(world, launch, options)}"

@@ -18,6 +18,7 @@ from garrison.errors import GarrisonError
 from garrison.processes.agent_activity import newest_entry
 from garrison.records import atomic
 from garrison.supervise.lease import format_marker
+from garrison.supervise.start import Incarnation
 from garrison.system import kill_tree, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
     from garrison.records.run import Launch, Task
-    from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
 
 _SLOWEST = 5
@@ -46,7 +46,7 @@ def next_delay(every: float, failures: int) -> float:
 class Snapshotter:
     """The snapshots of one node's tree while its agent works."""
 
-    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task, tree: Path) -> None:
+    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, task: Task, tree: Path) -> None:
         self.world, self.life, self.launch, self.task, self.tree = world, life, launch, task, tree
         self.every = world.timing.rescue_every
         self._log = world.files(launch.run_id).attempt(task.node, task.attempt) / "rescue.log"
@@ -80,7 +80,7 @@ class Snapshotter:
         """What differs once a process of the agent has run, or anybody changed a file of its tree; None: who knows."""
         if at_work.pid is None:
             return None
-        below = ran(at_work.pid, marker(str(self.world.home), at_work.key, at_work.incarnation))
+        below = ran(at_work.pid, format_marker(str(self.world.home), at_work.key, at_work.incarnation))
         return None if below is None else (at_work.incarnation, below, newest_entry(self.tree))
 
     def _start(self, now: float) -> None:

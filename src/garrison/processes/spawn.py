@@ -35,7 +35,7 @@ def spawn_runner(world: Runtime, launch: Launch, task: Task, *, parent: Key | No
                  journal_incarnation: int = 0) -> Identity:
     """The seed's runner state, then identity and hook, all on disk before the process; returns the leased identity."""
     key = Key("runner", task.node, task.run_id)
-    wish = Wish(key, parent, str(worktree_path(launch, task.node)), branch_of(task.run_id, task.node),
+    wish = SpawnRequest(key, parent, str(worktree_path(launch, task.node)), branch_name(task.run_id, task.node),
                 session_id=f"runner-{task.node}", metadata={"attempt": task.attempt},
                 journal_incarnation=journal_incarnation)
     write_runner_state(world, launch, key, "starting", None)

@@ -20,7 +20,7 @@ from garrison.supervise.explain import encode_inputs
 from garrison.supervise.observer import HangWatcher
 from garrison.supervise.replace import fence, kill_incarnation
 from garrison.supervise.restart import CRASH, HUNG
-from garrison.supervise.start import new_id
+from garrison.supervise.start import Incarnation, new_id
 from garrison.supervise.verdict import judge
 from garrison.system import failpoint
 from garrison.system.clock import iso
@@ -32,19 +32,18 @@ if TYPE_CHECKING:
     from garrison.records.journal import Entry, Writer
     from garrison.records.names import Key
     from garrison.supervise.observer import AgentEvidence
-    from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
 
 
 class Supervisor:
     """A supervisor's hands: its life, its journal, and the world."""
 
-    def __init__(self, world: Runtime, life: Life, journal: Writer) -> None:
+    def __init__(self, world: Runtime, life: Incarnation, journal: Writer) -> None:
         self.world, self.life, self.journal = world, life, journal
         # longer than any sleep of the loop: then we were held up
         gap = check_interval(world.timing) + 2 * world.timing.rescan
-        self._watcher = Watcher(world.observer, world.timing.beat_timeout, gap)
-        self.autopsy = Autopsy()
+        self._watcher = HangWatcher(world.observer, world.timing.beat_timeout, gap)
+        self.autopsy = ExitMonitor()
         self._swept: set[tuple[Key, int]] = set()
         atomic.make_directory(signals.inbox_path(world.home, life.key))  # what is absent cannot be watched
 

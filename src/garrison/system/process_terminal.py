@@ -59,7 +59,7 @@ class ProcessTerminal:
         recorded, life = self._read(session.name)
         if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
             life = processes.marker(root.pid) or "" if processes.living(root.pid, root.ticks) else ""
-        kill_tree.sweep(root, life, grace=grace, only_below=life == os.environ.get(MARKER))
+        kill_tree.kill_tree(root, life, grace=grace, only_below=life == os.environ.get(MARKER))
         processes.exit_code(root.pid)  # if it was our own child, it need not stay a zombie
         with self._locked():
             recorded = self.find(session.name)
@@ -68,7 +68,7 @@ class ProcessTerminal:
 
     def capture(self, session: Session, lines: int = 50) -> str:
         """Return the tail of its log."""
-        return jobs.tail(Path(session.log), lines, 200 * lines) if session.log else ""
+        return jobs.read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
 
     def send(self, session: Session, text: str) -> None:
         """Refuse: there is no keyboard."""

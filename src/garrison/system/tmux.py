@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.system import kill_tree, processes
+from garrison.system.jobs import read_tail
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 from garrison.system.tmux_attach import attach_argv
@@ -144,9 +145,8 @@ class TmuxTerminal:
         """Return the last lines on the pane and in its history; of a closed session, of its log."""
         pane = self._pane(session)
         if pane is None:
-            from garrison.system.jobs import read_tail
 
-            return tail(Path(session.log), lines, 200 * lines) if session.log else ""
+            return read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
         return "\n".join(self._screen(pane, -lines)[-lines:])
 
     def send(self, session: Session, text: str) -> None:

@@ -148,10 +148,10 @@ class TmuxServer:
 
 def scope_prefix() -> list[str]:
     """Return the command prefix that puts the server into its own systemd scope, where that keeps it alive."""
-    manager = systemd.find(os.environ)
-    chosen = systemd.way(in_unit=False, unit=False, manager=manager is not None,
-                              lingering=systemd.lingering(manager))
-    return systemd.scope(manager) if chosen == "scope" else []
+    manager = systemd.find_manager(os.environ)
+    chosen = systemd.choose_start_method(in_unit=False, unit=False, manager=manager is not None,
+                              lingering=systemd.is_lingering(manager))
+    return systemd.scope_prefix(manager) if chosen == "scope" else []
 
 
 def socket_path(run: Path) -> Path:

@@ -25,7 +25,7 @@ from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SKIPPED, Outcome
 from garrison.pipeline.transforms import expand_context
 from garrison.processes.actions import Action
 from garrison.processes.run_flow import step_id
-from garrison.supervise.decisions import LifeView
+from garrison.supervise.decisions import ChildState
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:

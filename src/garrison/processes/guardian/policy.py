@@ -22,7 +22,7 @@ from garrison.processes.guardian.parking import (
     is_resting,
 )
 from garrison.records import hook as hooks
-from garrison.records.signals import find_objection
+from garrison.records.signals import PostedSignal, find_objection
 from garrison.supervise.decisions import ChildState, RestartDecision, decide_cleanup, decide_restart
 from garrison.supervise.restart import STOP, Policy
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from garrison.processes.run_state import NodeState, RunState
     from garrison.records.identity import Identity
     from garrison.records.run import Result
-    from garrison.records.signals import PostedSignal, Signal
+    from garrison.records.signals import Signal
 
 
 STOPPED_BY_PERSON = "stopped by a person"
@@ -54,11 +54,11 @@ class GuardianView:
     run: str
     now: float
     boot_id: str
-    inbox: list[Posted] = field(default_factory=list)
-    runners: dict[str, LifeView] = field(default_factory=dict)
-    processor: LifeView = field(default_factory=LifeView)
+    inbox: list[PostedSignal] = field(default_factory=list)
+    runners: dict[str, ChildState] = field(default_factory=dict)
+    processor: ChildState = field(default_factory=ChildState)
     merges: dict[str, MergeStatus] = field(default_factory=dict)
-    strays: dict[str, LifeView] = field(default_factory=dict)
+    strays: dict[str, ChildState] = field(default_factory=dict)
     """Living orchestrators whose runner is not: nobody is below us to stop them when the run stops or ends, or their
     node is parked by a person."""
     stopping: bool = False

@@ -30,6 +30,7 @@ from garrison.supervise.decisions import ChildState
 from garrison.supervise.lease import SpawnRequest
 from garrison.supervise.observer import STOPPED
 from garrison.supervise.restart import CRASH, STOP, Policy
+from garrison.supervise.start import Incarnation
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.terminal import end_lost_server
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Result
     from garrison.records.signals import Signal
-    from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
 
@@ -54,7 +54,8 @@ class Guardian:
 
     naps = False
 
-    def __init__(self, world: Runtime, life: Life, launch: Launch, plan: RunPlan, git: Git | None = None) -> None:
+    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, plan: RunPlan,
+                 git: Git | None = None) -> None:
         self.world, self.life, self.launch, self.plan = world, life, launch, plan
         self.run = life.key.run
         self.files = world.files(self.run)
@@ -94,7 +95,7 @@ class Guardian:
                       and view.identity.status in ("starting", "active", "held")}
         return GuardianView(
             self.run, self.world.clock.monotonic(), self.world.observer.where.boot_id,
-            signals.pending(self.world.home, self.life.key), runners, self.supervisor.guard(self._processor),
+            signals.list_pending(self.world.home, self.life.key), runners, self.supervisor.guard(self._processor),
             self._merges(), strays, self.stopping, self._overdue(), self._stop_why, self.world.clock.time(),
             self._results(), self.launch.auto_approve)
 
@@ -245,7 +246,8 @@ class Guardian:
                                id_=f"{signal.id}-{node}")
 
     def _escalate(self, who: str, why: str, probe_at: str, node: str | None, id_: str) -> None:
-        self.supervisor.tell(launcher(self.run), "ESCALATE", {"who": who, "why": why, "probe_at": probe_at}, node=node,
+        self.supervisor.tell(launcher_key(self.run), "ESCALATE", {"who": who, "why": why, "probe_at": probe_at},
+                             node=node,
                        id_=id_)
 
     def _do_refuse(self, act: Action, view: GuardianView) -> None:
@@ -351,7 +353,7 @@ class Guardian:
         if act.who not in RUN_TRANSITIONS[self.state.status]:
             raise ForbiddenTransition(f"run {self.run}", self.state.status, act.who, RUN_TRANSITIONS[self.state.status])
         if act.who in ("done", "failed"):
-            self.supervisor.tell(launcher(self.run), "PIPELINE_COMPLETE", {"status": act.who, "reason": act.why},
+            self.supervisor.tell(launcher_key(self.run), "PIPELINE_COMPLETE", {"status": act.who, "reason": act.why},
                            id_=f"{self.run}-complete")
         self._log("run", {"status": act.who, "reason": act.why}, sync=True)
 

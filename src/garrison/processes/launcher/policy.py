@@ -92,7 +92,7 @@ def _leave(view: LauncherView, policy: Policy) -> Decision:
 
 def _see_off(guardian: ChildState) -> Decision:
     """A guardian that said its end keeps its lock until it is gone: it is waited for, and one that stays is ended."""
-    step = burial(guardian, ())
+    step = decide_cleanup(guardian, ())
     return Decision([Action(step.kind, why=step.why, basis=step.basis)] if step is not None else [])
 
 
@@ -131,7 +131,7 @@ def _stop(view: LauncherView) -> Decision:
         if view.overdue:
             return Decision([Action("replace", why="did not stop in time")])
         return Decision([Action("term")])
-    if view.guardian.verdict is not None and view.guardian.verdict.to_replace:
+    if view.guardian.verdict is not None and view.guardian.verdict.needs_replacement:
         return Decision([Action("replace", why=view.guardian.verdict.why)])
     if view.guardian.leaving:
         return Decision([])

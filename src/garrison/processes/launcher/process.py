@@ -30,8 +30,9 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.supervise.lease import SpawnRequest
 from garrison.supervise.restart import Death, Policy
+from garrison.supervise.start import Incarnation
 from garrison.system import disk_space
-from garrison.system.systemd import notify, watchdog
+from garrison.system.systemd import notify, notify_watchdog
 from garrison.system.terminal import choose_terminal, end_lost_server
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from garrison.processes.launcher.progress import Progress
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
-    from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
 
 LEFT_BY_THE_KILLED = 3600.0
@@ -51,7 +51,7 @@ class Launcher:
 
     naps = False
 
-    def __init__(self, world: Runtime, life: Life, launch: Launch, progress: Progress, *, resume: bool,
+    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, progress: Progress, *, resume: bool,
                  again: bool = False) -> None:
         self.world, self.life, self.launch, self.progress = world, life, launch, progress
         self.run = life.key.run
@@ -183,7 +183,7 @@ class Launcher:
     def glance(self) -> Fingerprint | None:
         """While the guardian beats: its record, the inbox, the run's journal, whether there is room on the disks."""
         self.supervisor.awake()
-        watchdog(os.environ, os.getpid())
+        notify_watchdog(os.environ, os.getpid())
         if self.stopping or self.state.status != "running" or self._view is None or not self._view.guardian.living:
             return None
         if not all_beating([self._beats], self.world.clock.monotonic(), heartbeat_limit(self.world.timing)):
@@ -244,7 +244,7 @@ class Launcher:
             self._log("signal", {"id": heard.id, "type": heard.signal_type, "payload": heard.payload}, sync=True)
             if heard.signal_type == "ESCALATE":
                 log_line(describe_escalation(heard.payload))
-        signals.take(act.posted.path)
+        signals.acknowledge(act.posted.path)
 
     def _do_refuse(self, act: Action, view: LauncherView) -> None:
         assert act.posted is not None
@@ -268,7 +268,7 @@ class Launcher:
         previous = view.guardian.identity
         if previous is not None and previous.status == "crashed":
             self.supervisor.sweep(previous)
-        wish = Wish(self.guardian, self.life.key, journal_incarnation=self.incarnation)
+        wish = SpawnRequest(self.guardian, self.life.key, journal_incarnation=self.incarnation)
         try:
             leased = self.world.start_layer(wish, self.launch)
         except START_RACES as error:

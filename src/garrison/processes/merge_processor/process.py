@@ -18,6 +18,7 @@ from garrison.records import signals
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
 from garrison.records.names import Key, launcher_key
+from garrison.supervise.start import Incarnation
 from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from garrison.processes.fingerprint import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
-    from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
 
 STEPS = 50
@@ -37,7 +37,7 @@ class Processor:
 
     naps = False
 
-    def __init__(self, world: Runtime, life: Life, launch: Launch) -> None:
+    def __init__(self, world: Runtime, life: Incarnation, launch: Launch) -> None:
         self.world, self.life, self.launch = world, life, launch
         self.queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
                                 git=Git(Path(launch.repo)))
@@ -96,7 +96,7 @@ class Processor:
             return False
         parent = self.life.identity.parent
         above = [Key(parent["role"], parent["name"], self.launch.run_id)] if parent else []
-        return not any(self.supervisor.lives(key) for key in [*above, launcher(self.launch.run_id)])
+        return not any(self.supervisor.lives(key) for key in [*above, launcher_key(self.launch.run_id)])
 
     def _tell(self) -> None:
         for outcome in self.worker.outcomes_since(self._told):

@@ -59,7 +59,7 @@ class Orchestrator:
 
     naps = True
 
-    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task) -> None:
+    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, task: Task) -> None:
         self.world, self.life, self.launch, self.task = world, life, launch, task
         assert life.identity.worktree is not None
         self.tree = Path(life.identity.worktree)
@@ -251,7 +251,7 @@ class Orchestrator:
 
     def _end(self, reason: str) -> None:
         self._show()
-        reaper.bury()
+        reaper.kill_leftovers()
         exit_gracefully(self.life, reason, 0 if reason != "failed" else 1)
         self.exit_code = 0
         if self.launch.adhoc and self.life.identity.parent is None:
@@ -329,7 +329,7 @@ def _read(path: Path) -> str:
 class Mailbox:
     """The signals of one life."""
 
-    def __init__(self, world: Runtime, life: Life, launch: Launch) -> None:
+    def __init__(self, world: Runtime, life: Incarnation, launch: Launch) -> None:
         self.world, self.life, self.launch = world, life, launch
         self._asked = ""
         atomic.make_directory(signals.inbox_path(world.home, life.key))  # what is absent cannot be watched

@@ -20,6 +20,7 @@ from garrison.processes.loop import log_line
 from garrison.processes.spawn import worktree_environment
 from garrison.processes.worktree import remove_validator_worktree, validator_worktree
 from garrison.records import atomic
+from garrison.supervise.start import Incarnation
 from garrison.system import disk_space
 from garrison.system.environment import explain_missing_command
 from garrison.system.jobs import Job, JobResult, read_tail
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from garrison.agents.base import Question
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
-    from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
 
@@ -50,7 +50,7 @@ class Fact(NamedTuple):
 class RunnerJobs:
     """The job under way, if there is one."""
 
-    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task, git: Git, tree: Path) -> None:
+    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, task: Task, git: Git, tree: Path) -> None:
         self.world, self.life, self.launch, self.task, self.git, self.tree = world, life, launch, task, git, tree
         self.folder = world.files(launch.run_id).attempt(task.node, task.attempt)
         self.name = ""
@@ -143,7 +143,7 @@ def validator_agent(attributes: Mapping[str, Any]) -> str:
 class ValidatorJob:
     """One validation; the same handle as `system.jobs.Job`."""
 
-    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task, git: Git, tree: Path, branch: str,
+    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, task: Task, git: Git, tree: Path, branch: str,
                  now: float) -> None:
         self._started, self.reason = now, ""
         self._git, self._node_tree, self._tree, self._task = git, tree, validator_worktree(tree), task

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.processes.actions import Action, Decision
 from garrison.processes.guardian.policy import MergeStatus
-from garrison.records.signals import objection
+from garrison.records.signals import find_objection
 from garrison.supervise import circuit
 from garrison.supervise.circuit import CLOSED, Circuit
 from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart
@@ -134,7 +134,7 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if view.orchestrator.living and identity is not None and identity.incarnation == facts.kill:
         return Decision([Action("replace", why="killed by order", data={"class": ORDER})])
     if view.orchestrator.hung and view.orchestrator.verdict is not None:
-        step = next_step(view.orchestrator, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
+        step = decide_restart(view.orchestrator, facts.deaths, view.now, view.boot_id, policy, facts.circuit)
         return Decision([Action(step.kind, why=step.why, basis=step.basis)])
     if view.phase == "merged" and not _begun(facts, view):
         return Decision([Action("again")])  # it landed in an earlier attempt; the flow comes here once more
@@ -153,7 +153,7 @@ def _signals(facts: RunnerFacts, view: RunnerView) -> list[Action]:
             acts.append(Action("refuse", why=posted.error, posted=posted))
         elif signal.id in facts.applied:
             acts.append(Action("take", posted=posted))
-        elif why := objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, lives):
+        elif why := find_objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, lives):
             acts.append(Action("refuse", why=why, posted=posted))
         else:
             effect = _effect(signal, lives, handed_over=_handed_over(facts, view))
@@ -199,7 +199,7 @@ def _stop(facts: RunnerFacts, view: RunnerView) -> list[Action]:
 
 
 def _bury(facts: RunnerFacts, view: RunnerView) -> list[Action]:
-    step = burial(view.orchestrator, facts.deaths)
+    step = decide_cleanup(view.orchestrator, facts.deaths)
     return [Action(step.kind, why=step.why, basis=step.basis)] if step else []
 
 

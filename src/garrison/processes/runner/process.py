@@ -33,6 +33,7 @@ from garrison.records.names import Key, branch_name
 from garrison.records.run import Result, Task
 from garrison.supervise import circuit
 from garrison.supervise.restart import CRASH, Policy
+from garrison.supervise.start import Incarnation
 from garrison.system import disk_space, failpoint
 from garrison.system.clock import iso
 from garrison.system.git import Git
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch
     from garrison.records.signals import Signal
     from garrison.supervise.decisions import ChildState
-    from garrison.supervise.start import Incarnation
     from garrison.system.event_loop import EventLoop
 
 
@@ -57,12 +57,12 @@ class Runner:
 
     naps = True
 
-    def __init__(self, world: Runtime, life: Life, launch: Launch, task: Task) -> None:
+    def __init__(self, world: Runtime, life: Incarnation, launch: Launch, task: Task) -> None:
         self.world, self.life, self.launch, self.task = world, life, launch, task
         self.files = world.files(launch.run_id)
         self.folder = self.files.attempt(task.node, task.attempt)
         self.orchestrator = Key("orchestrator", task.node, launch.run_id)
-        self.branch = branch_of(launch.run_id, task.node)
+        self.branch = branch_name(launch.run_id, task.node)
         self.tree = worktree_path(launch, task.node)
         self.git = Git(Path(launch.repo))
         queue = MergeQueue(world.home, Path(launch.repo), launch.base, clock=world.clock, token=life.token,
@@ -92,7 +92,8 @@ class Runner:
         self._view: RunnerView | None = None
         self._beats = str(world.store.life_path(self.orchestrator))
         self._seen = [str(path) for path in (
-            world.store.path(Identity, self.orchestrator), *self.parent.records, signals.inbox(world.home, life.key),
+            world.store.path(Identity, self.orchestrator), *self.parent.records,
+            signals.inbox_path(world.home, life.key),
             self.folder, self.tree, launch.repo)]
         self._decision = Decision([])
         self._log("open", {"incarnation": life.incarnation, "pid": life.identity.pid, "phase": self.phase})
@@ -233,7 +234,7 @@ class Runner:
             self._fact("tree", "made")
 
     def _do_job(self, act: Action, view: RunnerView) -> None:
-        disk_space.demand(self.tree)
+        disk_space.require_space(self.tree)
         self._log("job", {"name": act.who, "command": self.jobs.command(act.who), "attempt": self.task.attempt})
         self.jobs.start(act.who, self.branch, view.now)
 
@@ -309,7 +310,7 @@ class Runner:
 
     def _do_park(self, act: Action, view: RunnerView) -> None:
         data = self.supervisor.park(view.orchestrator, act.why, self._cool_down(), self.task.attempt)
-        self.facts.circuit = circuit.after(self.facts.circuit, "park", data)  # the crew journaled it
+        self.facts.circuit = circuit.apply_event(self.facts.circuit, "park", data)  # the crew journaled it
 
     def _cool_down(self) -> float:
         return self.policy.cool_down(self.facts.circuit.parks + 1)

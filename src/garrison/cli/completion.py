@@ -34,7 +34,7 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 def runs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Complete run ids, the newest first."""
-    from garrison.records.run import runs as run_ids
+    from garrison.records.run import list_runs as run_ids
 
     return _complete(lambda home: list(reversed(run_ids(home))), ctx, incomplete)
 
@@ -42,7 +42,7 @@ def runs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[s
 def nodes(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Complete nodes of the run on the command line, else of all runs."""
     from garrison.cli.resolve import nodes_of
-    from garrison.records.run import runs as run_ids
+    from garrison.records.run import list_runs as run_ids
 
     run = ctx.params.get("run")
     return _complete(lambda home: [node for each in ([run] if run else reversed(run_ids(home)))

@@ -115,7 +115,7 @@ def find_stale(timeout: float = STALE_AFTER, home: str | None = None) -> list[di
     """
     from garrison.supervise import stale
 
-    found, errors = stale.find(resolve.observer_of(resolve.open_store(home)), timeout)
+    found, errors = stale.find_stale(resolve.observer_of(resolve.open_store(home)), timeout)
     for error in errors:
         print_message(str(error))
     return [{**record.to_dict(identity), "stale_reason": reason} for identity, reason in found]
@@ -254,7 +254,7 @@ def show_identities(found: list[dict[str, Any]], home: str | None) -> None:
         identity = record.from_dict(Identity, {name: body[name] for name in body if name != "stale_reason"}, store.home)
         verdict, seen = observer.judge(identity), observer.see(identity)
         rows.append((identity.key.full, identity.incarnation, identity.status, verdict.state, identity.pid,
-                     age(seen.beat_age), body.get("stale_reason") or identity.reason or verdict.why))
+                     format_age(seen.beat_age), body.get("stale_reason") or identity.reason or verdict.why))
     print_table(("NAME", "LIFE", "STATUS", "VERDICT", "PID", "BEAT", "WHY"), rows, f"no identities in {store.home}")
 
 

@@ -141,9 +141,9 @@ def _own_marker(environ: Mapping[str, str]) -> tuple[str, str, str]:
     text = environ.get("GARRISON_LIFE", "")
     if not text:
         return "", "", ""
-    from garrison.supervise.lease import read_marker
+    from garrison.supervise.lease import parse_marker
 
-    home, run, stem, _ = read_marker(text) or ("", "", "", 0)
+    home, run, stem, _ = parse_marker(text) or ("", "", "", 0)
     return home, run, stem
 
 
@@ -158,7 +158,7 @@ def run_for_new(store: Store, run: str | None) -> str:
 
 def existing_run(home: Path, run: str) -> str:
     """Return `run` if the home has it; NotFound, with the closest name, otherwise."""
-    run_ids = runs(home)
+    run_ids = list_runs(home)
     if check_run(run) not in run_ids:
         raise NotFound(f"no run {run} in {home}; {suggestion(run, run_ids)}`garrison status` lists the runs")
     return run
@@ -185,8 +185,8 @@ def nodes_of(home: Path, run: str) -> list[str]:
                 names[entry.data["node"]] = None
     except (GarrisonError, KeyError):
         pass  # `status` reports an unreadable journal; the directories are enough to resolve names
-    names |= dict.fromkeys(name.removesuffix(".dot") for name in sorted(atomic.names(files.graphs)))
-    names |= dict.fromkeys(sorted(atomic.names(files.root / "nodes")))
+    names |= dict.fromkeys(name.removesuffix(".dot") for name in sorted(atomic.list_names(files.graphs)))
+    names |= dict.fromkeys(sorted(atomic.list_names(files.root / "nodes")))
     return list(names)
 
 
@@ -206,7 +206,7 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
         Refused: several runs are possible; the message lists them.
     """
     check_node(node)
-    run_ids = [existing_run(store.home, run)] if run is not None else runs(store.home)
+    run_ids = [existing_run(store.home, run)] if run is not None else list_runs(store.home)
     nodes_by_run = {run_id: nodes_of(store.home, run_id) for run_id in run_ids}
     candidates = [Key("runner", node, run_id) for run_id, nodes in nodes_by_run.items() if node in nodes]
     all_nodes = dict.fromkeys(name for nodes in nodes_by_run.values() for name in nodes)
@@ -240,7 +240,7 @@ def supervised_run(store: Store, run: str | None) -> str:
         return existing_run(store.home, run)
     guardians = [key for key in store.keys(Identity) if key.role == "guardian"]
     living = sorted({key.run for key in guardians if is_living(store, key)})
-    candidates = living or runs(store.home)
+    candidates = living or list_runs(store.home)
     if not candidates:
         raise NotFound(f"no run in {store.home}; `garrison status` lists the runs")
     if len(candidates) > 1:

@@ -105,8 +105,8 @@ def _only_run(store: Store, run: str | None) -> str:
     """The run that is meant: the one given, the caller's own, the only one, the only one that lives."""
     if run is not None:
         return existing_run(store.home, run)
-    have = run_records.runs(store.home)
-    return resolve.choose([launcher(one) for one in have], resolve.current_run(),
+    have = run_records.list_runs(store.home)
+    return resolve.choose([launcher_key(one) for one in have], resolve.current_run(),
                           lambda key: resolve.is_living(store, key),
                           f"no runs in {store.home}; `garrison launch PIPELINE --target-dir REPO` starts one").run
 

@@ -1,0 +1,559 @@
+"""Records of the run and process journals: one dataclass per kind, and their form on disk.
+
+Writers append `encode(event)` under `event.kind`; readers get the event back from `decode(entry)`. The form on disk is
+the one of the first edition: its keys are the names of the fields, but for `RENAMED`. A field that is declared `sparse`
+is left out of the record while it has its default; readers fill in what is missing and ignore keys they do not know.
+
+Which process writes which kinds:
+
+    every process      open
+    every supervisor   decision, fenced, swept, death, spawn, park, refused, signal
+    guardian           run, node, flow, gate, manager, cancel, note, heal, snapshot
+    launcher           told, lift, detached, end
+    runner             fact, job, rescue, heal
+    merge processor    took, step
+
+`signal` records differ by process (what a signal changes depends on who applies it): guardian, runner and launcher have
+a class each. A signal's id and its effect are one record, so that no crash can come between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from garrison.records.journal import Entry
+
+    R = TypeVar("R")
+
+RENAMED = {"death_class": "class", "sender": "from", "failure_kind": "kind"}
+"""Field → key on disk, where the key cannot be the name of a field or would not say what it holds."""
+
+CRASH = "crash"
+
+
+def sparse(default: Any = None) -> Any:
+    """Declare a field that is left out of the record while it equals `default`."""
+    if isinstance(default, (list, dict)):
+        return field(default_factory=type(default), metadata={"sparse": True})
+    return field(default=default, metadata={"sparse": True})
+
+
+def nested(of: type) -> Any:
+    """Declare a sparse field that holds a record of that class, or None."""
+    return field(default=None, metadata={"sparse": True, "of": of})
+
+
+# ---- every process ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProcessOpened:
+    """An incarnation has opened the journal; `phase` is a runner's, `resume` and `why` (what it succeeds) a
+    launcher's."""
+
+    kind: ClassVar[str] = "open"
+    incarnation: int
+    pid: int | None = None
+    phase: str = sparse("")
+    resume: bool | None = sparse()
+    why: str = sparse("")
+
+
+# ---- supervisors, about their children -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DecisionMade:
+    """A restart or cleanup decision, before it is carried out; `basis` is all it was decided on (supervise.explain)."""
+
+    kind: ClassVar[str] = "decision"
+    act: str
+    why: str
+    basis: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ChildFenced:
+    """An incarnation was declared crashed; `evidence` is what the verdict `hung` rests on."""
+
+    kind: ClassVar[str] = "fenced"
+    full: str
+    incarnation: int
+    why: str
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ChildSwept:
+    """Processes that were left of a fenced incarnation were killed."""
+
+    kind: ClassVar[str] = "swept"
+    full: str
+    incarnation: int
+    pids: list[int]
+
+
+@dataclass(frozen=True)
+class ChildDied:
+    """A death, once per incarnation; it is counted from here on. `monotonic` is of the boot `boot_id`."""
+
+    kind: ClassVar[str] = "death"
+    full: str
+    incarnation: int
+    monotonic: float
+    boot_id: str
+    attempt: int = 1
+    why: str = ""
+    death_class: str = CRASH
+    until: float = sparse(0.0)
+
+
+@dataclass(frozen=True)
+class ChildSpawned:
+    """An incarnation was started; a half-open probe is timed from here."""
+
+    kind: ClassVar[str] = "spawn"
+    full: str
+    incarnation: int
+    attempt: int = 1
+    why: str = ""
+    probe: bool = sparse(default=False)
+    monotonic: float = sparse(0.0)
+    boot_id: str = sparse("")
+
+
+@dataclass(frozen=True)
+class ChildParked:
+    """The circuit opened: no successor before the probe is due, or a person unparks the name."""
+
+    kind: ClassVar[str] = "park"
+    full: str
+    incarnation: int = 0
+    why: str = ""
+    monotonic: float = 0.0
+    boot_id: str = ""
+    attempt: int = 1
+    probe_at: str = ""
+
+
+@dataclass(frozen=True)
+class ProbeHealthy:
+    """The probe stayed healthy: the circuit is closed again."""
+
+    kind: ClassVar[str] = "heal"
+    full: str
+    incarnation: int
+    why: str = ""
+    attempt: int | None = sparse()
+
+
+@dataclass(frozen=True)
+class SignalRefused:
+    """A signal was moved to `refused/`."""
+
+    kind: ClassVar[str] = "refused"
+    file: str
+    why: str
+
+
+# ---- guardian --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunChanged:
+    """The run's status: running, stopped, done or failed."""
+
+    kind: ClassVar[str] = "run"
+    status: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class NodeChanged:
+    """A node's status, and the attempt it is of.
+
+    `step` names the step of the flow that the attempt is for (None: as before), `failure_kind` what failed, `steer`
+    what a manager (at the place `steered_by`) tells the node's agent.
+    """
+
+    kind: ClassVar[str] = "node"
+    node: str
+    status: str
+    attempt: int = 1
+    reason: str = sparse("")
+    commit: str = sparse("")
+    step: str | None = sparse()
+    failure_kind: str = sparse("")
+    steer: str = sparse("")
+    steered_by: str = sparse("")
+
+
+@dataclass(frozen=True)
+class FlowAdvanced:
+    """An event of the flow (`pipeline.flow.events`): `body` is that event as data.
+
+    `node` is whose place it is about, `took` the pipeline signal that it used up.
+    """
+
+    kind: ClassVar[str] = "flow"
+    body: dict[str, Any]
+    node: str = ""
+    took: str = ""
+
+    @property
+    def event(self) -> str:
+        """The event's name."""
+        return str(self.body.get("event", ""))
+
+    @property
+    def place(self) -> str:
+        """The id of the place that it ends; '' for an event of the whole flow."""
+        return str(self.body.get("place_id", ""))
+
+
+@dataclass(frozen=True)
+class GateChanged:
+    """A gate was opened, or closed with its place; `body` is the open gate (see `pipeline.gates`)."""
+
+    kind: ClassVar[str] = "gate"
+    place: str
+    node: str
+    closed: bool = False
+    body: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ManagerCycled:
+    """A manager has looked at its child pipeline, for the `cycle`-th time, or has ended with it (`closed`).
+
+    `steer` is what it tells the next agent there, `steered` the cycle in which it last did.
+    """
+
+    kind: ClassVar[str] = "manager"
+    place: str
+    node: str
+    cycle: int = 0
+    steer: str = ""
+    steered: int | None = None
+    closed: bool = sparse(default=False)
+
+
+@dataclass(frozen=True)
+class NodeCancelled:
+    """A node's runner was told that its work is not needed any more."""
+
+    kind: ClassVar[str] = "cancel"
+    node: str
+    attempt: int = 1
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class NoteWritten:
+    """Something that waits for a person: `who` waits, `text` says for what."""
+
+    kind: ClassVar[str] = "note"
+    who: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """An agent's open question."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class StuckAgent:
+    """A node's agent that its runner parked: its last incarnation, and when a probe is due (UTC)."""
+
+    why: str
+    probe_at: str = ""
+    life: int = 0
+
+
+@dataclass(frozen=True)
+class PipelineSignal:
+    """A signal by name, for a gate of the pipeline."""
+
+    name: str
+    value: Any = True
+
+
+@dataclass(frozen=True)
+class GuardianSignal:
+    """A signal that the guardian applied, with what it changed."""
+
+    kind: ClassVar[str] = "signal"
+    id: str
+    type: str
+    node: str | None = None
+    attempt: int = 0
+    sender: str = ""
+    incarnation: int | None = None
+    why: str = sparse("")
+    effect: NodeChanged | None = nested(NodeChanged)
+    question: Question | None = nested(Question)
+    answer: str = sparse("")
+    """The id of the question that was answered."""
+    stuck: StuckAgent | None = nested(StuckAgent)
+    unstuck: int | None = sparse()
+    """The last incarnation of the node's agent that is no longer parked."""
+    hold: str | None = sparse()
+    """Node or `processor` that a person parked, with `text` as the reason."""
+    text: str = sparse("")
+    unhold: str | None = sparse()
+    lives: dict[str, int] = sparse({})
+    """Full name → stopped incarnation that may have a successor."""
+    flow: FlowAdvanced | None = nested(FlowAdvanced)
+    heard: PipelineSignal | None = nested(PipelineSignal)
+    budget: int | None = sparse()
+    """Steps that the flow may take from the next resume on."""
+    resume: dict[str, int] | None = sparse()
+    """As `lives`, of a run that goes on."""
+    run: str | None = sparse()
+    """The run's new status."""
+    unparked: list[str] = sparse([])
+    stop: bool = field(default=False, metadata={"transient": True})
+    """Whether the run is to stop; the `run` record that follows says so on disk."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A compacted journal's first record: the state of all before it."""
+
+    kind: ClassVar[str] = "snapshot"
+    state: dict[str, Any]
+
+
+# ---- launcher --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LauncherSignal:
+    """A signal that the launcher applied."""
+
+    kind: ClassVar[str] = "signal"
+    id: str
+    type: str
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NotificationSent:
+    """The person's notify command was run for this `key`."""
+
+    kind: ClassVar[str] = "told"
+    key: str
+    event: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class GuardianUnparked:
+    """A person resumed a run whose guardian was parked: its deaths count no more."""
+
+    kind: ClassVar[str] = "lift"
+    full: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class LauncherDetached:
+    """The terminal is gone; the run goes on."""
+
+    kind: ClassVar[str] = "detached"
+
+
+@dataclass(frozen=True)
+class LauncherEnded:
+    """The launcher ended with the run."""
+
+    kind: ClassVar[str] = "end"
+    status: str
+    reason: str = ""
+
+
+# ---- runner ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunnerSignal:
+    """A signal that a runner applied, with what it changed."""
+
+    kind: ClassVar[str] = "signal"
+    id: str
+    type: str
+    attempt: int = 0
+    kill: int = sparse(0)
+    """The orchestrator's incarnation that is to be killed."""
+    cancel: str = sparse("")
+    """Why the node was cancelled."""
+    forward: str = sparse("")
+    """Where a question (`up`) or an answer (`down`) was passed on to."""
+    unpark: bool = sparse(default=False)
+
+
+@dataclass(frozen=True)
+class FactRecorded:
+    """Something about an attempt that its next runner has to know; `failure_kind` goes with the fact `failed`."""
+
+    kind: ClassVar[str] = "fact"
+    name: str
+    value: str | int
+    attempt: int
+    failure_kind: str = ""
+
+
+@dataclass(frozen=True)
+class JobStarted:
+    """A set-up, an acceptance command or a validation was started."""
+
+    kind: ClassVar[str] = "job"
+    name: str
+    command: str = ""
+    attempt: int = 1
+
+
+@dataclass(frozen=True)
+class WorkSaved:
+    """What the worktree held is kept under a rescue ref."""
+
+    kind: ClassVar[str] = "rescue"
+    ref: str
+    attempt: int
+
+
+# ---- merge processor -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class QueueTaken:
+    """The processor took the merge queue, with this epoch."""
+
+    kind: ClassVar[str] = "took"
+    epoch: int
+
+
+@dataclass(frozen=True)
+class QueueStepDone:
+    """One step of the merge processor."""
+
+    kind: ClassVar[str] = "step"
+    what: str
+    entry: str
+
+
+Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ProbeHealthy
+         | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
+         | NoteWritten | GuardianSignal | Snapshot | LauncherSignal | NotificationSent | GuardianUnparked
+         | LauncherDetached | LauncherEnded | RunnerSignal | FactRecorded | JobStarted | WorkSaved | QueueTaken
+         | QueueStepDone)
+"""Everything that a run's journal or a process's journal can hold."""
+
+_SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)
+_CLASSES: Mapping[str, type[Event]] = {cls.kind: cls for cls in get_args(Event) if cls not in _SIGNALS}
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """Return the `data` of an event's journal record."""
+    match event:
+        case FlowAdvanced():
+            return {**event.body, **_present(node=event.node, took=event.took)}
+        case GateChanged():
+            return {**event.body, "place": event.place, "node": event.node, **_present(closed=event.closed)}
+        case Snapshot():
+            return event.state
+    return _encode_fields(event)
+
+
+def decode(entry: Entry) -> Event | None:
+    """Return the event of a journal record; None for a kind that this version does not know. ValueError if a field is
+    missing."""
+    return decode_data(entry.kind, entry.data)
+
+
+def decode_data(kind: str, data: Mapping[str, Any]) -> Event | None:
+    """As `decode`, from a record's kind and data."""
+    match kind:
+        case "flow":
+            return _decode_flow(data)
+        case "gate":
+            body = {name: value for name, value in data.items() if name != "closed"}
+            return GateChanged(data["place"], data["node"], bool(data.get("closed")), body)
+        case "snapshot":
+            return Snapshot(dict(data))
+        case "signal":
+            return _decode_signal(data)
+    cls = _CLASSES.get(kind)
+    return None if cls is None else _decode_fields(cls, data)
+
+
+def _decode_flow(data: Mapping[str, Any]) -> FlowAdvanced:
+    body = {name: value for name, value in data.items() if name not in ("node", "took")}
+    return FlowAdvanced(body, data.get("node", ""), data.get("took", ""))
+
+
+def _decode_signal(data: Mapping[str, Any]) -> Event:
+    """Tell whose record it is by the key that only this process writes."""
+    if "payload" in data:
+        return _decode_fields(LauncherSignal, data)
+    if "node" in data:
+        return _decode_fields(GuardianSignal, data)
+    return _decode_fields(RunnerSignal, data)
+
+
+def _present(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value}
+
+
+class _Field(NamedTuple):
+    """How a field is stored."""
+
+    name: str
+    key: str
+    is_sparse: bool
+    default: Any
+    of: type[Any] | None
+
+
+def _stored_fields(cls: type[Any]) -> tuple[_Field, ...]:
+    found = []
+    for one in fields(cls):
+        if not one.metadata.get("transient"):
+            default = one.default_factory() if one.default_factory is not MISSING else one.default
+            found.append(_Field(one.name, RENAMED.get(one.name, one.name), bool(one.metadata.get("sparse")), default,
+                                one.metadata.get("of")))
+    return tuple(found)
+
+
+_FIELDS = {cls: _stored_fields(cls) for cls in (*get_args(Event), Question, StuckAgent, PipelineSignal)}
+
+
+def _encode_fields(event: Any) -> dict[str, Any]:
+    data = {}
+    for one in _FIELDS[type(event)]:
+        value = getattr(event, one.name)
+        if not (one.is_sparse and value == one.default):
+            data[one.key] = encode(value) if one.of is not None else value
+    return data
+
+
+def _decode_fields(cls: type[R], data: Mapping[str, Any]) -> R:
+    values = {}
+    for one in _FIELDS[cls]:
+        if one.key not in data:
+            if one.default is MISSING:
+                raise ValueError(f"a journal record of {cls.__name__} has no {one.key!r}")
+            continue
+        value = data[one.key]
+        if one.of is not None and value is not None:
+            value = _decode_flow(value) if one.of is FlowAdvanced else _decode_fields(one.of, value)
+        values[one.name] = value
+    return cls(**values)

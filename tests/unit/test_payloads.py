@@ -1,0 +1,86 @@
+"""Payloads of signals: the form on disk is that of the first edition; what a person wrote by hand is read leniently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from garrison.records import payloads
+from garrison.records.payloads import (
+    CancelNode,
+    Escalation,
+    InputResponse,
+    KillOrchestrator,
+    NeedsInput,
+    NodeComplete,
+    OrchestratorCrashed,
+    OrchestratorHung,
+    OrchestratorParked,
+    ParkNode,
+    Payload,
+    PipelineComplete,
+    ResumeRun,
+    RunnerExited,
+    SendPipelineSignal,
+    SetBudget,
+    StopRun,
+    UnparkNode,
+    parse,
+)
+from garrison.records.signals import Signal
+
+AT = "2026-01-31T12:00:00.000001Z"
+
+
+def signal(type_: str, payload: dict[str, Any]) -> Signal:
+    return Signal("s1", {"role": "runner", "name": "a", "incarnation": 1}, {"role": "guardian", "name": "p"}, type_,
+                  "r1", AT, "a", 1, payload)
+
+
+@pytest.mark.parametrize(("payload", "data"), [
+    (NodeComplete("a", "garrison/r1/a"), {"node_id": "a", "branch": "garrison/r1/a"}),
+    (payloads.MergeReady("a", "garrison/r1/a"), {"node_id": "a", "branch": "garrison/r1/a"}),
+    (RunnerExited("a", "b", "failed", "gate", "red", "refs/x"),
+     {"node_id": "a", "branch": "b", "status": "failed", "kind": "gate", "reason": "red", "rescue": "refs/x"}),
+    (OrchestratorHung(2, "silent", {"rule": "quiet"}),
+     {"incarnation": 2, "why": "silent", "evidence": {"rule": "quiet"}}),
+    (OrchestratorParked("a", "b", parked=True, last_incarnation=6, why="six deaths", probe_at=AT),
+     {"node_id": "a", "branch": "b", "parked": True, "life": 6, "why": "six deaths", "probe_at": AT}),
+    (OrchestratorParked("a", "b", parked=False, last_incarnation=0, why="unparked"),
+     {"node_id": "a", "branch": "b", "parked": False, "life": 0, "why": "unparked"}),
+    (OrchestratorCrashed(1, "killed"), {"incarnation": 1, "why": "killed"}),
+    (NeedsInput("which?", "q1"), {"question": "which?", "question_id": "q1"}),
+    (Escalation("runner-a", "six deaths", AT), {"who": "runner-a", "why": "six deaths", "probe_at": AT}),
+    (PipelineComplete("failed", "red"), {"status": "failed", "reason": "red"}),
+    (InputResponse("q1", "blue"), {"question_id": "q1", "text": "blue"}),
+    (KillOrchestrator(3), {"incarnation": 3}),
+    (StopRun(), {"action": "stop"}),
+    (ResumeRun(), {"action": "resume"}),
+    (ResumeRun(retry_failed=True), {"action": "resume", "again": True}),
+    (ParkNode("a", "later"), {"action": "park", "who": "a", "text": "later"}),
+    (UnparkNode("a"), {"action": "unpark", "who": "a"}),
+    (UnparkNode(), {"action": "unpark"}),
+    (CancelNode("not needed"), {"action": "cancel", "text": "not needed"}),
+    (SendPipelineSignal("go", 3), {"action": "signal", "name": "go", "value": 3}),
+    (SetBudget(7), {"action": "budget", "max_steps": 7}),
+], ids=lambda one: type(one).__name__)
+def test_a_payload_is_written_as_in_the_first_edition_and_read_back(payload: Payload, data: dict[str, Any]) -> None:
+    assert payload.to_data() == data
+    assert parse(signal(payload.type, data)) == payload
+
+
+@pytest.mark.parametrize(("type_", "data", "meant"), [
+    ("RUNNER_EXITED", {"status": "failed"}, RunnerExited("", "", "failed", "", "no reason given")),
+    ("KILL_ORCHESTRATOR", {}, KillOrchestrator(None)),
+    ("KILL_ORCHESTRATOR", {"incarnation": "4"}, KillOrchestrator(4)),
+    ("KILL_ORCHESTRATOR", {"incarnation": "the last"}, KillOrchestrator(None)),
+    ("INPUT_RESPONSE", {"text": 7}, InputResponse("", "7")),
+    ("GUIDANCE", {"action": "signal", "name": "go"}, SendPipelineSignal("go", value=True)),
+    ("GUIDANCE", {"action": "budget", "max_steps": "many"}, None),
+    ("GUIDANCE", {"text": "carry on"}, None),
+    ("MERGE_COMPLETE", {"commit": "c"}, None),
+])
+def test_what_was_written_by_hand_is_read_as_far_as_it_can_be_meant(type_: str, data: dict[str, Any],
+                                                                    meant: Payload | None) -> None:
+    assert parse(signal(type_, data)) == meant

@@ -1,0 +1,256 @@
+"""A home that version 0.1 left (`recorded_home`) is read whole, and everything unfinished in it goes on to its end."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.delegation.history import Conversation
+from recorded_home import ARCHIVE, unpack
+from support import Place, git, load, wait_for
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+BEFORE = {"finished": "done", "failed": "failed", "stopped": "stopped", "killed": "running"}
+"""Run → its status in the journal."""
+
+
+@pytest.fixture
+def old(places: Callable[..., Place]) -> Place:
+    """A place with the recorded home in it."""
+    place = places()
+    shutil.rmtree(place.repo)
+    unpack(place.root)
+    place.start = git(place.repo, "rev-list", "--max-parents=0", "main")
+    return place
+
+
+def output(place: Place, *words: object, code: int = 0) -> str:
+    """Return what a command prints; it must end with `code`."""
+    done = place.command(*words)
+    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def from_json(place: Place, *words: object) -> Any:
+    return json.loads(output(place, *words, "--json"))
+
+
+def script(place: Place, name: str, *words: str) -> str:
+    """Return what one of the scripts prints."""
+    done = subprocess.run([sys.executable, SCRIPTS / name, *words], env=place.env, check=False, capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def one_line(text: str, *words: str) -> bool:
+    """Whether one line holds all these words."""
+    return any(all(word in line for word in words) for line in text.splitlines())
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+def test_status_shows_every_run(old: Place) -> None:
+    listed = output(old, "status")
+    for run, status in BEFORE.items():
+        assert old.status(run) == status
+        assert one_line(listed, run, "waiting" if run == "killed" else status)
+    stopped = from_json(old, "status", "stopped")
+    assert (stopped["status"], stopped["total"], stopped["reason"]) == ("stopped", 2, "stopped by a person")
+    assert {layer["agent"]: (layer["incarnation"], layer["living"]) for layer in stopped["layers"]}[
+        "orchestrator-second@stopped"] == (1, False)
+    assert from_json(old, "status", "killed")["waiting"]
+    for run in BEFORE:
+        assert f"run {run}" in output(old, "status", run)
+    assert "exit code 3: no" in output(old, "status", "failed")
+    assert "Ship it?" in output(old, "status", "killed")
+
+
+def test_why_and_events_replay_what_was_recorded(old: Place) -> None:
+    lines = from_json(old, "why", "plan", "--run", "finished")
+    assert {line["kind"] for line in lines} >= {"node", "spawn", "death", "fenced"}
+    replayed = [line for line in lines if line["same"] is not None]
+    assert len(replayed) >= 5
+    assert all(line["same"] for line in replayed)
+    [death] = [line for line in lines if line["kind"] == "death"]
+    assert "is gone" in death["text"]
+    for run in BEFORE:
+        recorded = [json.loads(line) for line in output(old, "events", run, "--json").splitlines()]
+        journals = [*old.home.glob(f"runs/{run}/journal.jsonl"), *old.home.glob(f"runs/{run}/layers/*.jsonl")]
+        assert len(recorded) >= sum(len(path.read_text().splitlines()) for path in journals)
+        assert output(old, "events", run)
+
+
+def test_queues_of_both_targets_are_listed_and_their_landings_logged(old: Place) -> None:
+    assert {entry["node"]: entry["status"] for entry in entries(old, "main")} == {
+        "plan": "landed", "write": "landed", "first": "landed", "make": "landed"}
+    assert {entry["node"]: entry["status"] for entry in entries(old, "release")} == {
+        "good": "landed", "broken": "rejected", "later": "queued", "kept": "held"}
+    log = output(old, "merge-queue", "log", "--repo-root", old.repo, "--target", "main")
+    for node in ("plan", "write", "first", "make"):
+        assert node in log
+    [rejected] = [entry["id"] for entry in entries(old, "release") if entry["status"] == "rejected"]
+    assert "exit code 1" in output(old, "merge-queue", "show", rejected)
+
+
+def test_agents_signals_costs_logs_and_rescues_are_listed(old: Place) -> None:
+    agents = {f"{one['role']}-{one['name']}": one for one in from_json(old, "agents", "list")}
+    assert len(agents) >= 18
+    assert agents["orchestrator-plan"]["incarnation"] == 2
+    assert agents["orchestrator-by_hand"]["status"] == "crashed"
+    assert "runner-write@finished" in output(old, "agents", "graph")
+    assert from_json(old, "agents", "show", "runner", "by_hand")["worktree"] == "/tree"
+    signals = from_json(old, "signals", "list")
+    assert {one["state"] for one in signals} == {"taken", "waiting"}
+    [waiting] = [one for one in signals if one["state"] == "waiting"]
+    assert waiting["payload"]["question"] == "Which parser?"
+    assert from_json(old, "cost") == [{"of": "finished/write", "calls": 3, "input": 3000, "output": 150, "usd": 0.015}]
+    assert output(old, "logs", "broken", "--run", "failed").strip().endswith("no")
+    [rescue] = from_json(old, "rescue", "list")
+    assert (rescue["node"], rescue["files"]) == ("broken", 1)
+    assert "half.txt" in output(old, "rescue", "show", rescue["ref"])
+    metrics = output(old, "metrics")
+    for run, status in BEFORE.items():
+        assert f'garrison_run_status{{run="{run}",status="{status}"}} 1.0' in metrics
+
+
+def test_workflows_sessions_and_conversations_are_shown(old: Place) -> None:
+    [listed] = from_json(old, "workflow", "list")
+    assert (listed["session_id"], listed["status"]) == ("report-1", "failed")
+    assert one_line(output(old, "workflow", "show", "report-1"), "words", "completed", "one two")
+    session = from_json(old, "session", "show", "helper")
+    assert session["turn_count"] == 2
+    assert [message["content"] for message in session["messages"]] == [
+        "How are you?", "I am well.", "Really?", "I am well."]
+    asked, answered = Conversation(old.home / "conversations").entries
+    assert asked.content == "What needs me today?"
+    assert answered.content == "One run is stopped."
+    assert [delegation.result.agent_type for delegation in answered.delegations] == ["triage"]
+
+
+def test_the_scripts_read_hooks_identities_and_signals_made_by_hand(old: Place) -> None:
+    hook = json.loads(script(old, "hook_manager.py", "read", "runner", "by_hand"))
+    assert (hook["phase"], hook["resumption_instructions"]) == ("executing", "Look at the parser first.")
+    assert "Look at the parser first." in script(old, "hook_manager.py", "wisdom", "runner", "by_hand")
+    assert json.loads(script(old, "identity_registry.py", "show", "runner", "by_hand"))["session_id"] == "s1"
+    [path] = (old.home / "signals/guardian-hand").glob("*.json")
+    assert json.loads(script(old, "signal_protocol.py", "read", str(path)))["signal_type"] == "NEEDS_INPUT"
+    stale = json.loads(script(old, "identity_registry.py", "find-stale"))
+    assert "launch" in json.dumps(stale)
+
+
+def test_doctor_finds_nothing_corrupt(old: Place) -> None:
+    found = json.loads(old.command("doctor", "--json").stdout)
+    wrong = [finding for finding in found if finding["wrong"]]
+    assert {finding["check"] for finding in wrong} <= {"lives", "runs"}, wrong
+    assert {finding["severity"] for finding in wrong} == {"warning"}
+
+
+# --------------------------------------------------------------------------------------------------------- going on
+
+
+def test_the_stopped_run_goes_on_in_the_same_attempt_to_its_end(old: Place) -> None:
+    (old.root / "release").touch()
+    landed = git(old.repo, "rev-parse", "main")
+    assert old.finish(old.resume("stopped", RELEASE=str(old.root / "release")), "stopped") == 0, old.told()
+    assert old.status("stopped") == "done"
+    assert {node: data["status"] for node, data in old.nodes("stopped").items()} == {
+        "first": "validated", "second": "validated"}
+    assert [(node, attempt) for node, attempt, _ in old.worked("stopped")] == [("first", 1), ("second", 1)]
+    assert old.identity("orchestrator-second", "stopped")["incarnation"] == 2
+    assert old.identity("orchestrator-first", "stopped")["incarnation"] == 1
+    assert git(old.repo, "rev-parse", "main^1") == landed, "one landing, on top of all that 0.1 landed"
+    assert git(old.repo, "show", "main:draft.txt") == "draft"
+    assert git(old.repo, "show", "main:rest.txt") == "uncommitted"
+    assert {entry["status"] for entry in entries(old, "main")} == {"landed"}
+    lines = from_json(old, "why", "second", "--run", "stopped")
+    assert all(line["same"] is not False for line in lines)
+
+
+def test_the_killed_run_is_found_and_takes_its_answer(old: Place) -> None:
+    output(old, "up")
+    output(old, "answer", "ship", "Yes", "--run", "killed")
+    wait_for("the run has ended", lambda: old.identity("launch", "killed")["status"] == "terminated")
+    assert old.status("killed") == "done"
+    assert [node for node, _, _ in old.worked("killed")] == ["make"]
+    incarnations = {name: identity["incarnation"] for name, identity in old.identities("killed").items()}
+    assert (incarnations["launch"], incarnations["guardian-killed"], incarnations["runner-make"]) == (2, 2, 1)
+
+
+def test_the_failed_run_tries_again(old: Place) -> None:
+    done = old.begin("launch", "--resume", "failed", "--again")
+    assert old.finish(done, "failed") == 1, old.told()
+    assert old.nodes("failed")["broken"]["attempt"] == 2
+    assert "exit code 3: no" in output(old, "status", "failed")
+
+
+def entries(place: Place, target: str) -> list[dict[str, Any]]:
+    return [entry for entry in from_json(place, "merge-queue", "list")["entries"] if entry["target"] == target]
+
+
+def test_the_queue_lands_what_waits_and_what_is_released(old: Place) -> None:
+    process = ("merge-queue", "process", "--drain", "--repo-root", old.repo, "--target", "release")
+    output(old, *process)
+    assert {entry["node"]: entry["status"] for entry in entries(old, "release")} == {
+        "good": "landed", "broken": "rejected", "later": "landed", "kept": "held"}
+    for entry in entries(old, "release"):
+        if entry["status"] != "landed":
+            word = "release" if entry["status"] == "held" else "retry"
+            output(old, "merge-queue", word, entry["id"], "--repo-root", old.repo)
+    output(old, *process, code=1)
+    assert [(entry["node"], entry["status"]) for entry in entries(old, "release")][-2:] == [
+        ("kept", "landed"), ("broken", "rejected")]
+    files = set(git(old.repo, "ls-tree", "--name-only", "release").splitlines())
+    assert {"good.txt", "later.txt", "kept.txt"} <= files
+    assert "broken.txt" not in files
+
+
+def test_the_engines_run_whose_journal_goes_on_in_zeros_is_resumed(old: Place) -> None:
+    folder, ledger = old.home / "pipelines/build", old.root / "engine-ledger"
+    assert (folder / "journal.jsonl").read_bytes().endswith(b"\0" * 100)
+    assert from_json(old, "pipeline", "status", folder)["node_outcomes"] == {"start": "success", "first": "success"}
+    (old.root / "release").touch()
+    done = old.command("pipeline", "resume", folder, "--json", LEDGER=str(ledger), RELEASE=str(old.root / "release"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["completed_nodes"] == ["start", "first", "second", "third", "x"]
+    assert ledger.read_text().split() == ["first", "second", "third"]
+    assert b"\0" not in (folder / "journal.jsonl").read_bytes()
+
+
+def test_the_engines_gate_takes_its_answer(old: Place) -> None:
+    folder = old.home / "pipelines/ship"
+    assert from_json(old, "pipeline", "status", folder)["questions"]["gate"]["options"][0]["key"] == "A"
+    output(old, "pipeline", "answer", folder, "gate", "Approve")
+    assert from_json(old, "pipeline", "resume", folder)["completed_nodes"] == ["start", "make", "gate", "x"]
+
+
+def test_the_workflow_goes_on_where_it_failed(old: Place) -> None:
+    (old.repo / "nowhere.txt").write_text("found")
+    result = from_json(old, "workflow", "resume", "report-1")
+    assert "found" in json.dumps(result["results"]["missing"])
+
+
+def test_the_script_makes_a_successor_of_a_life_made_by_hand(old: Place) -> None:
+    made = json.loads(script(old, "identity_registry.py", "create", "orchestrator", "by_hand"))
+    assert made["incarnation"] == 2
+    assert load(old.home / "identities/orchestrator-by_hand.json")["incarnation"] == 2
+
+
+def test_the_archive_names_no_machine() -> None:
+    with tarfile.open(ARCHIVE) as tar:
+        for member in tar:
+            data = tar.extractfile(member)
+            text = member.name.encode() + (data.read() if data is not None else b"")
+            assert not re.search(rb"(?<![\w@.-])/(tmp|home|root|work|var|mnt)/", text), member.name
+
+

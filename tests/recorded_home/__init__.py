@@ -1,0 +1,58 @@
+"""A home that version 0.1 left, with its repository and worktrees; `unpack` puts it anywhere.
+
+`record.py` made `home-0.1.tar.xz` and lists what is in it. The archive has placeholders for what belongs to a machine;
+`unpack` fills in this machine's values, names the directories that are named after the repository's path, and computes
+the checksums of the journals' lines again. This machine takes the home's processes for those of an earlier boot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import tarfile
+import zlib
+from pathlib import Path
+
+ARCHIVE = Path(__file__).with_name("home-0.1.tar.xz")
+CHECKSUM = b',"crc":"'
+
+
+def unpack(root: Path) -> None:
+    """Put the recorded home, repository, worktrees and graphs into the directory `root`."""
+    root = root.resolve()
+    values = {
+        b"@ROOT@": os.fsencode(root), b"@KEY@": key_of(root / "repo").encode(), b"@HOST@": platform.node().encode(),
+        b"@PATH@": os.fsencode(os.environ["PATH"]), b"@BOOT@": b"00000000-0000-4000-8000-000000000000",
+        b"@PID_NS@": os.fsencode(Path("/proc/self/ns/pid").readlink())}
+    with tarfile.open(ARCHIVE) as tar:
+        for member in tar:
+            member.name = member.name.replace("@KEY@", values[b"@KEY@"].decode())
+            tar.extract(member, root, filter="tar")
+            if member.isfile():
+                fill(root / member.name, values)
+
+
+def key_of(repository: Path) -> str:
+    """Return the name of a repository's directories in a home."""
+    common = repository / ".git"
+    return f"{repository.name}-{hashlib.sha256(os.fsencode(common)).hexdigest()[:8]}"
+
+
+def fill(path: Path, values: dict[bytes, bytes]) -> None:
+    """Put values in the place of placeholders, and right checksums into a journal's changed lines."""
+    data = path.read_bytes()
+    if not any(name in data for name in values):
+        return
+    lines = [fill_line(line, values) for line in data.split(b"\n")]
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    path.write_bytes(b"\n".join(lines))
+    os.utime(path, ns=times)
+
+
+def fill_line(line: bytes, values: dict[bytes, bytes]) -> bytes:
+    """Return a line with its values; the checksum of a journal's is that of all before it, closed by a brace."""
+    for name, value in values.items():
+        line = line.replace(name, value)
+    head, separator, _ = line.rpartition(CHECKSUM)
+    return head + CHECKSUM + b'%08x"}' % zlib.crc32(head + b"}") if separator else line

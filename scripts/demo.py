@@ -1,13 +1,9 @@
 #!/usr/bin/env python3
-"""Door: the demonstration; scripts/demo sets everything up first."""
-
-import os
-import sys
-
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120  # `python3 -I` leaves it out
-import _door  # noqa: F401  # runs this again with the checkout's Python if need be
-from garrison.cli.demo_cmd import demo
-from garrison.cli.main import run_command
+"""`garrison demo`; scripts/demo sets everything up first."""
+import os, sys
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
+import _script
+from garrison.cli.main import main
 
 if __name__ == "__main__":
-    sys.exit(run_command(demo))
+    sys.exit(main(["demo", *sys.argv[1:]]))

@@ -1,18 +1,10 @@
 #!/usr/bin/env python3
-"""Door: hooks, on the command line and under the names the seeds call."""
-
-import os
-import sys
-
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120  # `python3 -I` leaves it out
-import _door  # noqa: F401  # runs this again with the checkout's Python if need be
-from garrison.cli.hooks import (  # noqa: F401
-    build_wisdom_prompt_block,
-    create_hook,
-    main,
-    read_hook,
-    update_phase,
-    update_resumption,
+"""Hooks, as commands and as the functions that agents' prompts import."""
+import os, sys
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
+import _script
+from garrison.cli.hooks import (
+    build_wisdom_prompt_block, create_hook, main, read_hook, update_phase, update_resumption,
 )
 
 if __name__ == "__main__":

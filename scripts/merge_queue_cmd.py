@@ -1,11 +1,8 @@
 #!/usr/bin/env python3
-"""Door: `garrison merge-queue`."""
-
-import os
-import sys
-
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120  # `python3 -I` leaves it out
-import _door  # noqa: F401  # runs this again with the checkout's Python if need be
+"""`garrison merge-queue`."""
+import os, sys
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
+import _script
 from garrison.cli.main import main
 
 if __name__ == "__main__":

@@ -35,20 +35,7 @@ def agents() -> None:
     """Who exists: the identities of all layers; parking or cancelling a node by hand."""
 
 
-@agents.command("list", cls=Command, examples=(
-    ("garrison agents list", "every layer of every run, with life, verdict and beat"),
-    ("garrison agents list --stale-only 300 --json", "the silent and the gone, for programs"),
-))
-@json_option
-@click.option("--stale-only", type=click.FloatRange(0), metavar="SECONDS", help="Only the silent and the gone.")
-@home_option
-def list_command(as_json: bool, stale_only: float | None, home: str | None) -> None:
-    """List identities."""
-    found = identity_commands.list_all(home) if stale_only is None else identity_commands.find_stale(stale_only, home)
-    if as_json:
-        print_json(found)
-    else:
-        identity_commands.show_identities(found, home)
+agents.add_command(identity_commands.list_command)
 
 
 @agents.command("show", cls=Command, examples=(
@@ -101,7 +88,8 @@ def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.processes.control_graph import control_graph
 
-    identities = [one for one in identity_commands.readable(resolve.open_store(home)) if run in (None, one.run_id)]
+    identities = [identity for identity in identity_commands.readable_identities(resolve.open_store(home))
+                  if run in (None, identity.run_id)]
     found = control_graph(identities)
     edges = sorted(found.edges, key=lambda edge: (edge.source, edge.target))
     if as_json:

@@ -1,19 +1,21 @@
-"""Click classes of the command line: help with examples, renamed options, and groups that import on demand.
+"""Click classes of the command line: help with examples, renamed options, groups that import on demand.
 
-Listing or completing the commands of a `LazyGroup` imports none of them, so `garrison --help` stays fast.
+`run_command` runs a command and turns every error into one line and an exit code. Listing or completing the commands of
+a `LazyGroup` imports none of them, so `garrison --help` stays fast.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from garrison.cli.output import print_message
-from garrison.errors import NotFound
+from garrison.cli.output import INTERRUPTED, print_error, print_message, run_guarded
+from garrison.errors import GarrisonError, NotFound, Refused
 
 _HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -130,3 +132,38 @@ class LazyGroup(Group):
         items = [CompletionItem(name, help=line) for name, (_, _, line) in self.table.items()
                  if name.startswith(incomplete)]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def run_command(command: click.Command, argv: Sequence[str] | None = None, name: str | None = None, *,
+                report: Callable[[GarrisonError], None] = print_error) -> int:
+    """Run a click command and return its exit code; never raises (but with GARRISON_DEBUG=1, see `run_guarded`).
+
+    The code is 0 for success, 1 refused or failed, 2 wrong usage, 130 interrupted.
+
+    Args:
+        argv: arguments (default: this process's).
+        name: name of the program in usage messages.
+        report: prints an error of garrison.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return run_guarded(lambda: _invoke(command, arguments, name), report)
+
+
+def _invoke(command: click.Command, arguments: list[str], name: str | None) -> int:
+    if sys.platform != "linux":
+        raise Refused(f"garrison runs on Linux, this is {sys.platform}; use a Linux machine, container or VM")
+    try:
+        code: Any = command.main(args=arguments, prog_name=name, standalone_mode=False)
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return error.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except SystemExit as error:
+        if isinstance(error.code, int) or error.code is None:
+            return error.code or 0
+        print_message(str(error.code))
+        return 1
+    return code if isinstance(code, int) else 0

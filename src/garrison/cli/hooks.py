@@ -1,57 +1,56 @@
-"""Hooks by hand and from prompts: `hook_manager.py`, and the functions the seeds call.
+"""`hook_manager.py`: create, read and move hooks, as commands and as functions for agents' prompts.
 
-Light, as identity_door is. Every function returns JSON's shapes; refusals are GarrisonErrors.
+A hook records how far the work of one name has got. The functions return what the commands print as JSON; refusals are
+GarrisonErrors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
 from garrison.cli import resolve
-from garrison.cli.arguments import Command, DoorParser, add_life
-from garrison.cli.output import print_error_json, print_json, print_message, run_guarded
+from garrison.cli.commands import Group, run_command
+from garrison.cli.options import home_option, incarnation_option, record_arguments, use_home
+from garrison.cli.output import print_error_json, print_json, print_message
 from garrison.errors import Fenced, NotFound
 from garrison.records import record
 from garrison.records.hook import PHASES, Hook, change_phase, check_phase, update_notes
 from garrison.records.identity import Identity
-from garrison.records.names import ROLES, Key
+from garrison.records.names import Key
+from garrison.records.store import Store
 from garrison.records.wisdom import build_wisdom_prompt_block
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from garrison.records.store import Store
+from garrison.supervise.lease import next_hook
+from garrison.supervise.start import new_id
+from garrison.system.clock import SystemClock
 
 __all__ = ["build_wisdom_prompt_block", "create_hook", "main", "read_hook", "update_phase", "update_resumption"]
 
-# -------------------------------------------------------------------------------------------------------- as functions
+# ----------------------------------------------------------------------------------------------------------- functions
 
 
 def create_hook(role: str, name: str, phase: str = "planning", run: str | None = None,
                 home: str | None = None) -> dict[str, Any]:
-    """Make a hook. Where there is one already, the life that asks continues it: new id, linked, the phase kept."""
-    from garrison.supervise.lease import next_hook
-    from garrison.supervise.start import new_id
-    from garrison.system.clock import SystemClock
-
+    """Create a hook; an existing one is continued: new id, linked to the old one, phase kept."""
     check_phase(phase)
     store = resolve.open_store(home)
     key = _key_for_new(store, role, name, run)
     now = SystemClock().utc()
     identity = store.read(Identity, key)
 
-    def begin(old: Hook | None) -> Hook:
+    def created_or_continued(old: Hook | None) -> Hook:
         if old is None:
             incarnation = identity.incarnation if identity else 1
             return Hook(new_id(), role, name, key.run, now, now, phase=phase, incarnation=incarnation)
         return next_hook(old, key, identity.incarnation if identity else old.incarnation + 1, now, new_id())
 
-    return record.to_dict(store.update(Hook, key, begin))
+    return record.to_dict(store.update(Hook, key, created_or_continued))
 
 
 def _key_for_new(store: Store, role: str, name: str, run: str | None) -> Key:
-    """A new hook without a run belongs to the identity of that name, if there is one."""
+    """Return the key of a new hook; without a run it belongs to the identity of that name, if there is one."""
     key = Key(role, name, resolve.run_for_new(store, run))
     if run is not None or key.run:
         return key
@@ -62,112 +61,116 @@ def _key_for_new(store: Store, role: str, name: str, run: str | None) -> Key:
 
 
 def read_hook(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any] | None:
-    """A hook, or None if there is none."""
-    store = resolve.open_store(home)
+    """Return a hook, None if there is none."""
     try:
-        return record.to_dict(store.get(Hook, resolve.find_key(store, Hook, role, name, run)))
+        return record.to_dict(_hook(role, name, run, home))
     except NotFound:
         return None
 
 
+def _hook(role: str, name: str, run: str | None, home: str | None) -> Hook:
+    store = resolve.open_store(home)
+    return store.get(Hook, resolve.find_key(store, Hook, role, name, run))
+
+
 def update_phase(role: str, name: str, phase: str, run: str | None = None, incarnation: int | None = None,
                  home: str | None = None) -> dict[str, Any]:
-    """Move a hook; ForbiddenTransition if the table of phases does not list the step."""
+    """Move a hook to a phase; ForbiddenTransition if the table of phases does not allow it."""
     check_phase(phase)
-    return _change(role, name, run, incarnation, home, lambda hook, now: change_phase(hook, phase, now))
+    return _update(role, name, run, incarnation, home, lambda hook, now: change_phase(hook, phase, now))
 
 
 def update_resumption(role: str, name: str, text: str, last_committed_node: str | None = None, run: str | None = None,
                       incarnation: int | None = None, home: str | None = None) -> dict[str, Any]:
-    """Leave notes, and optionally the last commit, for a successor."""
-    return _change(role, name, run, incarnation, home,
+    """Record notes, and optionally the last commit, for the successor."""
+    return _update(role, name, run, incarnation, home,
                    lambda hook, now: update_notes(hook, now, text=text, last_committed=last_committed_node))
 
 
-def _change(role: str, name: str, run: str | None, incarnation: int | None, home: str | None,
+def _update(role: str, name: str, run: str | None, incarnation: int | None, home: str | None,
             change: Callable[[Hook, str], Hook]) -> dict[str, Any]:
-    from garrison.system.clock import SystemClock
-
     store = resolve.open_store(home)
     key = resolve.find_key(store, Hook, role, name, run)
-    own = resolve.writer_incarnation(store, key, incarnation)
-    _check_life(store, key, own)
+    writer = resolve.writer_incarnation(store, key, incarnation)
+    _check_not_fenced(store, key, writer)
     now = SystemClock().utc()
 
-    def present(old: Hook | None) -> Hook:
+    def changed(old: Hook | None) -> Hook:
         if old is None:
-            raise NotFound(f"no hook {key.full} any more; `create` makes one")
+            raise NotFound(f"hook {key.full} no longer exists; `create` makes one")
         return change(old, now)
 
-    return record.to_dict(store.update(Hook, key, present, incarnation=own))
+    return record.to_dict(store.update(Hook, key, changed, incarnation=writer))
 
 
-def _check_life(store: Store, key: Key, incarnation: int | None) -> None:
-    """Fenced if the identity has a later life than `incarnation`; its hook is linked a moment after its lease."""
+def _check_not_fenced(store: Store, key: Key, incarnation: int | None) -> None:
+    """Raise Fenced if the identity has a later incarnation; its hook is linked a moment after its lease is taken."""
     identity = store.read(Identity, key) if incarnation is not None else None
     if identity is not None and incarnation is not None and identity.incarnation > incarnation:
         raise Fenced(f"{key.full} has a later life ({identity.incarnation} > {incarnation}); stopping without writing")
 
 
 def wisdom(role: str, name: str, run: str | None = None, home: str | None = None) -> str:
-    """What a successor is told; NotFound without a hook."""
-    store = resolve.open_store(home)
-    return build_wisdom_prompt_block(store.get(Hook, resolve.find_key(store, Hook, role, name, run)))
+    """Return the block of a successor's prompt that says how far the work is; NotFound without a hook."""
+    return build_wisdom_prompt_block(_hook(role, name, run, home))
 
 
-# --------------------------------------------------------------------------------------------------------- as commands
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+@click.group(cls=Group, epilog="Example: hook_manager.py read runner add_tests --run crew-1")
+@home_option
+def hook_manager(home: str | None) -> None:
+    """Create, read and move hooks: how far each name's work has got."""
+    use_home(home)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The door's command line; returns the exit code."""
-    work, options = _parser().parse(argv)
-    return run_guarded(lambda: work(options), print_error_json)
+    """Run `hook_manager.py`; returns the exit code."""
+    return run_command(hook_manager, argv, "hook_manager.py", report=print_error_json)
 
 
-def _parser() -> DoorParser:
-    parser = DoorParser("hook_manager.py", "How far each one's work is.", "read runner add_tests --run crew-1")
-
-    def command(name: str, work: Callable[[argparse.Namespace], None], text: str) -> Command:
-        made = parser.command(name, work, text)
-        made.add_argument("role", choices=ROLES, metavar="ROLE", help=", ".join(ROLES))
-        made.add_argument("name", metavar="NAME")
-        made.add_argument("--run", help="the run, if several have that name")
-        return made
-
-    create = command("create", _create, "make a hook, or continue the one that is there")
-    create.add_argument("--phase", help="where a new one begins (default: planning)")
-    update = command("update-phase", _update_phase, "move a hook to the next phase")
-    update.add_argument("phase", metavar="PHASE", help=", ".join(PHASES))
-    add_life(update)
-    command("read", _read, "show a hook as JSON")
-    resumption = command("update-resumption", _update_resumption, "leave notes for a successor")
-    resumption.add_argument("text", metavar="TEXT")
-    resumption.add_argument("--last-committed-node", metavar="X")
-    add_life(resumption)
-    command("wisdom", _wisdom, "print what a successor is told")
-    return parser
+@hook_manager.command("create")
+@record_arguments
+@click.option("--phase", help="Phase of a new hook (default: planning).")
+def create_command(role: str, name: str, run: str | None, home: str | None, phase: str | None) -> None:
+    """Create a hook, or continue the existing one."""
+    hook = create_hook(role, name, phase or "planning", run, home)
+    if phase and hook["phase"] != phase:
+        print_message(f"the hook exists and keeps its phase, {hook['phase']}; `update-phase` moves it")
+    print_json(hook)
 
 
-def _create(options: argparse.Namespace) -> None:
-    made = create_hook(options.role, options.name, options.phase or "planning", options.run, options.home)
-    if options.phase and made["phase"] != options.phase:
-        print_message(f"the hook was there already and keeps its phase, {made['phase']}; `update-phase` moves it")
-    print_json(made)
+@hook_manager.command("update-phase", help=f"Move a hook to PHASE: {', '.join(PHASES)}.")
+@record_arguments
+@click.argument("phase")
+@incarnation_option
+def update_phase_command(role: str, name: str, run: str | None, home: str | None, phase: str,
+                         incarnation: int | None) -> None:
+    """Move a hook."""
+    print_json(update_phase(role, name, phase, run, incarnation, home))
 
 
-def _update_phase(options: argparse.Namespace) -> None:
-    print_json(update_phase(options.role, options.name, options.phase, options.run, options.incarnation, options.home))
+@hook_manager.command("read")
+@record_arguments
+def read_command(role: str, name: str, run: str | None, home: str | None) -> None:
+    """Show a hook as JSON."""
+    print_json(record.to_dict(_hook(role, name, run, home)))
 
 
-def _read(options: argparse.Namespace) -> None:
-    store = resolve.open_store(options.home)
-    print_json(record.to_dict(store.get(Hook, resolve.find_key(store, Hook, options.role, options.name, options.run))))
+@hook_manager.command("update-resumption")
+@record_arguments
+@click.argument("text")
+@click.option("--last-committed-node", metavar="COMMIT", help="Last commit of the work.")
+@incarnation_option
+def update_resumption_command(role: str, name: str, run: str | None, home: str | None, text: str,
+                              last_committed_node: str | None, incarnation: int | None) -> None:
+    """Record TEXT as notes for the successor."""
+    print_json(update_resumption(role, name, text, last_committed_node, run, incarnation, home))
 
 
-def _update_resumption(options: argparse.Namespace) -> None:
-    print_json(update_resumption(options.role, options.name, options.text, options.last_committed_node, options.run,
-                                options.incarnation, options.home))
-
-
-def _wisdom(options: argparse.Namespace) -> None:
-    print(wisdom(options.role, options.name, options.run, options.home))
+@hook_manager.command("wisdom")
+@record_arguments
+def wisdom_command(role: str, name: str, run: str | None, home: str | None) -> None:
+    """Print the block of the successor's prompt that says how far the work is."""
+    print(wisdom(role, name, run, home))

@@ -1,133 +1,127 @@
-"""Identities by hand and by cron: `identity_registry.py`, and the functions the seeds call.
+"""`identity_registry.py`: create, list, refresh and end identities, as commands and as functions for agents' prompts.
 
-Light (at most four times the start of bare Python): argparse, and of garrison only records, supervise and settings,
-each imported when its command needs it. Every function returns JSON's shapes; refusals are GarrisonErrors.
+The functions return what the commands print as JSON; refusals are GarrisonErrors. cron calls `find-stale` every minute,
+so what starts launchers is imported only with `--respawn`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
 
 from garrison.cli import resolve
-from garrison.cli.arguments import Command, DoorParser, add_life, positive, seconds
-from garrison.cli.output import print_error_json, print_json, print_message, print_table, run_guarded
+from garrison.cli.commands import Group, run_command
+from garrison.cli.options import SECONDS, home_option, incarnation_option, json_option, record_arguments, use_home
+from garrison.cli.output import print_error_json, print_json, print_message, print_table
+from garrison.config import Timing, find_home
 from garrison.errors import NotFound, Refused
 from garrison.records import record
+from garrison.records.hook import Hook
 from garrison.records.identity import ALIVE, Identity, mark_ended, record_heartbeat
-from garrison.records.names import ROLES, Key
-from garrison.system.clock import format_age
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from typing import Any
-
-    from garrison.records.store import Store
-    from garrison.supervise.lease import ProcessOrigin
-    from garrison.supervise.observer import Observer
+from garrison.records.names import Key
+from garrison.records.store import Store
+from garrison.supervise import stale
+from garrison.supervise.lease import ProcessOrigin, SpawnRequest, activate, grant_lease, next_hook
+from garrison.supervise.observer import Observer
+from garrison.supervise.start import new_id
+from garrison.system.clock import SystemClock, format_age
 
 STALE_AFTER = 300.0
-"""Seconds of silence after which `find-stale` lists a life."""
+"""Seconds without a heartbeat after which `find-stale` lists an incarnation."""
 
-# -------------------------------------------------------------------------------------------------------- as functions
+# ----------------------------------------------------------------------------------------------------------- functions
 
 
 def create_identity(role: str, name: str, session_id: str = "", worktree: str | None = None, pid: int | None = None,
                     run: str | None = None, home: str | None = None) -> dict[str, Any]:
-    """Make the identity of a life begun by hand; over a dead one of the same run, its successor.
+    """Create the identity of an incarnation that is started by hand; over a dead one of the same run, its successor.
 
-    AlreadyAlive if the name has a living holder. Without `pid` the life counts as alive while its beat is fresh.
+    Without `pid` the incarnation counts as alive while its heartbeat is fresh.
+
+    Raises:
+        AlreadyAlive: the name has a living incarnation.
     """
-    from garrison.supervise.lease import SpawnRequest
-
     store = resolve.open_store(home)
     key = Key(role, name, resolve.run_for_new(store, run))
     observer = resolve.observer_of(store)
-    _bury(store, observer, key)
-    wish = SpawnRequest(key, worktree=worktree, session_id=session_id)
+    _replace_dead(store, observer, key)
+    request = SpawnRequest(key, worktree=worktree, session_id=session_id)
     process = observer.me(pid) if pid is not None else None
-    made = store.update(Identity, key, lambda old: _begin(observer, old, wish, process))
-    _link_hook(store, made, observer.clock.utc())
-    return record.to_dict(made)
+    identity = store.update(Identity, key, lambda old: _next_incarnation(observer, old, request, process))
+    _link_hook(store, identity, observer.clock.utc())
+    return record.to_dict(identity)
 
 
-def _bury(store: Store, observer: Observer, key: Key) -> None:
-    """A life found dead is fenced, and what it left running ends, before its successor begins."""
+def _replace_dead(store: Store, observer: Observer, key: Key) -> None:
+    """Fence a dead incarnation and end the processes it left, before its successor starts."""
     old = store.read(Identity, key)
     if old is None or observer.judge(old).state not in ("dead", "lapsed"):
         return
-    from garrison.config import Timing
     from garrison.supervise.replace import replace_incarnation
 
     replace_incarnation(observer, old, observer.judge(old).why, Timing.read(os.environ).sweep_grace)
 
 
-def _begin(observer: Observer, old: Identity | None, wish: Any, process: ProcessOrigin | None) -> Identity:
-    """The next life, active at once: whoever begins it by hand has no child to wait for."""
-    from dataclasses import replace
-
-    from garrison.supervise.lease import activate, grant_lease
-    from garrison.supervise.start import new_id
-
+def _next_incarnation(observer: Observer, old: Identity | None, request: SpawnRequest,
+                      process: ProcessOrigin | None) -> Identity:
+    """Return the next incarnation, active at once: started by hand, it has no child process to wait for."""
     now, me = observer.clock.utc(), observer.me(os.getpid())
-    leased = grant_lease(old, observer.judge(old) if old else None, wish, me, now=now, deadline=now, fresh_id=new_id())
-    begun = activate(leased, process or me, now)
-    return begun if process else replace(begun, pid=None, start_ticks=None)
+    verdict = observer.judge(old) if old else None
+    leased = grant_lease(old, verdict, request, me, now=now, deadline=now, fresh_id=new_id())
+    identity = activate(leased, process or me, now)
+    return identity if process else replace(identity, pid=None, start_ticks=None)
 
 
-def _link_hook(store: Store, made: Identity, now: str) -> None:
-    """A hook that is there goes on under the new life."""
-    from garrison.records.hook import Hook
-
-    if made.incarnation > 1 and store.path(Hook, made.key).exists():
-        from garrison.supervise.lease import next_hook
-        from garrison.supervise.start import new_id
-
-        store.update(Hook, made.key, lambda old: next_hook(old, made.key, made.incarnation, now, new_id()))
+def _link_hook(store: Store, identity: Identity, now: str) -> None:
+    """Let the new incarnation continue an existing hook."""
+    if identity.incarnation > 1 and store.path(Hook, identity.key).exists():
+        store.update(Hook, identity.key,
+                     lambda old: next_hook(old, identity.key, identity.incarnation, now, new_id()))
 
 
 def update_liveness(role: str, name: str, run: str | None = None, incarnation: int | None = None,
                     home: str | None = None) -> dict[str, Any]:
-    """Record a heartbeat: `{"status": "ok", "last_heartbeat": …}`. Refused if that life is over."""
-    from garrison.system.clock import SystemClock
-
+    """Record a heartbeat and return `{"status": "ok", "last_heartbeat": …}`; Refused if the incarnation has ended."""
     store = resolve.open_store(home)
     key = resolve.find_key(store, Identity, role, name, run)
     now = SystemClock().utc()
 
-    def sign(old: Identity | None) -> Identity:
-        found = _present(old, key)
-        if found.status not in ALIVE:
-            raise Refused(f"{key.full} is {found.status}, a beat does not revive it; `create` begins its next life")
-        return record_heartbeat(found, now)
+    def with_heartbeat(old: Identity | None) -> Identity:
+        identity = _existing(old, key)
+        if identity.status not in ALIVE:
+            raise Refused(f"{key.full} is {identity.status}, a heartbeat does not revive it; "
+                          "`create` starts its next incarnation")
+        return record_heartbeat(identity, now)
 
-    written = store.update(Identity, key, sign, incarnation=resolve.writer_incarnation(store, key, incarnation))
+    written = store.update(Identity, key, with_heartbeat,
+                           incarnation=resolve.writer_incarnation(store, key, incarnation))
     return {"status": "ok", "last_heartbeat": written.last_heartbeat}
 
 
 def find_stale(timeout: float = STALE_AFTER, home: str | None = None) -> list[dict[str, Any]]:
-    """Every identity whose beat is older than `timeout` seconds, whose process is gone or whose start deadline passed.
+    """Return the stale identities, each with `stale_reason`.
 
-    Each is the whole identity with `stale_reason`: heartbeat, process_gone or start_deadline. Corrupt records are
-    named on stderr.
+    The reason is `heartbeat` (older than `timeout` seconds), `process_gone` or `start_deadline`. Corrupt records are
+    reported on stderr.
     """
-    from garrison.supervise import stale
-
-    found, errors = stale.find_stale(resolve.observer_of(resolve.open_store(home)), timeout)
+    identities, errors = stale.find_stale(resolve.observer_of(resolve.open_store(home)), timeout)
     for error in errors:
         print_message(str(error))
-    return [{**record.to_dict(identity), "stale_reason": reason} for identity, reason in found]
+    return [{**record.to_dict(identity), "stale_reason": reason} for identity, reason in identities]
 
 
 def list_all(home: str | None = None) -> list[dict[str, Any]]:
-    """Every readable identity; corrupt ones are named on stderr."""
-    return [record.to_dict(identity) for identity in readable(resolve.open_store(home))]
+    """Return every readable identity; corrupt ones are reported on stderr."""
+    return [record.to_dict(identity) for identity in readable_identities(resolve.open_store(home))]
 
 
-def readable(store: Store) -> list[Identity]:
-    """Every readable identity of a home; corrupt ones are named on stderr."""
+def readable_identities(store: Store) -> list[Identity]:
+    """Return every readable identity of a home; corrupt ones are reported on stderr."""
     identities, errors = store.list(Identity)
     for error in errors:
         print_message(str(error))
@@ -135,136 +129,144 @@ def readable(store: Store) -> list[Identity]:
 
 
 def show(role: str, name: str, run: str | None = None, home: str | None = None) -> dict[str, Any]:
-    """One identity."""
+    """Return one identity."""
     store = resolve.open_store(home)
     return record.to_dict(store.get(Identity, resolve.find_key(store, Identity, role, name, run)))
 
 
 def mark_crashed(role: str, name: str, run: str | None = None, incarnation: int | None = None,
                  reason: str = "marked by hand", home: str | None = None) -> dict[str, Any]:
-    """Say that a life crashed; saying it again changes nothing."""
+    """Record that an incarnation crashed; idempotent."""
     return _mark("crashed", role, name, run, incarnation, reason, home)
 
 
 def mark_terminated(role: str, name: str, run: str | None = None, incarnation: int | None = None,
                     reason: str = "marked by hand", home: str | None = None) -> dict[str, Any]:
-    """Say that a life ended in order; saying it again changes nothing."""
+    """Record that an incarnation ended normally; idempotent."""
     return _mark("terminated", role, name, run, incarnation, reason, home)
 
 
 def _mark(status: str, role: str, name: str, run: str | None, incarnation: int | None, reason: str,
           home: str | None) -> dict[str, Any]:
-    from garrison.system.clock import SystemClock
-
     store = resolve.open_store(home)
     key = resolve.find_key(store, Identity, role, name, run)
     now = SystemClock().utc()
 
-    def end(old: Identity | None) -> Identity:
-        found = _present(old, key)
-        return found if found.status == status else mark_ended(found, status, now, reason)
+    def with_status(old: Identity | None) -> Identity:
+        identity = _existing(old, key)
+        return identity if identity.status == status else mark_ended(identity, status, now, reason)
 
-    own = resolve.writer_incarnation(store, key, incarnation)
-    return record.to_dict(store.update(Identity, key, end, incarnation=own))
+    return record.to_dict(store.update(Identity, key, with_status,
+                                       incarnation=resolve.writer_incarnation(store, key, incarnation)))
 
 
-def _present(old: Identity | None, key: Key) -> Identity:
-    """The record as read under its lock; it may have gone since it was looked for."""
+def _existing(old: Identity | None, key: Key) -> Identity:
+    """Return the record as read under its lock; it may have been removed since its name was resolved."""
     if old is None:
-        raise NotFound(f"no identity {key.full} any more; `list` shows what there is")
+        raise NotFound(f"identity {key.full} no longer exists; `list` shows the existing ones")
     return old
 
 
-# --------------------------------------------------------------------------------------------------------- as commands
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The door's command line; returns the exit code."""
-    work, options = _parser().parse(argv)
-    return run_guarded(lambda: work(options), print_error_json)
-
-
-def _parser() -> DoorParser:
-    parser = DoorParser("identity_registry.py", "Who exists.", "find-stale --timeout 300 --respawn")
-    create = parser.command("create", _create, "make an identity; over a dead one of the same run, its successor")
-    _add_who(create)
-    create.add_argument("--session-id", default="")
-    create.add_argument("--worktree")
-    create.add_argument("--pid", type=positive, help="the process whose life this is")
-    _add_who(parser.command("update-liveness", _update_liveness, "record a heartbeat"), life=True)
-    stale = parser.command("find-stale", _find_stale, "list the lives that are silent, gone or never came up, as JSON")
-    stale.add_argument("--timeout", type=seconds, default=STALE_AFTER, help="seconds of silence (default: 300)")
-    stale.add_argument("--respawn", action="store_true", help="start a launcher for each unfinished run that has none")
-    listing = parser.command("list", _list, "list identities")
-    listing.add_argument("--json", action="store_true", dest="as_json")
-    listing.add_argument("--stale-only", type=seconds, metavar="SECONDS", help="only what find-stale lists")
-    _add_who(parser.command("show", _show, "show one identity as JSON"))
-    _add_who(parser.command("mark-crashed", _mark_crashed, "say that a life crashed"), life=True)
-    _add_who(parser.command("mark-terminated", _mark_terminated, "say that a life ended in order"), life=True)
-    return parser
-
-
-def _add_who(parser: Command, *, life: bool = False) -> None:
-    parser.add_argument("role", choices=ROLES, metavar="ROLE", help=", ".join(ROLES))
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--run", help="the run, if several have that name")
-    if life:
-        add_life(parser)
-
-
-def _create(options: argparse.Namespace) -> None:
-    print_json(create_identity(options.role, options.name, options.session_id, options.worktree, options.pid,
-                              options.run, options.home))
-
-
-def _update_liveness(options: argparse.Namespace) -> None:
-    print_json(update_liveness(options.role, options.name, options.run, options.incarnation, options.home))
-
-
-def _find_stale(options: argparse.Namespace) -> None:
-    print_json(find_stale(options.timeout, options.home))
-    if options.respawn:
-        sys.stdout.flush()
-        _respawn(options.home)
-
-
-def _respawn(home: str | None) -> None:
-    from garrison.config import find_home
-    from garrison.processes.resume_all import REPORTED_TO_CRON, resume_all
-
-    for word in resume_all(find_home(home)):
-        if word.state in REPORTED_TO_CRON:
-            print_message(word.line)
-
-
-def _list(options: argparse.Namespace) -> None:
-    found = list_all(options.home) if options.stale_only is None else find_stale(options.stale_only, options.home)
-    if options.as_json:
-        print_json(found)
-    else:
-        show_identities(found, options.home)
-
-
-def show_identities(found: list[dict[str, Any]], home: str | None) -> None:
-    """Identities as a table: what the record says, and what this machine shows of it."""
+def print_identities(identities: list[dict[str, Any]], home: str | None) -> None:
+    """Print identities as a table: the record, and the verdict from what this machine shows of its process."""
     store = resolve.open_store(home)
     observer = resolve.observer_of(store)
     rows = []
-    for body in found:
-        identity = record.from_dict(Identity, {name: body[name] for name in body if name != "stale_reason"}, store.home)
+    for body in identities:
+        fields = {name: value for name, value in body.items() if name != "stale_reason"}
+        identity = record.from_dict(Identity, fields, store.home)
         verdict, seen = observer.judge(identity), observer.see(identity)
         rows.append((identity.key.full, identity.incarnation, identity.status, verdict.state, identity.pid,
                      format_age(seen.beat_age), body.get("stale_reason") or identity.reason or verdict.why))
-    print_table(("NAME", "LIFE", "STATUS", "VERDICT", "PID", "BEAT", "WHY"), rows, f"no identities in {store.home}")
+    print_table(("NAME", "INCARNATION", "STATUS", "VERDICT", "PID", "HEARTBEAT", "WHY"), rows,
+                f"no identities in {store.home}")
 
 
-def _show(options: argparse.Namespace) -> None:
-    print_json(show(options.role, options.name, options.run, options.home))
+# ------------------------------------------------------------------------------------------------------------ commands
 
 
-def _mark_crashed(options: argparse.Namespace) -> None:
-    print_json(mark_crashed(options.role, options.name, options.run, options.incarnation, home=options.home))
+@click.group(cls=Group, epilog="Example: identity_registry.py find-stale --timeout 300 --respawn")
+@home_option
+def identity_registry(home: str | None) -> None:
+    """Create, list, refresh and end identities, the records of garrison's processes."""
+    use_home(home)
 
 
-def _mark_terminated(options: argparse.Namespace) -> None:
-    print_json(mark_terminated(options.role, options.name, options.run, options.incarnation, home=options.home))
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `identity_registry.py`; returns the exit code."""
+    return run_command(identity_registry, argv, "identity_registry.py", report=print_error_json)
+
+
+@identity_registry.command("create")
+@record_arguments
+@click.option("--session-id", default="", metavar="ID", help="Session the process works in.")
+@click.option("--worktree", metavar="DIR", help="Worktree it works in.")
+@click.option("--pid", type=click.IntRange(1), help="Process of the incarnation.")
+def create_command(role: str, name: str, run: str | None, home: str | None, session_id: str, worktree: str | None,
+                   pid: int | None) -> None:
+    """Create an identity; over a dead one of the same run, its successor."""
+    print_json(create_identity(role, name, session_id, worktree, pid, run, home))
+
+
+@identity_registry.command("update-liveness")
+@record_arguments
+@incarnation_option
+def update_liveness_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None) -> None:
+    """Record a heartbeat."""
+    print_json(update_liveness(role, name, run, incarnation, home))
+
+
+@identity_registry.command("find-stale")
+@click.option("--timeout", type=SECONDS, default=STALE_AFTER, show_default=True, help="Seconds without a heartbeat.")
+@click.option("--respawn", is_flag=True, help="Start a launcher for each unfinished run that has none.")
+@home_option
+def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
+    """List the incarnations that are silent, gone or never started, as JSON."""
+    print_json(find_stale(timeout, home))
+    if respawn:
+        sys.stdout.flush()
+        from garrison.processes.resume_all import REPORTED_TO_CRON, resume_all
+
+        for result in resume_all(find_home(home)):
+            if result.state in REPORTED_TO_CRON:
+                print_message(result.line)
+
+
+@identity_registry.command("list", examples=(
+    ("garrison agents list", "every process of every run, with incarnation, verdict and heartbeat"),
+    ("garrison agents list --stale-only 300 --json", "the silent and the dead, for programs"),
+))
+@json_option
+@click.option("--stale-only", type=SECONDS, metavar="SECONDS",
+              help="Only those without a heartbeat for SECONDS or without a process.")
+@home_option
+def list_command(as_json: bool, stale_only: float | None, home: str | None) -> None:
+    """List identities."""
+    identities = list_all(home) if stale_only is None else find_stale(stale_only, home)
+    if as_json:
+        print_json(identities)
+    else:
+        print_identities(identities, home)
+
+
+@identity_registry.command("show")
+@record_arguments
+def show_command(role: str, name: str, run: str | None, home: str | None) -> None:
+    """Show one identity as JSON."""
+    print_json(show(role, name, run, home))
+
+
+@identity_registry.command("mark-crashed")
+@record_arguments
+@incarnation_option
+def mark_crashed_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None) -> None:
+    """Record that an incarnation crashed."""
+    print_json(mark_crashed(role, name, run, incarnation, home=home))
+
+
+@identity_registry.command("mark-terminated")
+@record_arguments
+@incarnation_option
+def mark_terminated_command(role: str, name: str, run: str | None, home: str | None, incarnation: int | None) -> None:
+    """Record that an incarnation ended normally."""
+    print_json(mark_terminated(role, name, run, incarnation, home=home))

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from garrison.cli import completion
+from garrison.records.names import ROLES
+
+
+class _Seconds(click.FloatRange):
+    """Length of time in seconds; unlike its base it refuses nan."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number."""
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
+
+
+SECONDS = _Seconds(0)
 
 home_option = click.option("--home", metavar="DIR", type=click.Path(file_okay=False),
                            help="State directory (default: GARRISON_HOME, the checkout's state/, the user's).")
@@ -18,6 +38,17 @@ repo_root_option = click.option("--repo-root", type=click.Path(exists=True, file
                                 help="Repository (default: the current directory's).")
 target_option = click.option("--target", metavar="BRANCH",
                              help="Branch to land on, origin:main for a remote's (default: main, else HEAD's).")
+
+incarnation_option = click.option("--incarnation", type=click.IntRange(1), metavar="N",
+                                  help="Incarnation that writes (default: GARRISON_INCARNATION, else the living one).")
+
+
+def record_arguments(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what names an identity or a hook: ROLE, NAME, --run and --home."""
+    for parameter in (home_option, run_option, click.argument("name", shell_complete=completion.names),
+                      click.argument("role", type=click.Choice(ROLES), metavar="ROLE")):
+        command = parameter(command)
+    return command
 
 
 def use_home(home: str | None) -> None:

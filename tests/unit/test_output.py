@@ -9,6 +9,7 @@ import pytest
 
 from garrison.cli import main as cli
 from garrison.cli import output
+from garrison.cli.commands import run_command
 from garrison.errors import Fenced, GarrisonError, PreflightRed, RecordCorrupt, UsageError
 from garrison.system.clock import format_age
 from garrison.views.run_view import _hint
@@ -89,9 +90,10 @@ def test_click_commands_give_their_code(capsys: pytest.CaptureFixture[str]) -> N
             raise SystemExit(3 if what == "exit" else "a word")
         return 4 if what == "return" else 0
 
-    assert [cli.run(command, [what]) for what in ("ok", "no", "exit", "text", "return", "--help")] == [0, 1, 3, 1, 4, 0]
-    assert cli.run(command, ["nonsense"]) == 2
-    assert cli.run(command, []) == 2
+    assert [run_command(command, [what])
+            for what in ("ok", "no", "exit", "text", "return", "--help")] == [0, 1, 3, 1, 4, 0]
+    assert run_command(command, ["nonsense"]) == 2
+    assert run_command(command, []) == 2
     assert "garrison: refused" in capsys.readouterr().err
 
 

@@ -1,0 +1,52 @@
+"""Imported first by every script: if this Python has no garrison, run the script again with the checkout's own.
+
+Imports only sys and os and runs on any Python 3, since cron's may be old. The import either returns with garrison
+importable, or replaces the process, or ends with one line that says what to run.
+"""
+
+# ruff: noqa: UP036
+import os
+import sys
+
+_REEXECUTED = "GARRISON_DOOR_AGAIN"
+_HERE = os.path.dirname(os.path.realpath(__file__))
+_PYTHON = os.path.join(os.path.dirname(_HERE), ".venv", "bin", "python")
+_NOT_SET_UP = "garrison is not set up in this checkout: run " + os.path.join(_HERE, "test") + " (or demo) first"
+
+
+def _has_garrison():
+    if sys.version_info < (3, 11):
+        return False
+    try:
+        import garrison.errors  # every script needs it anyway
+    except ImportError:
+        return False
+    return True
+
+
+def _command_line():
+    """Return this process's arguments for a second start; None in a program that merely imports a script."""
+    script = sys.argv[0] if sys.argv else ""
+    original = list(getattr(sys, "orig_argv", ()))[1:]
+    if script == "-c":
+        return original or None  # a one-line program, as agents' prompts contain
+    if script and os.path.dirname(os.path.realpath(script)) == _HERE:
+        return original or list(sys.argv)
+    return None
+
+
+def _ensure_garrison():
+    if _has_garrison():
+        os.environ.pop(_REEXECUTED, None)  # children must not inherit it
+        return
+    arguments = _command_line()
+    if arguments is None:
+        raise ImportError(_NOT_SET_UP + ", then use " + _PYTHON)
+    if os.environ.get(_REEXECUTED) or not os.access(_PYTHON, os.X_OK):
+        sys.exit(_NOT_SET_UP)
+    os.environ[_REEXECUTED] = "1"
+    os.environ.pop("PYTHONHOME", None)  # it names the other Python's library
+    os.execv(_PYTHON, [_PYTHON, *arguments])
+
+
+_ensure_garrison()

@@ -18,7 +18,8 @@ from garrison.pipeline.plan import RunPlan, plan_run
 from support import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]
-CREW = ROOT / "examples" / "crew"
+DEMO = ROOT / "examples" / "demo"
+CREW = DEMO / "agents"
 TASKS = ("add_currency", "convert_report", "add_csv_export", "annotate_returns", "rename_between")
 """Those whose branches merge in any order."""
 MEETING = {"rename_between": "--until-begun add_monthly", "add_monthly": "--until-landed rename_between",
@@ -37,7 +38,7 @@ class Project:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        shutil.copytree(ROOT / "examples" / "ledger", path, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(DEMO / "ledger", path, ignore=shutil.ignore_patterns("__pycache__"))
         self.environment = {
             "PATH": os.environ["PATH"], "HOME": str(path.parent), "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C.UTF-8",
             "GARRISON_DEMO_CREW": str(CREW), "PYTHONDONTWRITEBYTECODE": "1",
@@ -88,7 +89,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def plan() -> RunPlan:
-    return plan_run(parse_file(ROOT / "pipelines" / "demo.dot"))
+    return plan_run(parse_file(DEMO / "demo.dot"))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 import garrison
 
 ROOT = Path(garrison.__file__).parent
+DEMO = Path(__file__).parents[2] / "examples" / "demo"
 SIGNALS = frozenset({"kill", "killpg", "tgkill", "terminate", "send_signal", "pidfd_send_signal", "pthread_kill",
                      "raise_signal"})
 PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", "killall")
@@ -27,9 +28,8 @@ ALLOWED = {
     "cli/terminal.py:kill": (1, "itself: Ctrl-Z of a person who watches"),
     "system/children.py:kill": (1, "itself: its starter is gone"),
     "agents/scripted.py:kill": (1, "itself or its parent, told so by a test's script"),
-    "cli/demo_claude.py:terminate": (1, "a child of its own that is not reaped: the demo's model server"),
-    "cli/demo_claude_stage.py:terminate": (1, "a child of its own that is not reaped: the demo's model server"),
-    "cli/demo_stage.py:send_signal": (2, "a child of its own that is not reaped: the demo's launcher"),
+    "garrison_demo/claude.py:terminate": (2, "children of its own, not reaped: the isolation, the model server"),
+    "garrison_demo/sandbox.py:send_signal": (2, "a child of its own that is not reaped: the demo's launcher"),
     "testing/isolation.py:send_signal": (1, "a child of its own that is not reaped: what it isolates"),
     "agents/claude/attempt.py:kill": (2, "`Job.kill`"),
     "agents/command.py:kill": (1, "`Job.kill`"),
@@ -45,8 +45,9 @@ ALLOWED = {
 def found() -> Counter[str]:
     """Every place in the product that could signal a process."""
     places: Counter[str] = Counter()
-    for path in sorted(ROOT.rglob("*.py")):
-        where = path.relative_to(ROOT).as_posix()
+    for root, path in [*((ROOT, path) for path in sorted(ROOT.rglob("*.py"))),
+                       *((DEMO, path) for path in sorted(DEMO.glob("garrison_demo/*.py")))]:
+        where = path.relative_to(root).as_posix()
         text = path.read_text()
         if not any(word in text for word in (*SIGNALS, *PROGRAMS)):
             continue

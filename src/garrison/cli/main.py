@@ -38,7 +38,7 @@ COMMANDS = {
     "signals": ("signals", "signals", "List and send signals."),
     "merge-queue": ("merge_queue", "merge_queue", "Inspect, fill and control the merge queue."),
     "pipeline": ("pipeline", "pipeline", "Check, draw and try pipelines."),
-    "demo": ("demo_cmd", "demo", "Watch agents work while each process is killed once."),
+    "demo": ("demo", "demo", "Watch agents work while each process is killed once."),
     "home": ("home", "home", "Print the state directory."),
     "completion": ("completion", "completion", "Print the completion script for bash, zsh or fish."),
 }

@@ -1,0 +1,58 @@
+"""`garrison demo`: find the demonstration and run it.
+
+Its code and data are examples/demo of the checkout; a wheel contains them as package data.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib import resources
+from pathlib import Path
+
+import click
+
+from garrison.cli.commands import Command
+from garrison.config import checkout
+from garrison.errors import Refused, UsageError
+
+
+@click.command(cls=Command, examples=(
+    ("garrison demo", "about half a minute; nothing is left behind"),
+    ("garrison demo --keep", "keep the project, the records and the logs"),
+    ("garrison demo --claude", "with four sessions of the Claude CLI and a scripted model, offline"),
+))
+@click.option("--no-chaos", is_flag=True, help="Kill nothing.")
+@click.option("--keep", is_flag=True, help="Keep the demonstration's folder.")
+@click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True,
+              help="Where agents work: in tmux sessions, or as plain processes.")
+@click.option("--claude", is_flag=True, help="Run four sessions of the real Claude CLI with a scripted model, offline.")
+@click.option("--live", is_flag=True, help="With --claude: a real model answers, paid by your own key.")
+def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) -> int:
+    """Watch agents change a small real project while each of garrison's processes is killed once.
+
+    One of the tasks breaks the merged tree at first and one meets a conflict; both are reworked, knowing why. The
+    folder is removed at the end, unless --keep is given or something went wrong.
+    """
+    if live and not claude:
+        raise UsageError("--live goes with --claude")
+    sys.path.insert(0, str(find_demo()))
+    if claude:
+        code: int = importlib.import_module("garrison_demo.claude").run_claude_demo(
+            live=live, chaos=not no_chaos, keep=keep, terminal=terminal)
+    else:
+        code = importlib.import_module("garrison_demo.main").run_demo(chaos=not no_chaos, keep=keep, terminal=terminal)
+    return code
+
+
+def find_demo() -> Path:
+    """Return the folder of the demonstration: the checkout's, else the wheel's."""
+    source = checkout()
+    folders = [Path(str(resources.files("garrison"))) / "examples" / "demo"]
+    if source is not None:
+        folders.insert(0, source / "examples" / "demo")
+    for folder in folders:
+        if (folder / "demo.dot").is_file():
+            return folder
+    raise Refused("this installation lacks the demonstration; install garrison from a wheel, or run scripts/demo in a "
+                  "checkout")

@@ -289,7 +289,7 @@ def test_an_answer_that_fits_nothing_is_named_and_never_the_first_option() -> No
 def test_time_decides_by_the_default_or_asks_for_another_attempt() -> None:
     assert told(gone(GATE.format(', timeout=10ms, human.default_choice="No"'))[0]) == "start h b done"
     late, _ = gone(GATE.format(", timeout=10ms"))
-    assert told(late) == "start h | nobody answered h in time, and it has no human.default_choice"
+    assert told(late) == "start h | h was not answered in time, and it has no human.default_choice"
 
 
 # ---- what an agent is told -------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from garrison.pipeline import (
 )
 from garrison.pipeline.graph import SHAPES, flag
 from garrison.pipeline.lint import errors, lint
-from garrison.pipeline.questions import CONFIRM, FREE_TEXT, MULTI_SELECT, Option, Question, match
+from garrison.pipeline.questions import CONFIRM, FREE_TEXT, MULTI_SELECT, Option, Question, matching_options
 from garrison.pipeline.transforms import prepare
 
 ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"
@@ -310,7 +310,7 @@ THREE = (Option("Y", "Yes", "ship"), Option("N", "No", "fix"), Option("L", "Late
     (FREE_TEXT, (), "anything at all", []),
 ])
 def test_11_8_kinds_of_questions(kind: str, options: tuple[Option, ...], answer: str, labels: list[str]) -> None:
-    assert [one.label for one in match(Question("q", "gate", "?", options, kind), answer)] == labels
+    assert [one.label for one in matching_options(Question("q", "gate", "?", options, kind), answer)] == labels
 
 
 def test_11_8_who_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

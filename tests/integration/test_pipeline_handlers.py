@@ -16,9 +16,9 @@ import pytest
 from garrison.errors import NotFound, UsageError
 from garrison.pipeline import Call, Event, Outcome, Question, RunResult, parse, run
 from garrison.pipeline.artifacts import THRESHOLD, Artifacts
+from garrison.pipeline.gate_files import GateFiles
 from garrison.pipeline.handlers.call import MAX_DEPTH
 from garrison.pipeline.handlers.registry import Registry
-from garrison.pipeline.handlers.wait import answer_file, signal_file
 from support import DEADLINE, stat, wait_for
 
 ENDS = "start [shape=Mdiamond]; x [shape=Msquare];"
@@ -125,9 +125,7 @@ def test_a_gate_without_an_answerer_suspends_the_run_until_a_file_answers(tmp_pa
     again = run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok})
     assert (again.status, again.completed_nodes) == ("waiting", ["start"])
     for number, (answer, status) in enumerate((("fix", "waiting"), ("nonsense", "waiting"), ("A", "success")), 1):
-        path = answer_file(tmp_path / "r", "gate#1" if number == 1 else "gate#2")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(answer)
+        GateFiles(tmp_path / "r").write_answer("gate#1" if number == 1 else "gate#2", answer)
         assert run(run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).status == status
     assert [*(tmp_path / "r/answers").glob("*.refused")]
 
@@ -188,9 +186,7 @@ def test_a_gate_that_waits_hears_the_answer_while_others_work(tmp_path: Path) ->
     def other(call: Call) -> Outcome:
         assert call.run.directory
         path = wait_for("the gate asks", lambda: next(call.run.directory.glob("gate*/question.json"), None))
-        answer = answer_file(call.run.directory, json.loads(path.read_text())["id"])
-        answer.parent.mkdir()
-        answer.write_text("go")
+        GateFiles(call.run.directory).write_answer(json.loads(path.read_text())["id"], "go")
         assert answered.wait(DEADLINE)
         return Outcome("success")
 
@@ -221,18 +217,17 @@ def test_a_signal_is_taken_by_one_visit(tmp_path: Path) -> None:
     graph = f"""digraph {{ {ENDS} s [type="wait.signal", signal=deployed]; t [type="wait.signal", signal=deployed]
         start -> s -> t -> x }}"""
     assert run(graph, run_dir=tmp_path / "r").status == "waiting"
-    path = signal_file(tmp_path / "r", "deployed")
-    path.parent.mkdir()
-    path.write_text('{"version": 7}')
+    files = GateFiles(tmp_path / "r")
+    files.write_signal("deployed", '{"version": 7}')
     waiting = run(run_dir=tmp_path / "r", resume=True)
     assert (waiting.status, waiting.context["signal.deployed"]) == ("waiting", {"version": 7})
-    path.write_text("")
+    files.write_signal("deployed", "")
     assert run(run_dir=tmp_path / "r", resume=True).context["signal.deployed"] is True
 
 
 def test_a_signal_may_come_too_late(tmp_path: Path) -> None:
     graph = f'digraph {{ {ENDS} s [type="wait.signal", timeout=50ms]; start -> s -> x }}'
-    assert run(graph, run_dir=tmp_path / "r").reason == "the signal s did not come in time"
+    assert run(graph, run_dir=tmp_path / "r").reason == "the signal s did not arrive in time"
 
 
 # ---- pipelines within pipelines --------------------------------------------------------------------------------------

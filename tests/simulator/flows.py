@@ -155,12 +155,12 @@ def answer(world: World, run: str) -> None:
     if not open_:
         return
     gate = world.rng.choice(open_)
-    place = gate["place"] if world.rng.random() < 0.9 else "elsewhere#1"
-    if gate["kind"] == "signal":
-        _say(world, run, "GUIDANCE", None, {"action": "signal", "name": gate["signal"], "value": 1})
+    place = gate.place if world.rng.random() < 0.9 else "elsewhere#1"
+    if gate.kind == "signal":
+        _say(world, run, "GUIDANCE", None, {"action": "signal", "name": gate.signal, "value": 1})
         return
     word = world.rng.choice(["Yes", "no", "n", "Perhaps", ""])
-    _say(world, run, "INPUT_RESPONSE", gate["node"], {"question_id": place, "text": word})
+    _say(world, run, "INPUT_RESPONSE", gate.node, {"question_id": place, "text": word})
 
 
 def answer_agents(world: World, run: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.fidelity import Carried
-from garrison.pipeline.gates import approved, asked_in_words, objection, too_late
+from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.processes.actions import Action
@@ -235,10 +235,10 @@ def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> 
 def test_a_gate_is_journaled_and_waits() -> None:
     story = asked()
     gate = story.state.gates["ask#1"]
-    assert (gate["text"], gate["deadline"], gate["default"]) == ("Ship it?", iso(WALL + 3600), "Yes")
+    assert (gate.question.text, gate.deadline, gate.question.default) == ("Ship it?", iso(WALL + 3600), "Yes")
     assert story.act() is None
     assert policy.decide(ASK, story.state, story.view(), 2, Policy()).acts == []
-    assert asked_in_words(gate).startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
+    assert gate.summary().startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
     assert replay_run(story.entries).gates == story.state.gates, "who has no graph sees the same"
 
 
@@ -257,13 +257,13 @@ def test_an_answer_leads_on(text: str, to: str) -> None:
 def test_what_is_no_answer_is_refused_with_the_options() -> None:
     assert answer(asked(), "Perhaps").why == "'Perhaps' is none of the options of ask; answer [Y] Yes, [N] No"
     assert "does not wait" in answer(asked(), "Yes", "ask#2").why
-    assert "waits for the signal" in objection({**asked().state.gates["ask#1"], "kind": "signal", "signal": "x"}, "y")
+    assert "waits for the signal" in replace(asked().state.gates["ask#1"], kind="signal", signal="x").rejection("y")
 
 
 def test_a_gate_that_nobody_can_answer_fails_at_once() -> None:
     plan = plan_run(parse(f"digraph {{ flow=walk {ENDS} a [shape=hexagon, retry_target=b] b start -> a; b -> exit }}"))
     story = Story(plan).settle()
-    assert story.state.outcomes["a"]["reason"] == "gate a has no edges to choose from; give it some"
+    assert story.state.outcomes["a"]["reason"] == "gate a has no edges to choose from; add some"
     assert story.begin() == ["b"]
 
 
@@ -274,9 +274,13 @@ def test_time_and_the_launch_answer_for_a_person() -> None:
     story.wall += 3600
     assert story.act().data["outcome"]["context_updates"]["human.gate.selected"] == "Y"
     gate = story.state.gates["ask#1"]
-    assert too_late({**gate, "default": ""}).status == "retry"
-    assert too_late({**gate, "default": "Maybe"}).failure_class == "deterministic"
-    assert approved({**gate, "default": ""}).preferred_label == "Yes"
+
+    def with_default(default: str) -> OpenGate:
+        return replace(gate, question=replace(gate.question, default=default))
+
+    assert with_default("").timed_out().status == "retry"
+    assert with_default("Maybe").timed_out().failure_class == "deterministic"
+    assert with_default("").auto_approved().preferred_label == "Yes"
 
 
 def test_a_signal_is_kept_for_the_first_who_waits_for_it() -> None:
@@ -356,7 +360,7 @@ def test_a_pipeline_within_a_pipeline_runs_under_names_of_its_own() -> None:
     assert story.begin() == ["sub__t"]
     story.land("sub__t")
     (gate,) = story.state.gates.values()
-    assert (gate["node"], gate["place"]) == ("sub__ask", "sub#1:1::ask#1")
+    assert (gate.node, gate.place) == ("sub__ask", "sub#1:1::ask#1")
     for text, node in (("again", "sub__t"), ("yes", "good")):
         event, wrong = flow_policy.answer_gate(story.state, "sub__ask", next(iter(story.state.gates)), text)
         assert not wrong

@@ -9,7 +9,6 @@ from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.pipeline import gates
 from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
 from garrison.records import run as run_records
@@ -52,10 +51,9 @@ def answer(node: str, text: str, run: str | None, home: str | None) -> None:
 
 def _of_gate(state: RunState, node: str, text: str) -> dict[str, str] | None:
     """The question of an open gate, the one that waits longest; Refused, with its options, if `text` is none."""
-    open_ = gates.waiting_for(state.gates.values(), node)
-    if not open_:
+    gate = next((gate for gate in state.gates.values() if gate.node == node), None)
+    if gate is None:
         return None
-    wrong = gates.objection(open_[0], text)
-    if wrong:
-        raise Refused(wrong)
-    return {"id": open_[0]["place"]}
+    if rejection := gate.rejection(text):
+        raise Refused(rejection)
+    return {"id": gate.place}

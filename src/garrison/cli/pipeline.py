@@ -25,7 +25,6 @@ from garrison.cli.pipeline_run import find_place, is_place
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import to_dot
-from garrison.pipeline.gates import asked_in_words
 from garrison.pipeline.graph import DialectError, Graph
 from garrison.pipeline.lint import ERROR, Finding, errors, lint
 from garrison.pipeline.parser import parse_file
@@ -33,7 +32,6 @@ from garrison.pipeline.plan import plan_run, rewriting
 from garrison.pipeline.subpipelines import beside, kept
 from garrison.pipeline.transforms import rewritten
 from garrison.processes.run_state import RunState, replay_run
-from garrison.records import atomic
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
 from garrison.records.run import RunFiles
@@ -123,7 +121,7 @@ def status_of_nodes(state: RunState) -> dict[str, dict[str, Any]]:
     for name in state.outcomes:
         found.setdefault(name, {"status": "answered"})
     for gate in state.gates.values():
-        found[gate["node"]] = {"status": "waiting", "reason": asked_in_words(gate)}
+        found[gate.node] = {"status": "waiting", "reason": gate.summary()}
     for name, body in found.items():
         told = state.outcomes.get(name, {})
         body |= {"outcome": told.get("status", ""), "label": told.get("label", ""), "visits": told.get("ends", 0)}
@@ -260,24 +258,18 @@ def _first_line(handler: Any) -> str:
 @home_option
 def answer(run: str, node: str, label: str, home: str | None) -> None:
     """Answer the gate NODE of RUN with LABEL: an edge's label, its key, or the node it leads to."""
-    from garrison.pipeline.handlers.wait import answer_file
-    from garrison.pipeline.questions import FREE_TEXT, Option, Question, listed, match
+    from garrison.pipeline.gate_files import GateFiles, open_questions
 
     folder = find_place(run, home)
-    found = _asked(folder, node)
-    if found is None:
-        gates = sorted(_asking(folder))
+    questions = open_questions(folder)
+    asked = questions.get(node)
+    if asked is None:
+        gates = sorted(questions)
         raise NotFound(f"{node} of {folder.root.name} asks nothing now; " + (
             f"asking: {', '.join(gates)}" if gates else f"`garrison pipeline status {run}` shows where it is"))
-    where, body = found
-    question = Question(body["id"], body["node"], body["text"],
-                        tuple(Option(one["key"], one["label"], one["target"], one["label"]) for one in body["options"]),
-                        body["kind"])
-    if not match(question, label) and question.kind != FREE_TEXT:
-        raise UsageError(f"{label!r:.60} is none of the options of {node}; answer {listed(question.options)}")
-    path = answer_file(where.root, body["id"])
-    atomic.make_directory(path.parent)
-    atomic.write(path, label.encode())
+    if rejection := asked.question.rejection(label):
+        raise UsageError(rejection)
+    GateFiles(asked.run.root).write_answer(asked.question.id, label)
     _when(folder, f"{node} is answered")
 
 
@@ -290,12 +282,10 @@ def answer(run: str, node: str, label: str, home: str | None) -> None:
 @home_option
 def signal(run: str, name: str, data: str, home: str | None) -> None:
     """Give RUN the signal NAME."""
-    from garrison.pipeline.handlers.wait import signal_file
+    from garrison.pipeline.gate_files import GateFiles
 
     folder = find_place(run, home)
-    path = signal_file(folder.root, name)
-    atomic.make_directory(path.parent)
-    atomic.write(path, data.encode())
+    GateFiles(folder.root).write_signal(name, data)
     _when(folder, f"{name} is signalled")
 
 
@@ -304,28 +294,10 @@ def _when(folder: RunFolder, said: str) -> None:
     print_message(said if living else f"{said}; go on with: garrison pipeline resume {folder.root}")
 
 
-def _asking(folder: RunFolder) -> dict[str, tuple[RunFolder, dict[str, Any]]]:
-    """The questions that are open in a run and in its children: gate → (its run, the question)."""
-    from garrison.pipeline.run_directory import RunFolder, read_checkpoint
-
-    found: dict[str, tuple[RunFolder, dict[str, Any]]] = {}
-    for path in sorted((folder.root / "children").glob("*/journal.jsonl")):
-        found.update(_asking(RunFolder(path.parent)))
-    for place in (read_checkpoint(folder) or {}).get("in_flight", ()):
-        raw = atomic.read(Path(place.get("folder") or folder.node(place["node"])) / "question.json")
-        body = json.loads(raw) if raw else None
-        if body and body["id"] in (place["id"], f"{place['id']}@{place['attempt']}") and body["options"]:
-            found[place["node"]] = (folder, body)
-    return found
-
-
-def _asked(folder: RunFolder, node: str) -> tuple[RunFolder, dict[str, Any]] | None:
-    return _asking(folder).get(node)
-
-
 def show_engine_run(run: str, home: str | None, *, dot: bool, as_json: bool) -> None:
     """The status of one run of `pipeline run`."""
     from garrison.pipeline.dot_writer import to_dot
+    from garrison.pipeline.gate_files import open_questions
     from garrison.pipeline.parser import parse
     from garrison.pipeline.run_directory import read_checkpoint, read_run
 
@@ -333,9 +305,10 @@ def show_engine_run(run: str, home: str | None, *, dot: bool, as_json: bool) -> 
     seen = read_checkpoint(folder)
     if seen is None:
         raise Refused(f"{folder.root} has no checkpoint yet; look again in a moment")
-    questions = {gate: body for gate, (_, body) in _asking(folder).items()}
+    questions = open_questions(folder)
     if as_json:
-        print_json({**seen, "running": folder.is_running(), "questions": questions})
+        print_json({**seen, "running": folder.is_running(),
+                   "questions": {gate: asked.data for gate, asked in questions.items()}})
         return
     status = dict(seen["node_outcomes"])
     status |= {place["node"]: "active" for place in seen["in_flight"]}
@@ -348,9 +321,9 @@ def show_engine_run(run: str, home: str | None, *, dot: bool, as_json: bool) -> 
                [(name, word, seen["visits"].get(name, 0)) for name, word in status.items()])
     print_message(f"{seen['run']}: {seen['status']}" + (f", {seen['reason']}" if seen["reason"] else "")
         + f", {seen['steps']} steps" + (", running now" if folder.is_running() else ""))
-    for gate, body in questions.items():
-        options = ", ".join(f"[{one['key']}] {one['label']}" for one in body["options"])
-        print_message(f"{gate} asks: {body['text']} ({options}); garrison pipeline answer {folder.root} {gate} LABEL")
+    for gate, asked in questions.items():
+        print_message(f"{gate} asks: {asked.question.text} ({asked.question.listed_options()}); "
+                      f"garrison pipeline answer {folder.root} {gate} LABEL")
 
 
 FORMATS = ("svg", "png", "pdf")

@@ -23,7 +23,7 @@ from garrison.pipeline.flow.program import Program
 from garrison.pipeline.graph import seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, as_outcome, failed, from_error, in_thread, is_async
 from garrison.pipeline.handlers.registry import ADOPTING, OWN_TIMEOUT, Registry
-from garrison.pipeline.handlers.wait import INTERRUPTED, ask_again
+from garrison.pipeline.handlers.wait import INTERRUPTED, confirm_rerun
 from garrison.pipeline.outcome import Outcome, check_json
 from garrison.pipeline.run_directory import RunFolder
 from garrison.records import atomic
@@ -150,7 +150,7 @@ class Caller:
         kind = self.program.units[place.node].handler
         limit = None if kind in OWN_TIMEOUT and self.registry.is_built_in(kind) else seconds(call.attrs, "timeout")
         try:
-            if place.reason == INTERRUPTED and (said := await ask_again(call)) is not None:
+            if place.reason == INTERRUPTED and (said := await confirm_rerun(call)) is not None:
                 value = said
             elif limit is None:
                 value = await self._invoke(call, kind, alone=alone)

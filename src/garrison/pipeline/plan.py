@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from garrison.errors import Refused, UsageError
 from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
-from garrison.pipeline.gates import HANDLERS as WAITS
-from garrison.pipeline.gates import Gate, gates_of
+from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
 from garrison.pipeline.graph import Graph, Node, find_cycle, known_handler, one_line, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED, imported
@@ -166,7 +165,7 @@ def _nested(graph: Graph, own: RunPlan, children: Mapping[str, RunPlan], texts: 
     managers, all_texts = dict(own.managers), dict(texts)
     for node, child in children.items():
         tasks |= {inner(node, name): replace(task, node=inner(node, name)) for name, task in child.tasks.items()}
-        gates |= {inner(node, name): gate.named(inner(node, name)) for name, gate in child.gates.items()}
+        gates |= {inner(node, name): gate.renamed(inner(node, name)) for name, gate in child.gates.items()}
         managers |= {inner(node, name): manager for name, manager in child.managers.items()}
         before |= {inner(node, name): tuple(dict.fromkeys(
             inner(node, one) if one in child.tasks else node for one in all_))
@@ -225,7 +224,7 @@ def _handlers(graph: Graph) -> Iterator[str]:
         handler = node.handler
         if handler == MANAGER:
             why = _unmanageable(graph, node)
-        elif handler in (*AUTOMATIC, *TASKS, *WAITS, SUBGRAPH):
+        elif handler in (*AUTOMATIC, *TASKS, *GATE_KINDS, SUBGRAPH):
             why = ""
         elif not known_handler(handler):
             why = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_KNOWN)}"
@@ -251,7 +250,7 @@ def _unmanageable(graph: Graph, node: Node) -> str:
 
 
 _A_SESSION = "a session around it (`garrison session send --turn-graph`, or turn_graph= of a node with session=true)"
-_KNOWN = ("start", "exit", *TASKS, *WAITS, "conditional", "parallel", "parallel.fan_in", *NESTED)
+_KNOWN = ("start", "exit", *TASKS, *GATE_KINDS, "conditional", "parallel", "parallel.fan_in", *NESTED)
 
 
 def _flow(graph: Graph) -> Iterator[str]:

@@ -1,11 +1,12 @@
-"""Questions to people, what answers them, and who may answer. Matching is pure; only the console reads and prints.
+"""Questions to people: options, matching an answer to them, and the answerers a run may use. Pure except the console.
 
-The rule of this room: an answer is one of the options or it is no answer. What matches none is asked again, and never
-taken for the first option.
+An answer is one of the options, or it is rejected and the question is asked again; it never falls back to the first
+option.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import threading
@@ -19,31 +20,31 @@ KINDS = (SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM)
 
 
 class _Special(str):
-    """An answer that is no text of a person's."""
+    """A result of asking that is not an answer; compared by identity."""
 
     __slots__ = ()
 
 
 TIMEOUT: Final = _Special("timeout")
-"""Nobody answered in time."""
+"""No answer came in time."""
 SKIPPED: Final = _Special("skipped")
-"""The person does not want to answer."""
+"""The person declined to answer."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One way to answer: the accelerator key, the label without it, and the node that it leads to."""
+    """One way to answer: the accelerator key, the label without it, and the node it leads to."""
 
     key: str
     label: str
     target: str = ""
     written: str = ""
-    """The label as the edge has it."""
+    """The label as written on the edge."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a person is asked; `id` tells it from the same gate's question in another visit."""
+    """A question to a person; `id` distinguishes the same gate's questions in different visits."""
 
     id: str
     node: str
@@ -53,38 +54,57 @@ class Question:
     default: str = ""
     timeout_s: float | None = None
     visit: int = 1
-    """Which visit of the gate asks."""
+    """Visit of the gate that asks."""
     problem: str = ""
-    """Why the answer before was not taken; empty at first."""
+    """Why the previous answer was rejected; empty at first."""
+
+    def rejection(self, answer: str) -> str:
+        """Return why the question does not accept `answer`; empty if it does."""
+        if self.kind == FREE_TEXT or matching_options(self, answer):
+            return ""
+        return f"{answer.strip()!r:.60} is none of the options of {self.node}; answer {self.listed_options()}"
+
+    def listed_options(self) -> str:
+        """Return the options on one line, as `[Y] Yes, [N] No`."""
+        return ", ".join(f"[{option.key}] {option.label}" for option in self.options)
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the question as JSON values."""
         return {"id": self.id, "node": self.node, "text": self.text, "kind": self.kind,
-                "options": [{"key": one.key, "label": one.label, "target": one.target} for one in self.options],
+                "options": [{"key": option.key, "label": option.label, "target": option.target}
+                            for option in self.options],
                 "default": self.default, "timeout_s": self.timeout_s}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Question:
+        """Return the question that `to_data` wrote."""
+        return cls(data["id"], data["node"], data["text"],
+                   tuple(Option(option["key"], option["label"], option["target"], option["label"])
+                         for option in data["options"]),
+                   data["kind"], data["default"], data["timeout_s"])
 
 
 Answer: TypeAlias = "str | None"
-"""A person's words, TIMEOUT, SKIPPED, or None: nobody is there to answer."""
+"""A person's text, TIMEOUT, SKIPPED, or None if no one is there to answer."""
 
 
 @runtime_checkable
 class Answerer(Protocol):
-    """Who answers."""
+    """Source of answers."""
 
     def ask(self, question: Question) -> Answer | Awaitable[Answer]:
-        """The answer; None if nobody is there."""
+        """Return the answer; None if no one is there."""
         ...
 
 
-# ---- what an option is called ----------------------------------------------------------------------------------------
+# ---- options ---------------------------------------------------------------------------------------------------------
 
 _ACCELERATOR = re.compile(r"\s*(?:\[(?P<a>[^\]\s]{1,8})\]\s*|(?P<b>\w{1,3})\)\s*|(?P<c>\w)(?:\s+-|:)\s+)(?P<rest>.*)",
                           re.DOTALL)
 
 
 def accelerator(label: str) -> tuple[str, str]:
-    """(key, rest) of a label such as `[Y] Yes`, `Y) Yes` or `Y - Yes`; the key is empty where none is written."""
+    """Return (key, rest) of a label such as `[Y] Yes`, `Y) Yes` or `Y - Yes`; the key is empty if there is none."""
     match = _ACCELERATOR.fullmatch(label)
     if match is None:
         return "", label.strip()
@@ -92,107 +112,103 @@ def accelerator(label: str) -> tuple[str, str]:
 
 
 def options_of(labels: Iterable[tuple[str, str]]) -> tuple[Option, ...]:
-    """The options that (label, target) pairs make; each gets a key of its own: as written, its first letter, a number.
+    """Return the options of (label, target) pairs.
 
-    An edge without a label is called by its target.
+    Each gets its own key: as written, else its first letter, else a number. An edge without a label is called by its
+    target.
     """
     pairs = [(accelerator(label), label, target) for label, target in labels]
-    taken = {key.casefold() for (key, _), _, _ in pairs if key}
-    found = []
+    used_keys = {key.casefold() for (key, _), _, _ in pairs if key}
+    options = []
     for number, ((written, rest), label, target) in enumerate(pairs, 1):
         key, name = written, rest or label.strip() or target
         if not key:
             first = next((letter.upper() for letter in name if letter.isalnum()), "")
-            key = first if first and first.casefold() not in taken else str(number)
-            taken.add(key.casefold())
-        found.append(Option(key, name, target, label))
-    return tuple(found)
+            key = first if first and first.casefold() not in used_keys else str(number)
+            used_keys.add(key.casefold())
+        options.append(Option(key, name, target, label))
+    return tuple(options)
 
 
-def match(question: Question, answer: str) -> tuple[Option, ...]:
-    """The options that `answer` means; none if it means none. Several only for a multi-select.
+def matching_options(question: Question, answer: str) -> tuple[Option, ...]:
+    """Return the options that `answer` names; several only for a multi-select.
 
-    A label counts before a key, a key before a node's id; case and accelerators do not.
+    A label is tried before a key, a key before a node's id; case and accelerators do not matter.
     """
     if question.kind == MULTI_SELECT and ("," in answer or ";" in answer):
-        chosen = [_one(question.options, part) for part in re.split(r"[,;]", answer) if part.strip()]
-        return tuple(one for one in chosen if one is not None) if None not in chosen else ()
-    found = _one(question.options, answer)
-    if found is None and question.kind == CONFIRM:
-        found = _confirmed(question.options, answer)
-    return (found,) if found else ()
+        chosen = [_matching_option(question.options, part) for part in re.split(r"[,;]", answer) if part.strip()]
+        return tuple(option for option in chosen if option is not None) if None not in chosen else ()
+    option = _matching_option(question.options, answer)
+    if option is None and question.kind == CONFIRM:
+        option = _confirmed_option(question.options, answer)
+    return (option,) if option else ()
 
 
-def _one(options: tuple[Option, ...], answer: str) -> Option | None:
+def _matching_option(options: tuple[Option, ...], answer: str) -> Option | None:
     wanted = answer.strip().casefold()
     bare = accelerator(answer)[1].casefold()
     tests: tuple[Callable[[Option], bool], ...] = (
-        lambda one: wanted in (one.written.strip().casefold(), one.label.casefold()),
-        lambda one: bare == one.label.casefold(),
-        lambda one: wanted == one.key.casefold(),
-        lambda one: wanted == one.target.casefold(),
+        lambda option: wanted in (option.written.strip().casefold(), option.label.casefold()),
+        lambda option: bare == option.label.casefold(),
+        lambda option: wanted == option.key.casefold(),
+        lambda option: wanted == option.target.casefold(),
     )
     if not wanted:
         return None
-    return next((one for test in tests for one in options if test(one)), None)
+    return next((option for test in tests for option in options if test(option)), None)
 
 
 _YES = frozenset({"y", "yes", "true", "ok"})
 _NO = frozenset({"n", "no", "false"})
 
 
-def _confirmed(options: tuple[Option, ...], answer: str) -> Option | None:
-    """A yes is the first of two options, a no the second, whatever they are called."""
+def _confirmed_option(options: tuple[Option, ...], answer: str) -> Option | None:
+    """Return the first of two options for a yes, the second for a no, whatever their labels."""
     word = answer.strip().casefold()
     if len(options) != 2 or word not in _YES | _NO:
         return None
     return options[0 if word in _YES else 1]
 
 
-def listed(options: Iterable[Option]) -> str:
-    """The options on one line, as a refusal names them."""
-    return ", ".join(f"[{one.key}] {one.label}" for one in options)
-
-
-# ---- who answers -----------------------------------------------------------------------------------------------------
+# ---- answerers -------------------------------------------------------------------------------------------------------
 
 
 class AutoApprove:
-    """Takes the first option, always; a free text is `approved`. It does not mend another's wrong answer."""
+    """Answers with the first option; free text with `approved`. Does not replace an answer that was rejected."""
 
     def ask(self, question: Question) -> Answer:
-        """The first option's label; nothing when an answer was refused."""
+        """Return the first option's label; None after a rejected answer."""
         if question.problem:
             return None
         return question.options[0].label if question.options else "approved"
 
 
 class Callback:
-    """Asks a function, plain or async: `function(question) -> str`."""
+    """Calls a function, plain or async: `function(question) -> str`."""
 
     def __init__(self, function: Callable[[Question], Any]) -> None:
         self.function = function
 
     def ask(self, question: Question) -> Any:
-        """Whatever the function says."""
+        """Return the function's result."""
         return self.function(question)
 
 
 class Queue:
-    """Gives prepared answers in their order, for tests and replays; when they are used up nobody is there."""
+    """Gives the answers of a list in order, for tests and replays; then None."""
 
     def __init__(self, answers: Iterable[str]) -> None:
         self.answers = deque(answers)
 
     def ask(self, question: Question) -> Answer:
-        """The next answer."""
+        """Return the next answer."""
         return self.answers.popleft() if self.answers else None
 
 
 class Prepared:
-    """Answers by gate: `{gate: label}` for every visit, or `{gate: [label, …]}` for one visit after the other.
+    """Answers by gate: `{gate: label}` for every visit, or `{gate: [label, …]}` for one visit after another.
 
-    The last answer of a list counts for all later visits. A gate that is not named is left to `otherwise`.
+    The last answer of a list applies to all later visits. Other gates are left to `otherwise`.
     """
 
     def __init__(self, answers: Mapping[str, str | Iterable[str]], otherwise: Answerer | None = None) -> None:
@@ -200,7 +216,7 @@ class Prepared:
         self.otherwise = otherwise
 
     def ask(self, question: Question) -> Any:
-        """The answer prepared for this visit of the gate; one that was not taken is not offered again."""
+        """Return the answer for this visit of the gate; a rejected one is not repeated."""
         prepared = self.answers.get(question.node)
         if not prepared or question.problem:
             return None if self.otherwise is None else self.otherwise.ask(question)
@@ -208,24 +224,22 @@ class Prepared:
 
 
 class Recording:
-    """Hands questions to another and keeps each with its answer."""
+    """Passes questions to another answerer and records each with its answer."""
 
     def __init__(self, inner: Answerer) -> None:
         self.inner = inner
         self.recordings: list[tuple[Question, Answer]] = []
 
     async def ask(self, question: Question) -> Answer:
-        """The other's answer."""
-        import inspect
-
-        answer = self.inner.ask(question)
-        said: Answer = await answer if inspect.isawaitable(answer) else answer
-        self.recordings.append((question, said))
-        return said
+        """Return the other answerer's answer."""
+        result = self.inner.ask(question)
+        answer: Answer = await result if inspect.isawaitable(result) else result
+        self.recordings.append((question, answer))
+        return answer
 
 
 class Console:
-    """Asks on the terminal, one question after the other. It blocks, so the engine calls it from a thread."""
+    """Asks on the terminal, one question at a time. It blocks, so the engine calls it in a thread."""
 
     blocking = True
 
@@ -233,9 +247,9 @@ class Console:
         self._terminal = threading.Lock()
 
     def ask(self, question: Question) -> Answer:
-        """What is typed; None at the end of the input."""
+        """Return the line typed; None at the end of input."""
         lines = [question.problem] if question.problem else ["", f"[?] {question.node}: {question.text}"]
-        lines += [f"    [{one.key}] {one.label}" for one in question.options]
+        lines += [f"    [{option.key}] {option.label}" for option in question.options]
         with self._terminal:
             print("\n".join(lines), file=sys.stderr)
             print("answer: ", end="", file=sys.stderr, flush=True)
@@ -244,7 +258,7 @@ class Console:
 
 
 def as_answerer(given: Any) -> Answerer | None:
-    """An answerer from what a caller may give: one, a function, a mapping of gate to label, a list of answers."""
+    """Return an answerer made of an answerer, a function, a mapping of gate to label, or a list of answers."""
     if given is None or isinstance(given, Answerer):
         return given
     if isinstance(given, Mapping):
@@ -253,5 +267,5 @@ def as_answerer(given: Any) -> Answerer | None:
         return Callback(given)
     if isinstance(given, Iterable) and not isinstance(given, str):
         return Queue(given)
-    raise TypeError(f"{given!r:.60} answers nothing; give an object with ask(question), a function, a mapping of gate "
-                    "to label, or a list of answers")
+    raise TypeError(f"{given!r:.60} cannot answer questions; give an object with ask(question), a function, a "
+                    "mapping of gate to label, or a list of answers")

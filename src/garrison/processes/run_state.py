@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.node_status import step
 from garrison.processes.run_flow import RunFlow
 from garrison.records.names import Key
@@ -95,8 +96,8 @@ class RunState:
     """Node or `processor` → why a person parked it."""
     began: str = ""
     """When the run began, UTC."""
-    gates: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Place of the flow → the gate that waits there for a person's word or a signal (see gates)."""
+    gates: dict[str, OpenGate] = field(default_factory=dict)
+    """Place of the flow → the gate open there."""
     heard: dict[str, list[Any]] = field(default_factory=dict)
     """Name of a pipeline's signal → what came with it, of those that no gate has taken yet."""
     cancelled: set[str] = field(default_factory=set)
@@ -146,8 +147,8 @@ class RunState:
 
     def _on_flow(self, data: dict[str, Any], _at: str) -> None:
         if data.get("place_id"):
-            for table in (self.gates, self.managers):
-                table.pop(data["place_id"], None)
+            self.gates.pop(data["place_id"], None)
+            self.managers.pop(data["place_id"], None)
             self.outcomes[data["node"]] = outcome_summary(data, self.outcomes.get(data["node"]))
         if data.get("took"):
             self.heard[data["took"]] = self.heard.get(data["took"], [])[1:]
@@ -155,7 +156,9 @@ class RunState:
             self.flow.follow(data)
 
     def _on_gate(self, data: dict[str, Any], at: str) -> None:
-        _kept(self.gates, data, at)
+        self.gates.pop(data["place"], None)
+        if not data.get("closed"):
+            self.gates[data["place"]] = OpenGate.from_record(data, at)
 
     def _on_manager(self, data: dict[str, Any], at: str) -> None:
         _kept(self.managers, data, at)
@@ -281,9 +284,11 @@ def to_snapshot(state: RunState) -> dict[str, Any]:
             "buried": state.buried, "incarnations": state.incarnations, "lifted": state.lifted,
             "questions": state.questions, "stuck": state.stuck, "unstuck": state.unstuck,
             "circuits": {full: asdict(one) for full, one in state.circuits.items()},
-            "held": state.held, "began": state.began, "gates": state.gates, "outcomes": state.outcomes,
-            "managers": state.managers, "heard": state.heard, "cancelled": sorted(state.cancelled),
-            "budget": state.budget, "ends": state.ends, "flow": state.flow.to_data() if state.flow is not None else {}}
+            "held": state.held, "began": state.began,
+            "gates": {place: gate.to_record() for place, gate in state.gates.items()},
+            "outcomes": state.outcomes, "managers": state.managers, "heard": state.heard,
+            "cancelled": sorted(state.cancelled), "budget": state.budget, "ends": state.ends,
+            "flow": state.flow.to_data() if state.flow is not None else {}}
 
 
 def from_snapshot(data: dict[str, Any]) -> RunState:
@@ -296,7 +301,8 @@ def from_snapshot(data: dict[str, Any]) -> RunState:
                     {full: Circuit(**one) for full, one in data.get("circuits", {}).items()},
                     dict(data.get("stuck", {})), dict(data.get("unstuck", {})), dict(data.get("held", {})),
                     data.get("began", ""),
-                    dict(data.get("gates", {})), dict(data.get("heard", {})), set(data.get("cancelled", ())),
+                    {place: OpenGate.from_record(gate) for place, gate in data.get("gates", {}).items()},
+                    dict(data.get("heard", {})), set(data.get("cancelled", ())),
                     data.get("budget"), dict(data.get("managers", {})), dict(data.get("outcomes", {})),
                     data.get("ends", 0))
 

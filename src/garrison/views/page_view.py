@@ -16,6 +16,7 @@ from typing import Any
 
 from garrison.merge.entry import MergeEntry
 from garrison.merge.state import QueueState
+from garrison.pipeline.gates import OpenGate
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.processes.run_state import RunState
 from garrison.records.names import Key
@@ -24,7 +25,7 @@ from garrison.system import resource_usage
 from garrison.views.event_log import GUARDIAN, QUEUE, RUNNER, Record
 from garrison.views.node_view import place_of
 from garrison.views.run_model import event_of
-from garrison.views.run_view import Gatherer, gates_told
+from garrison.views.run_view import Gatherer
 from garrison.views.usage import Costs, Spent, Trees, by_stem, meter_of, narrowest, together
 
 TIMELINE, SIGNALS = 300, 200
@@ -212,7 +213,7 @@ class Projection:
                   "deaths": len(self._ends.get(name, ()))}
         if known is None:
             outcome = self.state.outcomes.get(name)
-            waits = any(gate["node"] == name for gate in self.state.gates.values())
+            waits = any(gate.node == name for gate in self.state.gates.values())
             status = "waiting" if waits else DRAWN_STATUS.get(outcome["status"], "") if outcome else ""
             return {**common, "status": status, "place": status, "attempt": 0, "since": "", "commit": "", "asks": "",
                     "reason": outcome.get("reason", "") if outcome else "", "parked": None}
@@ -222,8 +223,7 @@ class Projection:
                 "parked": self.state.held.get(name)}
 
     def _gates(self) -> list[dict[str, Any]]:
-        return [gate_told(told, record) for told, record in
-                zip(gates_told(self.state), self.state.gates.values(), strict=True)]
+        return [gate_told(gate) for gate in self.state.gates.values()]
 
     def _queue(self) -> dict[str, Any]:
         state = self.queues.get(self.queue)
@@ -257,12 +257,13 @@ def laid_over(snapshot: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str
     return after
 
 
-def gate_told(told: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """An open gate, as the page asks it."""
-    return {"gate": told["place"], "node": told["node"], "kind": told["kind"], "question": told["text"],
-            "signal": told["signal"], "deadline": told["deadline"], "free": record.get("type") == FREE_TEXT,
-            "default": record.get("default", ""),
-            "choices": [{"label": one["label"], "key": one["key"]} for one in record["options"]]}
+def gate_told(gate: OpenGate) -> dict[str, Any]:
+    """Return an open gate as the page asks it."""
+    question = gate.question
+    return {"gate": gate.place, "node": gate.node, "kind": gate.kind, "question": question.text,
+            "signal": gate.signal, "deadline": gate.deadline or None, "free": question.kind == FREE_TEXT,
+            "default": question.default,
+            "choices": [{"label": option.label, "key": option.key} for option in question.options]}
 
 
 def entry_told(entry: MergeEntry, position: int) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.gates import asked_in_words
 from garrison.processes.run_plan import check_journal_present
 from garrison.processes.run_state import NodeState, RunState
 from garrison.processes.runtime import Runtime
@@ -130,9 +129,9 @@ def waits(state: RunState) -> bool:
 
 def gates_told(state: RunState) -> list[dict[str, Any]]:
     """The open gates of a run, with what each waits for in words. Pure."""
-    return [{"node": gate["node"], "place": gate["place"], "kind": gate["kind"], "text": gate["text"],
-             "options": [one["label"] for one in gate["options"]], "signal": gate["signal"],
-             "deadline": gate["deadline"] or None, "doing": asked_in_words(gate)} for gate in state.gates.values()]
+    return [{"node": gate.node, "place": gate.place, "kind": gate.kind, "text": gate.question.text,
+             "options": [option.label for option in gate.question.options], "signal": gate.signal,
+             "deadline": gate.deadline or None, "doing": gate.summary()} for gate in state.gates.values()]
 
 
 def progress(body: Mapping[str, Any]) -> str:

@@ -141,7 +141,7 @@ class Page:
         open_ = feed.followed.projection.state.gates.get(gate)
         if open_ is None:
             raise NotFound(f"no gate {gate!r:.60} is open in run {run}: it was answered meanwhile")
-        return await self._command(actions.of_gate(run, open_["node"], body))
+        return await self._command(actions.of_gate(run, open_.node, body))
 
     async def act_on_queue(self, request: Request) -> Response:
         """Pause the run's merge queue, or let it go on."""

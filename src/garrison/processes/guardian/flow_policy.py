@@ -174,7 +174,7 @@ def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
     """When time alone changes something, monotonic seconds: a delay is over, a gate is too late, the run lasted too
     long."""
     due = [_due(state, place) for place in _pending(plan, state)]
-    due += [from_iso(gate["deadline"]) for gate in state.gates.values() if gate["deadline"]]
+    due += [from_iso(gate.deadline) for gate in state.gates.values() if gate.deadline]
     due += [_next_look(plan, manager) for manager in state.managers.values()]
     if (limit := plan.max_seconds) is not None and state.began:
         due.append(from_iso(state.began) + limit)
@@ -196,37 +196,36 @@ def can_progress(plan: RunPlan, state: RunState, view: GuardianView | None) -> b
 
 
 def _of_gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Action | None:
-    gate, asked = state.gates.get(place.id), plan.gates[place.node]
-    if gate is None and asked.kind == gates.HUMAN and not asked.question.options:
-        return _event(place, gates.unanswerable(place.node))
+    gate, planned = state.gates.get(place.id), plan.gates[place.node]
+    if gate is None and planned.kind == gates.HUMAN and not planned.question.options:
+        return _event(place, gates.without_options(place.node))
     if gate is None:
-        return Action("gate", place.node, data=asked.opened(place.id, view.wall))
-    if gate["kind"] == gates.SIGNAL and state.heard.get(gate["signal"]):
-        return _event(place, gates.signalled(gate, state.heard[gate["signal"]][0]), took=gate["signal"])
-    if gate["kind"] == gates.HUMAN and view.auto_approve:
-        return _event(place, gates.approved(gate))
-    if gate["deadline"] and from_iso(gate["deadline"]) <= view.wall:
-        return _event(place, gates.too_late(gate))
+        return Action("gate", place.node, data=planned.open(place.id, view.wall).to_record())
+    if gate.kind == gates.SIGNAL and state.heard.get(gate.signal):
+        return _event(place, gate.signalled(state.heard[gate.signal][0]), took=gate.signal)
+    if gate.kind == gates.HUMAN and view.auto_approve:
+        return _event(place, gate.auto_approved())
+    if gate.deadline and from_iso(gate.deadline) <= view.wall:
+        return _event(place, gate.timed_out())
     return None
 
 
 def answer_gate(state: RunState, node: str, place: str, words: str) -> tuple[dict[str, Any], str]:
     """The flow event of a person's answer to a gate, or {} and why it is none; {} and '' if no such gate is open."""
     gate = state.gates.get(place)
-    if gate is None or gate["node"] != node or state.flow is None or place not in state.flow.places:
+    if gate is None or gate.node != node or state.flow is None or place not in state.flow.places:
         return {}, ""
-    wrong = gates.objection(gate, words)
+    wrong = gate.rejection(words)
     if wrong:
         return {}, wrong
-    return _event(state.flow.places[place], gates.answered(gate, words)).data, ""
+    return _event(state.flow.places[place], gates.answered(gate.question, words)).data, ""
 
 
 def _closed(state: RunState, flow: RunFlow) -> list[Action]:
-    gone = [("gate", place, gate) for place, gate in state.gates.items() if place not in flow.places]
+    gone = [("gate", place, gate.node) for place, gate in state.gates.items() if place not in flow.places]
     managed = flow.managed if state.managers else {}
-    gone += [("manager", place, manager) for place, manager in state.managers.items() if place not in managed]
-    return [Action(kind, known["node"], data={"place": place, "node": known["node"], "closed": True})
-            for kind, place, known in gone]
+    gone += [("manager", place, manager["node"]) for place, manager in state.managers.items() if place not in managed]
+    return [Action(kind, node, data={"place": place, "node": node, "closed": True}) for kind, place, node in gone]
 
 
 def flow_guidance(state: RunState, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from garrison.pipeline.gates import asked_in_words
+from garrison.pipeline.gates import OpenGate
 from garrison.processes.run_state import RESUMED
 from garrison.system.terminal_text import clean
 
@@ -113,7 +113,7 @@ def _manager(data: dict[str, Any]) -> str:
 
 
 def _gate(data: dict[str, Any]) -> str:
-    return "" if data.get("closed") else f"{data['node']} {shorten(asked_in_words(data))}"
+    return "" if data.get("closed") else f"{data['node']} {shorten(OpenGate.from_record(data).summary())}"
 
 
 def _flow(data: dict[str, Any]) -> str:

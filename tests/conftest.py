@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from hypothesis import settings
 
+from suite import reset_signals
 from support import Place, make_repository
 
 
@@ -26,21 +27,45 @@ def _no_shim() -> None:
         os.environ["PATH"] = f"{real}{os.pathsep}{os.environ['PATH']}"
 
 
-def _hear_ctrl_c() -> None:
-    """Whom a shell runs aside, it has ignore Ctrl-C, and so would all that tests start, some of which are sent it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 _no_shim()
-_hear_ctrl_c()
+reset_signals()
 # A busy machine is no counterexample; more are looked for where the slow tests run too.
 settings.register_profile("garrison", deadline=None, max_examples=50)
 settings.register_profile("everything", deadline=None, max_examples=200)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--outcomes", type=Path, help="write the failed tests, and why others were skipped, to this file")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile("garrison" if config.option.markexpr == "not slow" else "everything")
+    settings.load_profile("garrison" if config.option.markexpr else "everything")
+    if config.option.outcomes is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Outcomes(config.option.outcomes))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark unit and contract tests as such, so that `-m` can choose them."""
+    if item.path.parent.name in ("unit", "contract"):
+        item.add_marker(item.path.parent.name)
+
+
+class Outcomes:
+    """Writes which tests failed, and why others were skipped, for `suite.py`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.failed: list[str] = []
+        self.skipped: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and report.nodeid not in self.failed:
+            self.failed.append(report.nodeid)
+        elif report.skipped and not hasattr(report, "wasxfail") and isinstance(report.longrepr, tuple):
+            self.skipped.append(report.longrepr[2].removeprefix("Skipped: "))
+
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text(json.dumps({"failed": self.failed, "skipped": self.skipped}))
 
 
 @pytest.hookimpl(optionalhook=True)

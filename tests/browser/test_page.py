@@ -40,6 +40,7 @@ def told(page: Page) -> list[str]:
     return page.locator("#list-timeline > li").evaluate_all("lines => lines.map(line => line.dataset.key)")
 
 
+@pytest.mark.smoke
 def test_at_a_glance_who_works_what_waits_what_failed(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
     assert "token" not in page.url

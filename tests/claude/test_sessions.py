@@ -16,6 +16,7 @@ from garrison.testing.turn import ALWAYS, Fault, Turn, say, use
 from support import git, wait_for
 
 
+@pytest.mark.smoke
 @pytest.mark.traced
 def test_two_sessions_at_once_land_and_leave_a_readable_folder(scene):
     """Files written and committed by the real tools land; stream, usage, hook and cost tell of it; then no call."""

@@ -19,7 +19,7 @@ HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
 from garrison.records.life_lock import LifeLock
-lock = LifeLock.try_take(Path(sys.argv[1]))
+lock = LifeLock.try_acquire(Path(sys.argv[1]))
 children = [subprocess.Popen(["sleep", "60"]).pid, subprocess.Popen(["sleep", "60"], close_fds=False).pid]
 print(lock is not None, *children, flush=True)
 time.sleep(60)

@@ -49,6 +49,7 @@ def run(profile: Profile | None, assignment: Assignment) -> Outcome:
     return finish(made.start(assignment, time.monotonic()))
 
 
+@pytest.mark.smoke
 def test_a_nodes_command_runs_in_its_tree_with_its_environment_and_nothing_else(assignment: Assignment) -> None:
     command = "pwd; echo \"$SEEN\"; cat \"$GARRISON_PROMPT_FILE\" > copy; env | cut -d= -f1 | sort > names"
     assert run(None, with_command(assignment, command)) == Outcome("success", "", 0)

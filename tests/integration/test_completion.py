@@ -48,6 +48,7 @@ def offered(home: Path, words: list[str], script: str) -> list[str]:
     return [line for line in done.stdout.splitlines() if line]
 
 
+@pytest.mark.smoke
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.skipif(not PROGRAM.exists(), reason="the garrison command is not installed beside this Python")
 def test_bash_completes_commands_runs_and_nodes(home: Path) -> None:

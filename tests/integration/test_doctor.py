@@ -281,6 +281,7 @@ def test_what_everybody_may_write_is_closed_off(home: Home) -> None:
     assert home.told("files") == []
 
 
+@pytest.mark.smoke
 def test_looking_changes_nothing_and_the_exit_code_says_what_is_left(home: Home) -> None:
     pid, ticks = dead()
     home.run("over", "running", "failed")

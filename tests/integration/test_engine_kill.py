@@ -161,6 +161,7 @@ def test_killed_in_every_life_until_it_ends(graph: str, lives: Callable[[str], L
     check(life, life.run(), whole)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("point", ["before", "after"])
 def test_killed_while_the_journal_is_compacted(point: str, lives: Callable[[str], Life],
                                                monkeypatch: pytest.MonkeyPatch) -> None:

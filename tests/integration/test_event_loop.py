@@ -56,6 +56,7 @@ def test_nothing_happens_within_the_time(made: EventLoop) -> None:
     assert not wake
 
 
+@pytest.mark.smoke
 def test_a_death_wakes_once(made: EventLoop, tmp_path: Path) -> None:
     child = started(tmp_path, "exec sleep 60")
     assert made.watch_process(child.pid, child.ticks)

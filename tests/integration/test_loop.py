@@ -82,6 +82,7 @@ def test_a_disk_that_is_full_is_no_trouble_however_long_it_lasts() -> None:
     assert layer.troubles == []
 
 
+@pytest.mark.smoke
 def test_a_damaged_record_is_the_end_of_the_life_and_no_trouble_of_its_node() -> None:
     layer = Failing(RecordError("torn"))
     with pytest.raises(RecordError, match="torn"):

@@ -42,6 +42,7 @@ def runs_of(world: World) -> list[list[str]]:
     return [[world.queue.entry(name).node for name in one["entries"]] for one in records(world, "test")]
 
 
+@pytest.mark.smoke
 def test_a_green_batch_lands_by_one_swap_and_the_history_names_every_entry(tmp_path):
     world = World(tmp_path)
     lined_up(world, "a", "b", "c", "d")

@@ -25,6 +25,7 @@ def refused(world, *arguments):
     return done.returncode != 0 and "a merge queue lands on refs/heads/main" in done.stderr
 
 
+@pytest.mark.smoke
 def test_only_the_queue_moves_the_target(world):
     world.queue.git.check_movable("main")
     git(world.repo, "branch", "another")

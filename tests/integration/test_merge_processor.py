@@ -22,6 +22,7 @@ def world(tmp_path):
     return World(tmp_path)
 
 
+@pytest.mark.smoke
 def test_lands_in_order_what_passed_and_tells_the_runner(world):
     first = world.branch("one", {"one.txt": "1\n"})
     world.branch("two", {"two.txt": "2\n"})
@@ -58,6 +59,7 @@ def test_of_what_a_gate_printed_without_end_the_beginning_and_the_reason_stay(tm
     assert len(list(log.parent.iterdir())) <= 4
 
 
+@pytest.mark.smoke
 def test_a_conflict_is_answered_with_its_files_and_others_go_on(world):
     world.branch("one", {"lines.txt": "changed\n"})
     world.branch("two", {"lines.txt": "otherwise\n", "more.txt": "m\n"})
@@ -94,6 +96,7 @@ def test_the_rejection_brings_the_logs_tail(tmp_path):
     assert [o.type for o in world.queue.state.outcomes] == ["VALIDATION_FAILED", "MERGE_FAILED"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("gate", "pause"), [
     ("no-such-command-here", "gate_broken"), ("exit 5", "gate_broken"), ("echo 'Ran 0 tests in 0.0s'", "gate_broken"),
     ("exit 3", "base_red"), ("sleep 60", "gate_broken")])

@@ -17,6 +17,7 @@ def world(tmp_path):
     return world
 
 
+@pytest.mark.smoke
 def test_edits_to_other_files_staged_and_not_survive_and_the_landing_goes_on(world):
     (world.repo / "staged.txt").write_text("staged\n")
     git(world.repo, "add", "staged.txt")

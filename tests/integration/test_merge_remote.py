@@ -59,6 +59,7 @@ def kinds(world):
     return [record.kind for record in journal.read_all(world.queue.path)]
 
 
+@pytest.mark.smoke
 def test_a_branch_lands_on_the_remote_and_nothing_here_moves(world):
     one = world.enqueue("one")
     drain(world)

@@ -47,6 +47,7 @@ def shape(world, commit, base):
     return [line.split("|") for line in told.splitlines()]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_each_strategy_makes_its_own_shape_and_keeps_the_authors(world, strategy):
     one = commit(world, "work", "one.txt", "1")

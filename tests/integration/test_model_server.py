@@ -80,6 +80,7 @@ def faulty(kind: str, value: Any = True, **options: Any) -> Player:
     return lambda asked: say(MORE, faults=(Fault(kind, value, **options),))
 
 
+@pytest.mark.smoke
 def test_a_stream_holds_every_block_its_usage_and_its_stop_reason(playing: Any) -> None:
     turn = say(thinking("hm"), "I look.", use("Bash", command="ls -l /somewhere/far"), usage=Usage(7, 8, 9, 10))
     response, data = call(playing(lambda asked: turn), body())

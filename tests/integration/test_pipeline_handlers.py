@@ -242,6 +242,7 @@ def outer(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.smoke
 def test_a_subgraph_is_one_node(outer: Path, tmp_path: Path) -> None:
     def work(call: Call) -> Outcome:
         assert (call.context["who"], call.context["given"]) == ("me", 1)

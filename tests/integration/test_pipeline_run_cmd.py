@@ -105,6 +105,7 @@ def test_values_are_set_as_numbers_words_and_objects(call: Call, tmp_path: Path)
     assert "names no key" in str(refused.exception)
 
 
+@pytest.mark.smoke
 def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, gate: Path, tmp_path: Path) -> None:
     waiting = call("run", gate)
     assert waiting.exit_code == 3

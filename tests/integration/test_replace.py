@@ -115,6 +115,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 TOOLS = ("tool", "tool without marker", "stubborn", "orphan")
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("dead", [False, True], ids=["hung", "found dead"])
 def test_a_life_ends_with_all_it_started_and_nothing_else(scene: Scene, dead: bool) -> None:
     decoys = {"same name": scene.popen(["sleep", "600"]),

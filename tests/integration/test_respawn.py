@@ -64,6 +64,7 @@ def test_a_unit_of_this_home_is_started_instead(home: Path, monkeypatch: pytest.
     assert begun == ["r2"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("lost", [AlreadyAlive("it lives"), Fenced("it moved on"), Refused("replace it first")])
 def test_who_comes_second_is_told_so(home: Path, monkeypatch: pytest.MonkeyPatch, lost: Exception) -> None:
     def too_late(world: launching.World, launch: Launch, _options: list[str]) -> int:

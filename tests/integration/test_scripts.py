@@ -202,6 +202,7 @@ def test_what_a_dead_life_left_running_ends_before_its_successor_begins(box: Box
         left.wait()
 
 
+@pytest.mark.smoke
 def test_find_stale_says_who_is_silent_and_who_is_gone(box: Box, sleeper: Callable[[], Sleeper]) -> None:
     process = sleeper()
     box.ok("identity_registry.py", "create", "runner", "fresh")
@@ -329,6 +330,7 @@ def scripts(box: Box, monkeypatch: pytest.MonkeyPatch) -> Box:
     return box
 
 
+@pytest.mark.smoke
 def test_identities_and_hooks_under_the_seeds_names(scripts: Box) -> None:
     import hook_manager  # type: ignore[import-not-found]
     import identity_registry  # type: ignore[import-not-found]
@@ -349,6 +351,7 @@ def test_identities_and_hooks_under_the_seeds_names(scripts: Box) -> None:
     assert json.loads(json.dumps(moved)) == moved
 
 
+@pytest.mark.smoke
 def test_signals_under_the_seeds_names(scripts: Box) -> None:
     import signal_protocol  # type: ignore[import-not-found]
 
@@ -413,6 +416,7 @@ def test_a_signal_that_could_go_to_several_goes_to_none(box: Box, sleeper: Calla
     assert "no signal" in box.refused("signal_protocol.py", "read", "/nowhere.json")
 
 
+@pytest.mark.smoke
 def test_merge_queue_under_the_seeds_names(scripts: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import merge_queue  # type: ignore[import-not-found]
 

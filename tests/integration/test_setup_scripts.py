@@ -1,4 +1,4 @@
-"""scripts/_setup.sh, scripts/test and .ci/run as black boxes: a real sh, with stand-ins for what costs or changes much.
+"""scripts/_setup.sh as a black box: a real sh, with stand-ins for what costs or changes much.
 
 The stand-ins are shell functions defined after `_setup.sh` was read, or programs first on PATH. Set-up from nothing,
 from the package index, is marked slow.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from support import DEADLINE, wait_for
+from support import DEADLINE
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -286,147 +286,6 @@ class TestTestPackages:
     def test_with_both_nothing_is_said(self, checkout: Path) -> None:
         done = shell(checkout, "have() { true; }; test_packages", {"PATH": "/usr/bin:/bin"})
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-STUB = """
-import pathlib, signal, sys, time
-words = " ".join(sys.argv)
-mine = pathlib.Path("aside" if "isolation" in words else "main")
-if "isolation" in words:
-    signal.signal(signal.SIGINT, lambda *_: (pathlib.Path("heard").touch(), mine.unlink()))
-if "--cov" in words:
-    mine.touch()
-    while mine.exists(): time.sleep(0.05)
-"""
-"""In place of pytest: works while there is a file of its name; the one that runs aside hears Ctrl-C."""
-
-
-class TestTestScript:
-    """scripts/test with programs that only note how they were called."""
-
-    @pytest.fixture
-    def stages(self, checkout: Path) -> Path:
-        (checkout / "scripts/_setup.sh").write_text("set_up() { :; }; test_packages() { :; }\n", encoding="utf-8")
-        (checkout / ".ci").mkdir()
-        shutil.copy(ROOT / ".ci/run", checkout / ".ci/run")
-        for name in ("ruff", "mypy", "lint-imports", "python", "coverage"):
-            program(checkout / ".venv/bin" / name,
-                    f'echo "{name} $*" >>calls; env >>env\n[ "{name}" != "$FAILING" ]\n')
-        return checkout
-
-    def run(self, root: Path, *arguments: str, failing: str = "", script: str = "scripts/test",
-            **env: str) -> subprocess.CompletedProcess[str]:
-        env = {"PATH": "/usr/bin:/bin", "FAILING": failing, **env}
-        return subprocess.run([str(root / script), *arguments], env=env, cwd="/", capture_output=True, text=True,
-                              timeout=DEADLINE_S, check=False)
-
-    def noted(self, root: Path) -> list[str]:
-        return (root / "calls").read_text(encoding="utf-8").splitlines()
-
-    def test_all_stages_in_order_from_anywhere(self, stages: Path) -> None:
-        done = self.run(stages, script=".ci/run")
-        assert done.returncode == 0, done.stderr
-        noted = self.noted(stages)
-        noted.remove("mypy ")  # beside the others
-        (claude,) = [line for line in noted if "garrison.testing.isolation" in line]
-        noted.remove(claude)  # too
-        assert "tests/claude" in claude, "the real CLI runs where no network is"
-        assert [line.split()[0] for line in noted] == ["ruff", "lint-imports", *["python"] * 2, "coverage"]
-        once, rest = noted[2:4]
-        assert "--collect-only" in once, "assertions are rewritten once, not in each process"
-        assert "-m not slow" in rest
-        assert "--cov" in rest
-        assert re.search(r"coverage +\d+ s  ok\nscripts/test: all stages passed\n\Z", done.stdout)
-        assert [line[3:] for line in done.stdout.splitlines() if line.startswith("== ")] == [
-            "ruff check", "import-linter", "pytest", "mypy", "pytest claude", "coverage"]
-
-    def test_what_was_rewritten_once_is_not_again(self, stages: Path) -> None:
-        (stages / "tests/unit/__pycache__").mkdir(parents=True)
-        assert self.run(stages).returncode == 0
-        assert not any("--collect-only" in line for line in self.noted(stages))
-
-    def test_the_coverage_of_what_runs_beside_the_others_is_added(self, stages: Path) -> None:
-        program(stages / ".venv/bin/python", """case "$*" in
-            *COVERAGE_FILE=*) for word; do case "$word" in COVERAGE_FILE=*) touch "${word#*=}";; esac; done;; esac""")
-        assert self.run(stages).returncode == 0
-        added, report = [line for line in self.noted(stages) if line.startswith("coverage")]
-        assert re.fullmatch(r"coverage combine --quiet --append \S+/coverage", added)
-        assert report == "coverage report"
-
-    def test_who_gives_up_ends_what_runs_beside_the_others(self, stages: Path, tmp_path: Path) -> None:
-        """The tests of the real CLI hear a Ctrl-C; nothing stays that was told nothing."""
-        (stages / "stub.py").write_text(STUB, encoding="utf-8")
-        program(stages / ".venv/bin/python", f'exec "{sys.executable}" stub.py "$@"\n')
-        (tmp_path / "tmp").mkdir()
-        child = subprocess.Popen([str(stages / "scripts/test")], cwd="/", stdout=subprocess.DEVNULL,
-                                 env={"PATH": "/usr/bin:/bin", "FAILING": "", "TMPDIR": str(tmp_path / "tmp")})
-        wait_for("both are at work", lambda: (stages / "main").exists() and (stages / "aside").exists())
-        child.terminate()
-        (stages / "main").unlink()  # a shell waits for what runs in front before it hears anything
-        assert child.wait(DEADLINE_S) == 143
-        assert (stages / "heard").exists() and not (stages / "aside").exists()
-        assert not list((tmp_path / "tmp").iterdir())
-
-    def test_what_runs_beside_the_others_is_told_whole_and_leaves_nothing(self, stages: Path, tmp_path: Path) -> None:
-        program(stages / ".venv/bin/mypy", "echo a type is wrong; echo and another >&2; exit 3\n")
-        (tmp_path / "tmp").mkdir()
-        done = self.run(stages, TMPDIR=str(tmp_path / "tmp"))
-        assert done.returncode == 1
-        assert "== mypy\na type is wrong\nand another\n" in done.stdout
-        assert re.search(r"mypy +\d+ s  FAILED \(3\)", done.stdout)
-        assert not list((tmp_path / "tmp").iterdir())
-
-    @pytest.mark.parametrize("aside", [False, True])
-    @pytest.mark.parametrize(("many", "alone", "code"), [(1, 0, 0), (3, 0, 0), (3, 1, 1), (4, 0, 1), (0, 0, 1)])
-    def test_few_failures_are_run_once_more_alone_and_named(self, stages: Path, many: int, alone: int, code: int,
-                                                            aside: bool) -> None:
-        """More than three, or none (it is something else than a test that failed), stay a failure at once."""
-        main, claude = "--ignore=tests/claude", "isolation"
-        program(stages / ".venv/bin/python", f"""echo "python $*" >>calls
-            case "$*" in
-            *--last-failed*) exit {alone};;
-            *{main if aside else claude}*--cov*|*--collect-only*) exit 0;;
-            *{claude if aside else main}*--cov*)
-                for word; do case "$word" in cache_dir=*) cache="${{word#*=}}/v/cache";; esac; done
-                mkdir -p "$cache"
-                for number in $(seq {many}); do
-                    echo "  \\"tests/test_a.py::test_b[$number]\\": true,"
-                done >"$cache/lastfailed"
-                exit 1;;
-            esac""")
-        done = self.run(stages)
-        assert done.returncode == code, done.stdout
-        again = [line for line in self.noted(stages) if "--last-failed" in line]
-        assert len(again) == (0 < many <= 3) and all("-n " not in line for line in again)
-        assert all(("isolation" in line) is aside for line in again)
-        named = f"unsteady: failed beside the others, passed alone ({many}):\n  tests/test_a.py::test_b[1]\n"
-        assert (named in done.stdout) is (code == 0)
-
-    @pytest.mark.parametrize("stage", ["ruff", "mypy", "lint-imports", "python", "coverage"])
-    def test_one_red_stage_is_red_and_the_others_run(self, stages: Path, stage: str) -> None:
-        done = self.run(stages, failing=stage)
-        assert done.returncode == 1
-        assert done.stdout.count("FAILED (1)") == (2 if stage == "python" else 1)
-        assert len(self.noted(stages)) == 7
-
-    def test_what_cannot_be_isolated_is_skipped_and_said(self, stages: Path) -> None:
-        program(stages / ".venv/bin/python", 'case "$*" in *isolation*) exit 77;; esac\n')
-        done = self.run(stages)
-        assert done.returncode == 0, done.stdout
-        assert re.search(r"pytest claude +\d+ s  skipped, nothing can be isolated here", done.stdout)
-
-    def test_all_includes_the_slow_ones(self, stages: Path) -> None:
-        self.run(stages, "--all")
-        assert not any("not slow" in line for line in self.noted(stages))
-        assert "--cov" in self.noted(stages)[-2]
-
-    def test_pytest_arguments_switch_the_threshold_off(self, stages: Path) -> None:
-        self.run(stages, "--install-system", "tests/unit", "-k", "a or b")
-        assert self.noted(stages)[-1] == "python -m pytest -m not slow tests/unit -k a or b"
-
-    def test_nothing_of_the_callers_garrison_is_passed_on(self, stages: Path) -> None:
-        self.run(stages, GARRISON_HOME="/mine", GARRISON_LIFE="x")
-        assert "GARRISON_" not in (stages / "env").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

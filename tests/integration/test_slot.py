@@ -66,6 +66,7 @@ DEEDS = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
 def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(tmp_path: Path, deed: str) -> None:
     world = World(tmp_path)

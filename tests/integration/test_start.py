@@ -119,6 +119,7 @@ def on_disk(home: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in home.rglob("*.json")}
 
 
+@pytest.mark.smoke
 def test_a_life_from_lease_to_end(scene: Scene) -> None:
     seen: list[tuple[Identity | None, Hook | None, str]] = []
 
@@ -181,6 +182,7 @@ def test_the_hook_is_linked_whoever_is_left_to_do_it(scene: Scene) -> None:
     assert scene.store.get(Hook, KEY) == linked
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("status", ["crashed", "parked"])
 def test_a_fenced_life_writes_nothing_more(scene: Scene, status: str) -> None:
     """TERM is answered by an orderly end: that must not turn a verdict into `terminated`, which nobody restarts."""

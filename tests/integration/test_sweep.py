@@ -73,6 +73,7 @@ def test_a_stopped_one_hears_the_term(tmp_path: Path, life: str) -> None:
     assert (tmp_path / "bye").exists()
 
 
+@pytest.mark.smoke
 def test_the_whole_tree_goes_even_what_has_its_own_session_or_lost_its_parent(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, """
         setsid sh -c 'echo $$ > a; sleep 60' &

@@ -47,6 +47,7 @@ def command(home: Town, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
+@pytest.mark.smoke
 def test_a_frame_says_of_every_row_what_the_records_and_proc_say(home: Town) -> None:
     busy_town(home)
     spinning = home.run("other", "spin")

@@ -112,6 +112,7 @@ def scene(tmp_path: Path) -> Scene:
     return made
 
 
+@pytest.mark.smoke
 def test_a_silent_layer_hangs_at_its_timeout_and_not_before(scene: Scene) -> None:
     assert hangs(scene.pass_(39, beats=False)) == []
     found = scene.pass_(2, beats=False)

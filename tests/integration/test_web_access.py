@@ -103,6 +103,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
 # ---- over the wire
 
 
+@pytest.mark.smoke
 def test_over_the_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The judge stands before everything, every answer has the headers, and no token is told to anybody."""
     async def scene() -> None:

@@ -40,6 +40,7 @@ ORDER = ["agent_start(butler)", "agent_delegate(triage)", "text(triage)", "agent
          "agent_resume(butler)", "text(butler)", "agent_complete(butler)", "done()"]
 
 
+@pytest.mark.smoke
 def test_the_order_of_events_and_what_is_kept(tmp_path: Path) -> None:
     async def scene(here: Site) -> None:
         told = await (await say(here, "what <b>waits</b>?")).rest()

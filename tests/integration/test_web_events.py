@@ -58,6 +58,7 @@ def journaled(shown: dict[str, Any]) -> dict[str, Any]:
             "nodes": nodes}
 
 
+@pytest.mark.smoke
 def test_a_run_as_it_is_and_as_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "BEAT", 20 * PATIENCE)  # what is told, the kernel told of: no beat finds it
 

@@ -148,6 +148,7 @@ def write(path: Path, **body: Any) -> Path:
     return path
 
 
+@pytest.mark.smoke
 def test_the_command_runs_fails_resumes_and_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_HOME", str(tmp_path / "home"))

@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from table import Table  # noqa: E402
 
-from chromium_support import CHROMIUM, FLAGS  # noqa: E402
+from chromium import CHROMIUM, FLAGS  # noqa: E402
 from garrison.records.journal import Writer  # noqa: E402
 from garrison.records.run import RunFiles  # noqa: E402
 from top_support import Town, town  # noqa: E402

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from explained import check_explained
+from explanations import check_explained
 
 T = TypeVar("T")
 PROGRAM = [sys.executable, "-P", "-m", "garrison.cli.main"]

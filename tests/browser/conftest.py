@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
-from chromium_support import CHROMIUM, FLAGS
+from chromium import CHROMIUM, FLAGS
 from support import DEADLINE
 
 PATIENCE = 1000 * DEADLINE

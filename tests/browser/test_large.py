@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from served import serving
+from served_run import serving
 
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles

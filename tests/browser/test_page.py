@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from served import HOSTILE, WITHOUT_WORKER, Served
+from served_run import HOSTILE, WITHOUT_WORKER, Served
 
 from support import Place, wait_for
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from served import Served
+from served_run import Served
 
 from support import Place, wait_for
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, expect
-from served import serving
+from served_run import serving
 
 from garrison.agents.claude.attempt_files import ClaudeFiles
 from garrison.records.run import RunFiles

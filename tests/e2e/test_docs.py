@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from blocks import Block, blocks
+from markdown_blocks import Block, blocks
 from support import DEADLINE, Place, git
 
 ROOT = Path(__file__).resolve().parents[2]

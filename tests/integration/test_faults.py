@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from faults import OPS, Faults, Op
+from fault_injection import OPS, Faults, Op
 from garrison.records import atomic
 
 WHY_NOT = Faults.works()

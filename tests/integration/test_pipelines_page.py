@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from blocks import Block, blocks
 from garrison.cli.main import main
 from garrison.pipeline import run
 from garrison.pipeline.graph import HANDLERS, SHAPES
 from garrison.pipeline.lint import RULES, lint
 from garrison.pipeline.lint.context_keys import WRITTEN
 from garrison.pipeline.parser import parse
+from markdown_blocks import Block, blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -391,7 +391,7 @@ class TestProcesses:
             os.setsid()
             os.close(0)
 
-        tests = ["tests/e2e/test_comfort.py::test_ctrl_c_and_a_hangup_leave_no_mess",
+        tests = ["tests/e2e/test_interactive_run.py::test_ctrl_c_and_a_hangup_leave_no_mess",
                  "tests/integration/test_event_loop.py::test_signals_come_in_order_and_repeated"]
         done = subprocess.run(  # one thread
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "t"), *tests],

@@ -13,7 +13,7 @@ import pytest
 from garrison.delegation.history import Conversation
 from garrison.errors import UsageError
 from garrison.web import chat
-from played import Stage, order, orders
+from scripted_crew import Stage, order, orders
 from web_support import READ, Site, Stream, Told, site
 
 Scene = Callable[[Site], Awaitable[None]]

@@ -25,7 +25,7 @@ from garrison.delegation.orchestrator import AgentOrchestrator
 from garrison.delegation.states import TRANSITIONS, AgentState, step
 from garrison.delegation.times import intervals
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, UsageError
-from played import CREW, NOW, Played, Stage, order, orders, short
+from scripted_crew import CREW, NOW, Played, Stage, order, orders, short
 
 # ---- 2.3.1, 2.3.2: who works
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows import OK, Ride, no, program_of, reloaded, ride
+from flow_driver import OK, Ride, no, program_of, reloaded, ride
 from garrison.errors import ForbiddenTransition, Refused
 from garrison.pipeline.flow import (
     Aborted,

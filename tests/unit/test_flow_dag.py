@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows import OK, Ride, no, reloaded, ride
+from flow_driver import OK, Ride, no, reloaded, ride
 from garrison.errors import ForbiddenTransition, Refused
 from garrison.pipeline.flow import Finished, Resumed
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows import OK, Ride, no, program_of, reloaded, ride
+from flow_driver import OK, Ride, no, program_of, reloaded, ride
 from garrison.errors import Refused
 from garrison.pipeline.flow import Finished, Resumed, advance
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from flows import program_of
+from flow_driver import program_of
 from garrison.errors import Refused
 from garrison.pipeline.flow.program import compile_graph
 from garrison.pipeline.parser import parse

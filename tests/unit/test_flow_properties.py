@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows import OK, Ride, program_of, reloaded
+from flow_driver import OK, Ride, program_of, reloaded
 from garrison.pipeline.flow import Finished, Place, Restarted, Resumed, advance, begin, choose
 from garrison.pipeline.flow.program import Program
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, STATUSES, SUCCESS, Outcome

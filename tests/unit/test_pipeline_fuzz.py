@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz_dialect import FRAGMENTS, LONG, check, cost, damaged, fuzz, soup
+from dialect_fuzzer import FRAGMENTS, LONG, check, cost, damaged, fuzz, soup
 from garrison.pipeline.parse_errors import explain_dot
 
 TEXTS = st.text(max_size=30) | st.text(alphabet='digraph {}[]="\\->;,+ab\n/*#', max_size=40)

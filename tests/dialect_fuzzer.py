@@ -1,6 +1,6 @@
 """Random texts for the parser, and what must be true of each: a graph, or one DialectError with its place.
 
-    .venv/bin/python tests/fuzz_dialect.py [--seconds 300] [--seed N]
+    .venv/bin/python tests/dialect_fuzzer.py [--seconds 300] [--seed N]
 
 Texts are soups of fragments, damaged graphs, and fragments repeated ten thousand times. The same text is read with the
 grammar's short cut (PAIR) and without it, and both must say the same.

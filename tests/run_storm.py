@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from explained import check_explained
+from explanations import check_explained
 from support import PROGRAM, Node, Place, Process, git, load, make_repository, wait_for
 
 SIGNALS = (*[signal.SIGKILL] * 8, *[signal.SIGSTOP] * 3, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGSEGV,

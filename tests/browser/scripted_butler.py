@@ -1,6 +1,6 @@
 """`garrison serve` with a butler and a crew whose words are played: the delegation, its events and the server are real.
 
-    python played_butler.py HOME
+    python scripted_butler.py HOME
 
 Prints the page's address. A message with "slow" in it is answered until it is cancelled; all others by triage.
 """

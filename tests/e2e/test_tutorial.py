@@ -1,7 +1,7 @@
 """docs/tutorial.md is run as it stands: its `sh` blocks in order, in one bash -e, as a user who has nothing yet.
 
-Beside what `markdown_blocks.py` says: `sh network` needs the package index, `sh fails` must be refused, and a block that
-names a file of pipelines/tutorial shows it as it is in the checkout.
+Beside what `markdown_blocks.py` says: `sh network` needs the package index, `sh fails` must be refused, and a block
+that names a file of pipelines/tutorial shows it as it is in the checkout.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from garrison.views.event_log import Chronicle
-from garrison.views.explain import story
+from garrison.views.event_log import EventLog
+from garrison.views.explain import explain
 
 ORDERED = ("attempt ", "to stop what still lives")
 """Starts that follow from no death, but from what is to be done."""
@@ -13,11 +13,11 @@ ORDERED = ("attempt ", "to stop what still lives")
 
 def check_explained(home: Path, run: str) -> None:
     """Every respawn stands in the story with what was seen and the rule; every decision, replayed, is the same."""
-    lines = story(Chronicle(home, run).read(), frozenset())
+    lines = explain(EventLog(home, run).read(), frozenset())
     other = [line for line in lines if line.same is False]
     assert not other, other
     for line in lines:
-        if line.kind == "spawn" and not line.text.startswith("life 1 started") and not any(
+        if line.kind == "spawn" and line.text != "started" and not any(
                 word in line.text for word in ORDERED):
             assert line.rule, line
             assert line.observed or line.rule == "no life yet", line  # its record was lost, and with it what was seen

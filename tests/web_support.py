@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.web import server
-from garrison.web.access import READ, WRITE, tokens
+from garrison.web.access import READ, WRITE, load_tokens
 from support import DEADLINE
 
 PATIENCE = DEADLINE
@@ -145,13 +145,13 @@ class Site:
 async def site(home: Path, **options: Any) -> AsyncIterator[Site]:
     """A server on a free port; ended in order at the end, which must not take long."""
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    known = tokens(home)
+    tokens = load_tokens(home)
     stop = asyncio.Event()
-    task = asyncio.create_task(server.serve(home, server.Place(), known, ready.set_result, stop=stop, **options))
+    task = asyncio.create_task(server.serve(home, server.Endpoint(), tokens, ready.set_result, stop=stop, **options))
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
     if not ready.done():
         await task
-    made = Site(ready.result(), known)
+    made = Site(ready.result(), tokens)
     try:
         yield made
     finally:

@@ -18,8 +18,8 @@ from garrison.agents.graph import SessionSpec
 from garrison.delegation.crew import read_crew
 from garrison.delegation.history import Conversation
 from garrison.delegation.orchestrator import AgentOrchestrator
-from garrison.web.access import WRITE, tokens
-from garrison.web.server import Place, serve
+from garrison.web.access import WRITE, load_tokens
+from garrison.web.server import Endpoint, serve
 
 ORDERS = json.dumps({"delegations": [{"intent": "delegate_triage", "reasoning": "triage knows"}], "reasoning": "so",
                      "confidence": 0.9})
@@ -47,14 +47,14 @@ class Played:
         return
 
 
-def desk(home: Path, name: str) -> AgentOrchestrator:
+def butler(home: Path, name: str) -> AgentOrchestrator:
     return AgentOrchestrator(read_crew(home), Conversation(home / "conversations", name), connect=Played)
 
 
 def main(home: Path) -> None:
-    known = tokens(home)
-    asyncio.run(serve(home, Place(), known, lambda port: print(
-        f"http://127.0.0.1:{port}/?token={known[WRITE]}", flush=True), desks=desk))
+    tokens = load_tokens(home)
+    asyncio.run(serve(home, Endpoint(), tokens, lambda port: print(
+        f"http://127.0.0.1:{port}/?token={tokens[WRITE]}", flush=True), open_butler=butler))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(large: tuple[Town, Wri
     for step in STEPS:
         for name in NODES:
             told.append("node", {"node": name, "status": step, "attempt": 1}, made.now())
-    expect(page.locator("svg .node.s-merged")).to_have_count(201)
+    expect(page.locator("svg .node.s-landed")).to_have_count(200)
     expect(page.locator("#run-head .far")).to_have_text("200 of 200")
     frames = sorted(page.evaluate("window.measured.frames"))
     spent = {one["name"]: one["value"] for one in thread.send("Performance.getMetrics")["metrics"]}

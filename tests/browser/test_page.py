@@ -45,7 +45,7 @@ def test_at_a_glance_who_works_what_waits_what_failed(crew: Served, opened: Any)
     page = opened(crew.url)
     assert "token" not in page.url
     drawn(page)
-    states = {"slow": "working", "fast": "merged", "bad": "failed", "ask": "asking", "land": "waiting"}
+    states = {"slow": "working", "fast": "landed", "bad": "failed", "ask": "asking", "land": "waiting"}
     for node, state in states.items():
         expect(page.locator(f'svg .node[data-node="{node}"]')).to_have_class(re.compile(rf"\bs-{state}\b"))
     expect(page.locator('[data-testid="agent-rail"] .active')).to_have_attribute("data-agent", "orchestrator-slow")
@@ -78,9 +78,9 @@ def test_what_nobody_works_on_is_passed_once_something_behind_it_has_begun(crew:
         const { shown } = await import("/static/state.js");
         return ["fan", "join", "both"].map(name => shown(state, state.nodes[name]));
     }"""
-    assert page.evaluate(look, state) == ["merged", "waiting", "waiting"]
+    assert page.evaluate(look, state) == ["passed", "waiting", "waiting"]
     state["nodes"]["c"]["place"] = "working"
-    assert page.evaluate(look, state) == ["merged", "merged", "merged"]
+    assert page.evaluate(look, state) == ["passed", "passed", "passed"]
     state["nodes"]["c"]["place"] = state["nodes"]["a"]["place"] = "waiting"
     assert page.evaluate(look, state) == ["waiting", "waiting", "waiting"]
 
@@ -124,12 +124,12 @@ def test_by_keyboard_alone(crew: Served, opened: Any) -> None:
     expect(lines.nth(1)).to_be_focused()
     expect(page.locator('#list-timeline button[tabindex="0"]')).to_have_count(1)
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog")).to_contain_text("to what waits for you")
+    expect(page.get_by_role("dialog")).to_contain_text("go to what waits for you")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.get_by_role("button", name="Stop", exact=True).focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog")).to_contain_text("Stop this run in order?")
+    expect(page.get_by_role("dialog")).to_contain_text("Stop this run gracefully?")
     expect(page.get_by_role("button", name="Not now")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
@@ -268,8 +268,8 @@ def test_a_gate_is_answered_from_the_page_and_the_run_goes_on(crew: Served, open
     expect(page.get_by_role("button", name="Yes, land it")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#waits .card")).to_have_count(1)
-    expect(page.locator('svg .node[data-node="land"]')).to_have_class(re.compile("s-merged"))
+    expect(page.locator('svg .node[data-node="land"]')).to_have_class(re.compile("s-passed"))
     crew.place.free("slow")
-    expect(page.locator('svg .node[data-node="slow"]')).to_have_class(re.compile("s-merged"))
-    expect(page.locator("#told")).not_to_be_empty()
+    expect(page.locator('svg .node[data-node="slow"]')).to_have_class(re.compile("s-landed"))
+    expect(page.locator("#announcements")).not_to_be_empty()
     expect(page.locator("#run-head .far")).to_have_text("3 of 4")

@@ -81,13 +81,13 @@ def test_pictures(shop: Served, opened: Any, tmp_path: Path) -> None:
     for name, (width, height) in SHOTS.items():
         page = opened(shop.url, width=width, height=height, reduced_motion="reduce")
         expect(page.locator('svg .node[data-node="money"] .sign')).to_contain_text("↻1")
-        expect(page.locator("#queue")).to_contain_text("the merged tree is tested")
+        expect(page.locator("#queue")).to_contain_text("testing candidate")
         for scheme in ("light", "dark"):
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             taken.append(folder / f"{name}-{scheme}.png")
             page.screenshot(path=taken[-1])
     page = opened(shop.url, "/?run=cents-1&node=money", width=1280, height=680, reduced_motion="reduce")
-    expect(page.locator("#detail .attempts")).to_contain_text("life 2")
+    expect(page.locator("#detail .attempts")).to_contain_text("incarnation 2")
     expect(page.locator("svg .node.chosen")).to_be_visible()
     taken.append(folder / "web-node.png")
     page.screenshot(path=taken[-1])

@@ -44,7 +44,7 @@ def test_events_metrics_and_a_notice_of_one_run(place):
     assert all(event["run"] == "r1" and event["at"] and event["by"] for event in seen)
     plain = place.command("events", "r1", "--kind", "death", "--since", "1h").stdout
     assert plain.count("\n") == 1
-    assert "runner-a: life 1 died" in plain
+    assert "runner-a: incarnation 1 died" in plain
     assert place.command("events", "--since", "soon").returncode == 2
     assert place.command("events", "rx").returncode == 1
     word, _, body = told.read_text().partition("|")
@@ -52,7 +52,7 @@ def test_events_metrics_and_a_notice_of_one_run(place):
     assert json.loads(body)["event"] == "failed"
     numbers = _metrics(place.command("metrics").stdout)
     assert numbers["garrison_run_status", "failed", "r1"] == 1
-    assert numbers["garrison_nodes", "merged", "r1"] == numbers["garrison_nodes", "failed", "r1"] == 1
+    assert numbers["garrison_nodes", "landed", "r1"] == numbers["garrison_nodes", "failed", "r1"] == 1
     assert numbers["garrison_deaths_total", "r1"] == 1
     _served(place)
     place.check_left_but_failed("b")
@@ -77,7 +77,7 @@ def _served(place):
                 urllib.request.urlopen(address.replace("/metrics", "/else"), timeout=DEADLINE)
             taken = place.command("metrics", "--serve", address.split(":")[2].split("/")[0])
             assert taken.returncode == 1
-            assert "cannot be had" in taken.stderr
+            assert "cannot listen on port" in taken.stderr
             assert taken.stderr.count("\n") == 1
         finally:
             server.send_signal(signal.SIGINT)

@@ -105,8 +105,8 @@ def test_a_run_as_a_person_sees_it(stage: Place) -> None:
     logs = place.begin("logs", "a", "-f", log="followed")
     later = place.begin("logs", "b", "-f", log="waited")
     watching = Screen(place, "status", "--watch=0.5", "r1")
-    shown = words(watching.until("its agent works", "waits for a"))
-    assert "run r1: running, 0 of 2 merged" in shown
+    shown = words(watching.until("its agent is working", "waiting for a"))
+    assert "run r1: running, 0 of 2 landed" in shown
     _attach(place)
     watching.resize(40, 20)
     watching.until("more lines")
@@ -119,7 +119,7 @@ def test_a_run_as_a_person_sees_it(stage: Place) -> None:
     code, last = watching.end()
     assert code == 0
     picture = words(last.rpartition("\x1b[?1049l")[2])
-    assert "run r1: done, 2 of 2 merged" in picture
+    assert "run r1: done, 2 of 2 landed" in picture
     assert "\x1b]0;" not in last
     assert [one.wait(DEADLINE) for one in (piped, logs, later)] == [0, 0, 0]
     _check_pipes(place)
@@ -150,8 +150,8 @@ def _attach(place: Place) -> None:
 def _check_pipes(place: Place) -> None:
     told = (place.root / "piped").read_text()
     assert "\x1b" not in told
-    for line in ("a: working, executing: its agent works", "b: waiting: waits for a", "attempt 2",
-                 "b: merged, merged: merged as", "run r1: done, 2 of 2 merged"):
+    for line in ("a: working, executing: its agent is working", "b: waiting: waiting for a", "attempt 2",
+                 "b: landed, merged: landed as", "run r1: done, 2 of 2 landed"):
         assert line in told
     bare = [line[10:] for line in told.splitlines()]
     assert all(one != two for one, two in itertools.pairwise(bare)), "a line an event"
@@ -179,7 +179,7 @@ def test_ctrl_c_and_a_hangup_leave_no_mess(stage: Place) -> None:
     child = place.launch(place.graph(Node("a", before=place.hold("a"))), "r1", "--max-rework", "0")
     place.arrived("a")
     watching = Screen(place, "status", "--watch")
-    watching.until("its agent works")
+    watching.until("its agent is working")
     watching.type("\x03")
     code, shown = watching.end()
     assert code == 130
@@ -187,7 +187,7 @@ def test_ctrl_c_and_a_hangup_leave_no_mess(stage: Place) -> None:
     assert "Traceback" not in shown
     assert "run r1: running" in shown.rpartition("\x1b[?1049l")[2]
     gone = Screen(place, "status", "--watch")
-    gone.until("its agent works")
+    gone.until("its agent is working")
     os.kill(gone.pid, signal.SIGTERM)
     code, shown = gone.end()
     assert (code, "\x1b[?1049l" in shown) == (143, True)

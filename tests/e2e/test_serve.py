@@ -17,7 +17,7 @@ from garrison.cli import main as cli
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
 from garrison.views.page_view import laid_over
-from garrison.web.run_stream import Feed
+from garrison.web.run_stream import RunStream
 from support import DEADLINE, PROGRAM, Node, Place, wait_for
 from top_support import Town, busy_town, town
 from web_support import Site, Told
@@ -82,7 +82,7 @@ def test_a_page_outlives_its_server(tmp_path: Path) -> None:
             assert again.tokens == here.tokens
             refused = subprocess.run([*PROGRAM, "--home", str(tmp_path), "serve", "--port", str(port)], check=False,
                                      capture_output=True, text=True)
-            assert (refused.returncode, refused.stdout) == (1, "") and "say another --port" in refused.stderr
+            assert (refused.returncode, refused.stdout) == (1, "") and "pass another --port" in refused.stderr
             assert refused.stderr.count("\n") == 1
             asyncio.run(second(again, after, process))
 
@@ -116,8 +116,8 @@ def test_a_run_watched_from_its_launch_to_its_end(place: Place) -> None:
         "done", {"a": "validated", "b": "validated"})
     assert shown["nodes"]["a"]["deaths"] == 1 and not shown["queue"]["entries"]
     kinds = [one["kind"] for one in shown["timeline"]]
-    assert kinds.count("death") == kinds.count("respawn") == 1 and kinds.count("merged") == 2
-    feed = Feed(place.home, "r1")
+    assert kinds.count("death") == kinds.count("respawn") == 1 and kinds.count("landed") == 2
+    feed = RunStream(place.home, "r1")
     feed.read()
     whole = feed.snapshot()
     assert {part: shown[part] for part in ("status", "queue", "gates", "timeline", "signals")} == {

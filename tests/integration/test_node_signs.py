@@ -24,7 +24,7 @@ from garrison.supervise.observer import Observer
 from garrison.system.clock import FakeClock, iso
 from garrison.system.systemd import notify_watchdog
 from garrison.testing.processes import MemoryProcesses
-from garrison.views import heartbeats
+from garrison.views.layer_view import signs_of_life
 from support import DEADLINE, git
 
 
@@ -50,8 +50,8 @@ ACTIONS: list[tuple[str, Callable[[AgentActivity], object]]] = [
 
 
 @pytest.mark.parametrize(("kind", "act"), ACTIONS, ids=[kind for kind, _ in ACTIONS])
-def test_each_kind_of_work_changes_its_sign(signs: AgentActivity, kind: str, act: Callable[[AgentActivity],
-                                                                                           object]) -> None:
+def test_each_kind_of_work_changes_its_sign(signs: AgentActivity, kind: str,
+                                            act: Callable[[AgentActivity], object]) -> None:
     before = signs.stamps(deep=True)
     assert before == signs.stamps(deep=True)
     time.sleep(0.01)  # a file system may count in jiffies
@@ -67,7 +67,7 @@ def test_there_may_be_nothing_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (signs.silence, signs.tool(), signs.waiting()) == (None, None, "")
     for name in "abc":
         (tmp_path / name).touch()
-    monkeypatch.setattr(agent_activity, "MOST", 2)
+    monkeypatch.setattr(agent_activity, "MAX_ENTRIES", 2)
     found = newest_entry(tmp_path)
     assert found is not None
     assert found[1] == 2, "a tree of any size costs no more"
@@ -97,13 +97,12 @@ def test_how_status_tells_of_silence(signs: AgentActivity, tmp_path: Path) -> No
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     (signs.folder / "output.log").write_text("x")
     clock.advance(30)
-    found = heartbeats.of_node(observer, None, signs)
-    assert found["last"]["kind"] in ("output", "head")
-    assert (found["stopped"], found["silence_s"], heartbeats.silent(found)) == (False, 90.0, "")
+    found = signs_of_life(observer, None, signs)
+    assert found.last is not None and found.last["kind"] in ("output", "head")
+    assert (found.suspended, found.silence_s, found.words()) == (False, 90.0, "")
     clock.advance(200)
     os.utime(signs.folder / "output.log", (clock.time() - 125, clock.time() - 125))
-    assert heartbeats.silent(heartbeats.of_node(observer, None, signs)) == ", silent for 2m (last: output)"
-    assert heartbeats.silent(None) == ""
+    assert signs_of_life(observer, None, signs).words() == ", silent for 2m (last: output)"
 
 
 def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: AgentActivity, tmp_path: Path) -> None:
@@ -111,14 +110,14 @@ def test_who_only_changes_its_tree_or_has_just_begun_is_not_silent(signs: AgentA
     observer = Observer(Store(tmp_path), MemoryProcesses(), clock)
     born = Identity(role="orchestrator", name="a", run_id="r1", agent_id="a", incarnation=2, status="active",
                     created_at=iso(clock.time() - 5))
-    assert heartbeats.silent(heartbeats.of_node(observer, born, signs)) == "", "its predecessor's silence"
+    assert signs_of_life(observer, born, signs).words() == "", "its predecessor's silence"
     old = replace(born, created_at=iso(clock.time() - 190))
     for path in [signs.tree, *signs.tree.rglob("*")]:
         os.utime(path, (clock.time() - 300, clock.time() - 300))
-    assert ", silent for 3m" in heartbeats.silent(heartbeats.of_node(observer, old, signs))
+    assert ", silent for 3m" in signs_of_life(observer, old, signs).words()
     (signs.tree / "calc.py").write_text("x = 1\n")
     os.utime(signs.tree / "calc.py", (clock.time() - 3, clock.time() - 3))
-    assert heartbeats.silent(heartbeats.of_node(observer, old, signs)) == "", "it writes files"
+    assert signs_of_life(observer, old, signs).words() == "", "it writes files"
 
 
 def test_a_service_managers_watchdog_is_told_if_it_asked_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -580,7 +580,7 @@ def test_status_of_a_failed_run(box: Box) -> None:
     run_records.save(files.attempt("a", 1) / "result.json", Result("r1", "a", 1, 1, "fail", OLD, tail="one\nE   two"))
     box.identity("runner", "a", "r1", status="terminated")
     shown = box.cli("status", "r1")
-    for part in ("run r1: failed, 0 of 2 merged", "acceptance is red", "E   two", "garrison logs a --run r1",
+    for part in ("run r1: failed, 0 of 2 landed", "acceptance is red", "E   two", "garrison logs a --run r1",
                  "runner-a@r1", str(files.attempt("a", 1))):
         assert part in shown
     body = json.loads(box.cli("status", "r1", "--json"))

@@ -16,7 +16,7 @@ from garrison.cli import top_app
 from garrison.cli.main import main
 from garrison.cli.top_app import Top
 from garrison.errors import RecordError
-from garrison.views.top_frame import Looker
+from garrison.views.top_frame import FrameReader
 from support import DEADLINE, wait_for
 from top_support import Town, busy_town, town
 
@@ -53,13 +53,13 @@ def test_a_frame_says_of_every_row_what_the_records_and_proc_say(home: Town) -> 
     spinning = home.run("other", "spin")
     home.life("guardian", "crew", "other")
     home.working(spinning, "other", "spin", command="while :; do :; done")
-    looker = Looker(home.home)
-    looker.look()
+    reader = FrameReader(home.home)
+    reader.read()
     frame = wait_for("the busy one has had the processor", lambda: (row(
-        found := looker.look(), "spin")["cpu"] or 0) > 5 and found)
+        found := reader.read(), "spin")["cpu"] or 0) > 5 and found)
     states = {one["name"]: one["state"] for one in frame["rows"] if one["run"] == "crew-1"}
     assert states == {"crew-1": "running", "launch": "alive", "guardian-crew": "alive", "processor-crew": "alive",
-                      "format_all": "merged", "add_tests": "working", "docs": "landing", "search_index": "died",
+                      "format_all": "landed", "add_tests": "working", "docs": "landing", "search_index": "died",
                       "release_notes": "waiting"}
     tests, spin = row(frame, "add_tests"), row(frame, "spin")
     assert (tests["lives"], tests["attempt"], tests["usd"], tests["processes"]) == ("1+3", 1, 0.4321, 2)
@@ -79,18 +79,18 @@ def test_a_frame_says_of_every_row_what_the_records_and_proc_say(home: Town) -> 
 def test_what_happens_between_two_looks_is_in_the_second(home: Town) -> None:
     told = home.run("r1", "a", "b")
     home.life("guardian", "crew", "r1")
-    looker = Looker(home.home)
-    assert row(looker.look(), "a")["state"] == "waiting"
+    reader = FrameReader(home.home)
+    assert row(reader.read(), "a")["state"] == "waiting"
     home.working(told, "r1", "a")
-    assert row(looker.look(), "a")["state"] == "working"
+    assert row(reader.read(), "a")["state"] == "working"
     home.sleepers[-1].kill()
     home.sleepers[-1].wait()
-    assert row(looker.look(), "a")["state"] == "died"
+    assert row(reader.read(), "a")["state"] == "died"
     told.append("node", {"node": "a", "status": "failed", "attempt": 1, "reason": "exit code 1"}, home.now())
     told.append("run", {"status": "failed", "reason": "a failed"}, home.now())
-    assert row(looker.look(), "r1")["state"] == "failed"
+    assert row(reader.read(), "r1")["state"] == "failed"
     told.append("run", {"status": "failed", "reason": "another word"}, home.now())
-    assert "another word" in row(looker.look(), "r1")["doing"]
+    assert "another word" in row(reader.read(), "r1")["doing"]
 
 
 def test_text_json_and_refusals(home: Town, command: Command) -> None:
@@ -99,7 +99,7 @@ def test_text_json_and_refusals(home: Town, command: Command) -> None:
     busy_town(home)
     once = command("top", "--once")
     assert (once.returncode, once.stderr, "\x1b" in once.stdout) == (0, "", False)
-    for words in ("add_tests", "merge queue  1", "waits for search_index", "process 4711 is gone", "$0.43"):
+    for words in ("add_tests", "merge queue  1", "waiting for search_index", "process 4711 is gone", "$0.43"):
         assert words in once.stdout
     asked = command("top", "--json", "--run", "crew-1")
     assert row(json.loads(asked.stdout), "docs")["state"] == "landing"
@@ -140,7 +140,7 @@ def screen(app: Top) -> str:
 
 def drive(home: Town, play: Callable[[Any, Top], Any], size: tuple[int, int] = (80, 24), **options: Any) -> None:
     async def work() -> None:
-        app = Top(Looker(home.home), **{"interval": 0.2, **options})
+        app = Top(FrameReader(home.home), **{"interval": 0.2, **options})
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: app.frame is not None)
             await play(pilot, app)
@@ -153,7 +153,7 @@ def test_keys_choose_filter_show_details_and_resize(home: Town) -> None:
 
     async def play(pilot: Any, app: Top) -> None:
         await pilot.press("j", "j")
-        assert "docs: is next in the merge queue" in screen(app)
+        assert "docs: next in the merge queue" in screen(app)
         await pilot.press("enter")
         assert "docs of run crew-1" in screen(app)
         assert "phase      validating" in screen(app)
@@ -168,9 +168,9 @@ def test_keys_choose_filter_show_details_and_resize(home: Town) -> None:
         await until(pilot, lambda: "PHASE" in screen(app))
         assert all(len(line) == 140 for line in screen(app).splitlines())
         await pilot.press("home")
-        assert "crew-1: 1 of 5 merged" in screen(app)
+        assert "crew-1: 1 of 5 landed" in screen(app)
         await pilot.click(offset=(5, 8))
-        assert app.chosen.row == "crew-1/node/add_tests"
+        assert app.selection.row == "crew-1/node/add_tests"
         await pilot.press("q")
 
     drive(home, play)
@@ -188,7 +188,7 @@ def test_actions_are_our_own_commands_and_what_they_say_is_shown(home: Town, mon
 
     async def play(pilot: Any, app: Top) -> None:
         await pilot.press("home", "a")
-        assert "choose a node first" in screen(app)
+        assert "select a node first" in screen(app)
         await pilot.press("j", "j", "j", "j", "j", "p")
         assert "Park add_tests (run crew-1)" in screen(app)
         await pilot.press("n")
@@ -214,17 +214,17 @@ def test_a_look_that_fails_is_said_and_the_next_one_made(home: Town, monkeypatch
     busy_town(home)
 
     async def play(pilot: Any, app: Top) -> None:
-        real = app.looker.look
+        real = app.reader.read
 
         def broken() -> dict[str, Any]:
             raise RecordError("the disk is gone")
 
-        monkeypatch.setattr(app.looker, "look", broken)
-        await until(pilot, lambda: "cannot look at" in screen(app))
+        monkeypatch.setattr(app.reader, "read", broken)
+        await until(pilot, lambda: "cannot read" in screen(app))
         assert "add_tests" in screen(app)
-        monkeypatch.setattr(app.looker, "look", real)
+        monkeypatch.setattr(app.reader, "read", real)
         before = app.frame
         await until(pilot, lambda: app.frame is not before)
-        assert "cannot look at" not in screen(app)
+        assert "cannot read" not in screen(app)
 
     drive(home, play)

@@ -11,8 +11,8 @@ import pytest
 
 from garrison.errors import RecordUnreadable, Refused, UsageError
 from garrison.web import access, static_files
-from garrison.web.access import tokens
-from garrison.web.server import Place, listening
+from garrison.web.access import load_tokens
+from garrison.web.server import Endpoint, open_socket
 from top_support import town
 from web_support import READ, Site, site
 
@@ -67,35 +67,36 @@ def test_what_a_change_needs() -> None:
 
 
 def test_tokens_are_the_owners_alone(tmp_path: Path) -> None:
-    first = tokens(tmp_path)
+    first = load_tokens(tmp_path)
     path = tmp_path / "web" / "tokens.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) & 0o077 == 0
-    assert tokens(tmp_path) == first and len(set(first.values())) == 2
+    assert load_tokens(tmp_path) == first and len(set(first.values())) == 2
     path.chmod(0o640)
     with pytest.raises(RecordUnreadable, match="--new-tokens"):
-        tokens(tmp_path)
-    second = tokens(tmp_path, new=True)
+        load_tokens(tmp_path)
+    second = load_tokens(tmp_path, new=True)
     assert not set(second.values()) & set(first.values()) and stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_text(json.dumps({"write": "short", "read": ""}))
     with pytest.raises(RecordUnreadable, match="holds no tokens"):
-        tokens(tmp_path)
+        load_tokens(tmp_path)
 
 
 @pytest.mark.parametrize(("place", "why"), [
-    (Place("0.0.0.0"), "tls-cert"), (Place("192.0.2.7"), "--plain-http"), (Place("example.org"), "no IP address"),
-    (Place("0.0.0.0", plain=True), "--name"), (Place("::", plain=True), "--name"),
+    (Endpoint("0.0.0.0"), "tls-cert"), (Endpoint("192.0.2.7"), "--plain-http"),
+    (Endpoint("example.org"), "no IP address"),
+    (Endpoint("0.0.0.0", plain=True), "--name"), (Endpoint("::", plain=True), "--name"),
 ])
-def test_an_address_that_others_reach_needs_a_word(place: Place, why: str) -> None:
+def test_an_address_that_others_reach_needs_a_word(place: Endpoint, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         place.check()
-    assert Place("127.0.0.1").check() and Place("::1").check() and Place("192.0.2.7", plain=True).check()
+    assert Endpoint("127.0.0.1").check() and Endpoint("::1").check() and Endpoint("192.0.2.7", plain=True).check()
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:
-    first = listening(Place())
+    first = open_socket(Endpoint())
     try:
-        with pytest.raises(Refused, match=r"already in use; say another --port"):
-            listening(Place(port=first.getsockname()[1]))
+        with pytest.raises(Refused, match=r"already in use; pass another --port"):
+            open_socket(Endpoint(port=first.getsockname()[1]))
     finally:
         first.close()
 
@@ -116,7 +117,7 @@ def test_over_the_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
         made.run("r1", "a").close()
         asyncio.run(scene())
         said = capfd.readouterr()
-        assert not any(token in said.out + said.err for token in tokens(tmp_path).values())
+        assert not any(token in said.out + said.err for token in load_tokens(tmp_path).values())
 
 
 async def _doors(here: Site) -> None:

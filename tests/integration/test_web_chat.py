@@ -20,9 +20,9 @@ Scene = Callable[[Site], Awaitable[None]]
 
 
 def on(home: Path, stage: Stage, scene: Scene) -> None:
-    """Play a scene on a server whose desks are the stage's."""
+    """Play a scene on a server whose butler is the stage's."""
     async def whole() -> None:
-        async with site(home, desks=lambda place, name: stage.seated(Conversation(place / "conversations", name))
+        async with site(home, open_butler=lambda place, name: stage.seated(Conversation(place / "conversations", name))
                         ) as here:
             await scene(here)
     asyncio.run(whole())
@@ -115,7 +115,7 @@ def test_what_cannot_be_answered_is_said(tmp_path: Path, monkeypatch: pytest.Mon
         raise UsageError("no crew is there")
 
     async def whole() -> None:
-        async with site(tmp_path, desks=nobody) as here:
+        async with site(tmp_path, open_butler=nobody) as here:
             await scene(here)
     asyncio.run(whole())
 

@@ -13,9 +13,10 @@ import pytest
 from garrison.agents.claude.attempt_files import ClaudeFiles, append_line
 from garrison.records.journal import Writer, read_all
 from garrison.records.run import RunFiles
-from garrison.views.page_view import laid_over
+from garrison.views.page_view import Observation, laid_over
+from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, sse
-from garrison.web.run_stream import Feed, replay
+from garrison.web.run_stream import RunStream, replay_since
 from top_support import Town, busy_town, town
 from web_support import PATIENCE, Site, Stream, Told, site
 
@@ -144,19 +145,19 @@ def test_any_place_can_be_gone_on_from(tmp_path: Path) -> None:
         busy_town(made)
         for node in ("add_tests", "search_index"):
             deaths(made, "crew-1", node, 3)
-        feed = Feed(tmp_path, "crew-1")
-        journals = [feed.files.journal, feed.files.layer_journal("runner-search_index"),
-                    feed.files.layer_journal("runner-add_tests")]
-        events, shown = [], [json.loads(json.dumps(feed.snapshot()))]
+        stream = RunStream(tmp_path, "crew-1")
+        journals = [stream.files.journal, stream.files.layer_journal("runner-search_index"),
+                    stream.files.layer_journal("runner-add_tests")]
+        events, shown = [], [json.loads(json.dumps(stream.snapshot()))]
         for path in journals:  # not the order of the times
-            for one in feed.followed.read({path}):
+            for one in stream.followed.read({path}):
                 events.append(one)
                 shown.append(laid_over(shown[-1], json.loads(json.dumps(one["patch"]))))
-        feed.read()
-        whole = journaled({**feed.snapshot()})
+        stream.read()
+        whole = journaled({**stream.snapshot()})
         assert len(events) > 10
         for place, one in enumerate(events):
-            missed = replay(feed.other(), one["id"])
+            missed = replay_since(stream.reread(), one["id"])
             assert missed is not None
             state = shown[place + 1]
             for data in missed:
@@ -171,18 +172,18 @@ def test_a_journal_that_is_compacted_under_way_tells_nothing_twice(tmp_path: Pat
     with town(tmp_path) as made:
         told = begun(made)
         at_work(made, told, "a")
-        feed = Feed(tmp_path, "r1")
-        feed.read()
-        before = feed.snapshot()
+        stream = RunStream(tmp_path, "r1")
+        stream.read()
+        before = stream.snapshot()
         told.compact(to_snapshot(replay_run(read_all(told.path))), made.now())
-        feed.read()
-        assert feed.snapshot() == before
+        stream.read()
+        assert stream.snapshot() == before
         at_work(made, told, "b")
-        feed.read()
-        assert [entry["node"] for entry in feed.snapshot()["timeline"]] == [""]
-        late = Feed(tmp_path, "r1")
+        stream.read()
+        assert [entry["node"] for entry in stream.snapshot()["timeline"]] == [""]
+        late = RunStream(tmp_path, "r1")
         late.read()
-        assert late.snapshot() == feed.snapshot(), "who comes later reads what compaction kept"
+        assert late.snapshot() == stream.snapshot(), "who comes later reads what compaction kept"
         told.close()
 
 
@@ -192,21 +193,22 @@ def test_a_record_that_cannot_be_shown_hides_no_other(tmp_path: Path) -> None:
         told.append("node", {"node": "a", "status": "validated", "attempt": 1}, made.now())  # not from pending
         told.append("node", {"status": "active"}, made.now())
         at_work(made, told, "b")
-        feed = Feed(tmp_path, "r1")
-        feed.read()
-        shown = feed.snapshot()
+        stream = RunStream(tmp_path, "r1")
+        stream.read()
+        shown = stream.snapshot()
         assert shown["nodes"]["b"]["status"] == "active" and len(shown["problems"]) == 2
         assert "record 5 of guardian" in shown["problems"][0]
+        assert shown["status"] == "corrupt" == RunReader(tmp_path).read("r1", details=False).status
         told.close()
 
 
 def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                            capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(broadcaster, "BEAT", 0.05)
-    real, fails = broadcaster.Observer.look, [True]
+    real, fails = broadcaster.MachineObserver.observe, [True]
 
-    def look(self: broadcaster.Observer, runs: list[str]) -> dict[str, dict[str, Any]]:
-        if fails[0] and real(self, runs)["r1"]["layers"]:
+    def look(self: broadcaster.MachineObserver, runs: list[str]) -> dict[str, Observation]:
+        if fails[0] and real(self, runs)["r1"].layers:
             raise OSError("no /proc today")
         return real(self, runs)
 
@@ -224,7 +226,7 @@ def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.M
 
     with town(tmp_path) as made:
         begun(made).close()
-        monkeypatch.setattr(broadcaster.Observer, "look", look)
+        monkeypatch.setattr(broadcaster.MachineObserver, "observe", look)
         asyncio.run(scene(made))
 
 
@@ -303,7 +305,7 @@ def test_when_the_server_stops_everybody_is_told_at_once(tmp_path: Path, monkeyp
             assert [one.event for one in rest if one.event != "beat"][-2:] == ["change", "bye"], "its last word too"
 
     monkeypatch.setattr("garrison.system.event_loop.INotify", none_left)
-    for where, name in ((broadcaster, "BEAT"), (broadcaster, "UNTOLD"), (sse, "SEND_SECONDS")):
+    for where, name in ((broadcaster, "BEAT"), (broadcaster, "BEAT_WITHOUT_INOTIFY"), (sse, "SEND_SECONDS")):
         monkeypatch.setattr(where, name, 20 * PATIENCE)  # whoever waited for one of them would not end in time
     with town(tmp_path) as made:
         told = begun(made)
@@ -386,7 +388,7 @@ def test_what_one_does_is_a_command_and_its_word_is_shown(tmp_path: Path) -> Non
 
 def test_nothing_is_read_while_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    monkeypatch.setattr(broadcaster.Observer, "look", lambda self, runs: looks.append(1) or {})
+    monkeypatch.setattr(broadcaster.MachineObserver, "observe", lambda self, runs: looks.append(1) or {})
     monkeypatch.setattr(broadcaster, "BEAT", 0.05)
 
     async def scene() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
+from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, routes
 from top_support import Town, town
 from web_support import Site, Stream, Told, site
@@ -116,6 +119,58 @@ def test_a_run_that_is_removed_is_told_of_and_its_name_may_be_anothers(tmp_path:
             assert "new" in (await again.until("snapshot")).data["nodes"]
             for open_ in (stream, again):
                 open_.close()
+
+    on(tmp_path, scene)
+
+
+@pytest.mark.parametrize("damage", ["ad hoc", "torn", "lost"])
+def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damage: str) -> None:
+    """Of an ad-hoc run no journal tells the status; of one whose journal is damaged, the journal would tell another."""
+    async def scene(made: Town) -> None:
+        made.run("r1", "a").close()
+        files = RunFiles(tmp_path, "r1")
+        made.life("guardian", "crew", "r1")
+        if damage == "ad hoc":
+            launch = run_records.load(run_records.Launch, files.launch)
+            assert launch is not None
+            run_records.save(files.launch, replace(launch, adhoc=True))
+            files.journal.unlink()
+        elif damage == "torn":
+            files.journal.write_bytes(b"{}\n" + files.journal.read_bytes())
+        else:
+            files.journal.unlink()
+        async with site(tmp_path) as here:
+            for expected in ("new", "running") if damage == "ad hoc" else ("corrupt", "corrupt"):
+                stream = await here.stream("/api/events?run=r1")
+                shown = (await stream.until("snapshot")).data["status"]
+                listed = (await here.get("/api/runs")).json[0]["status"]
+                assert shown == listed == RunReader(tmp_path).read("r1").status == expected
+                stream.close()
+                made.life("runner", "a", "r1")
+                await asyncio.sleep(2 * broadcaster.FRESH)  # until the last observation counts as old
+
+    on(tmp_path, scene)
+
+
+def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Path,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "BEAT", 0.05)
+
+    async def scene(made: Town) -> None:
+        made.run("r1", "a").close()
+        files = RunFiles(tmp_path, "r1")
+        launch = run_records.load(run_records.Launch, files.launch)
+        assert launch is not None
+        run_records.save(files.launch, replace(launch, adhoc=True))
+        files.journal.unlink()
+        async with site(tmp_path) as here:
+            stream = await here.stream("/api/events?run=r1")
+            assert (await stream.until("snapshot")).data["status"] == "new"
+            made.life("runner", "a", "r1")
+            while (beat := await stream.until("beat")).data.get("status") is None:
+                pass  # an observation that had begun before
+            assert beat.data["status"] == "running"
+            stream.close()
 
     on(tmp_path, scene)
 

@@ -14,8 +14,8 @@ from garrison.supervise.decisions import ChildState, DecisionInputs, decide_clea
 from garrison.supervise.explain import decode_inputs, encode_inputs, replay
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, judge
-from garrison.views.event_log import Event, about_of
-from garrison.views.explain import observation, story
+from garrison.views.event_log import Event, subject_of
+from garrison.views.explain import explain, observation
 
 NOW = "2026-01-31T12:00:00.000000Z"
 TICKS = st.sampled_from([None, 7, 8])
@@ -77,10 +77,10 @@ def _decision(act: str, view: ChildState) -> Event:
 
 
 def test_a_decision_and_what_came_of_it_are_one_line() -> None:
-    lines = story([_decision("replace", _dead()), _event("fenced", {"incarnation": 1, "why": "process 42 is gone"}, 2)],
-                  frozenset({"runner-a@r1"}))
+    fenced = _event("fenced", {"incarnation": 1, "why": "process 42 is gone"}, 2)
+    lines = explain([_decision("replace", _dead()), fenced], frozenset({"runner-a@r1"}))
     assert [(line.kind, line.same) for line in lines] == [("fenced", True)]
-    assert lines[0].observed == ("life 1 is recorded active; no process 42; last beat 3.2s ago; "
+    assert lines[0].observed == ("incarnation 1 is recorded active; no process 42; last heartbeat 3.2s ago; "
                                  "verdict dead: process 42 is gone")
     assert lines[0].rule == "process 42 is gone"
 
@@ -90,17 +90,17 @@ def test_a_verdict_that_only_repeats_the_record_is_not_told() -> None:
     verdict = judge(identity, Observation("h", "b", "n"))
     basis = DecisionInputs("next_step", ChildState(identity, verdict, Observation("h", "b", "n")), [], 1.0, "b")
     assert verdict.state == "ended"
-    assert observation(basis) == "life 1 is recorded crashed (killed)"
+    assert observation(basis) == "incarnation 1 is recorded crashed (killed)"
 
 
 def test_a_decision_that_nothing_came_of_is_told_by_itself() -> None:
-    lines = story([_decision("replace", _dead()), _event("note", {"text": "something else"}, 2)], frozenset())
-    assert [line.text for line in lines] == ["what was left of it was to be ended", "something else"]
+    lines = explain([_decision("replace", _dead()), _event("note", {"text": "something else"}, 2)], frozenset())
+    assert [line.text for line in lines] == ["decided to end what was left of it", "something else"]
 
 
 def test_a_decision_that_its_inputs_do_not_bear_out_is_said() -> None:
     """Somebody wrote `start` over a life that was dead and not replaced: no rule of ours does that."""
-    lines = story([_decision("start", _dead())], frozenset())
+    lines = explain([_decision("start", _dead())], frozenset())
     assert [line.same for line in lines] == [False]
 
 
@@ -112,7 +112,7 @@ def _verdict(result: str, tree: str = "t1", reason: str = "exit code 1", entry: 
 def test_a_tree_that_the_gate_judged_again_is_told_once() -> None:
     """What is red alone is run once more before it is rejected: one red gate, for whoever reads."""
     rejected = _event("state", {"status": "rejected", "reason": "exit code 1"}, about="")
-    lines = story([_verdict("red"), _verdict("red"), rejected], frozenset())
+    lines = explain([_verdict("red"), _verdict("red"), rejected], frozenset())
     assert [line.text for line in lines] == ["gate red in 2 runs: exit code 1", "merge entry rejected: exit code 1"]
 
 
@@ -121,22 +121,22 @@ def test_a_tree_that_the_gate_judged_again_is_told_once() -> None:
     (_verdict("red", reason="exit code 2"), "gate red: exit code 2"), (_verdict("red", entry="a-2"),
                                                                        "gate red: exit code 1")])
 def test_another_judgement_is_told_by_itself(second: Event, told: str) -> None:
-    lines = story([_verdict("red"), second], frozenset())
+    lines = explain([_verdict("red"), second], frozenset())
     assert [line.text for line in lines] == ["gate red: exit code 1", told]
 
 
 @pytest.mark.parametrize("spoilt", [{"rule": "next_step", "identity": {"role": "runner", "name": "a"}}, {}])
 def test_a_decision_that_cannot_be_read_back_is_said(spoilt: dict[str, object]) -> None:
-    lines = story([_event("decision", {"act": "start", "why": "x", "basis": spoilt})], frozenset())
+    lines = explain([_event("decision", {"act": "start", "why": "x", "basis": spoilt})], frozenset())
     assert lines[0].same is False
-    assert "cannot be read back" in lines[0].observed
+    assert "cannot be replayed" in lines[0].observed
 
 
 def test_only_who_is_asked_about_is_told_of() -> None:
     events = [_event("note", {"text": "of a"}), Event(NOW, "r1", "guardian", "g#1", 2, "node", "b", "",
                                                       {"node": "b", "status": "active"})]
-    assert [line.text for line in story(events, frozenset({"runner-a@r1"}))] == ["of a"]
-    assert [line.text for line in story(events, frozenset({"x"}), "b")] == ["node active, attempt 1"]
+    assert [line.text for line in explain(events, frozenset({"runner-a@r1"}))] == ["of a"]
+    assert [line.text for line in explain(events, frozenset({"x"}), "b")] == ["node working, attempt 1"]
 
 
 def test_the_seen_of_a_stranger_in_its_place() -> None:
@@ -146,7 +146,7 @@ def test_the_seen_of_a_stranger_in_its_place() -> None:
     view = ChildState(dead.identity, judge(dead.identity, seen), seen)
     basis = decide_restart(view, [], 1.0, "b", Policy()).basis
     assert basis is not None
-    assert "process 42 belongs to another" in observation(basis)
+    assert "pid 42 belongs to another process" in observation(basis)
 
 
 @pytest.mark.parametrize(("journal", "data", "about"), [
@@ -154,6 +154,6 @@ def test_the_seen_of_a_stranger_in_its_place() -> None:
     ("guardian", {"full": "runner-a@r1"}, "runner-a@r1"),
 ])
 def test_whom_a_record_is_about(journal: str, data: dict[str, object], about: str) -> None:
-    found = about_of(Entry(1, 1, "t", NOW, "open", dict(data)), journal, "r1")
+    found = subject_of(Entry(1, 1, "t", NOW, "open", dict(data)), journal, "r1")
     assert found is not None
     assert found.full == about

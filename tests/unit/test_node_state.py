@@ -1,4 +1,4 @@
-"""What a node is said to do or wait for, and what is used of the limits."""
+"""Words of a node: what it is doing or waiting for; and what is used of the limits."""
 
 from __future__ import annotations
 
@@ -6,62 +6,70 @@ from dataclasses import replace
 
 import pytest
 
+from garrison.cli.top_render import SYMBOLS
 from garrison.config import Timing
 from garrison.merge.entry import TRANSITIONS, MergeEntry
 from garrison.merge.state import Pause
 from garrison.records.run import Launch
 from garrison.supervise.restart import Death
-from garrison.views.limits import TIMES, Used, limits
-from garrison.views.node_state import Facts, doing
+from garrison.views.layer_view import LayerView
+from garrison.views.limits import TIMEOUTS, Used, limits
+from garrison.views.node_state import NodeFacts, doing, one_word
 
 ENTRY = MergeEntry("a-1-x", "r1", "a", 1, "b", "oid", "main")
-ALIVE = Facts("active", phase="executing", runner_living=True, agent_living=True, agent_status="active", agent_lives=1)
-LANDING = Facts("impl_complete", phase="validating", entry=ENTRY)
+ALIVE = NodeFacts("active", phase="executing", runner_alive=True, agent_alive=True, agent_status="active",
+                  agent_incarnation=1)
+LANDING = NodeFacts("impl_complete", phase="validating", entry=ENTRY)
 
 WORDS = [
-    (Facts("pending", waits_for=["a", "b"]), "waits for a, b"),
-    (Facts("pending", busy=2), "waits for a free agent, 2 at work"),
-    (Facts("pending", blocked_by=["a"], waits_for=["a"]), "cannot begin: a failed"),
-    (Facts("pending", over="failed"), "did not begin; the run is failed"),
-    (ALIVE, "its agent works"),
-    (replace(ALIVE, deaths=2), "its agent works, 2 died before"),
-    (replace(ALIVE, attempt=2, reason="red\ntail"), "its agent works (again, since red)"),
-    (replace(ALIVE, agent_living=False, agent_status="crashed", deaths=3),
-     "its agent died (3 in this attempt) and comes back"),
-    (replace(ALIVE, waits="until 10:00:00 UTC: rate_limit"), "its session waits until 10:00:00 UTC: rate_limit"),
-    (replace(ALIVE, waits="for an answer: x", asked="which?"),
+    (NodeFacts("pending", waits_for=["a", "b"]), "waiting for a, b"),
+    (NodeFacts("pending", busy=2), "waiting for a free agent, 2 at work"),
+    (NodeFacts("pending", blocked_by=["a"], waits_for=["a"]), "cannot start: a failed"),
+    (NodeFacts("pending", run_over="failed"), "not started; the run is failed"),
+    (NodeFacts("pending", unreached=True), "not reached yet"),
+    (ALIVE, "its agent is working"),
+    (replace(ALIVE, deaths=2), "its agent is working, after 2 deaths"),
+    (replace(ALIVE, attempt=2, reason="red\ntail"), "its agent is working (retry: red)"),
+    (replace(ALIVE, agent_suspended=True), "its agent is suspended (SIGSTOP)"),
+    (replace(ALIVE, agent_alive=False, agent_status="crashed", deaths=3),
+     "its agent died (3 deaths in this attempt) and is being restarted"),
+    (replace(ALIVE, session_waits="until 10:00:00 UTC: rate_limit"),
+     "its session is waiting until 10:00:00 UTC: rate_limit"),
+    (replace(ALIVE, session_waits="for an answer: x", question="which?"),
      "asks you: which? (answer: garrison answer NODE 'TEXT')"),
-    (replace(ALIVE, asked="which?"), "its agent works"),
-    (replace(ALIVE, waits="while it is held by a person", asked="which?"),
-     "its session waits while it is held by a person"),
-    (replace(ALIVE, job="validator", asked="which?", agent_living=False),
+    (replace(ALIVE, question="which?"), "its agent is working"),
+    (replace(ALIVE, session_waits="while it is held by a person", question="which?"),
+     "its session is waiting while it is held by a person"),
+    (replace(ALIVE, job="validator", question="which?", agent_alive=False),
      "asks you: which? (answer: garrison answer NODE 'TEXT')"),
-    (replace(ALIVE, job="acceptance", agent_living=False), "its acceptance runs"),
-    (replace(ALIVE, job="setup", phase="planning", agent_living=False), "its tree is set up"),
-    (Facts("active", phase="planning", runner_living=True), "its tree is made"),
-    (Facts("active", led=False), "nobody leads the run"),
-    (Facts("active", led=True), "its runner is started"),
-    (Facts("active", over="stopped"), "stopped; goes on when the run is resumed"),
-    (Facts("impl_complete"), "is put into the merge queue"),
-    (replace(LANDING, ahead=2), "waits in the merge queue, 2 before it"),
-    (LANDING, "is next in the merge queue"),
+    (replace(ALIVE, job="acceptance", agent_alive=False), "running its acceptance command"),
+    (replace(ALIVE, job="setup", phase="planning", agent_alive=False), "setting up its worktree"),
+    (NodeFacts("active", phase="planning", runner_alive=True), "creating its worktree"),
+    (NodeFacts("active", phase="executing", runner_alive=True), "starting its agent"),
+    (replace(ALIVE, agent_alive=False), "its agent is done; checking its work"),
+    (NodeFacts("active", guardian_alive=False), "waiting for a guardian; none is alive"),
+    (NodeFacts("active", guardian_alive=True), "starting its runner"),
+    (NodeFacts("active", run_over="stopped"), "stopped; continues when the run is resumed"),
+    (NodeFacts("impl_complete"), "entering the merge queue"),
+    (replace(LANDING, entries_ahead=2), "waiting in the merge queue, 2 ahead"),
+    (LANDING, "next in the merge queue"),
     (replace(LANDING, pause=Pause("base_red", "on the bare main: red\nlog", "tip")),
      "the queue is paused (base_red): on the bare main: red"),
-    (replace(LANDING, entry=replace(ENTRY, status="testing")), "the gate tests its merge"),
+    (replace(LANDING, entry=replace(ENTRY, status="testing")), "the gate is testing its merge candidate"),
     (replace(LANDING, entry=replace(ENTRY, status="landing_blocked", reason="commit or stash a.py in /r",
                                     files=("a.py", "b.py"))), "cannot land: commit or stash a.py in /r (b.py)"),
-    (Facts("validated", commit="0123456789abcdef"), "merged as 0123456789"),
-    (Facts("validated"), "merged before this run"),
-    (Facts("failed", reason="exit code 3\ntail"), "exit code 3"),
-    (Facts("failed"), "no reason was recorded"),
-    (Facts("active", held="the API is down"), "parked by you: the API is down"),
-    (Facts("pending", held=""), "parked by you"),
-    (Facts("active", parked="its agent was given up: 6 deaths"), "parked: its agent was given up: 6 deaths"),
+    (NodeFacts("validated", commit="0123456789abcdef"), "landed as 0123456789"),
+    (NodeFacts("validated"), "landed before this run"),
+    (NodeFacts("failed", reason="exit code 3\ntail"), "exit code 3"),
+    (NodeFacts("failed"), "no reason was recorded"),
+    (NodeFacts("active", held="the API is down"), "parked by you: the API is down"),
+    (NodeFacts("pending", held=""), "parked by you"),
+    (NodeFacts("active", parked="its agent was given up: 6 deaths"), "parked: its agent was given up: 6 deaths"),
 ]
 
 
 @pytest.mark.parametrize(("facts", "words"), WORDS)
-def test_words(facts: Facts, words: str) -> None:
+def test_words(facts: NodeFacts, words: str) -> None:
     assert doing(facts) == words
 
 
@@ -76,14 +84,40 @@ def test_limits_nest_and_say_what_is_used() -> None:
               "guardian-crew@r1": [Death(1, 999.0, "boot")]}
     used = Used(deaths, {"a": 2, "b": 1}, 2, {"a": 60.0}, ["b"], 90.0, 1000.0, "boot")
     rows = limits(launch, Timing(restart_window=600.0), used)
-    told = {row["level"]: row for row in rows}
-    assert [row["level"] for row in rows[:4]] == ["life", "attempt", "node", "run"]
-    assert (told["life"]["limit"], told["life"]["used"]) == (5, {"orchestrator-a@r1": 1, "guardian-crew@r1": 1})
-    assert "10 min" in told["life"]["text"]
-    assert (told["attempt"]["limit"], told["attempt"]["used"]) == (7, {"orchestrator-a@r1": 3})
-    assert (told["node"]["limit"], told["node"]["used"]) == (1, {"a": 1})
-    assert "b" in told["node"]["text"]
-    assert (told["run"]["limit"], told["run"]["used"]) == (3, {"r1": 2})
-    times = {row["text"]: row["limit"] for row in rows if row["level"] == "time-out"}
-    assert (times["agent of a"], times["gate"], times["acceptance"]) == (60.0, 90.0, 1800.0)
-    assert len(times) == len(TIMES) + 1
+    by_level = {row.level: row for row in rows}
+    assert [row.level for row in rows[:4]] == ["life", "attempt", "node", "run"]
+    assert (by_level["life"].limit, by_level["life"].used) == (5, {"orchestrator-a@r1": 1, "guardian-crew@r1": 1})
+    assert "10 min" in by_level["life"].text
+    assert (by_level["attempt"].limit, by_level["attempt"].used) == (7, {"orchestrator-a@r1": 3})
+    assert (by_level["node"].limit, by_level["node"].used) == (1, {"a": 1})
+    assert "b" in by_level["node"].text
+    assert (by_level["run"].limit, by_level["run"].used) == (3, {"r1": 2})
+    times = {row.text: row.limit for row in rows if row.level == "time-out"}
+    assert (times["agent of a"], times["gate"], times["acceptance command"]) == (60.0, 90.0, 1800.0)
+    assert len(times) == len(TIMEOUTS) + 1
+
+
+def layer(status: str, *, living: bool) -> LayerView:
+    verdict = "alive" if living else "dead"
+    return LayerView("runner-a@r1", "runner", "a", status, 1, verdict, living, "", None, None, False, None, None, "")
+
+
+WORKING, DEAD = layer("active", living=True), layer("active", living=False)
+
+
+@pytest.mark.parametrize(("place", "asks", "runner", "agent", "state"), [
+    ("working", False, None, None, "starting"),
+    ("working", False, WORKING, None, "starting"),
+    ("working", False, WORKING, WORKING, "working"),
+    ("working", True, WORKING, WORKING, "asks"),
+    ("working", False, WORKING, layer("terminated", living=False), "working"),
+    ("working", False, WORKING, layer("crashed", living=False), "died"),
+    ("working", False, DEAD, None, "died"),
+    ("working", False, layer("terminated", living=False), layer("terminated", living=False), "stopped"),
+    ("working", False, WORKING, layer("parked", living=False), "parked"),
+    ("landed", False, layer("parked", living=False), None, "landed"),
+    ("landing", False, None, None, "landing")])
+def test_the_state_of_a_node_in_one_word(place: str, asks: bool, runner: LayerView | None, agent: LayerView | None,
+                                         state: str) -> None:
+    assert one_word(place, runner, agent, asks=asks) == state
+    assert state in SYMBOLS

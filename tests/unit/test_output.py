@@ -12,7 +12,6 @@ from garrison.cli import output
 from garrison.cli.commands import run_command
 from garrison.errors import Fenced, GarrisonError, PreflightRed, RecordCorrupt, UsageError
 from garrison.system.clock import format_age
-from garrison.views.run_view import _hint
 
 
 def fail(error: BaseException) -> int:
@@ -111,13 +110,3 @@ def test_a_module_that_is_not_there_breaks_only_its_own_command(monkeypatch: pyt
     assert "Comes later." in capsys.readouterr().out
     assert cli.main(["later"]) == 1
     assert "not part of this garrison" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("status", "launcher", "word"), [
-    ("running", True, ""), ("running", False, "garrison up"), ("stopped", False, "--resume r1"), ("done", False, ""),
-    ("failed", False, ""),
-])
-def test_what_to_do_about_a_run_that_nobody_leads(status: str, launcher: bool, word: str) -> None:
-    hint = _hint("r1", status, [{"role": "launch", "living": launcher}])
-    assert bool(hint) == bool(word)
-    assert word in hint

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from garrison.records.journal import Entry
 from garrison.views.event_log import GUARDIAN, QUEUE, Record
-from garrison.views.page_view import SIGNALS, TIMELINE, Drawn, Projection, laid_over, latest
-from garrison.web.cursor import Position, decode, stamp
+from garrison.views.page_view import SIGNALS, TIMELINE, GraphNode, PageModel, laid_over, latest
+from garrison.views.run_model import RunModel
+from garrison.web.cursor import Cursor, decode, run_stamp
 
-DRAWN = {name: Drawn(name, "box", "command") for name in ("a", "b", "c")} | {
-    "start": Drawn("start", "Mdiamond"), "ask": Drawn("Ship it?", "hexagon")}
+DRAWN = {name: GraphNode(name, "box", "command") for name in ("a", "b", "c")} | {
+    "start": GraphNode("start", "Mdiamond"), "ask": GraphNode("Ship it?", "hexagon")}
 
 
 class Tale:
@@ -83,9 +84,13 @@ def tale() -> list[Record]:
     return one.g("run", status="failed", reason="a: withdrawn").records
 
 
-def folded(records: list[Record]) -> tuple[Projection, list[dict[str, Any]]]:
-    projection = Projection("r1", DRAWN)
-    return projection, [projection.apply(record, f"text {record.entry.seq}") for record in records]
+def new_page() -> PageModel:
+    return PageModel(RunModel("r1"), DRAWN)
+
+
+def replayed(records: list[Record]) -> tuple[PageModel, list[dict[str, Any]]]:
+    page = new_page()
+    return page, [page.apply(record, f"text {record.entry.seq}") for record in records]
 
 
 def plain(value: Any) -> Any:
@@ -95,10 +100,10 @@ def plain(value: Any) -> Any:
 
 def test_patches_over_any_beginning_give_the_whole() -> None:
     records = tale()
-    whole = plain(folded(records)[0].snapshot())
+    whole = plain(replayed(records)[0].snapshot())
     assert whole["nodes"]["a"]["deaths"] == 1 and whole["status"] == "failed" and not whole["queue"]["entries"]
     for k in range(len(records) + 1):
-        first, _ = folded(records[:k])
+        first, _ = replayed(records[:k])
         shown = plain(first.snapshot())
         for record in records[k:]:
             shown = laid_over(shown, plain(first.apply(record, f"text {record.entry.seq}")))
@@ -107,10 +112,10 @@ def test_patches_over_any_beginning_give_the_whole() -> None:
 
 
 def test_a_record_that_changes_nothing_has_no_patch() -> None:
-    projection, patches = folded(tale())
+    page, patches = replayed(tale())
     assert all(patches[place] == {} for place, record in enumerate(tale()) if record.entry.kind in ("open", "decision"))
     other = Tale().add(GUARDIAN, "decision", act="start", why="", basis={}).records[0]
-    assert projection.apply(other) == {}
+    assert page.apply(other) == {}
 
 
 @settings(max_examples=12, deadline=None)
@@ -122,17 +127,17 @@ def test_the_order_between_journals_does_not_matter(random: Any) -> None:
     while any(journals.values()):
         name = random.choice([name for name, left in journals.items() if left])
         mixed.append(journals[name].pop(0))
-    assert plain(folded(mixed)[0].snapshot()) == plain(folded(records)[0].snapshot())
+    assert plain(replayed(mixed)[0].snapshot()) == plain(replayed(records)[0].snapshot())
 
 
 def test_the_first_life_of_a_new_attempt_is_nobody_who_came_back() -> None:
     records = Tale().life("a", "spawn", 2, "attempt 2").life("a", "spawn", 3, "first restart in the window").records
-    kinds = [entry["kind"] for patch in folded(records)[1] for entry in patch.get("timeline_add", [])]
+    kinds = [entry["kind"] for patch in replayed(records)[1] for entry in patch.get("timeline_add", [])]
     assert kinds == ["respawn"]
 
 
 def test_what_is_told_of_a_death_a_question_and_a_gate() -> None:
-    projection, patches = folded(tale())
+    page, patches = replayed(tale())
     told = [entry["kind"] for patch in patches for entry in patch.get("timeline_add", [])]
     assert told.count("death") == 3, "two agents or runners and the guardian; a death journaled twice is one"
     assert {"respawn", "asks", "parked", "unparked", "enqueued", "paused", "resumed", "withdrawn", "failed",
@@ -142,8 +147,8 @@ def test_what_is_told_of_a_death_a_question_and_a_gate() -> None:
     gate = next(patch["gates"] for patch in patches if patch.get("gates"))
     assert gate == [{"gate": "ask#1", "node": "ask", "kind": "human", "question": "Ship it?", "signal": "",
                      "deadline": None, "free": False, "default": "", "choices": [{"label": "Yes", "key": "Y"}]}]
-    assert projection.snapshot()["nodes"]["ask"]["status"] == "validated"
-    untold = Projection("r1", DRAWN)
+    assert page.snapshot()["nodes"]["ask"]["status"] == "passed"
+    untold = new_page()
     lines = [line for record in tale() for line in untold.apply(record).get("timeline_add", [])]
     assert "Ship it?" in [line["text"] for line in lines if line["kind"] == "asks"], "a gate says what it asks"
 
@@ -152,33 +157,33 @@ def test_lists_keep_the_youngest() -> None:
     one = Tale()
     for number in range(3 * TIMELINE):
         one.g("run", status="running" if number % 2 else "stopped") if number else one.g("run", status="running")
-    projection = Projection("r1")
+    page = PageModel(RunModel("r1"))
     for record in one.records:
-        projection.apply(record)
-    assert len(projection.snapshot()["timeline"]) == TIMELINE and len(projection.timeline) <= 2 * TIMELINE
+        page.apply(record)
+    assert len(page.snapshot()["timeline"]) == TIMELINE and len(page.timeline) <= 2 * TIMELINE
     entries = [{"at": f"{place:03}", "id": ""} for place in range(SIGNALS)]
     assert latest(entries[::-1], 2) == entries[-2:]
 
 
 def test_a_place_in_all_journals_is_one_id() -> None:
     order = ["a", "b", "c"]
-    here = Position(stamp("r1", "2026"), 12, 3, 40, {"a": 5, "c": 2})
+    here = Cursor(run_stamp("r1", "2026"), 12, 3, 40, {"a": 5, "c": 2})
     text = here.encode(order)
     assert decode(text, order) == here and decode(text, [*order, "d"]) == here
     assert decode(text, ["a"]) is None, "of a run that knows fewer nodes"
     for wrong in ("", "12", text + "x", text.replace("g12", "g-1"), "9" * 400, f"{text}\n"):
         assert decode(wrong, order) is None
-    later = Position(here.stamp, 12, 3, 41, {"a": 5, "b": 1, "c": 2})
+    later = Cursor(here.stamp, 12, 3, 41, {"a": 5, "b": 1, "c": 2})
     assert here.within(later) and not later.within(here)
-    assert not Position("00000000", 0).within(here), "another run of the same name"
-    assert Position(here.stamp).encode(order) == f"{here.stamp}-g0.l0.m0-"
+    assert not Cursor("00000000", 0).within(here), "another run of the same name"
+    assert Cursor(here.stamp).encode(order) == f"{here.stamp}-g0.l0.m0-"
 
 
 def test_positions_only_grow() -> None:
-    here = Position("00000000")
+    here = Cursor("00000000")
     for record in tale():
         before = here.encode(["a", "b", "c"])
-        here.move(record)
+        here.advance(record)
         earlier = decode(before, ["a", "b", "c"])
         assert earlier is not None and earlier.within(here)
     assert (here.guardian, here.launch, here.runners) == (21, 2, {"a": 4, "b": 1})

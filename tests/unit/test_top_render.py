@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from garrison.cli import top_keys, top_render
 from garrison.cli.render import text, width
-from garrison.cli.top_render import SIGNS, Chosen, picture
+from garrison.cli.top_render import SYMBOLS, Selection, picture
 from garrison.system.resource_usage import Usage
 from garrison.views import top_frame
-from garrison.views.usage import pause_after
+from garrison.views.usage import next_pause
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
@@ -42,10 +42,10 @@ FULL = frame(*(row(f"{name}{number}") for number in range(12) for name in ("名�
 @given(st.integers(20, 220), st.integers(5, 70), st.integers(0, 130), st.sampled_from(
     [{}, {"ask": EVIL}, {"note": EVIL * 9, "bad": True}, {"filter": "n", "typing": True}, {"filter": "nothing like it"},
      {"title": EVIL, "text": (f"    {EVIL * 20}", "", "plain"), "scrolled": 7}]))
-def test_a_picture_fills_the_screen_exactly_and_shows_the_chosen_row(columns: int, rows: int, place: int,
+def test_a_picture_fills_the_screen_exactly_and_shows_the_selected_row(columns: int, rows: int, place: int,
                                                                      more: dict[str, Any]) -> None:
     place = min(place, len(FULL["rows"]) - 1)
-    shown = picture(FULL, Chosen(row=FULL["rows"][place]["id"], **more), columns, rows)
+    shown = picture(FULL, Selection(row=FULL["rows"][place]["id"], **more), columns, rows)
     assert len(shown.lines) == rows
     assert all(width(line) <= columns for line in shown.lines)
     said = text(shown.lines, colours=False)
@@ -54,39 +54,18 @@ def test_a_picture_fills_the_screen_exactly_and_shows_the_chosen_row(columns: in
     if not more and rows >= 8:
         assert shown.marked is not None
         line = text([shown.lines[shown.marked]], colours=False)
-        assert line.startswith(SIGNS[FULL["rows"][place]["state"]])
+        assert line.startswith(SYMBOLS[FULL["rows"][place]["state"]])
     if rows >= 8:
         assert "q" in text(shown.lines[-1:], colours=False) or "Esc" in text(shown.lines[-1:], colours=False)
 
 
 def test_columns_stand_below_each_other_with_wide_characters_and_all_keys_fit_80() -> None:
-    lines = picture(FULL, Chosen(), 80, 24).lines
+    lines = picture(FULL, Selection(), 80, 24).lines
     head = text([lines[2]], colours=False)
     begin = head.index("DOING")
     for line in lines[3:8]:
         assert width(line[:-1]) == begin
     assert all(word in text(lines[-1:], colours=False) for _, word in top_render.KEYS)
-
-
-@pytest.mark.parametrize(("node", "runner", "agent", "state"), [
-    ({"place": "working", "asks": False}, {}, {}, "starting"),
-    ({"place": "working", "asks": False}, {"living": True, "status": "active"}, {}, "starting"),
-    ({"place": "working", "asks": False}, {"living": True, "status": "active"}, {"living": True}, "working"),
-    ({"place": "working", "asks": True}, {"living": True, "status": "active"}, {"living": True}, "asks"),
-    ({"place": "working", "asks": False}, {"living": True, "status": "active"},
-     {"living": False, "status": "terminated"}, "working"),
-    ({"place": "working", "asks": False}, {"living": True, "status": "active"},
-     {"living": False, "status": "crashed"}, "died"),
-    ({"place": "working", "asks": False}, {"living": False, "status": "active"}, {}, "died"),
-    ({"place": "working", "asks": False}, {"living": False, "status": "terminated"},
-     {"living": False, "status": "terminated"}, "stopped"),
-    ({"place": "working", "asks": False}, {"living": True, "status": "active"},
-     {"living": False, "status": "parked"}, "parked"),
-    ({"place": "merged", "asks": False}, {"living": False, "status": "parked"}, {}, "merged"),
-    ({"place": "landing", "asks": False}, {}, {}, "landing")])
-def test_the_state_of_a_node(node: dict[str, Any], runner: dict[str, Any], agent: dict[str, Any], state: str) -> None:
-    assert top_frame.state_of_node(node, runner, agent) == state
-    assert state in SIGNS
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(1, 50), st.integers(1, 200))
@@ -98,16 +77,16 @@ def test_scrolling_shows_the_place_and_wastes_no_room(first: int, place: int, ro
 
 
 def test_keys_move_within_the_rows_and_a_filter_is_typed() -> None:
-    chosen = Chosen(row=FULL["rows"][0]["id"])
+    selection = Selection(row=FULL["rows"][0]["id"])
     last = FULL["rows"][-1]["name"]
     for key, name in (("k", "r1"), ("j", "guardian-crew"), ("G", last), ("down", last), ("g", "r1")):
-        chosen = top_keys.moved(FULL, chosen, key, 24)
-        found = top_render.selected(FULL, chosen)
+        selection = top_keys.moved(FULL, selection, key, 24)
+        found = top_render.selected(FULL, selection)
         assert found is not None
         assert found["name"] == name, key
     for key in ("a", "é", "x", "backspace", "enter"):
-        chosen = top_keys.typed(chosen, key, key if len(key) == 1 else None)
-    assert (chosen.filter, chosen.typing) == ("aé", False)
+        selection = top_keys.typed(selection, key, key if len(key) == 1 else None)
+    assert (selection.filter, selection.typing) == ("aé", False)
 
 
 @pytest.mark.parametrize(("number", "said"), [
@@ -118,5 +97,5 @@ def test_sizes(number: int, said: str) -> None:
 
 
 def test_dear_looks_are_made_less_often() -> None:
-    assert pause_after(1.0, 0.01) == 0.99
-    assert pause_after(1.0, 0.1) == pytest.approx(3.2)
+    assert next_pause(1.0, 0.01) == 0.99
+    assert next_pause(1.0, 0.1) == pytest.approx(3.2)

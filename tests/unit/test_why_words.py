@@ -9,7 +9,7 @@ import pytest
 from garrison.cli import resolve
 from garrison.cli.agents import _who
 from garrison.cli.resolve import run_of_node
-from garrison.cli.why import _meant, standing
+from garrison.cli.why import _resolve, state_words
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
@@ -20,17 +20,17 @@ from garrison.supervise.decisions import ChildState, DecisionInputs
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, judge
 from garrison.views.event_log import Event
-from garrison.views.explain import _counted, observation, tell
+from garrison.views.explain import _deaths_counted, describe, observation
 
 AT = "2026-01-31T12:00:00.000000Z"
 
 
 @pytest.mark.parametrize(("place", "doing", "said"), [
     ("parked", "parked by you", "parked by you"), ("parked", "parked: its agent died", "parked: its agent died"),
-    ("working", "its agent works", "working: its agent works"), ("merged", "", "merged"),
-    ("merged", "merged as 0123", "merged as 0123")])
+    ("working", "its agent is working", "working: its agent is working"), ("landed", "", "landed"),
+    ("landed", "landed as 0123", "landed as 0123")])
 def test_a_place_is_said_once(place: str, doing: str, said: str) -> None:
-    assert standing(place, doing) == said
+    assert state_words(place, doing) == said
 
 
 def test_a_runs_own_name_means_all_of_it(tmp_path: Path) -> None:
@@ -44,13 +44,13 @@ def test_a_runs_own_name_means_all_of_it(tmp_path: Path) -> None:
     files.graphs.mkdir()
     (files.graphs / "boss.dot").write_text("the pipeline that boss runs")
     store = Store(tmp_path)
-    assert _meant(store, "one", None) == ("one", [], frozenset())
-    assert _meant(store, "two", None)[1] == ["two"]
-    run, nodes, names = _meant(store, "boss", None)
+    assert _resolve(store, "one", None) == ("one", [], frozenset())
+    assert _resolve(store, "two", None)[1] == ["two"]
+    run, nodes, names = _resolve(store, "boss", None)
     assert (run, nodes) == ("one", ["boss", "boss__in"])
     assert {"runner-boss__in@one", "orchestrator-boss__in@one"} <= names
     with pytest.raises(NotFound):
-        _meant(store, "three", None)
+        _resolve(store, "three", None)
 
 
 @pytest.mark.parametrize(("words", "meant"), [
@@ -89,18 +89,18 @@ def test_a_parked_node_is_meant_in_the_run_that_is_under_way(tmp_path: Path, mon
 
 def test_only_deaths_that_count_are_counted() -> None:
     deaths = [Death(1, 10.0, "b", kind="order"), Death(2, 20.0, "b"), Death(3, 30.0, "other")]
-    assert _counted(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b",
-                                   Policy())).startswith("deaths counted 1 in 600 s")
-    assert _counted(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b")) == "deaths counted 2"
+    counted = _deaths_counted(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b", Policy()))
+    assert counted.startswith("deaths counted 1 in 600 s")
+    assert _deaths_counted(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b")) == "deaths counted 2"
 
 
 @pytest.mark.parametrize(("effect", "text"), [
     ({"hold": "a", "node": "a", "text": "the API is down"}, "parked by a person: the API is down"),
-    ({"hold": "processor", "text": ""}, "processor is parked by a person"),
-    ({"unhold": "a", "node": "a", "lives": {}}, "let go on by a person")])
+    ({"hold": "processor", "text": ""}, "processor parked by a person"),
+    ({"unhold": "a", "node": "a", "lives": {}}, "unparked by a person")])
 def test_what_a_person_ordered_is_part_of_the_story(effect: dict[str, object], text: str) -> None:
     event = Event(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", {"type": "GUIDANCE", **effect})
-    told = tell(event)
+    told = describe(event)
     assert told is not None
     assert (told.text, told.about) == (text, "a")
 
@@ -110,5 +110,5 @@ def test_the_process_of_a_life_that_never_began_is_said_to_be_its_starter_s() ->
                      pid_ns="n")
     seen = Observation("h", "b", "n", pid_ticks=7, spawn_due=True)
     said = observation(DecisionInputs("next_step", ChildState(lease, judge(lease, seen), seen)))
-    assert said == ("life 1 is recorded starting; of who started it: process 70 is there; "
+    assert said == ("incarnation 1 is recorded starting; its parent: process 70 exists; "
                     "verdict lapsed: it ended before it was active: no process of it is there")

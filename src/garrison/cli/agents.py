@@ -52,12 +52,12 @@ def show_command(role: str, name: str | None, run: str | None, as_json: bool, ho
 
     `seen` tells what this machine shows of it now: verdict, process state, beat, tree.
     """
-    from garrison.views import heartbeats
+    from garrison.views.layer_view import process_evidence
 
     role, name, run = _who(role, name, run)
     store = resolve.open_store(home)
     identity = store.get(Identity, resolve.find_key(store, Identity, role, name, run))
-    seen = heartbeats.of_layer(resolve.observer_of(store), identity)
+    seen = process_evidence(resolve.observer_of(store), identity)
     print_json({**identity_commands.show(role, name, run, home), "seen": seen})
 
 

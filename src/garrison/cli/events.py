@@ -1,7 +1,7 @@
 """`garrison events`: everything that happens in a home's runs, as lines for people or as JSON for programs.
 
-The rule of this room: an event is a journal record, whole, with who wrote it and whom it is about; nothing is made up
-and nothing is kept back. Each is printed once, in the order of the times, as far as that is known when it is printed.
+An event is a journal record, whole, with its writer and its subject. Each is printed once, in the order of the times,
+as far as that is known when it is printed.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from garrison.records.names import launcher_key
 from garrison.records.store import Store
 from garrison.system.clock import iso
 from garrison.system.terminal_text import clean
-from garrison.views.event_log import Chronicle, Event
-from garrison.views.explain import tell
+from garrison.views.event_log import Event, EventLog
+from garrison.views.explain import describe
 
 _POLL = 0.25
-"""Seconds between two looks while following."""
+"""Seconds between two reads while following."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.command(cls=Command, examples=(
     ("garrison events crew-1 -f", "what happens in a run, until it is over"),
     ("garrison events -f --json | jq 'select(.kind == \"death\")'", "every death in any run, as it happens"),
-    ("garrison events --since 10m --kind node --kind landed", "what became of which node in the last ten minutes"),
+    ("garrison events --since 10m --kind node --kind landed", "what became of each node in the last ten minutes"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until RUN is over; without RUN for ever.")
-@click.option("--since", metavar="AGE|TIME", help="Only what is younger: 30s, 10m, 2h, 1d, or a UTC time.")
-@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind of record; may be repeated.")
-@click.option("--node", metavar="NODE", help="Only what concerns a node.")
+@click.option("-f", "--follow", is_flag=True, help="Continue with new events, until RUN is over; without RUN for ever.")
+@click.option("--since", metavar="AGE|TIME", help="Only younger events: 30s, 10m, 2h, 1d, or a UTC time.")
+@click.option("--kind", "kinds", multiple=True, metavar="KIND", help="Only this kind of record (repeatable).")
+@click.option("--node", metavar="NODE", help="Only events of a node.")
 @json_option
 @home_option
 def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, ...], node: str | None, as_json: bool,
            home: str | None) -> None:
     """Print what happened in RUN, or in all runs of the home: a line an event, or with --json an object a line.
 
-    A JSON object has `at, run, journal, by, seq, kind, node, about, data` and `text`; (run, journal, seq) names it.
+    A JSON object has `at, run, journal, by, seq, kind, node, about, data` and `text`; (run, journal, seq) is its id.
     """
     store = Store(find_home(home))
     chosen = existing_run(store.home, run) if run is not None else None
@@ -62,7 +62,7 @@ def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, .
         for event in watcher.read():
             if event.at >= oldest and (not kinds or event.kind in kinds) and node in (None, event.node):
                 _show(event, as_json=as_json)
-        if not follow or over:  # what a launcher wrote before it went was read after it was gone
+        if not follow or over:  # what a launcher wrote before it ended was read after it was gone
             return
         time.sleep(_POLL)
 
@@ -72,34 +72,34 @@ class Watcher:
 
     def __init__(self, home: Path, run: str | None) -> None:
         self.home, self.run = home, run
-        self._chronicles: dict[str, Chronicle] = {}
-        self._said: set[str] = set()
+        self._logs: dict[str, EventLog] = {}
+        self._reported: set[str] = set()
 
     def read(self) -> list[Event]:
-        """What is new, by time; a journal that cannot be read is told once and passed over."""
+        """Return new events, by time; a journal that cannot be read is reported once and skipped."""
         return sorted(self._new(), key=lambda event: event.at)
 
     def _new(self) -> Iterator[Event]:
         for run in [self.run] if self.run is not None else run_records.list_runs(self.home):
-            chronicle = self._chronicles.setdefault(run, Chronicle(self.home, run))
-            yield from chronicle.read()
-            for problem in chronicle.problems - self._said:
-                self._said.add(problem)
+            log = self._logs.setdefault(run, EventLog(self.home, run))
+            yield from log.read()
+            for problem in log.problems - self._reported:
+                self._reported.add(problem)
                 print_message(problem)
 
 
 def _show(event: Event, *, as_json: bool) -> None:
-    line = tell(event)
+    line = describe(event)
     text = line.text if line is not None else ""
     if as_json:
         click.echo(json.dumps({**asdict(event), "text": text}, ensure_ascii=False))
-    elif line is not None and line.about:  # the start of a name that never lived is told by its spawn
+    elif line is not None and line.about:  # the decision to start a new name is covered by its spawn
         about = line.about.partition("@")[0]
         click.echo(clean(f"{event.at[:19].replace('T', ' ')}  {event.run}  {about}: {text}"))
 
 
 def _oldest(since: str | None, now: float) -> str:
-    """The earliest time that is wanted, as records hold times; '' for all. UsageError if it is none. Pure."""
+    """Return the earliest time that is wanted, as records hold times; '' for all. UsageError if it is none. Pure."""
     if since is None:
         return ""
     number, unit = since[:-1], since[-1:]

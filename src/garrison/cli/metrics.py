@@ -1,4 +1,4 @@
-"""`garrison metrics`: a home as Prometheus' text, on stdout or at a loopback port."""
+"""`garrison metrics`: a home's metrics in Prometheus' text format, on stdout or at a loopback port."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import Refused
 
-_HERE = "127.0.0.1"
+_HOST = "127.0.0.1"
 
 
 @click.command(cls=Command, examples=(
@@ -22,7 +22,7 @@ _HERE = "127.0.0.1"
     ("garrison metrics --serve 9477", "at http://127.0.0.1:9477/metrics, until Ctrl-C"),
 ))
 @click.option("--serve", "port", type=click.IntRange(0, 65535), metavar="PORT",
-              help="Answer at this port of 127.0.0.1 instead (0: any free one); nothing is read between two scrapes.")
+              help="Serve at this port of 127.0.0.1 instead (0: any free one); nothing is read between two scrapes.")
 @home_option
 def metrics(port: int | None, home: str | None) -> None:
     """Print the home's runs, layers, queues and costs in Prometheus' text format."""
@@ -34,16 +34,16 @@ def metrics(port: int | None, home: str | None) -> None:
         return
     server = _server(place, port)
     with server:
-        print_message(f"metrics of {place} at http://{_HERE}:{server.server_address[1]}/metrics")
+        print_message(f"metrics of {place} at http://{_HOST}:{server.server_address[1]}/metrics")
         server.serve_forever()
 
 
 def _server(home: Path, port: int) -> ThreadingHTTPServer:
     from garrison.views.metrics import CONTENT_TYPE, text
 
-    class Answer(BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            """The metrics; nothing else is here."""
+            """Send the metrics; there is nothing else."""
             if self.path.partition("?")[0] not in ("/", "/metrics"):
                 self.send_error(404)
                 return
@@ -55,9 +55,10 @@ def _server(home: Path, port: int) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Scrapes are not worth a line."""
+            """Log no scrapes."""
 
     try:
-        return ThreadingHTTPServer((_HERE, port), Answer)
+        return ThreadingHTTPServer((_HOST, port), Handler)
     except OSError as error:
-        raise Refused(f"port {port} of {_HERE} cannot be had: {error.strerror}; say another, or 0 for any") from error
+        raise Refused(f"cannot listen on port {port} of {_HOST}: {error.strerror}; pass another, or 0 for any free one"
+                      ) from error

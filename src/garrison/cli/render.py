@@ -1,8 +1,7 @@
-"""Pictures made of words: spans with a style, lines of spans, tables that fit the width, text with or without colours.
+"""Render text for a terminal: styled spans, lines of spans, tables that fit the width, with or without colours. Pure.
 
-The rule of this room: pure, and every text is cleaned on its way into a span (`span`), so that nothing an agent wrote
-can reach the terminal as anything but words. `columns` is the width of the terminal, None where there is none: then
-nothing is cut.
+Every text is cleaned on its way into a span (`span`), so that nothing an agent wrote can reach the terminal as anything
+but words. `columns` is the width of the terminal; None means that nothing is cut.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ Line = list[Span]
 
 
 def span(value: object, style: str = "") -> Span:
-    """`value` as clean text; `-` for None and ''."""
+    """Return `value` as clean text; `-` for None and ''."""
     text = "" if value is None else terminal_text.clean(str(value))
     return Span(text or "-", style if text else "dim")
 
 
 def raw(text: str, style: str = "") -> Line:
-    """A line of one text of ours, or already clean."""
+    """Return a line of one text that is ours, or clean already."""
     return [Span(text, style)]
 
 
 def width(line: Line) -> int:
-    """The columns that a line takes."""
+    """Return the columns that a line takes."""
     return sum(terminal_text.width(part.text) for part in line)
 
 
 def fit(line: Line, columns: int | None) -> Line:
-    """The line, cut to `columns`."""
+    """Return the line, cut to `columns`."""
     if columns is None or width(line) <= columns:
         return line
     kept: Line = []
@@ -60,7 +59,7 @@ def fit(line: Line, columns: int | None) -> Line:
 
 
 def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", most: int = 8) -> list[Line]:
-    """Clean `text` in as many lines as it needs, `most` at the most, the first not indented."""
+    """Return `text`, cleaned, in as many lines as it needs, `most` at most, the first not indented."""
     text = terminal_text.clean(text)
     if columns is None:
         return [[Span(text, style)]]
@@ -71,10 +70,10 @@ def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", m
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | None, least: int = 24) -> list[Line]:
-    """A table whose last column takes what is left, at least `least`; where that is not there, a block a row."""
+    """Return a table whose last column takes the room that is left, at least `least`; without that, a block a row."""
     body = [list(row) for row in rows]
-    widths = [max([terminal_text.width(name), *(terminal_text.width(row[place].text) for row in body)])
-              for place, name in enumerate(head)]
+    widths = [max([terminal_text.width(name), *(terminal_text.width(row[column].text) for row in body)])
+              for column, name in enumerate(head)]
     fixed = sum(widths[:-1]) + len(GAP) * (len(head) - 1)
     room = None if columns is None else columns - fixed
     if room is None or room >= min(widths[-1], least):
@@ -83,7 +82,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | No
 
 
 def _row(cells: Sequence[Span], widths: Sequence[int], room: int | None) -> list[Line]:
-    """A row; its last cell goes on below itself where it is wider than `room`."""
+    """Return a row; its last cell goes on below itself where it is wider than `room`."""
     first: Line = [Span(terminal_text.pad(cell.text, each) + GAP, cell.style)
                    for cell, each in zip(cells[:-1], widths, strict=False)]
     last = wrapped(cells[-1].text, room, cells[-1].style, most=3)
@@ -91,11 +90,11 @@ def _row(cells: Sequence[Span], widths: Sequence[int], room: int | None) -> list
 
 
 def _block(head: Sequence[str], row: Sequence[Span], columns: int) -> list[Line]:
-    """A row on a narrow screen: its first two cells, then the others by name, then the last, as far as they say
-    anything."""
+    """Return a row on a narrow screen: its first two cells, then the others by name, then the last; empty ones are
+    left out."""
     second = row[1].text
-    room = max(8, columns - terminal_text.width(second) - len(GAP))
-    lines = [fit([Span(terminal_text.fit(row[0].text, room) + GAP, row[0].style), row[1]], columns)]
+    first = terminal_text.fit(row[0].text, max(8, columns - terminal_text.width(second) - len(GAP)))
+    lines = [fit([Span(first + GAP, row[0].style), row[1]], columns)]
     facts = " · ".join(f"{name.lower()} {cell.text}" for name, cell in zip(head[2:-1], row[2:-1], strict=True)
                        if cell.text != "-")
     for text, style in ((facts, "dim"), ("" if row[-1].text == "-" else row[-1].text, row[-1].style)):
@@ -105,15 +104,15 @@ def _block(head: Sequence[str], row: Sequence[Span], columns: int) -> list[Line]
 
 
 def text(lines: Iterable[Line], *, colours: bool) -> str:
-    """The lines as what is written; without colours nothing but words."""
+    """Return the lines as they are written; without colours nothing but words."""
     return "".join(_line(line, colours) + "\n" for line in lines)
 
 
 def _line(line: Line, colours: bool) -> str:
-    joined = "".join(_painted(part) if colours else part.text for part in line)
+    joined = "".join(_styled(part) if colours else part.text for part in line)
     return joined if colours else joined.rstrip()
 
 
-def _painted(part: Span) -> str:
+def _styled(part: Span) -> str:
     code = STYLES[part.style]
     return f"\x1b[{code}m{part.text}\x1b[0m" if code and part.text else part.text

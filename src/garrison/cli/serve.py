@@ -46,8 +46,8 @@ def serve(port: int, run: str | None, address: str, names: tuple[str, ...], tls_
 
     The printed address holds a token; whoever has it may do what the page offers.
     """
-    from garrison.web.access import READ, WRITE, tokens
-    from garrison.web.server import Place
+    from garrison.web.access import READ, WRITE, load_tokens
+    from garrison.web.server import Endpoint
     from garrison.web.server import serve as serve_page
 
     if (tls_cert is None) != (tls_key is None):
@@ -56,14 +56,14 @@ def serve(port: int, run: str | None, address: str, names: tuple[str, ...], tls_
     if run is not None:
         existing_run(store, run)
     tls = (tls_cert, tls_key) if tls_cert and tls_key else None
-    place = Place(address, port, names, tls, plain_http).check()
-    known = tokens(store, new=new_tokens)
-    token = known[READ if read_only else WRITE]
+    endpoint = Endpoint(address, port, names, tls, plain_http).check()
+    tokens = load_tokens(store, new=new_tokens)
+    token = tokens[READ if read_only else WRITE]
 
     def ready(bound: int) -> None:
         chosen = f"&run={run}" if run else ""
-        print(f"http{'s' if tls else ''}://{place.shown}:{bound}/?token={token}{chosen}", flush=True)
+        print(f"http{'s' if tls else ''}://{endpoint.shown}:{bound}/?token={token}{chosen}", flush=True)
         if sys.stdout.isatty():
             print_message("open it in a browser; Ctrl-C ends the server, not the runs")
 
-    asyncio.run(serve_page(store, place, known, ready, until=pid))
+    asyncio.run(serve_page(store, endpoint, tokens, ready, until=pid))

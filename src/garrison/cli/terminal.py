@@ -21,67 +21,74 @@ from types import FrameType
 from garrison.cli.output import INTERRUPTED
 from garrison.cli.render import Line, fit, raw, text
 
+ENTER = "\x1b[?1049h\x1b[?25l"
+LEAVE = "\x1b[?25h\x1b[?1049l"
+
 
 @dataclass(frozen=True)
-class Stage:
-    """`columns` and `rows` are None where nothing need be cut."""
+class Terminal:
+    """Standard output; `columns` and `rows` are None where nothing has to be cut."""
 
-    terminal: bool
+    interactive: bool
     colours: bool
     columns: int | None = None
     rows: int | None = None
 
 
-def stage_of(terminal: bool, environ: Mapping[str, str], size: tuple[int, int]) -> Stage:
-    """The stage on stdout: `terminal` says whether it is one, `size` is (columns, rows) of it. Pure."""
+def terminal_of(isatty: bool, environ: Mapping[str, str], size: tuple[int, int]) -> Terminal:
+    """Return the terminal on stdout; `size` is its (columns, rows). Pure."""
     dumb = environ.get("TERM", "") in ("dumb", "unknown")
     forced = environ.get("FORCE_COLOR", "") not in ("", "0")
-    colours = not environ.get("NO_COLOR") and not dumb and (terminal or forced)
-    if not terminal:
-        return Stage(False, colours)
-    return Stage(not dumb, colours, max(20, size[0]), max(5, size[1]))
+    colours = not environ.get("NO_COLOR") and not dumb and (isatty or forced)
+    if not isatty:
+        return Terminal(False, colours)
+    return Terminal(not dumb, colours, max(20, size[0]), max(5, size[1]))
 
 
-def stage() -> Stage:
-    """This process's."""
+def stdout_terminal() -> Terminal:
+    """Return this process's terminal as it is now."""
     size = shutil.get_terminal_size()
-    return stage_of(sys.stdout.isatty(), os.environ, (size.columns, size.lines))
+    return terminal_of(sys.stdout.isatty(), os.environ, (size.columns, size.lines))
 
 
-def show(written: str) -> None:
-    """Write to stdout; what its encoding cannot say is shown as `?`."""
+def write(output: str) -> None:
+    """Write to stdout; what its encoding lacks is written as `?`."""
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(written.encode(encoding, "replace").decode(encoding))
+    sys.stdout.write(output.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
 
 
-ENTER = "\x1b[?1049h\x1b[?25l"
-LEAVE = "\x1b[?25h\x1b[?1049l"
+def show(lines: list[Line], terminal: Terminal) -> None:
+    """Write rendered lines to stdout."""
+    write(text(lines, colours=terminal.colours))
 
 
-class Alarm:
-    """Passes time until it is over or the terminal changed; SIGTERM and SIGHUP end the process in order."""
+# ---- watching
+
+
+class Sleeper:
+    """Sleeps until its time is up or the terminal changes; SIGTERM and SIGHUP end the process gracefully."""
 
     def __init__(self) -> None:
         self.suspended = False
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._old = {number: signal.signal(number, self._hear) for number in (
+        self._old = {number: signal.signal(number, self._handle) for number in (
             signal.SIGWINCH, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)}
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGTSTP:
             self.suspended = True
         elif number != signal.SIGWINCH:
             raise SystemExit(128 + number)
 
-    def wait(self, seconds: float) -> None:
-        """Wait, until a signal at the most."""
+    def sleep(self, seconds: float) -> None:
+        """Sleep, until a signal at most."""
         if select.select([self._read], [], [], seconds)[0]:
             os.read(self._read, 4096)
 
     def close(self) -> None:
-        """Give the signals back."""
+        """Restore the signal handlers."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._old_fd)
@@ -89,62 +96,62 @@ class Alarm:
         os.close(self._write)
 
 
-def redraw(picture: Callable[[Stage], list[Line]], over: Callable[[], int | None], seconds: float) -> int:
-    """Draw `picture` every `seconds` until `over` gives an exit code; the last picture stays."""
+def redraw(picture: Callable[[Terminal], list[Line]], exit_code: Callable[[], int | None], seconds: float) -> int:
+    """Draw `picture` every `seconds` until there is an exit code; the last picture stays."""
     drawn: list[Line] = []
     code = None
     try:
-        with _alternate() as alarm:
+        with _alternate_screen() as sleeper:
             while True:
-                drawn = picture(stage())
-                code = over()
+                drawn = picture(stdout_terminal())
+                code = exit_code()
                 if code is not None:
                     break
-                show(frame(drawn, stage()))
-                alarm.wait(seconds)
-                if alarm.suspended:
-                    _suspend(alarm)
+                write(frame(drawn, stdout_terminal()))
+                sleeper.sleep(seconds)
+                if sleeper.suspended:
+                    _suspend(sleeper)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    show(text(drawn, colours=stage().colours))
+    show(drawn, stdout_terminal())
     return code
 
 
-def frame(lines: list[Line], here: Stage) -> str:
-    """One frame: every line to its end, the rest of the screen cleared; what does not fit is counted. Pure."""
-    rows = (here.rows or len(lines)) - 1
+def frame(lines: list[Line], terminal: Terminal) -> str:
+    """Return one frame: every line to its end, the rest of the screen cleared; what does not fit is counted. Pure."""
+    rows = (terminal.rows or len(lines)) - 1
     if len(lines) > rows:
         lines = [*lines[: rows - 1], raw(f"… {len(lines) - rows + 1} more lines; `garrison status` prints all", "dim")]
-    body = text([fit(line, here.columns) for line in lines], colours=here.colours)
+    body = text([fit(line, terminal.columns) for line in lines], colours=terminal.colours)
     return "\x1b[H" + body.replace("\n", "\x1b[K\n") + "\x1b[J"
 
 
 @contextlib.contextmanager
-def _alternate() -> Iterator[Alarm]:
-    alarm = Alarm()
+def _alternate_screen() -> Iterator[Sleeper]:
+    sleeper = Sleeper()
     try:
-        show(ENTER)
-        yield alarm
+        write(ENTER)
+        yield sleeper
     finally:
         with contextlib.suppress(OSError):  # the terminal may be gone
-            show(LEAVE)
-        alarm.close()
+            write(LEAVE)
+        sleeper.close()
 
 
-def _suspend(alarm: Alarm) -> None:
-    """Ctrl-Z: leave the screen to the shell, and take it again when we go on."""
-    alarm.suspended = False
-    show(LEAVE)
+def _suspend(sleeper: Sleeper) -> None:
+    """Handle Ctrl-Z: leave the screen to the shell, and enter it again when we continue."""
+    sleeper.suspended = False
+    write(LEAVE)
     os.kill(os.getpid(), signal.SIGSTOP)
-    show(ENTER)
+    write(ENTER)
 
 
-def follow(told: Callable[[], list[str]], over: Callable[[], int | None], seconds: float) -> int:
-    """Print what `told` gives every `seconds`, until `over` gives an exit code."""
+def follow(new_lines: Callable[[], list[str]], exit_code: Callable[[], int | None], seconds: float) -> int:
+    """Print new lines every `seconds`, until there is an exit code."""
     while True:
-        for line in told():
-            show(line + "\n")
-        code = over()
+        for line in new_lines():
+            write(line + "\n")
+        code = exit_code()
         if code is not None:
             return code
         time.sleep(seconds)

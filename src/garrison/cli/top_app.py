@@ -7,6 +7,7 @@ is shown as it is.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -29,19 +30,19 @@ from textual.widget import Widget
 from garrison.cli import top_render
 from garrison.cli.render import Line, fit, width
 from garrison.cli.top_keys import ACTIONS, Action, argv_of, moved, typed
-from garrison.cli.top_render import Chosen, Picture, picture
+from garrison.cli.top_render import Picture, Selection, picture
 from garrison.errors import GarrisonError
-from garrison.views.top_frame import Looker, environment
-from garrison.views.usage import pause_after
+from garrison.views.top_frame import FrameReader
+from garrison.views.usage import next_pause
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.cli.main")
 STYLES: Mapping[str, Style] = {
     "": Style(), "head": Style(bold=True), "dim": Style(dim=True), "good": Style(color="green"),
     "busy": Style(color="yellow"), "due": Style(color="cyan"), "bad": Style(color="red", bold=True)}
-"""paint's styles, in the terminal's own colours: they are right on light and on dark ones."""
+"""Styles of `render`, in the terminal's own colours: they suit light and dark ones."""
 MARK = Style(reverse=True)
-BEFORE = "\r\n-- garrison {}: Ctrl-C goes back to garrison top --\r\n"
-AGAIN = "\r\n-- Enter goes back to garrison top -- "
+BEFORE = "\r\n-- garrison {}: Ctrl-C returns to garrison top --\r\n"
+AFTER = "\r\n-- Enter returns to garrison top -- "
 
 
 class Screenful(Widget):
@@ -52,7 +53,7 @@ class Screenful(Widget):
     shown = Picture([], None, 0)
 
     def draw(self, shown: Picture) -> None:
-        """Show that; only lines that changed are drawn again."""
+        """Draw a picture; only lines that changed are drawn again."""
         old, self.shown = self.shown, shown
         height = max(len(old.lines), len(shown.lines))
         for y in range(height):
@@ -60,7 +61,7 @@ class Screenful(Widget):
                 self.refresh(Region(0, y, self.size.width, 1))
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen."""
+        """Return one line of the screen."""
         line, marked = _line(self.shown, y)
         return strip(line, self.size.width, marked=marked)
 
@@ -70,7 +71,7 @@ def _line(shown: Picture, y: int) -> tuple[Line, bool]:
 
 
 def strip(line: Line, columns: int, *, marked: bool = False) -> Strip:
-    """A painted line as Textual draws it, exactly `columns` wide."""
+    """Return a rendered line as Textual draws it, exactly `columns` wide."""
     line = fit(line, columns)
     segments = [Segment(part.text, MARK if marked else STYLES[part.style]) for part in line if part.text]
     rest = columns - width(line)
@@ -78,183 +79,188 @@ def strip(line: Line, columns: int, *, marked: bool = False) -> Strip:
 
 
 class Top(App[None]):
-    """One person's look at a home. `interval`: seconds between two looks."""
+    """The application. `interval`: seconds between two refreshes."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = "Screen { background: ansi_default; }"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "quit", priority=True), Binding("ctrl+z", "suspend_process", priority=True)]
 
-    def __init__(self, looker: Looker, interval: float = 1.0) -> None:
+    def __init__(self, reader: FrameReader, interval: float = 1.0) -> None:
         super().__init__(ansi_color=True)
-        self.looker, self.interval = looker, interval
+        self.reader, self.interval = reader, interval
         self.frame: dict[str, Any] | None = None
-        self.chosen = Chosen()
+        self.selection = Selection()
         self._pending: Callable[[], None] | None = None
-        self._trouble = ""
-        """Why the last look failed, '' if it did not."""
+        self._failure = ""
+        """Why the last refresh failed, '' if it did not."""
 
     def compose(self) -> ComposeResult:
-        """One widget."""
+        """Return the only widget."""
         yield Screenful()
 
     def on_mount(self) -> None:
-        """Begin to look; a signal to end leaves the terminal as it was."""
+        """Start refreshing; a signal that ends us leaves the terminal as it was."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, partial(self.exit, return_code=128 + number))
-        self._begin_look()
+        self._start_refresh()
 
-    # ------------------------------------------------------------------------------------------------ looking
+    # ---- refreshing
 
-    def _begin_look(self) -> None:
-        self.run_worker(self._look, thread=True, group="look", exclusive=False)
+    def _start_refresh(self) -> None:
+        self.run_worker(self._refresh, thread=True, group="refresh", exclusive=False)
 
-    def _look(self) -> None:
-        """In a thread: one look, however long a disk takes."""
-        before, frame, trouble = time.thread_time(), None, ""
+    def _refresh(self) -> None:
+        """Read a frame, in a thread: a disk may take long."""
+        before, frame, failure = time.thread_time(), None, ""
         try:
-            frame = self.looker.look()
+            frame = self.reader.read()
         except (GarrisonError, OSError) as error:
-            trouble = f"cannot look at {self.looker.gather.home}: {error}"
+            failure = f"cannot read {self.reader.home}: {error}"
         cost = time.thread_time() - before
-        self.call_from_thread(self._looked, frame, trouble, pause_after(self.interval, cost))
+        self.call_from_thread(self._refreshed, frame, failure, next_pause(self.interval, cost))
 
-    def _looked(self, frame: dict[str, Any] | None, trouble: str, pause: float) -> None:
+    def _refreshed(self, frame: dict[str, Any] | None, failure: str, pause: float) -> None:
         self.frame = frame or self.frame
-        if trouble or self.chosen.note == self._trouble != "":
-            self.chosen = replace(self.chosen, note=trouble, bad=True)
-        self._trouble = trouble
+        if failure or self.selection.note == self._failure != "":
+            self.selection = replace(self.selection, note=failure, bad=True)
+        self._failure = failure
         self.draw()
-        self.set_timer(pause, self._begin_look)
+        self.set_timer(pause, self._start_refresh)
 
-    # ------------------------------------------------------------------------------------------------ drawing
+    # ---- drawing
 
     def draw(self) -> None:
-        """Paint what is known and chosen."""
-        shown = picture(self.frame, self.chosen, self.size.width, self.size.height)
-        self.chosen = replace(self.chosen, first=shown.first)
+        """Draw the frame and the selection."""
+        shown = picture(self.frame, self.selection, self.size.width, self.size.height)
+        self.selection = replace(self.selection, first=shown.first)
         self.query_one(Screenful).draw(shown)
 
-    def choose(self, chosen: Chosen) -> None:
-        """Another choice, and the screen that follows from it."""
-        self.chosen = chosen
+    def select(self, selection: Selection) -> None:
+        """Take another selection and draw it."""
+        self.selection = selection
         self.draw()
 
-    def say(self, note: str, *, bad: bool = False) -> None:
-        """One line above the keys, until the next key."""
-        self.choose(replace(self.chosen, note=note, bad=bad))
+    def show_note(self, note: str, *, bad: bool = False) -> None:
+        """Show a message above the keys, until the next key."""
+        self.select(replace(self.selection, note=note, bad=bad))
 
     def on_resize(self, _event: events.Resize) -> None:
-        """The terminal has another size."""
+        """Draw for the terminal's new size."""
         if self.query(Screenful):
             self.draw()
 
-    # ------------------------------------------------------------------------------------------------ keys
+    # ---- keys
 
     def on_key(self, event: events.Key) -> None:
-        """What a key does: typed into the filter, an answer, a move, or an action."""
+        """Handle a key: typed into the filter, an answer, a move, or an action."""
         event.prevent_default()
         event.stop()
-        if self.chosen.ask:
+        if self.selection.ask:
             self._answered(event.key == "y")
             return
-        if self.chosen.typing:
-            self.choose(typed(self.chosen, event.key, event.character))
+        if self.selection.typing:
+            self.select(typed(self.selection, event.key, event.character))
             return
-        self.chosen = replace(self.chosen, note="", bad=False)
+        self.selection = replace(self.selection, note="", bad=False)
         name = event.character if event.character and event.character.isprintable() else event.key
-        if name in ACTIONS and not self.chosen.title:
+        if name in ACTIONS and not self.selection.title:
             self._act(ACTIONS[name])
-        elif name == "q" and not self.chosen.title:
+        elif name == "q" and not self.selection.title:
             self.exit()
         else:
-            self.choose(moved(self.frame, self.chosen, name, self.size.height))
+            self.select(moved(self.frame, self.selection, name, self.size.height))
 
     def on_mouse_scroll_down(self) -> None:
-        """As three times the key."""
+        """Move by three rows."""
         self._wheel("down")
 
     def on_mouse_scroll_up(self) -> None:
-        """As three times the key."""
+        """Move by three rows."""
         self._wheel("up")
 
     def _wheel(self, key: str) -> None:
         for _ in range(3):
-            self.chosen = moved(self.frame, self.chosen, key, self.size.height)
+            self.selection = moved(self.frame, self.selection, key, self.size.height)
         self.draw()
 
     def on_click(self, event: events.Click) -> None:
-        """A click chooses a row."""
+        """Select the row that was clicked."""
         shown = self.query_one(Screenful).shown
-        rows = top_render.visible(self.frame, self.chosen) if self.frame else []
-        place = event.screen_y - shown.begin + shown.first
-        if shown.marked is not None and shown.begin <= event.screen_y and shown.first <= place < len(rows):
-            self.choose(replace(self.chosen, row=rows[place]["id"]))
+        rows = top_render.visible(self.frame, self.selection) if self.frame else []
+        index = event.screen_y - shown.begin + shown.first
+        if shown.marked is not None and shown.begin <= event.screen_y and shown.first <= index < len(rows):
+            self.select(replace(self.selection, row=rows[index]["id"]))
 
-    # ------------------------------------------------------------------------------------------------ acting
+    # ---- acting
 
     def _act(self, action: Action) -> None:
-        row = top_render.selected(self.frame, self.chosen) if self.frame else None
+        row = top_render.selected(self.frame, self.selection) if self.frame else None
         argv = argv_of(action, row) if row else None
         if row is None or argv is None:
-            self.say(f"{action.word}: choose a node first" if self.frame else "looking …", bad=True)
+            self.show_note(f"{action.word}: select a node first" if self.frame else "reading …", bad=True)
         elif action.ask:
-            self._pending = lambda: self._begin(action, argv, row)
-            self.choose(replace(self.chosen, ask=action.ask.format(**row)))
+            self._pending = lambda: self._start(action, argv, row)
+            self.select(replace(self.selection, ask=action.ask.format(**row)))
         else:
-            self._begin(action, argv, row)
+            self._start(action, argv, row)
 
     def _answered(self, yes: bool) -> None:
         pending, self._pending = self._pending, None
-        self.choose(replace(self.chosen, ask=""))
+        self.select(replace(self.selection, ask=""))
         if yes and pending:
             pending()
 
-    def _begin(self, action: Action, argv: Sequence[str], row: Mapping[str, Any]) -> None:
+    def _start(self, action: Action, argv: Sequence[str], row: Mapping[str, Any]) -> None:
         if action.terminal:
             self._hand_over(action, argv)
         else:
-            self.say(f"{action.word} {row['name']} …")
+            self.show_note(f"{action.word} {row['name']} …")
             self.run_worker(lambda: self._command(action, argv, row), thread=True, group="command")
 
     def _command(self, action: Action, argv: Sequence[str], row: Mapping[str, Any]) -> None:
-        """In a thread: a command to its end; its text over the table, or its last line above the keys."""
-        done = subprocess.run([*PROGRAM, *argv], env=environment(self.looker.gather.home), stdin=subprocess.DEVNULL,
+        """Run a command, in a thread; show its output over the table, or its last line above the keys."""
+        done = subprocess.run([*PROGRAM, *argv], env=self._environment(), stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, errors="replace", check=False)
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
         if action.text and done.returncode == 0:
-            self.call_from_thread(self.choose, replace(
-                self.chosen, note="", title=f"{action.word} {row['name']}", text=done.stdout.splitlines(), scrolled=0))
+            title = f"{action.word} {row['name']}"
+            self.call_from_thread(self.select, replace(self.selection, note="", title=title,
+                                                       text=done.stdout.splitlines(), scrolled=0))
             return
-        ended = "done" if done.returncode == 0 else f"exit {done.returncode}"
-        last = said[-1] if said else f"{action.word}: {ended}"
-        self.call_from_thread(self.say, last, bad=done.returncode != 0)
+        ending = "done" if done.returncode == 0 else f"exit {done.returncode}"
+        note = output[-1] if output else f"{action.word}: {ending}"
+        self.call_from_thread(self.show_note, note, bad=done.returncode != 0)
 
     def _hand_over(self, action: Action, argv: Sequence[str]) -> None:
-        """The terminal is the command's until it ends; Ctrl-C is meant for it. Its complaint is shown here."""
+        """Hand the terminal to a command until it ends; Ctrl-C is meant for that. Show why it failed."""
         try:
-            with self.suspend(), _deaf():
+            with self.suspend(), _ctrl_c_ignored():
                 if action.waits:
                     sys.stdout.write(BEFORE.format(" ".join(argv)))
                     sys.stdout.flush()
-                code, complaint = run_here(argv, environment(self.looker.gather.home), keep=action.waits)
+                code, failure = run_here(argv, self._environment(), keep=action.waits)
         except SuspendNotSupported:
-            self.say(f"{action.word} needs a terminal", bad=True)
+            self.show_note(f"{action.word} needs a terminal", bad=True)
             return
         if code not in (0, 130, -signal.SIGINT):
-            self.say(complaint or f"{action.word}: exit {code}", bad=True)
+            self.show_note(failure or f"{action.word}: exit {code}", bad=True)
         self.refresh(layout=True)
+
+    def _environment(self) -> dict[str, str]:
+        """Return the environment of our own commands."""
+        return {**os.environ, "GARRISON_HOME": str(self.reader.home)}
 
 
 def run_here(argv: Sequence[str], env: Mapping[str, str], *, keep: bool) -> tuple[int, str]:
-    """Run one of our commands on this terminal; its exit code and the last line it complained with.
+    """Run one of our commands on this terminal; return its exit code and the last line of its stderr.
 
-    `keep`: what it printed stays until Enter, unless Ctrl-C ended it; its complaints stand among it.
+    `keep`: its output, stderr included, stays until Enter, unless Ctrl-C ended it.
     """
     done = subprocess.run([*PROGRAM, *argv], env=dict(env), check=False, text=True, errors="replace",
                           stderr=None if keep else subprocess.PIPE)
     if keep and done.returncode not in (130, -signal.SIGINT):
-        sys.stdout.write(AGAIN)
+        sys.stdout.write(AFTER)
         sys.stdout.flush()
         sys.stdin.readline()
         return 0, ""
@@ -263,8 +269,8 @@ def run_here(argv: Sequence[str], env: Mapping[str, str], *, keep: bool) -> tupl
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Ctrl-C does nothing to us meanwhile. A handler, for what is ignored would be ignored by the child too."""
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C, by a handler: SIG_IGN would be inherited by the child."""
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the keys of `garrison top` mean: which command of ours an action is, how a choice moves. Pure."""
+"""Keys of `garrison top`: the command that each action runs, and how the selection moves. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from garrison.cli.top_render import Chosen, details_text, place_of, selected, visible
+from garrison.cli.top_render import Selection, details_text, index_of, selected, visible
 
 PAGE = 10
 
 
 @dataclass(frozen=True)
 class Action:
-    """A command of ours for the chosen row. `ask`: what is asked first; `terminal`: it takes the terminal; `waits`:
-    what it printed stays until a key; `text`: what it prints is shown over the table."""
+    """One of garrison's commands, for the selected row.
+
+    `ask`: the question asked first; `terminal`: it takes the terminal; `waits`: its output stays until a key is
+    pressed; `text`: its output is shown over the table.
+    """
 
     word: str
     argv: Callable[[Mapping[str, Any]], list[str] | None]
@@ -29,7 +32,7 @@ def _of_node(*words: str) -> Callable[[Mapping[str, Any]], list[str] | None]:
 
 
 def _logs(row: Mapping[str, Any]) -> list[str]:
-    """A node's agent's, else what its layer printed; a run's are its guardian's."""
+    """Return the command for the log of a node's agent, or of a layer; a run's is its guardian's."""
     if row["kind"] == "node":
         return ["logs", row["name"], "--run", row["run"], "-f", "--tail", "200"]
     return ["logs", "--layer", row["role"] or "guardian", "--run", row["run"], "-f", "--tail", "200"]
@@ -45,11 +48,11 @@ ACTIONS: Mapping[str, Action] = {
                 ask="Park {name} (run {run}), so that nothing restarts it until it is unparked?"),
     "u": Action("unpark", _of_node("agents", "unpark"), ask="Unpark {name} (run {run}), so that it may begin again?"),
 }
-"""Key → what it does."""
+"""Key → its action."""
 
 
 def argv_of(action: Action, row: Mapping[str, Any]) -> list[str] | None:
-    """The words after `garrison`; None where the action is not for such a row."""
+    """Return the words after `garrison`; None where the action is not for such a row."""
     return action.argv(row)
 
 
@@ -57,43 +60,43 @@ _STEPS: Mapping[str, int] = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": P
                              "g": -10**9, "end": 10**9, "G": 10**9, " ": PAGE}
 
 
-def moved(frame: Mapping[str, Any] | None, chosen: Chosen, key: str, rows: int) -> Chosen:
-    """The choice after a key that is no action: another row, details, the filter, a text scrolled or left."""
-    if chosen.title:
-        return _in_text(chosen, key)
+def moved(frame: Mapping[str, Any] | None, selection: Selection, key: str, rows: int) -> Selection:
+    """Return the selection after a key that is no action: another row, details, the filter, a text scrolled or left."""
+    if selection.title:
+        return _in_text(selection, key)
     if frame is None:
-        return chosen
+        return selection
     if key == "/":
-        return replace(chosen, typing=True)
+        return replace(selection, typing=True)
     if key == "escape":
-        return replace(chosen, filter="")
-    row = selected(frame, chosen)
+        return replace(selection, filter="")
+    row = selected(frame, selection)
     if key == "enter" and row is not None:
         title = f"run {row['run']}" if row["kind"] == "run" else f"{row['name']} of run {row['run']}"
-        return replace(chosen, title=title, text=details_text(row), scrolled=0)
+        return replace(selection, title=title, text=details_text(row), scrolled=0)
     if key in _STEPS and row is not None:
-        shown = visible(frame, chosen)
-        place = place_of(shown, chosen.row) + _STEPS[key]
-        return replace(chosen, row=shown[max(0, min(place, len(shown) - 1))]["id"])
-    return chosen
+        shown = visible(frame, selection)
+        index = index_of(shown, selection.row) + _STEPS[key]
+        return replace(selection, row=shown[max(0, min(index, len(shown) - 1))]["id"])
+    return selection
 
 
-def _in_text(chosen: Chosen, key: str) -> Chosen:
+def _in_text(selection: Selection, key: str) -> Selection:
     if key in ("escape", "q", "enter"):
-        return replace(chosen, title="", text=(), scrolled=0)
+        return replace(selection, title="", text=(), scrolled=0)
     if key in _STEPS:
-        return replace(chosen, scrolled=max(0, min(chosen.scrolled + _STEPS[key], len(chosen.text))))
-    return chosen
+        return replace(selection, scrolled=max(0, min(selection.scrolled + _STEPS[key], len(selection.text))))
+    return selection
 
 
-def typed(chosen: Chosen, key: str, character: str | None) -> Chosen:
-    """The filter after one more key."""
+def typed(selection: Selection, key: str, character: str | None) -> Selection:
+    """Return the selection after one more key of the filter."""
     if key == "enter":
-        return replace(chosen, typing=False)
+        return replace(selection, typing=False)
     if key == "escape":
-        return replace(chosen, typing=False, filter="")
+        return replace(selection, typing=False, filter="")
     if key in ("backspace", "ctrl+h"):
-        return replace(chosen, filter=chosen.filter[:-1])
+        return replace(selection, filter=selection.filter[:-1])
     if character and character.isprintable():
-        return replace(chosen, filter=(chosen.filter + character)[:60])
-    return chosen
+        return replace(selection, filter=(selection.filter + character)[:60])
+    return selection

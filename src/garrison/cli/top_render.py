@@ -11,34 +11,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from garrison.cli.render import Line, Span, fit, raw, span, width, wrapped
-from garrison.cli.status_render import COLOURS
+from garrison.cli.status_render import STYLES as STATUS_STYLES
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.views.node_state import first_line
 from garrison.views.top_frame import details, size
 
-SIGNS: Mapping[str, str] = {
+SYMBOLS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",
     "starting": "◌", "elsewhere": "◇", "dead": "†", "lapsed": "†", "lingering": "†", "crashed": "†", "died": "†",
-    "terminated": "○", "parked": "‖", "held": "◆", "working": "●", "asks": "?", "landing": "▲", "merged": "✓",
+    "terminated": "○", "parked": "‖", "held": "◆", "working": "●", "asks": "?", "landing": "▲", "landed": "✓",
     "waiting": "·"}
-"""State → its sign."""
-_COLOURS: Mapping[str, str] = {**COLOURS, "working": "good", "asks": "due", "died": "bad", "crashed": "bad",
-                               "parked": "bad", "held": "due", "terminated": "dim", "merged": "dim", "done": "good",
-                               "landing": "due", "starting": "busy", "alive": "good"}
+"""State → its symbol."""
+STYLES: Mapping[str, str] = {**STATUS_STYLES, "working": "good", "asks": "due", "died": "bad", "crashed": "bad",
+                             "parked": "bad", "held": "due", "terminated": "dim", "landed": "dim", "done": "good",
+                             "landing": "due", "starting": "busy", "alive": "good"}
+"""State → its style."""
 KEYS: Sequence[tuple[str, str]] = (
     ("↑↓", "move"), ("⏎", "info"), ("a", "attach"), ("l", "logs"), ("w", "why"), ("r", "respawn"), ("p", "park"),
     ("u", "unpark"), ("/", "filter"), ("q", "quit"))
-"""What the last line shows: key and what it does."""
+"""Keys of the last line: (key, what it does)."""
 LEAST_DOING = 24
-"""Columns below which other columns give way to what a row does."""
+"""Columns for what a row is doing, below which other columns give way."""
+NO_RUN = "no run yet; `garrison launch` starts one"
 WIDE = 110
-"""Columns from which queue and deaths stand side by side."""
+"""Columns from which queue and deaths are side by side."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: its title, its least width, whether numbers stand in it."""
+    """A column of the table; `right`: its numbers are aligned to the right."""
 
     key: str
     title: str
@@ -47,16 +49,16 @@ class Column:
 
 
 COLUMNS = (
-    Column("state", "STATE", 8), Column("phase", "PHASE", 9), Column("try", "TRY", 3), Column("lives", "LIVES", 5),
-    Column("age", "AGE", 4, True), Column("sign", "SIGN", 4, True), Column("cpu", "CPU%", 4, True),
-    Column("memory", "MEM", 4, True), Column("cost", "COST", 6, True))
-GIVE_WAY = ("phase", "try", "lives", "cost", "age", "sign", "memory", "cpu")
-"""Columns in the order in which they give way on a narrow screen; details show them all."""
+    Column("state", "STATE", 8), Column("phase", "PHASE", 9), Column("attempt", "ATTEMPT", 7),
+    Column("starts", "STARTS", 6), Column("age", "AGE", 4, True), Column("beat", "BEAT", 4, True),
+    Column("cpu", "CPU%", 4, True), Column("memory", "MEM", 4, True), Column("cost", "COST", 6, True))
+GIVE_WAY = ("phase", "attempt", "starts", "cost", "age", "beat", "memory", "cpu")
+"""Columns in the order in which they are left out on a narrow screen; a row's details show them all."""
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What a person has chosen: the row (its id), the first row shown, the filter, and what stands over the table."""
+class Selection:
+    """What a person has selected: the row (its id), the first row shown, the filter, and the text over the table."""
 
     row: str = ""
     first: int = 0
@@ -66,20 +68,21 @@ class Chosen:
     ask: str = ""
     """A question that `y` answers."""
     note: str = ""
-    """The last thing to say: what a command said, or why it failed."""
+    """The latest message: a command's last line, or why it failed."""
     bad: bool = False
+    """Whether the message is of a failure."""
     title: str = ""
     """Of the text over the table, '' if there is none."""
     text: Sequence[str] = field(default_factory=tuple)
     scrolled: int = 0
 
 
-# ---------------------------------------------------------------------------------------------------------- choosing
+# ---- selecting
 
 
-def visible(frame: Mapping[str, Any], chosen: Chosen) -> list[Mapping[str, Any]]:
-    """The rows that the filter lets through: by name, state, run or what they do; a run's own row stays with any."""
-    words = chosen.filter.lower().split()
+def visible(frame: Mapping[str, Any], selection: Selection) -> list[Mapping[str, Any]]:
+    """Return the rows that match the filter, by name, state, run or what they are doing, with their runs' own rows."""
+    words = selection.filter.lower().split()
     rows: list[Mapping[str, Any]] = frame["rows"]
     if not words:
         return rows
@@ -92,60 +95,59 @@ def _searched(row: Mapping[str, Any]) -> str:
     return f"{row['name']} {row['state']} {row['phase']} {row['run']} {row['doing']}".lower()
 
 
-def place_of(rows: Sequence[Mapping[str, Any]], row: str) -> int:
-    """Where a row stands; if it is there no more (or none was chosen), the first node, else the first row."""
-    places = {one["id"]: place for place, one in enumerate(rows)}
-    first = next((place for place, one in enumerate(rows) if one["kind"] == "node"), 0)
-    return places.get(row, first)
+def index_of(rows: Sequence[Mapping[str, Any]], row: str) -> int:
+    """Return the index of a row; if it is gone (or none was selected), that of the first node, else 0."""
+    indexes = {each["id"]: index for index, each in enumerate(rows)}
+    first = next((index for index, each in enumerate(rows) if each["kind"] == "node"), 0)
+    return indexes.get(row, first)
 
 
-def selected(frame: Mapping[str, Any], chosen: Chosen) -> Mapping[str, Any] | None:
-    """The row that is chosen, None where there is none."""
-    rows = visible(frame, chosen)
-    return rows[place_of(rows, chosen.row)] if rows else None
+def selected(frame: Mapping[str, Any], selection: Selection) -> Mapping[str, Any] | None:
+    """Return the selected row, None if there is none."""
+    rows = visible(frame, selection)
+    return rows[index_of(rows, selection.row)] if rows else None
 
 
-def scrolled_to(first: int, place: int, room: int, count: int) -> int:
-    """The first row to show, so that `place` is among `room` rows and no room is wasted."""
-    first = min(max(first, place - room + 1), place)
+def scrolled_to(first: int, index: int, room: int, count: int) -> int:
+    """Return the first row to show, so that row `index` is among `room` rows and no room is wasted."""
+    first = min(max(first, index - room + 1), index)
     return max(0, min(first, count - room))
 
 
-# ---------------------------------------------------------------------------------------------------------- painting
+# ---- rendering
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A screen: its lines, which of them is the chosen row (None: none), and the first row shown."""
+    """A screen: its lines, which of them is the selected row (None: none), and the first row shown."""
 
     lines: list[Line]
     marked: int | None
     first: int
     begin: int = 0
-    """The line of the first row of the table."""
+    """Line of the first row of the table."""
 
 
-def picture(frame: Mapping[str, Any] | None, chosen: Chosen, columns: int, rows: int) -> Picture:
-    """Exactly `rows` lines of at most `columns`."""
+def picture(frame: Mapping[str, Any] | None, selection: Selection, columns: int, rows: int) -> Picture:
+    """Render exactly `rows` lines of at most `columns`."""
     if frame is None:
-        return Picture(_filled([raw("looking …", "dim")], rows), None, 0)
+        return Picture(_filled([raw("reading …", "dim")], rows), None, 0)
     top = header(frame, columns)
-    bottom = [*_said(frame, chosen, columns), keys(columns, chosen)]
-    if chosen.title:
-        return Picture([*top, *_text(chosen, columns, rows - len(top) - len(bottom)), *bottom][:rows], None,
-                       chosen.first)
-    shown = visible(frame, chosen)
+    bottom = [*_messages(frame, selection, columns), keys(columns, selection)]
+    if selection.title:
+        return Picture([*top, *_text(selection, columns, rows - len(top) - len(bottom)), *bottom][:rows], None,
+                       selection.first)
+    shown = visible(frame, selection)
     left = rows - len(top) - len(bottom) - 1
     below = _below(frame, columns, max(left * 2 // 5, left - max(1, len(shown))))
     room = max(1, left - len(below))
-    place = place_of(shown, chosen.row)
-    first = scrolled_to(chosen.first, place, room, len(shown))
+    index = index_of(shown, selection.row)
+    first = scrolled_to(selection.first, index, room, len(shown))
     head, *body = table(shown, columns, indexes=range(first, min(first + room, len(shown))))
     if not shown:
-        body = [raw("  nothing matches the filter" if chosen.filter else "  no run yet; `garrison launch` starts one",
-                    "dim")]
+        body = [raw("  nothing matches the filter" if selection.filter else f"  {NO_RUN}", "dim")]
     lines = [fit(line, columns) for line in [*top, head, *_filled(body, room), *below, *bottom][:rows]]
-    return Picture(lines, len(top) + 1 + place - first if shown else None, first, len(top) + 1)
+    return Picture(lines, len(top) + 1 + index - first if shown else None, first, len(top) + 1)
 
 
 def _filled(lines: list[Line], room: int) -> list[Line]:
@@ -153,7 +155,7 @@ def _filled(lines: list[Line], room: int) -> list[Line]:
 
 
 def header(frame: Mapping[str, Any], columns: int) -> list[Line]:
-    """The home and its runs; the machine and what all of garrison's trees take of it."""
+    """Render the home and its runs, then the machine and what all of garrison's processes use of it."""
     machine, used, agents = frame["machine"], frame["used"], frame["agents"]
     runs = [row for row in frame["rows"] if row["kind"] == "run"]
     words = f"{len(runs)} run{'s' if len(runs) != 1 else ''}: " + ", ".join(row["run"] for row in runs) if runs else ""
@@ -161,11 +163,11 @@ def header(frame: Mapping[str, Any], columns: int) -> list[Line]:
     clock = str(frame["at"])[11:19] + " UTC"
     tail = f"{words}{more}"
     room = columns - width(raw("garrison top  ")) - len(clock) - 2
-    home = _tail_of(terminal_text.clean(frame["home"]), max(10, room - terminal_text.width(tail) - 2))
+    home = _end_of(terminal_text.clean(frame["home"]), max(10, room - terminal_text.width(tail) - 2))
     left = fit([Span("garrison top", "head"), Span("  "), span(home, "due"), Span("  " + tail)],
                columns - len(clock) - 2)
     first = [*left, Span(" " * max(2, columns - width(left) - len(clock))), Span(clock, "dim")]
-    load = " ".join(f"{one:.1f}" for one in machine["load"])
+    load = " ".join(f"{number:.1f}" for number in machine["load"])
     free = f"{size(machine['memory_available'])} of {size(machine['memory_total'])} free"
     cores = f"{machine['cores']} core{'s' if machine['cores'] != 1 else ''}"
     cpu = "" if used["cpu"] is None else f"{used['cpu']:.0f}% "
@@ -181,7 +183,7 @@ def header(frame: Mapping[str, Any], columns: int) -> list[Line]:
 
 
 def _joined(parts: Sequence[tuple[int, Line]], columns: int) -> Line:
-    """The parts, each with its rank, side by side: as many as fit, those of the lowest rank first."""
+    """Join the parts, each with its rank: as many as fit, those of the lowest rank first."""
     kept = list(parts)
     while len(kept) > 1 and sum(width(part) + 3 for _, part in kept) - 3 > columns:
         kept.remove(max(kept, key=lambda part: part[0]))
@@ -191,8 +193,8 @@ def _joined(parts: Sequence[tuple[int, Line]], columns: int) -> Line:
     return fit(line, columns)
 
 
-def _tail_of(text: str, columns: int) -> str:
-    """The end of a path that is too long: it says more than its beginning."""
+def _end_of(text: str, columns: int) -> str:
+    """Return the end of a path that is too long: it says more than its beginning."""
     if terminal_text.width(text) <= columns:
         return text
     while terminal_text.width(text) > columns - 1:
@@ -201,15 +203,15 @@ def _tail_of(text: str, columns: int) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: int, indexes: Sequence[int] | None = None) -> list[Line]:
-    """The table's head, then the rows at `indexes` (default: all). Columns keep their widths while it scrolls."""
+    """Render the head, then the rows at `indexes` (default: all). Columns keep their widths while it scrolls."""
     cells = [_cells(row) for row in rows]
     names = [_name(row) for row in rows]
     longest = max([4, *(terminal_text.width(name) for name in names)])
     named = min(longest, max(12, columns * 3 // 10))
     gap = 2 if columns >= WIDE else 1
-    kept = [column for column in COLUMNS if column.key not in ("phase", "try", "lives", "cost")
-            or any(one[column.key] for one in cells)]
-    widths = {column.key: max(column.least, *(terminal_text.width(one[column.key]) for one in cells)) if cells
+    kept = [column for column in COLUMNS if column.key not in ("phase", "attempt", "starts", "cost")
+            or any(row[column.key] for row in cells)]
+    widths = {column.key: max(column.least, *(terminal_text.width(row[column.key]) for row in cells)) if cells
               else column.least for column in kept}
     for key in GIVE_WAY:
         if columns - named - sum(widths.values()) - gap * (len(widths) + 1) >= LEAST_DOING:
@@ -220,14 +222,14 @@ def table(rows: Sequence[Mapping[str, Any]], columns: int, indexes: Sequence[int
         Span(" " * gap + _aligned(column.title, widths[column.key], right=column.right), "dim") for column in kept),
         Span(" " * gap + "DOING", "dim")], columns)]
     for index in range(len(rows)) if indexes is None else indexes:
-        row, style = rows[index], _COLOURS.get(rows[index]["state"], "")
+        row, style = rows[index], STYLES.get(rows[index]["state"], "")
         name = terminal_text.pad(terminal_text.fit(names[index], named), named)
         line: Line = [Span(name, "head" if row["kind"] == "run" else "")]
         for column in kept:
             text = _aligned(cells[index][column.key], widths[column.key], right=column.right)
             line.append(Span(" " * gap + text, style if column.key == "state" else ""))
-        told = span(first_line(row["doing"]), "bad" if style == "bad" else "")
-        lines.append(fit([*line, Span(" " * gap), told if row["doing"] else Span("")], columns))
+        doing = span(first_line(row["doing"]), "bad" if style == "bad" else "")
+        lines.append(fit([*line, Span(" " * gap), doing if row["doing"] else Span("")], columns))
     return lines
 
 
@@ -239,13 +241,13 @@ def _aligned(text: str, columns: int, *, right: bool) -> str:
 def _name(row: Mapping[str, Any]) -> str:
     depth = {"run": "", "layer": "  ", "node": "  "}[row["kind"]]
     name = row["role"] if row["role"] in ("guardian", "processor") else row["name"]
-    return f"{SIGNS.get(row['state'], ' ')} {depth}{terminal_text.clean(str(name))}"
+    return f"{SYMBOLS.get(row['state'], ' ')} {depth}{terminal_text.clean(str(name))}"
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     return {"state": terminal_text.clean(row["state"]), "phase": terminal_text.clean(row["phase"]),
-            "try": f"{row['attempt']}/{row['attempts']}" if row["attempt"] else "", "lives": row["lives"],
-            "age": format_age(row["age_s"]), "sign": format_age(row["beat_s"]),
+            "attempt": f"{row['attempt']}/{row['attempts']}" if row["attempt"] else "", "starts": row["lives"],
+            "age": format_age(row["age_s"]), "beat": format_age(row["beat_s"]),
             "cpu": _cpu(row["cpu"]) if row["processes"] else "", "memory": size(row["memory"]),
             "cost": "" if row["usd"] is None else f"${row['usd']:.2f}"}
 
@@ -255,15 +257,15 @@ def _cpu(percent: float | None) -> str:
 
 
 def _below(frame: Mapping[str, Any], columns: int, most: int) -> list[Line]:
-    """Queue and deaths below the table, in at most so many lines; side by side where that fits."""
+    """Render queue and deaths below the table, in at most so many lines; side by side where there is room."""
     if most < 3:
         return []
     if columns >= WIDE:
         half = columns // 2 - 1
         left, right = landing(frame, half, most - 1), events(frame, columns - half - 2, most - 1)
         length = max(len(left), len(right))
-        return [raw(""), *([*_padded(one, half), Span("  "), *other]
-                           for one, other in zip(_filled(left, length), _filled(right, length), strict=True))]
+        return [raw(""), *([*_padded(ours, half), Span("  "), *other]
+                           for ours, other in zip(_filled(left, length), _filled(right, length), strict=True))]
     waiting = landing(frame, columns, max(2, most // 2) - 1)
     return [raw(""), *waiting, *events(frame, columns, max(1, most - 1 - len(waiting)))]
 
@@ -274,7 +276,7 @@ def _padded(line: Line, columns: int) -> Line:
 
 
 def landing(frame: Mapping[str, Any], columns: int, most: int) -> list[Line]:
-    """The merge queue: its title, then entries, first in first."""
+    """Render the merge queue: its title, then entries, first in first."""
     entries = frame["landing"]
     title: Line = [Span("merge queue", "head"), Span(f"  {len(entries)}" if entries else "  empty", "dim")]
     if frame["paused"]:
@@ -286,56 +288,55 @@ def landing(frame: Mapping[str, Any], columns: int, most: int) -> list[Line]:
         lines.append(fit([Span(f"{entry['position']:>3} "), span(entry["node"] + run), Span("  "),
                           span(entry["status"], "busy" if entry["status"] in ("testing", "landing") else "due"),
                           Span(f"  {format_age(entry['age_s'])}", "dim"), Span("  "),
-                          span(first_line(entry["doing"]), "dim")],
-                         columns))
+                          span(first_line(entry["doing"]), "dim")], columns))
     return lines
 
 
 def events(frame: Mapping[str, Any], columns: int, most: int) -> list[Line]:
-    """The latest deaths, respawns and parkings, youngest first: when, what, who, why."""
+    """Render the latest deaths, respawns and parkings, youngest first: when, what, which agent, why."""
     found = frame["events"]
     title: Line = [Span("deaths and respawns", "head"), *([] if found else raw("  none", "dim"))]
     lines = [fit(title, columns)]
     for event in found[:max(0, most - 1)]:
-        who, _, run = str(event["agent"]).partition("@")
+        agent, _, run = str(event["agent"]).partition("@")
         style = {"died": "bad", "parked": "bad"}.get(event["kind"], "good")
-        sign = {"died": "†", "parked": "‖"}.get(event["kind"], "↻")
-        lines.append(fit([Span(str(event["at"])[11:19] + " ", "dim"), Span(sign + " ", style), span(who),
+        symbol = {"died": "†", "parked": "‖"}.get(event["kind"], "↻")
+        lines.append(fit([Span(str(event["at"])[11:19] + " ", "dim"), Span(symbol + " ", style), span(agent),
                           Span(f"#{event['life']} " if event["life"] else " ", "dim"), Span(event["kind"], style),
                           Span("  "), span(first_line(event["why"]), "dim"),
                           Span(f"  ({run})" if frame["runs_not_shown"] else "", "dim")], columns))
     return lines
 
 
-def _said(frame: Mapping[str, Any], chosen: Chosen, columns: int) -> list[Line]:
-    """The lines above the keys: a question, the filter, what a command said, a problem, or what the chosen row does.
-    Always as many, so that nothing jumps while rows are chosen."""
-    row = selected(frame, chosen)
+def _messages(frame: Mapping[str, Any], selection: Selection, columns: int) -> list[Line]:
+    """Render the two lines above the keys: a question, the filter, a command's message, a problem, or what the selected
+    row is doing. Always two, so that nothing jumps while the selection moves."""
+    row = selected(frame, selection)
     lines: list[Line] = []
-    if chosen.ask:
-        lines = wrapped(f"{chosen.ask}  y: yes, any other key: no", columns, "due", most=2)
-    elif chosen.typing:
-        lines = [fit([Span("filter: ", "due"), Span(chosen.filter if chosen.filter.strip() else ""), Span("█"),
+    if selection.ask:
+        lines = wrapped(f"{selection.ask}  y: yes, any other key: no", columns, "due", most=2)
+    elif selection.typing:
+        lines = [fit([Span("filter: ", "due"), Span(selection.filter if selection.filter.strip() else ""), Span("█"),
                       Span("  ⏎ keeps it, Esc drops it", "dim")], columns)]
-    elif chosen.note:
-        lines = wrapped(first_line(chosen.note), columns, "bad" if chosen.bad else "good", most=2)
+    elif selection.note:
+        lines = wrapped(first_line(selection.note), columns, "bad" if selection.bad else "good", most=2)
     elif frame["problems"]:
         lines = wrapped(first_line(frame["problems"][0]), columns, "bad", most=2)
-    elif chosen.filter:
-        lines = [fit([Span("filter: ", "due"), span(chosen.filter), Span("  / changes it, Esc drops it", "dim")],
+    elif selection.filter:
+        lines = [fit([Span("filter: ", "due"), span(selection.filter), Span("  / changes it, Esc drops it", "dim")],
                      columns)]
     elif row is not None:
-        told = first_line(row["doing"]) or row["state"]
-        name, *more = wrapped(f"{row['name']}: {told}", columns, most=2)
-        first = terminal_text.clean(str(row["name"]))
-        lines = [[Span(first, "head"), *raw(name[0].text[len(first):])] if name[0].text.startswith(first) else name,
-                 *more]
+        doing = first_line(row["doing"]) or row["state"]
+        first, *rest = wrapped(f"{row['name']}: {doing}", columns, most=2)
+        name = terminal_text.clean(str(row["name"]))
+        lines = [[Span(name, "head"), *raw(first[0].text[len(name):])] if first[0].text.startswith(name) else first,
+                 *rest]
     return _filled(lines, 2)
 
 
-def keys(columns: int, chosen: Chosen | None = None) -> Line:
-    """The keys, as many as fit; the last, which leaves, always does."""
-    shown = (("↑↓", "scroll"), ("Esc", "back")) if chosen and chosen.title else KEYS
+def keys(columns: int, selection: Selection | None = None) -> Line:
+    """Render the keys, as many as fit, the last of them (which leaves) always."""
+    shown = (("↑↓", "scroll"), ("Esc", "back")) if selection and selection.title else KEYS
     gap = "  " if columns >= 96 else " "
     parts: list[Line] = [[Span(key, "head"), Span(f" {word}")] for key, word in shown]
     while len(parts) > 1 and sum(map(width, parts)) + len(gap) * (len(parts) - 1) > columns:
@@ -346,19 +347,20 @@ def keys(columns: int, chosen: Chosen | None = None) -> Line:
     return fit(line, columns)
 
 
-def _text(chosen: Chosen, columns: int, room: int) -> list[Line]:
-    lines = text_lines(chosen, columns)
+def _text(selection: Selection, columns: int, room: int) -> list[Line]:
+    lines = text_lines(selection, columns)
     last = max(0, len(lines) - (room - 1))
-    at = min(chosen.scrolled, last)
+    at = min(selection.scrolled, last)
     more = f"  {at + 1}-{min(len(lines), at + room - 1)} of {len(lines)}" if last else ""
-    return [fit([span(chosen.title, "head"), Span(more, "dim")], columns), *_filled(lines[at:at + room - 1], room - 1)]
+    head = fit([span(selection.title, "head"), Span(more, "dim")], columns)
+    return [head, *_filled(lines[at:at + room - 1], room - 1)]
 
 
-def text_lines(chosen: Chosen, columns: int) -> list[Line]:
-    """The text that stands over the table, wrapped, indentation kept."""
+def text_lines(selection: Selection, columns: int) -> list[Line]:
+    """Render the text over the table, wrapped, with its indentation."""
     found: list[Line] = []
-    for one in chosen.text:
-        clean = "".join(terminal_text.clean_lines(one)[:1]).expandtabs()
+    for line in selection.text:
+        clean = "".join(terminal_text.clean_lines(line)[:1]).expandtabs()
         if terminal_text.width(clean) <= columns:
             found.append(raw(clean))
             continue
@@ -369,15 +371,15 @@ def text_lines(chosen: Chosen, columns: int) -> list[Line]:
 
 
 def details_text(row: Mapping[str, Any]) -> list[str]:
-    """A row in full, as lines."""
+    """Return all that is known of a row, as lines."""
     return [f"{name:<10} {terminal_text.clean(text)}" for name, text in details(row)]
 
 
 def plain(frame: Mapping[str, Any], columns: int | None) -> list[Line]:
-    """One frame with nothing left out, for pipes and `--once`; not cut where `columns` is None."""
+    """Render one frame with nothing left out, for pipes and `--once`; not cut where `columns` is None."""
     room = columns or 400
     lines = [*header(frame, room), [], *table(frame["rows"], room)]
     if not frame["rows"]:
-        lines[-1] = raw("no run yet; `garrison launch` starts one", "dim")
+        lines[-1] = raw(NO_RUN, "dim")
     lines += [[], *landing(frame, room, 1000), [], *events(frame, room, 21)]
     return [*lines, *(raw(terminal_text.clean(problem), "bad") for problem in frame["problems"])]

@@ -1,6 +1,6 @@
-"""`garrison why`: what was observed of somebody, which rule fired, what was done; each decision is made again.
+"""`garrison why`: what was observed of a node or an agent, which rule fired, what was done; each decision is replayed.
 
-The rule of this room: it reads the run's journals and nothing else, so that what it says can be checked against them.
+It reads the run's journals and nothing else, so that what it prints can be checked against them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json, print_message
-from garrison.cli.render import Line, Span, text, wrapped
+from garrison.cli.render import Line, Span, wrapped
 from garrison.cli.resolve import existing_run, nodes_of, run_of_node, suggestion
-from garrison.cli.terminal import show, stage
+from garrison.cli.terminal import show, stdout_terminal
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.pipeline.subpipelines import JOINT
@@ -25,93 +25,92 @@ from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run, launcher_key
 from garrison.records.store import Store
-from garrison.views.event_log import Chronicle
-from garrison.views.explain import Told, story
-from garrison.views.run_view import Gatherer
+from garrison.views import explain
+from garrison.views.event_log import NODE_ROLES, EventLog
+from garrison.views.run_view import RunReader
 
 _INDENT = " " * 10
-_OF_A_NODE = ("runner", "orchestrator")
 
 
 @click.command(cls=Command, examples=(
     ("garrison why add_tests", "all that happened to a node, its runner and its agent, and by which rule"),
-    ("garrison why guardian", "why the guardian was respawned"),
-    ("garrison why --run crew-1 --last 20", "the last twenty decisions and endings of a whole run"),
-    ("garrison why add_tests --json | jq '.[] | select(.same == false)'", "decisions today's rules contradict"),
+    ("garrison why guardian", "why the guardian was restarted"),
+    ("garrison why --run crew-1 --last 20", "the last twenty decisions and events of a whole run"),
+    ("garrison why add_tests --json | jq '.[] | select(.same == false)'", "decisions that today's rules contradict"),
 ))
-@click.argument("who", required=False, metavar="[NODE|AGENT]", shell_complete=completion.nodes)
+@click.argument("name", required=False, metavar="[NODE|AGENT]", shell_complete=completion.nodes)
 @run_option
 @click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N lines.")
 @json_option
 @home_option
-def why(who: str | None, run: str | None, last: int | None, as_json: bool, home: str | None) -> int:
-    """Explain what was done about NODE or AGENT (`role-name`, or a role that exists once) and why.
+def why(name: str | None, run: str | None, last: int | None, as_json: bool, home: str | None) -> int:
+    """Explain what was done about NODE or AGENT (`role-name`, or a role that exists once), and why.
 
-    Every decision of a supervisor was journaled with all that it was decided on. Each is replayed from that through the
-    rules; a line that says so is told where they decide otherwise today. Without a name, or with a run's: about
-    everybody in the run.
+    Supervisors journal every decision with all that it was based on. Each is replayed through today's rules; if they
+    decide otherwise, a line says so. Without a name, or with a run's: everything about the run.
     """
     store = Store(find_home(home))
-    chosen, nodes, names = _meant(store, who, run)
-    chronicle = Chronicle(store.home, chosen)
-    lines = story(chronicle.read(), names, nodes)
-    for problem in sorted(chronicle.problems):
+    chosen, nodes, names = _resolve(store, name, run)
+    log = EventLog(store.home, chosen)
+    lines = explain.explain(log.read(), names, nodes)
+    for problem in sorted(log.problems):
         print_message(problem)
     if last is not None:
         lines = lines[-last:]
     if as_json:
-        print_json([line.body() for line in lines])
+        print_json([line.to_json() for line in lines])
         return 0
-    here = stage()
-    show(text(_picture(lines, here.columns), colours=here.colours))
+    here = stdout_terminal()
+    show(_picture(lines, here.columns), here)
     if not lines:
-        print_message(f"nothing was decided about {who or 'anybody'} in run {chosen} yet")
+        print_message(f"no decisions about {name or 'anything'} in run {chosen} yet")
     if replayed := _replayed(lines):
         print_message(replayed)
-    _now(store.home, chosen, nodes[0] if nodes else "")
+    _show_current_state(store.home, chosen, nodes[0] if nodes else "")
     return 0
 
 
-def _meant(store: Store, who: str | None, run: str | None) -> tuple[str, list[str], frozenset[str]]:
-    """The run, the node with those of the pipeline that it runs, and the full names asked about (none: all)."""
-    if who is None or (run is None and _names_a_run(store, who)):
-        return _only_run(store, run or who), [], frozenset()
-    if "@" in who:
-        who, _, run = who.partition("@")
+def _resolve(store: Store, name: str | None, run: str | None) -> tuple[str, list[str], frozenset[str]]:
+    """Return the run, the node with those of the pipeline that it runs, and the agents asked about (none: all)."""
+    if name is None or (run is None and _is_run(store, name)):
+        return _resolve_run(store, run or name), [], frozenset()
+    if "@" in name:
+        name, _, run = name.partition("@")
         check_run(run)
-    having = [one for one in ([run] if run else run_records.list_runs(store.home)) if who in nodes_of(store.home, one)]
-    role, _, name = who.partition("-")
-    if having or role not in ROLES:
-        chosen = run_of_node(store, who, run)
-        nodes = [who, *(one for one in nodes_of(store.home, chosen) if one.startswith(f"{who}{JOINT}"))]
-        return chosen, nodes, frozenset(Key(each, node, chosen).full for node in nodes for each in _OF_A_NODE)
-    chosen = _only_run(store, run)
-    keys = [key for key in store.keys(Identity) if key.run == chosen and key.role == role and name in ("", key.name)]
-    if not keys:
-        known = [f"{key.role}-{key.name}" for key in store.keys(Identity) if key.run == chosen]
-        raise NotFound(f"run {chosen} has no {who}; {suggestion(who, known)}`garrison agents list` shows who exists")
-    if len(keys) > 1:
-        raise Refused(f"say which {role}: {', '.join(sorted(f'{key.role}-{key.name}' for key in keys))}")
-    return chosen, [], frozenset({keys[0].full})
+    is_node = any(name in nodes_of(store.home, each) for each in ([run] if run else run_records.list_runs(store.home)))
+    role, _, agent = name.partition("-")
+    if is_node or role not in ROLES:
+        chosen = run_of_node(store, name, run)
+        nodes = [name, *(node for node in nodes_of(store.home, chosen) if node.startswith(f"{name}{JOINT}"))]
+        return chosen, nodes, frozenset(Key(each, node, chosen).full for node in nodes for each in NODE_ROLES)
+    chosen = _resolve_run(store, run)
+    agents = [key for key in store.keys(Identity) if key.run == chosen]
+    matches = [key for key in agents if key.role == role and agent in ("", key.name)]
+    if not matches:
+        near = suggestion(name, [f"{key.role}-{key.name}" for key in agents])
+        raise NotFound(f"run {chosen} has no {name}; {near}`garrison agents list` shows its agents")
+    if len(matches) > 1:
+        raise Refused(f"several agents are a {role}: {', '.join(sorted(f'{key.role}-{key.name}' for key in matches))}; "
+                      "name one")
+    return chosen, [], frozenset({matches[0].full})
 
 
-def _names_a_run(store: Store, who: str) -> bool:
-    """Whether `who` is a run, and no node of any."""
-    have = run_records.list_runs(store.home)
-    return who in have and not any(who in nodes_of(store.home, one) for one in have)
+def _is_run(store: Store, name: str) -> bool:
+    """Return whether `name` is a run, and no node of any."""
+    runs = run_records.list_runs(store.home)
+    return name in runs and not any(name in nodes_of(store.home, run) for run in runs)
 
 
-def _only_run(store: Store, run: str | None) -> str:
-    """The run that is meant: the one given, the caller's own, the only one, the only one that lives."""
+def _resolve_run(store: Store, run: str | None) -> str:
+    """Return the run given, else the caller's own, the only one, or the only one that is alive."""
     if run is not None:
         return existing_run(store.home, run)
-    have = run_records.list_runs(store.home)
-    return resolve.choose([launcher_key(one) for one in have], resolve.current_run(),
+    return resolve.choose([launcher_key(each) for each in run_records.list_runs(store.home)], resolve.current_run(),
                           lambda key: resolve.is_living(store, key),
                           f"no runs in {store.home}; `garrison launch PIPELINE --target-dir REPO` starts one").run
 
 
-def _picture(lines: Sequence[Told], columns: int | None) -> list[Line]:
+def _picture(lines: Sequence[explain.Line], columns: int | None) -> list[Line]:
     shown: list[Line] = []
     for line in lines:
         head = f"{line.at[11:19]}  {line.about.partition('@')[0]}: {line.text}"
@@ -122,32 +121,31 @@ def _picture(lines: Sequence[Told], columns: int | None) -> list[Line]:
                 shown += [[Span(_INDENT), *part] for part in
                           wrapped(f"{label}  {words}", columns and columns - len(_INDENT), "dim", " " * 6)]
         if line.same is False:
-            shown.append([Span(f"{_INDENT}replayed: the rules of this garrison decide otherwise", "bad")])
+            shown.append([Span(f"{_INDENT}replayed: today's rules decide otherwise", "bad")])
     return shown
 
 
-def _replayed(lines: Sequence[Told]) -> str:
-    """How many decisions there were, and whether each, made again from what was seen, is the same. Pure."""
-    made = [line.same for line in lines if line.same is not None]
-    if not made:
+def _replayed(lines: Sequence[explain.Line]) -> str:
+    """Return how many decisions were replayed, and whether today's rules decide the same. Pure."""
+    results = [line.same for line in lines if line.same is not None]
+    if not results:
         return ""
-    other = made.count(False)
-    return f"{len(made)} decisions replayed from what was seen, " + (
-        f"{other} would be others today" if other else "each with the same result")
+    different, decisions = results.count(False), f"{len(results)} decision{'s' if len(results) != 1 else ''}"
+    return f"replayed {decisions}: " + (f"{different} inconsistent with today's rules" if different else "consistent")
 
 
-def standing(place: str, doing: str) -> str:
-    """Where a node is and what it does, the place said once. Pure."""
+def state_words(place: str, doing: str) -> str:
+    """Return where a node is and what it is doing, without naming the place twice. Pure."""
     return doing if doing.startswith(place) else f"{place}: {doing}" if doing else place
 
 
-def _now(home: Path, run: str, node: str) -> None:
-    """How the node, or the run, stands: the story's last line."""
-    body = Gatherer(home, os.environ).run(run)
-    found = next((one for one in body["nodes"] if one["node"] == node), None)
+def _show_current_state(home: Path, run: str, node: str) -> None:
+    """Print the state of the node, or of the run, now: the last line of the explanation."""
+    view = RunReader(home, os.environ).read(run)
+    found = next((each for each in view.details.nodes if each.node == node), None) if view.details else None
     if found is not None:
-        click.echo(f"now: {node} is {standing(found['place'], found['doing'])}")
+        click.echo(f"now: {node} is {state_words(found.place, found.doing)}")
     else:
-        click.echo(f"now: run {run} is {body['status']}, {body['merged']} of {body['total']} merged")
-    for problem in body["problems"]:
+        click.echo(f"now: run {run} is {view.status}, {view.progress}")
+    for problem in view.problems:
         print_message(problem)

@@ -1,4 +1,5 @@
-"""What there is to say of the runs of a home, for whoever shows it: commands, the live screen, the web page.
+"""Read models and views of runs, for the command line, the live screen, the web page and metrics.
 
-The rule of this room: it reads and puts into words and JSON's shapes; it writes nothing, asks nobody, paints nothing.
+`event_log` reads journals, `run_model` replays them, `run_view` adds what records and the machine show now; the others
+are made of these. Views only read: they write nothing and render nothing.
 """

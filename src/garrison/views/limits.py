@@ -1,7 +1,7 @@
-"""The limits that nest (life inside attempt inside node inside run) and the time-outs, with what is used of each. Pure.
+"""Limits of a run and what is used of each: incarnation inside attempt inside node inside run, then the timeouts. Pure.
 
-The rule of this room: no limit is written down here. Each comes from where the layers take it: the restart policy, the
-launch record, the settings, the queue's configuration.
+No limit is written down here. Each comes from where the processes read it: the restart policy, the launch record, the
+settings, the queue's configuration.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from garrison.config import Timing
 from garrison.records.run import Launch
 from garrison.supervise.restart import Death, Policy, recent_deaths
 
-TIMES = {
-    "setup_timeout": "set-up of a tree",
-    "acceptance_timeout": "acceptance",
+TIMEOUTS = {
+    "setup_timeout": "set-up of a worktree",
+    "acceptance_timeout": "acceptance command",
     "gate_timeout": "gate",
-    "spawn_deadline": "start of a layer",
-    "beat_timeout": "silence until a life counts as hung and is replaced",
-    "orphan_grace": "what a runner may begin without guardian and launcher",
-    "stop_launcher": "orderly stop of the launcher",
-    "stop_guardian": "orderly stop of the guardian",
-    "stop_runner": "orderly stop of a runner",
-    "stop_orchestrator": "orderly stop of an agent",
+    "spawn_deadline": "start of a process",
+    "beat_timeout": "silence until a process counts as hung and is replaced",
+    "orphan_grace": "how long a runner without guardian and launcher may start new work",
+    "stop_launcher": "graceful stop of the launcher",
+    "stop_guardian": "graceful stop of the guardian",
+    "stop_runner": "graceful stop of a runner",
+    "stop_orchestrator": "graceful stop of an agent",
 }
-"""Field of `Timing` → what it bounds; the others are paces, not limits."""
+"""Field of `Timing` → what it bounds; the others are intervals, not limits."""
 
 
 @dataclass(frozen=True)
@@ -39,63 +39,75 @@ class Used:
     timeouts: Mapping[str, float] = field(default_factory=dict)
     """Node → its own timeout, seconds."""
     no_rework: Sequence[str] = ()
-    """Nodes that say rework=none."""
+    """Nodes with rework=none."""
     gate_timeout: float | None = None
     """As the queue recorded it."""
     now: float = 0.0
     boot_id: str = ""
 
 
-def policy_of(launch: Launch, timing: Timing) -> Policy:
-    """The restart policy of a run's agents and runners."""
-    return Policy.of(timing, launch.max_respawn)
+@dataclass(frozen=True)
+class Limit:
+    """One limit: how much of `unit` there may be at `level`, who has used how much, and what sets it."""
+
+    level: str
+    limit: float
+    unit: str
+    text: str
+    used: Mapping[str, int]
+    set_by: str
+    window_s: float | None = None
+    """Seconds after which a use no longer counts; None: never."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        row = {"level": self.level, "limit": self.limit, "unit": self.unit, "text": self.text,
+               "used": dict(self.used), "set_by": self.set_by}
+        return row if self.window_s is None else {**row, "window_s": self.window_s}
 
 
-def limits(launch: Launch, timing: Timing, used: Used) -> list[dict[str, Any]]:
-    """A row a limit: level, limit (a number), unit, text, used ({who: how much}, those above 0), set_by."""
-    policy = policy_of(launch, timing)
-    return [*_nested(launch, policy, used), *_times(timing, used)]
+def limits(launch: Launch, timing: Timing, used: Used) -> list[Limit]:
+    """Return every limit of a run; `used` of each holds counts above 0."""
+    return [*_nested(launch, Policy.of(timing, launch.max_respawn), used), *_timeouts(timing, used)]
 
 
-def _nested(launch: Launch, policy: Policy, used: Used) -> Iterator[dict[str, Any]]:
-    recent = {who: len(recent_deaths(deaths, used.now, used.boot_id, policy)) for who, deaths in used.deaths.items()}
-    yield _row("life", policy.intensity, "deaths",
-               f"deaths in {span_of(policy.window)}; the first restart at once, then {policy.base:g} s × 2ⁿ, at most "
-               f"{span_of(policy.cap)}", recent, "GARRISON_RESTART_WINDOW", window_s=policy.window)
-    whole = {who: sum(one.counts for one in deaths) for who, deaths in used.deaths.items()
-             if who.startswith(("runner-", "orchestrator-"))}
-    yield _row("attempt", launch.max_respawn, "deaths", "deaths of a runner or an agent in one attempt", whole,
-               "--max-respawn")
-    yield _row("node", launch.max_rework, "attempts", "new attempts of a node"
-               + (f"; none of {', '.join(used.no_rework)}" if used.no_rework else ""),
-               {node: attempt - 1 for node, attempt in used.attempts.items()}, "--max-rework")
-    yield _row("run", launch.max_agents, "nodes", "nodes worked on at once", {launch.run_id or "run": used.working},
-               "--max-agents")
+def _nested(launch: Launch, policy: Policy, used: Used) -> Iterator[Limit]:
+    recent = {full: len(recent_deaths(deaths, used.now, used.boot_id, policy)) for full, deaths in used.deaths.items()}
+    yield Limit("life", policy.intensity, "deaths",
+                f"deaths in {span_of(policy.window)}; the first restart at once, then {policy.base:g} s × 2ⁿ, at most "
+                f"{span_of(policy.cap)}", _positive(recent), "GARRISON_RESTART_WINDOW", policy.window)
+    counted = {full: sum(death.counts for death in deaths) for full, deaths in used.deaths.items()
+               if full.startswith(("runner-", "orchestrator-"))}
+    yield Limit("attempt", launch.max_respawn, "deaths", "deaths of a runner or an agent in one attempt",
+                _positive(counted), "--max-respawn")
+    yield Limit("node", launch.max_rework, "attempts", "new attempts of a node"
+                + (f"; none of {', '.join(used.no_rework)}" if used.no_rework else ""),
+                _positive({node: attempt - 1 for node, attempt in used.attempts.items()}), "--max-rework")
+    yield Limit("run", launch.max_agents, "nodes", "nodes worked on at once",
+                _positive({launch.run_id or "run": used.working}), "--max-agents")
 
 
-def _times(timing: Timing, used: Used) -> Iterator[dict[str, Any]]:
+def _timeouts(timing: Timing, used: Used) -> Iterator[Limit]:
     for node, seconds in used.timeouts.items():
-        yield _time(f"agent of {node}", seconds, "timeout= in the graph")
-    for one in fields(timing):
-        if one.name in TIMES:
-            seconds = getattr(timing, one.name)
-            if one.name == "gate_timeout" and used.gate_timeout is not None:
+        yield _timeout(f"agent of {node}", seconds, "timeout= in the graph")
+    for field_ in fields(timing):
+        if field_.name in TIMEOUTS:
+            seconds = getattr(timing, field_.name)
+            if field_.name == "gate_timeout" and used.gate_timeout is not None:
                 seconds = used.gate_timeout
-            yield _time(TIMES[one.name], seconds, f"GARRISON_{one.name.upper()}")
+            yield _timeout(TIMEOUTS[field_.name], seconds, f"GARRISON_{field_.name.upper()}")
 
 
-def _time(what: str, seconds: float, set_by: str) -> dict[str, Any]:
-    return _row("time-out", seconds, "seconds", what, {}, set_by)
+def _timeout(text: str, seconds: float, set_by: str) -> Limit:
+    return Limit("time-out", seconds, "seconds", text, {}, set_by)
 
 
-def _row(level: str, limit: float, unit: str, text: str, used: Mapping[str, int], set_by: str,
-         **more: Any) -> dict[str, Any]:
-    return {"level": level, "limit": limit, "unit": unit, "text": text,
-            "used": {who: count for who, count in used.items() if count > 0}, "set_by": set_by, **more}
+def _positive(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count > 0}
 
 
 def span_of(seconds: float) -> str:
-    """A length of time in words: 45 s, 10 min, 2 h."""
+    """Return a length of time in words: 45 s, 10 min, 2 h."""
     for size, unit in ((3600, "h"), (60, "min")):
         if seconds >= size and seconds % size == 0:
             return f"{seconds / size:.0f} {unit}"

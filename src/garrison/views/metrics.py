@@ -1,7 +1,6 @@
-"""A home as numbers for Prometheus: what `status` and `cost` say, by run, node, layer and queue.
+"""Prometheus metrics of a home, from the same views that people are shown, by run, node, layer and queue.
 
-The rule of this room: every number is taken from the same bodies that people are shown, so that the two cannot differ;
-what cannot be read is counted, never guessed. prometheus_client writes the format.
+What cannot be read is counted, never guessed. prometheus_client writes the format.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from garrison.merge.queue import list_queues, target_of_folder
-from garrison.views.run_view import Gatherer
+from garrison.views.run_view import RunReader, RunView
 from garrison.views.usage import cost_rows
 
 STATUSES = ("new", "running", "stopped", "done", "failed", "corrupt")
@@ -25,7 +24,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def text(home: Path) -> bytes:
-    """All metrics of a home in Prometheus' text format."""
+    """Return all metrics of a home in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Home(home))
     return generate_latest(registry)
@@ -36,9 +35,8 @@ class _Home(Collector):
         self.home = home
 
     def collect(self) -> Iterable[Metric]:
-        gatherer = Gatherer(self.home)
-        bodies = [gatherer.run(run) for run in gatherer.runs()]
-        yield from of_runs(bodies)
+        reader = RunReader(self.home)
+        yield from of_runs([reader.read(run) for run in reader.runs()])
         yield from of_cost(cost_rows(self.home, None, "node"))
         yield from self._queues()
         free = GaugeMetricFamily("garrison_disk_free_bytes", "Free space where the home lies")
@@ -59,40 +57,41 @@ class _Home(Collector):
         yield from (entries, paused)
 
 
-def of_runs(bodies: Iterable[Mapping[str, Any]]) -> list[Metric]:
-    """The metrics of `status` bodies (see status.gather). Pure."""
+def of_runs(views: Iterable[RunView]) -> list[Metric]:
+    """Return the metrics of runs that were read with details. Pure."""
     runs = GaugeMetricFamily("garrison_run_status", "1 for the status a run has", labels=["run", "status"])
     nodes = GaugeMetricFamily("garrison_nodes", "Nodes of a run by place", labels=["run", "place"])
     attempts = GaugeMetricFamily("garrison_node_attempt", "The attempt a node is in", labels=["run", "node"])
-    waits = GaugeMetricFamily("garrison_questions_open", "Questions that wait for a person", labels=["run"])
+    questions = GaugeMetricFamily("garrison_questions_open", "Questions that wait for a person", labels=["run"])
     deaths = CounterMetricFamily("garrison_deaths", "Deaths that count, of runners and processors", labels=["run"])
     problems = GaugeMetricFamily("garrison_unreadable_records", "Records that cannot be read", labels=["run"])
-    layer = ["run", "role", "name"]
-    up = GaugeMetricFamily("garrison_layer_up", "1 if a layer lives", labels=layer)
-    lives = CounterMetricFamily("garrison_layer_lives", "Lives of a layer's name so far", labels=layer)
-    beats = GaugeMetricFamily("garrison_layer_beat_age_seconds", "Since a living layer's last beat", labels=layer)
-    for body in bodies:
-        run = body["run_id"]
+    layer_labels = ["run", "role", "name"]
+    up = GaugeMetricFamily("garrison_layer_up", "1 if a layer is alive", labels=layer_labels)
+    incarnations = CounterMetricFamily("garrison_layer_lives", "Incarnations of a layer so far", labels=layer_labels)
+    beats = GaugeMetricFamily("garrison_layer_beat_age_seconds", "Since a living layer's last heartbeat",
+                              labels=layer_labels)
+    for view in views:
+        run = view.run_id
         for status in STATUSES:
-            runs.add_metric([run, status], float(body["status"] == status))
-        for place, count in body["counts"].items():
+            runs.add_metric([run, status], float(view.status == status))
+        for place, count in view.counts.items():
             nodes.add_metric([run, place], count)
-        for node in body.get("nodes", ()):
-            attempts.add_metric([run, node["node"]], node["attempt"])
-        waits.add_metric([run], sum(1 for node in body.get("nodes", ()) if node.get("asks")))
-        deaths.add_metric([run], body["deaths"])
-        problems.add_metric([run], len(body["problems"]))
-        for one in body["layers"]:
-            name = [run, one["role"], one["name"]]
-            up.add_metric(name, float(one["living"]))
-            lives.add_metric(name, one["incarnation"])
-            if one["living"] and one["beat_age_s"] is not None:
-                beats.add_metric(name, one["beat_age_s"])
-    return [runs, nodes, attempts, waits, deaths, problems, up, lives, beats]
+        for node in view.details.nodes if view.details else ():
+            attempts.add_metric([run, node.node], node.journaled.attempt)
+        questions.add_metric([run], len(view.questions))
+        deaths.add_metric([run], view.deaths)
+        problems.add_metric([run], len(view.problems))
+        for layer in view.layers:
+            name = [run, layer.role, layer.name]
+            up.add_metric(name, float(layer.living))
+            incarnations.add_metric(name, layer.incarnation)
+            if layer.living and layer.beat_age_s is not None:
+                beats.add_metric(name, layer.beat_age_s)
+    return [runs, nodes, attempts, questions, deaths, problems, up, incarnations, beats]
 
 
 def of_cost(rows: Iterable[Mapping[str, Any]]) -> list[Metric]:
-    """The metrics of `cost` rows by node. Pure."""
+    """Return the metrics of `cost` rows by node. Pure."""
     usd = CounterMetricFamily("garrison_cost_usd", "What Claude sessions have cost", labels=["run", "node"])
     calls = CounterMetricFamily("garrison_model_calls", "Model calls of Claude sessions", labels=["run", "node"])
     tokens = CounterMetricFamily("garrison_tokens", "Tokens of Claude sessions", labels=["run", "node", "direction"])

@@ -1,156 +1,252 @@
-"""The nodes of one run as `garrison status` tells of them, gathered from hooks, journals and the merge queue.
-
-The rule of this room: one object a look; what it says of a node it takes from `Facts` through `doing`.
-"""
+"""The nodes of one run as views show them, gathered from the run's model, hooks, task records and processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from garrison.merge.state import QueueState
+from garrison.errors import GarrisonError
+from garrison.pipeline.plan import blocked_by
 from garrison.processes.agent_activity import AgentActivity
 from garrison.processes.guardian.parking import find_parked
-from garrison.processes.run_state import NodeState, RunState
+from garrison.processes.run_state import NodeState
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key
-from garrison.records.run import Launch, Result, Task
-from garrison.supervise.observer import Observer
-from garrison.supervise.restart import Death
+from garrison.records.run import Launch, Result, RunFiles, Task
 from garrison.system.clock import from_iso
-from garrison.views import heartbeats
+from garrison.views.layer_view import LayerView, SignsOfLife, signs_of_life
 from garrison.views.limits import Used
-from garrison.views.node_state import PARKED, PLACES, Facts, asks, doing
-from garrison.views.run_model import Reading, RunLook, place
+from garrison.views.node_state import NodeFacts, asks, doing, one_word, place_of
+
+if TYPE_CHECKING:
+    from garrison.pipeline.plan import RunPlan
+    from garrison.supervise.observer import Observer
+    from garrison.views.record_reader import RecordReader
+    from garrison.views.run_model import RunModel
 
 UNFINISHED = ("new", "running")
-"""Run statuses in which somebody should be at work."""
+"""Statuses of a run that should have processes at work."""
 
 
-def place_of(state: RunState, name: str) -> str:
-    """A node's place in the run; one that is parked is not at work. Pure."""
-    return PARKED if name in state.held or find_parked(state, name) else PLACES[state.nodes[name].status]
+@dataclass(frozen=True)
+class Parking:
+    """Why a node is parked, and when a probe will try it again."""
+
+    by: str
+    """`person` or `policy`."""
+    why: str
+    probe_at: str | None = None
+    probe_in_s: float | None = None
+    """None where no probe will come."""
 
 
-class Nodes:
-    """All nodes of a run at one moment. `body` is the head that was gathered of the run."""
+@dataclass(frozen=True)
+class NodeView:
+    """One node at one moment."""
 
-    def __init__(self, reading: Reading, look: RunLook, body: Mapping[str, Any], launch: Launch,
-                 state: RunState, observer: Observer) -> None:
-        self.observer, self.now = observer, observer.clock.time()
-        self.reading, self.look, self.body, self.launch, self.state = reading, look, body, launch, state
-        self.layers = {layer["agent"]: layer for layer in body["layers"]}
-        self.under_way = body["status"] in UNFINISHED
-        self.queue: QueueState | None = reading.tried(look.queue)
-        self.tasks = {name: self._task(name, node) for name, node in state.nodes.items()}
-        self.deaths: dict[str, list[Death]] = {**state.deaths, **(reading.tried(look.guardian_deaths) or {})}
-        waiting = self.under_way and any(node.status == "pending" for node in state.nodes.values())
-        self.waiting = (reading.tried(lambda: look.waiting(state.statuses)) or {}) if waiting else {}
+    node: str
+    journaled: NodeState
+    place: str
+    doing: str
+    asks: bool
+    blocked: bool
+    """Whether failed nodes keep it from ever starting."""
+    parking: Parking | None
+    phase: str
+    """Of its runner's hook."""
+    agent_phase: str
+    signs: SignsOfLife | None
+    """Of its agent, while that works."""
+    attempts: int
+    """How many attempts it may have."""
+    deaths: int
+    """Of its agent, in this attempt."""
+    runner: LayerView | None
+    agent: LayerView | None
+    since_s: float | None
 
-    def all(self, age: Callable[[str], float | None]) -> list[dict[str, Any]]:
-        """A body a node; `age` gives the seconds since a time."""
-        bodies = [{**self._node(name), "since_s": age(node.since)} for name, node in self.state.nodes.items()]
-        for parking in [body["parked"] for body in bodies if body["parked"]]:
-            parking["probe_in_s"] = self._left(parking["probe_at"])
-        return bodies
+    @property
+    def incarnations(self) -> dict[str, int]:
+        """Incarnations of its runner and of its agent so far."""
+        return {"runner": self.runner.incarnation if self.runner else 0,
+                "agent": self.agent.incarnation if self.agent else 0}
 
-    def _left(self, probe_at: str | None) -> float | None:
-        """Seconds to a probe; None where none will come, for nobody is there who would."""
-        return max(0.0, from_iso(probe_at) - self.now) if probe_at and self.under_way else None
+    @property
+    def state(self) -> str:
+        """Its state in one word."""
+        return one_word(self.place, self.runner, self.agent, asks=self.asks)
 
-    def used(self, now: float, boot_id: str) -> Used:
-        """What the run has used of its limits; after `all`, which gathers the agents' deaths."""
-        config = self.queue.config if self.queue else None
-        tasks = {name: task for name, task in self.tasks.items() if task}
-        return Used(self.deaths, self.state.attempts, self.body["counts"]["working"],
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return {"node": self.node, **asdict(self.journaled), "place": self.place, "doing": self.doing,
+                "parked": asdict(self.parking) if self.parking else None, "asks": self.asks, "phase": self.phase,
+                "agent_phase": self.agent_phase, "signs": self.signs.to_json() if self.signs else None,
+                "attempts": self.attempts, "deaths": self.deaths, "lives": self.incarnations, "since_s": self.since_s}
+
+
+@dataclass(frozen=True)
+class FailedNode:
+    """Why a node failed, the end of its log, and its attempt's folder."""
+
+    node: str
+    attempt: int
+    reason: str
+    tail: str
+    folder: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class QueueEntryView:
+    """An unfinished merge entry of the run; `position` counts those of other runs too, from 1."""
+
+    position: int
+    node: str
+    attempt: int
+    status: str
+    age_s: float | None
+    doing: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return asdict(self)
+
+
+class NodeReader:
+    """Reads the nodes of one run at one moment. `status` is the run's, `layers` are by full name, `plan` parses its
+    graph (dear, so only where it is needed)."""
+
+    def __init__(self, records: RecordReader, observer: Observer, model: RunModel, launch: Launch, status: str,
+                 layers: Mapping[str, LayerView], plan: Callable[[], RunPlan]) -> None:
+        self.records, self.observer, self.model, self.launch = records, observer, model, launch
+        self.status, self.layers, self.plan, self.state = status, layers, plan, model.state
+        self.files = RunFiles(observer.store.home, model.run)
+        self.under_way = status in UNFINISHED
+        self.busy = sum(1 for name in self.state.nodes if place_of(self.state, name) == "working")
+        self.deaths = model.deaths()
+
+    def nodes(self, age: Callable[[str], float | None]) -> list[NodeView]:
+        """Return all nodes; `age` gives the seconds since a time."""
+        waiting = self._waiting()
+        return [self._node(name, age, *waiting.get(name, ((), ()))) for name in self.state.nodes]
+
+    def open_questions(self) -> list[str]:
+        """Return the nodes whose agent waits for a person's answer."""
+        return [name for name in self.state.questions if name in self.state.nodes and asks(self._facts(name))]
+
+    def failed(self, node: NodeView) -> FailedNode:
+        """Return why a node failed."""
+        folder = self.files.attempt(node.node, node.journaled.attempt)
+        path = folder / "result.json"
+        result = self.records.load(path, lambda: run_records.load(Result, path))
+        return FailedNode(node.node, node.journaled.attempt, node.journaled.reason, result.tail if result else "",
+                          str(folder))
+
+    def landing(self, age: Callable[[str], float | None]) -> list[QueueEntryView]:
+        """Return the run's unfinished merge entries."""
+        queue = self.model.queue
+        return [QueueEntryView(ahead + 1, entry.node, entry.attempt, entry.status, age(entry.enqueued_at), doing(
+                    NodeFacts("impl_complete", entry=entry, entries_ahead=ahead, pause=queue.pause)))
+                for ahead, entry in enumerate(queue.unfinished()) if entry.run == self.model.run] if queue else []
+
+    def used(self) -> Used:
+        """Return what the run has used of its limits."""
+        queue = self.model.queue
+        tasks = {name: task for name, node in self.state.nodes.items() if (task := self._task(name, node))}
+        return Used(self.deaths, self.state.attempts, self.busy,
                     {name: task.timeout_s for name, task in tasks.items() if task.timeout_s},
                     [name for name, task in tasks.items() if task.attributes.get("rework") == "none"],
-                    config.timeout if config else None, now, boot_id)
+                    queue.config.timeout if queue and queue.config else None, self.observer.clock.monotonic(),
+                    self.observer.where.boot_id)
 
-    def failed(self, node: Mapping[str, Any]) -> dict[str, Any]:
-        """Why a node failed, the end of its log, and where to look."""
-        folder = self.look.files.attempt(node["node"], node["attempt"])
-        path = folder / "result.json"
-        result = self.reading.file(path, lambda: run_records.load(Result, path))
-        return {"node": node["node"], "attempt": node["attempt"], "reason": node["reason"],
-                "tail": result.tail if result else "", "folder": str(folder)}
+    def _node(self, name: str, age: Callable[[str], float | None], waits_for: list[str] | tuple[()],
+              blocked: tuple[str, ...]) -> NodeView:
+        node = self.state.nodes[name]
+        agent, runner = self._layer("orchestrator", name), self._layer("runner", name)
+        task = self._task(name, node)
+        signs = self._signs(name, node, task) if agent and agent.living and agent.status == "active" else None
+        facts = self._facts(name, waits_for, blocked, suspended=signs is not None and signs.suspended)
+        no_rework = task is not None and task.attributes.get("rework") == "none"
+        return NodeView(name, node, place_of(self.state, name), doing(facts), asks(facts), bool(blocked),
+                        self._parking(name), facts.phase, agent.phase if agent else "", signs,
+                        node.first + (0 if no_rework else self.launch.max_rework), facts.deaths, runner, agent,
+                        age(node.since))
 
-    def landing(self, age: Callable[[str], float | None]) -> list[dict[str, Any]]:
-        """The run's unfinished entries in the merge queue; `position` counts those of other runs too, from 1."""
-        waiting = self.queue.unfinished() if self.queue else []
-        pause = self.queue.pause if self.queue else None
-        return [{"position": ahead + 1, "node": entry.node, "attempt": entry.attempt, "status": entry.status,
-                 "age_s": age(entry.enqueued_at),
-                 "doing": doing(Facts("impl_complete", entry=entry, ahead=ahead, pause=pause))}
-                for ahead, entry in enumerate(waiting) if entry.run == self.look.run]
+    def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,
+               suspended: bool = False) -> NodeFacts:
+        node, agent, runner = self.state.nodes[name], self._layer("orchestrator", name), self._layer("runner", name)
+        entry, ahead = self.model.place_in_queue(name, node.attempt)
+        parking, queue = find_parked(self.state, name), self.model.queue
+        runner_alive = runner is not None and runner.living
+        return NodeFacts(
+            node.status, node.attempt, node.reason, node.commit, runner.phase if runner else "",
+            run_over="" if self.under_way else self.status,
+            held=self.state.held.get(name), parked=parking.why if parking else "",
+            guardian_alive=any(layer.role == "guardian" and layer.living for layer in self.layers.values()),
+            runner_alive=runner_alive, agent_alive=agent is not None and agent.living, agent_suspended=suspended,
+            agent_status=agent.status if agent else "", agent_incarnation=agent.incarnation if agent else 0,
+            question=self.state.questions.get(name, {}).get("text", ""), session_waits=self._session_waits(name, node),
+            job=self.model.job(name, node.attempt) if runner_alive else "",
+            deaths=sum(death.counts for death in self.model.agent_deaths(name, node.attempt)),
+            waits_for=waits_for, unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,
+            entry=entry, entries_ahead=ahead, pause=queue.pause if queue else None)
+
+    def _waiting(self) -> dict[str, tuple[list[str], tuple[str, ...]]]:
+        """Return, for each node that waits, the ones it waits for, and the failed ones that block it for ever."""
+        statuses = self.state.statuses
+        if not self.under_way or "pending" not in statuses.values():
+            return {}
+        plan = self.records.attempt(self.plan)
+        if plan is None or plan.flow != "dag":
+            return {}
+        blocked = blocked_by(plan, statuses)
+        return {name: ([before for before in plan.predecessors.get(name, ()) if before in plan.tasks
+                        and statuses.get(before) != "validated"], blocked.get(name, ()))
+                for name, status in statuses.items() if status == "pending"}
+
+    def _unreached(self, node: NodeState) -> bool:
+        """Return whether the pipeline follows one edge after the other and has not come to a node."""
+        if node.status != "pending" or node.step or not self.under_way:
+            return False
+        try:
+            return self.plan().flow == "walk"
+        except (GarrisonError, OSError):
+            return False
+
+    def _parking(self, name: str) -> Parking | None:
+        if name in self.state.held:
+            return Parking("person", self.state.held[name])
+        found = find_parked(self.state, name)
+        if found is None:
+            return None
+        left = max(0.0, from_iso(found.probe_at) - self.observer.clock.time()) if found.probe_at else None
+        return Parking("policy", found.why, found.probe_at or None, left if self.under_way else None)
 
     def _task(self, name: str, node: NodeState) -> Task | None:
-        path = self.look.files.attempt(name, node.attempt) / "task.json"
-        return self.reading.file(path, lambda: run_records.load(Task, path))
+        path = self.files.attempt(name, node.attempt) / "task.json"
+        return self.records.load(path, lambda: run_records.load(Task, path))
 
-    def _node(self, name: str) -> dict[str, Any]:
-        node, task = self.state.nodes[name], self.tasks[name]
-        agent, runner = self._layer("orchestrator", name), self._layer("runner", name)
-        signs = self._signs(name, node, task) if agent.get("living") and agent.get("status") == "active" else None
-        facts = self._facts(name, node, runner, agent, signs)
-        never = task is not None and task.attributes.get("rework") == "none"
-        return {"node": name, **vars(node), "place": place_of(self.state, name), "doing": doing(facts),
-                "parked": self._parked(name), "asks": asks(facts),
-                "phase": facts.phase, "agent_phase": agent.get("phase", ""),
-                "signs": signs, "attempts": node.first + (0 if never else self.launch.max_rework),
-                "deaths": facts.deaths,
-                "lives": {"runner": runner.get("incarnation", 0), "agent": agent.get("incarnation", 0)}}
-
-    def _signs(self, name: str, node: NodeState, task: Task | None) -> dict[str, Any] | None:
-        key = Key("orchestrator", name, self.look.run)
-        identity = self.reading.tried(lambda: self.observer.store.read(Identity, key))
+    def _signs(self, name: str, node: NodeState, task: Task | None) -> SignsOfLife | None:
+        key = Key("orchestrator", name, self.model.run)
+        identity = self.records.attempt(lambda: self.observer.store.read(Identity, key))
         if identity is None or identity.worktree is None:
             return None
-        signs = AgentActivity(self.look.files.attempt(name, node.attempt), Path(identity.worktree), task)
-        return heartbeats.of_node(self.observer, identity, signs)
+        signs = AgentActivity(self.files.attempt(name, node.attempt), Path(identity.worktree), task)
+        return signs_of_life(self.observer, identity, signs)
 
-    def _facts(self, name: str, node: NodeState, runner: Mapping[str, Any], agent: Mapping[str, Any],
-               signs: Mapping[str, Any] | None) -> Facts:
-        over = node.status in ("validated", "failed", "pending")
-        heard = self.reading.tried(lambda: self.look.runner(name, node.attempt, over=over))
-        full = Key("orchestrator", name, self.look.run).full
-        if heard and heard.facts.deaths:
-            self.deaths[full] = heard.facts.deaths
-        entry, ahead = place(self.queue, self.look.run, name, node.attempt)
-        waits_for, blocked_by = self.waiting.get(name, ((), ()))
-        rests = find_parked(self.state, name)
-        unreached = node.status == "pending" and not node.step and self.under_way and self.look.walks
-        return Facts(
-            node.status, node.attempt, node.reason, node.commit, runner.get("phase", ""),
-            held=self.state.held.get(name), parked=rests.why if rests else "",
-            over="" if self.under_way else self.body["status"],
-            led=any(layer["role"] == "guardian" and layer["living"] for layer in self.layers.values()),
-            runner_living=bool(runner.get("living")), agent_living=bool(agent.get("living")),
-            stopped=bool(signs and (signs["stopped"] or signs["processes_stopped"])),
-            agent_status=agent.get("status", ""), agent_lives=agent.get("incarnation", 0),
-            asked=self.state.questions.get(name, {}).get("text", ""), waits=self._waits(name, node),
-            job=heard.job if heard and runner.get("living") else "",
-            deaths=sum(one.counts for one in self.deaths.get(full, ())), waits_for=waits_for,
-            unreached=unreached, blocked_by=blocked_by, busy=self.body["counts"]["working"], entry=entry, ahead=ahead,
-            pause=self.queue.pause if self.queue else None)
-
-    def _parked(self, name: str) -> dict[str, Any] | None:
-        """By whom, why, and when a probe is due, of a node that is parked."""
-        if name in self.state.held:
-            return {"by": "person", "why": self.state.held[name], "probe_at": None}
-        rests = find_parked(self.state, name)
-        return {"by": "policy", "why": rests.why, "probe_at": rests.probe_at or None} if rests else None
-
-    def _waits(self, name: str, node: NodeState) -> str:
-        """What the node's session says it waits for; '' while it works, and of agents without a session."""
-        path = self.look.files.attempt(name, node.attempt) / "claude" / "waiting"
+    def _session_waits(self, name: str, node: NodeState) -> str:
+        """Return what the node's session says it waits for; '' while it works, and of agents without a session."""
+        path = self.files.attempt(name, node.attempt) / "claude" / "waiting"
         try:
             return path.read_text(errors="replace")
         except OSError:
             return ""
 
-    def _layer(self, role: str, name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.layers.get(Key(role, name, self.look.run).full, {})
-        return found
+    def _layer(self, role: str, name: str) -> LayerView | None:
+        return self.layers.get(Key(role, name, self.model.run).full)

@@ -1,193 +1,179 @@
-"""Read one run's journals incrementally: each read continues where the previous one ended.
+"""Read model of one run: replay its journals into what they say about run, nodes, processes and merge queue. Pure.
 
-Reads only. Files are read again only when they were replaced or have changed; what cannot be read is reported.
+Every view of a run (`status`, `top`, the page, metrics) is derived from a `RunModel`; nothing else replays journals for
+display. The records of one journal come in order; those of several may come in any, and the model is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from garrison.errors import GarrisonError
 from garrison.merge.entry import MergeEntry
-from garrison.merge.queue import QueueReader
 from garrison.merge.state import QueueState
-from garrison.pipeline.plan import blocked_by
 from garrison.processes.run_state import RunState
-from garrison.processes.runner.policy import RunnerFacts
-from garrison.records.journal import Entry as JournalEntry
-from garrison.records.journal import Reader
-from garrison.records.run import RunFiles
+from garrison.records.names import Key
 from garrison.supervise.restart import Death
+from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
 
-if TYPE_CHECKING:
-    from garrison.pipeline.plan import RunPlan
-
-
-EVENTS = 50
-"""Deaths, respawns and parkings of a run that are remembered."""
-KINDS: Mapping[str, str] = {"death": "died", "spawn": "respawned", "park": "parked"}
-"""Kind of a journal record → what happened."""
-
-
-class RunnerLook:
-    """A runner's journal as to one attempt."""
-
-    def __init__(self, path: Path, attempt: int, hear: Callable[[JournalEntry], None]) -> None:
-        self.hear = hear
-        self.attempt, self.facts, self.job, self.over = attempt, RunnerFacts(), "", False
-        self._reader = Reader(path)
-
-    def refresh(self) -> None:
-        """Read on."""
-        for entry in self._reader.read():
-            self.facts.apply(entry, self.attempt)
-            self.hear(entry)
-            mine = entry.data.get("attempt") == self.attempt
-            if entry.kind == "job" and mine:
-                self.job = entry.data["name"]
-            elif entry.kind == "open" or (entry.kind == "fact" and entry.data.get("name") == self.job):
-                self.job = ""
+LATEST = 50
+"""Lifecycle events that `RunModel.latest` returns at most."""
+_KINDS: Mapping[str, str] = {"death": "died", "spawn": "respawned", "park": "parked"}
+"""Kind of a journal record → what happened to a process."""
+_FIRST_START = re.compile(r"attempt \d+")
+"""Reason of the first start in an attempt: no respawn, whatever its incarnation."""
+CANNOT_REPLAY = (GarrisonError, LookupError, TypeError, ValueError)
+"""What replaying a record of another version, or of a damaged journal, may raise."""
 
 
-class RunLook:
-    """What one run's journals say now."""
+@dataclass(frozen=True)
+class Lifecycle:
+    """One death, respawn or parking of a process; (kind, agent, incarnation) identifies it."""
 
-    def __init__(self, home: Path, run: str) -> None:
-        self.home, self.run, self.files = home, run, RunFiles(home, run)
-        self._journal, self._state = Reader(self.files.journal), RunState()
-        self._runners: dict[str, RunnerLook] = {}
-        self._launcher = Reader(self.files.layer_journal("launch"))
-        self._guardian: dict[str, list[Death]] = {}
-        self._queues: dict[Path, QueueReader] = {}
-        self._plan: RunPlan | None = None
-        self._events: dict[tuple[str, str, int], dict[str, Any]] = {}
+    at: str
+    kind: str
+    """`died`, `respawned` or `parked`."""
+    agent: str
+    """Full name."""
+    incarnation: int
+    why: str
 
-    def state(self) -> RunState:
-        """The run as its guardian's journal tells it."""
-        for entry in self._journal.read():
-            self._state.apply(entry)
-            self._hear(entry)
-        return self._state
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return {"at": self.at, "kind": self.kind, "agent": self.agent, "life": self.incarnation, "why": self.why}
 
-    def runner(self, node: str, attempt: int, *, over: bool) -> RunnerLook:
-        """What a node's runner remembers of an attempt; one that is `over` is read once."""
-        look = self._runners.get(node)
-        if look is None or look.attempt != attempt or not (over and look.over):
-            if look is None or look.attempt != attempt:
-                look = self._runners[node] = RunnerLook(
-                    self.files.layer_journal(f"runner-{node}"), attempt, self._hear)
-            look.refresh()
-            look.over = over
-        return look
 
-    def guardian_deaths(self) -> dict[str, list[Death]]:
-        """The guardian's deaths, as the launcher journaled them, by full name."""
-        for entry in self._launcher.read():
-            self._hear(entry)
-            if entry.kind == "death":
-                data = entry.data
-                self._guardian.setdefault(data["full"], []).append(Death.of(data))
-        return self._guardian
+@dataclass
+class RunModel:
+    """State of one run as its journals tell it."""
 
-    def events(self) -> list[dict[str, Any]]:
-        """The latest deaths, respawns and parkings that the journals read so far tell of, youngest first: at, kind,
-        agent (full name), life, why."""
-        latest = sorted(self._events.items(), key=lambda item: str(item[1]["at"]), reverse=True)[:EVENTS]
-        self._events = dict(latest)
-        return list(self._events.values())
+    run: str
+    state: RunState = field(default_factory=RunState)
+    queues: dict[str, QueueState] = field(default_factory=dict)
+    """Folder of a merge queue → its state."""
+    queue_folder: str = ""
+    """The merge queue that has entries of this run; '' before the first."""
+    lifecycle: dict[tuple[str, str, int], Lifecycle] = field(default_factory=dict)
+    """Deaths, respawns and parkings, each once, in the order in which they were read."""
+    died: dict[str, int] = field(default_factory=dict)
+    """Node → incarnations of its runner and agent that died, in all its attempts."""
+    problems: list[str] = field(default_factory=list)
+    """Records that could not be replayed."""
+    corrupt: str = ""
+    """Why the guardian's journal cannot be believed, '' while it can."""
+    _deaths: dict[tuple[str, int], dict[int, Death]] = field(default_factory=dict)
+    """(full name, attempt) → incarnation → its death, from the journals of launcher and runners."""
+    _jobs: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Node → attempt and name of the job that its runner runs."""
 
-    def _hear(self, entry: JournalEntry) -> None:
-        told = event_of(entry)
-        if told is not None:
-            self._events[told["kind"], told["agent"], told["life"]] = told
+    def apply(self, record: Record) -> Lifecycle | None:
+        """Replay one record, the next of its journal; return the lifecycle event that it reports first.
 
+        A record that cannot be replayed is listed in `problems`; the others count all the same.
+        """
+        try:
+            return self._apply(record)
+        except CANNOT_REPLAY as error:
+            self.report(record, error)
+            if record.journal == GUARDIAN:
+                self.corrupt = self.corrupt or (str(error) if isinstance(error, GarrisonError) else self.problems[-1])
+            return None
+
+    def report(self, record: Record, error: Exception) -> None:
+        """List a record that cannot be shown, once."""
+        problem = f"record {record.entry.seq} of {record.journal} cannot be shown: "
+        if not (self.problems and self.problems[-1].startswith(problem)):
+            self.problems.append(f"{problem}{error!r:.200}")
+
+    def _apply(self, record: Record) -> Lifecycle | None:
+        if record.journal == QUEUE:
+            self._apply_queue(record)
+            return None
+        if record.journal == GUARDIAN:
+            self.state.apply(record.entry)
+        else:
+            self._apply_layer(record)
+        event = lifecycle_of(record)
+        if event is None or (event.kind, event.agent, event.incarnation) in self.lifecycle:
+            return None
+        self.lifecycle[event.kind, event.agent, event.incarnation] = event
+        if event.kind == "died" and (key := Key.parse(event.agent)).role in NODE_ROLES:
+            self.died[key.name] = self.died.get(key.name, 0) + 1
+        return event
+
+    def _apply_queue(self, record: Record) -> None:
+        state = self.queues.setdefault(record.queue, QueueState())
+        state.apply(record.entry)
+        state.outcomes.clear()  # they are for guardians
+        if record.entry.kind == "enq" and record.entry.data.get("run") == self.run:
+            self.queue_folder = record.queue
+
+    def _apply_layer(self, record: Record) -> None:
+        kind, data = record.entry.kind, record.entry.data
+        if kind == "death":
+            deaths = self._deaths.setdefault((data["full"], data.get("attempt", 1)), {})
+            deaths.setdefault(data["incarnation"], Death.of(data))
+        elif record.journal.startswith(RUNNER):
+            node = record.journal.removeprefix(RUNNER)
+            if kind == "job":
+                self._jobs[node] = (data.get("attempt", 0), data["name"])
+            elif kind == "open" or (kind == "fact" and data["name"] == self._jobs.get(node, (0, ""))[1]):
+                self._jobs.pop(node, None)
+
+    # ---- reading
+
+    @property
     def queue(self) -> QueueState | None:
         """The merge queue that holds entries of this run; None before the first."""
-        for path in (self.home / "merge-queue").glob("*/*/journal.jsonl"):
-            follower = self._queues.setdefault(path, QueueReader(path.parent))
-            state = follower.refresh()
-            if any(entry.run == self.run for entry in state.entries.values()):
-                self._queues = {path: follower}
-                return state
+        return self.queues.get(self.queue_folder)
+
+    def job(self, node: str, attempt: int) -> str:
+        """Return the job (set-up, acceptance or validator) that a node's runner runs in an attempt, '' for none."""
+        running = self._jobs.get(node, (0, ""))
+        return running[1] if running[0] == attempt else ""
+
+    def agent_deaths(self, node: str, attempt: int) -> list[Death]:
+        """Return the deaths of a node's agent in an attempt, as its runner journaled them."""
+        return list(self._deaths.get((Key("orchestrator", node, self.run).full, attempt), {}).values())
+
+    def deaths(self) -> dict[str, list[Death]]:
+        """Return the deaths that count against a limit now, by full name: those of the current attempt."""
+        found = {full: list(deaths) for full, deaths in self.state.deaths.items()}
+        for (full, attempt), deaths in self._deaths.items():
+            key = Key.parse(full)
+            node = self.state.nodes.get(key.name) if key.role in NODE_ROLES else None
+            if node is None or node.attempt == attempt:
+                found[full] = [*found.get(full, []), *deaths.values()]
+        return found
+
+    def latest(self) -> list[Lifecycle]:
+        """Return the latest deaths, respawns and parkings, youngest first."""
+        return sorted(self.lifecycle.values(), key=lambda event: event.at, reverse=True)[:LATEST]
+
+    def merge_entry(self, record: Record) -> MergeEntry | None:
+        """Return the merge entry of this run that a queue's record is about; None for those of other runs."""
+        state = self.queues.get(record.queue)
+        entry = state.entries.get(str(record.entry.data.get("entry", ""))) if state else None
+        return entry if entry and entry.run == self.run else None
+
+    def place_in_queue(self, node: str, attempt: int) -> tuple[MergeEntry | None, int]:
+        """Return a node's merge entry of that attempt, and how many unfinished ones are before it."""
+        queue = self.queue
+        entries = [entry for entry in queue.entries_of(self.run, node) if entry.attempt == attempt] if queue else []
+        if queue is None or not entries:
+            return None, 0
+        return entries[-1], sum(1 for entry in queue.unfinished() if entry.seq < entries[-1].seq)
+
+
+def lifecycle_of(record: Record) -> Lifecycle | None:
+    """Return the death, respawn or parking that a record reports; None for all others, and for first starts. Pure."""
+    data, kind = record.entry.data, _KINDS.get(record.entry.kind, "")
+    if not kind or "full" not in data:
         return None
-
-    @property
-    def plan(self) -> RunPlan:
-        """The run's plan; what its launch allows does not matter here."""
-        from garrison.processes.run_plan import read_plan
-
-        if self._plan is None:
-            self._plan = read_plan(self.files)
-        return self._plan
-
-    @property
-    def walks(self) -> bool:
-        """Whether its pipeline follows one edge after the other; False where the graph cannot be read."""
-        try:
-            return self.plan.flow == "walk"
-        except (GarrisonError, OSError):
-            return False
-
-    def waiting(self, statuses: Mapping[str, str]) -> dict[str, tuple[list[str], tuple[str, ...]]]:
-        """For each pending task: those it waits for, and the failed ones that keep it from ever beginning."""
-        plan, blocked = self.plan, blocked_by(self.plan, statuses)
-        if plan.flow != "dag":
-            return {}
-        return {name: ([one for one in plan.predecessors.get(name, ()) if one in plan.tasks
-                        and statuses.get(one) != "validated"], blocked.get(name, ()))
-                for name, status in statuses.items() if status == "pending"}
-
-
-def event_of(entry: JournalEntry) -> dict[str, Any] | None:
-    """What a journal record tells of a death, a respawn or a parking; None for all others, and first lives. Pure."""
-    kind, data = KINDS.get(entry.kind, ""), entry.data
-    life = int(data.get("incarnation", 0))
-    if not kind or "full" not in data or (kind == "respawned" and life < 2):
+    incarnation, why = int(data.get("incarnation", 0)), str(data.get("why", ""))
+    if kind == "respawned" and (incarnation < 2 or _FIRST_START.fullmatch(why)):
         return None
-    return {"at": entry.at, "kind": kind, "agent": data["full"], "life": life, "why": data.get("why", "")}
-
-
-def place(queue: QueueState | None, run: str, node: str, attempt: int) -> tuple[MergeEntry | None, int]:
-    """A node's merge entry of that attempt, and how many unfinished ones are before it. Pure."""
-    found = [entry for entry in queue.entries_of(run, node) if entry.attempt == attempt] if queue else []
-    if queue is None or not found:
-        return None, 0
-    return found[-1], sum(1 for entry in queue.unfinished() if entry.seq < found[-1].seq)
-
-
-T = TypeVar("T")
-
-
-class Reading:
-    """`problems` holds what could not be read since it was last emptied, each once."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self._known: dict[Path, tuple[tuple[int, int, int], Any]] = {}
-
-    def file(self, path: Path, load: Callable[[], T]) -> T | None:
-        """What `load` makes of `path`; None if there is no such file, or if it cannot be read, which is told."""
-        return self.tried(lambda: self._file(path, load))
-
-    def _file(self, path: Path, load: Callable[[], T]) -> T | None:
-        try:
-            found = path.stat()
-        except FileNotFoundError:
-            return None
-        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
-        known = self._known.get(path)
-        if known is None or known[0] != stamp:
-            known = self._known[path] = (stamp, load())
-        value: T = known[1]
-        return value
-
-    def tried(self, read: Callable[[], T]) -> T | None:
-        """What `read` gives; None for what cannot be read, which is told."""
-        try:
-            return read()
-        except GarrisonError as error:
-            if str(error) not in self.problems:
-                self.problems.append(str(error))
-            return None
+    return Lifecycle(record.entry.at, kind, data["full"], incarnation, why)

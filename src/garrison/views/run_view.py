@@ -1,18 +1,21 @@
-"""What there is to say of the runs of a home: gathered from records and journals at the moment of asking.
+"""One run at one moment: its status, gates, processes, nodes, queue and limits, read from records and journals.
 
-The rule of this room: only reads, repairs nothing, stores nothing. A `Gatherer` may be asked again and again: journals
-are read on from where they were, records only when their file changed. What cannot be read is told in `problems`, never
-passed over. The bodies are JSON's shapes: `--json` prints them as they are, the view paints them.
+`RunReader` only reads; it repairs and stores nothing. Ask it again and again: journals are read on from where they
+were, records only when their file changed. What cannot be read is listed in `problems`, never passed over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from garrison.errors import GarrisonError
-from garrison.processes.run_plan import check_journal_present
+from garrison.pipeline.gates import SIGNAL, OpenGate
+from garrison.pipeline.plan import RunPlan
+from garrison.processes.run_plan import check_journal_present, read_plan
 from garrison.processes.run_state import NodeState, RunState
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
@@ -20,154 +23,265 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.run import Launch, RunFiles
-from garrison.supervise.verdict import judge
 from garrison.system.clock import from_iso
-from garrison.views.limits import limits
-from garrison.views.node_state import PLACES
-from garrison.views.node_view import UNFINISHED, Nodes, place_of
-from garrison.views.run_model import Reading, RunLook
+from garrison.views.event_log import EventLog
+from garrison.views.layer_view import LayerView, observe_layer
+from garrison.views.limits import Limit, Used, limits
+from garrison.views.node_state import PLACES, place_of
+from garrison.views.node_view import UNFINISHED, FailedNode, NodeReader, NodeView, QueueEntryView
+from garrison.views.record_reader import RecordReader
+from garrison.views.run_model import Lifecycle, RunModel
+
+PROBLEMS = 20
+"""Records that cannot be shown which are listed, the latest."""
 
 
-class Gatherer:
-    """Gathers what there is to say of the runs of one home."""
+@dataclass(frozen=True)
+class RunDetails:
+    """What is read of a run that is shown in full."""
+
+    nodes: list[NodeView]
+    failed: list[FailedNode]
+    paused: tuple[str, str] | None
+    """Reason and detail of the pause of its merge queue."""
+    landing: list[QueueEntryView]
+    events: list[Lifecycle]
+    limits: list[Limit]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return {"nodes": [node.to_json() for node in self.nodes], "failed": [node.to_json() for node in self.failed],
+                "queue": {"paused": self.paused[0], "detail": self.paused[1]} if self.paused else None,
+                "landing": [entry.to_json() for entry in self.landing],
+                "events": [event.to_json() for event in self.events],
+                "limits": [limit.to_json() for limit in self.limits]}
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run at one moment; `details` is None where only its line is shown."""
+
+    run_id: str
+    status: str
+    reason: str
+    waiting: bool
+    """Whether it runs, and only a person's answer or a signal from outside moves it on."""
+    gates: list[OpenGate]
+    questions: list[str]
+    """Nodes whose agent, and gates, that wait for a person's answer."""
+    counts: Mapping[str, int]
+    """Place → its nodes."""
+    total: int
+    pipeline_id: str
+    repo: str
+    base: str
+    adhoc: bool
+    """Whether it is one node by hand, without a guardian."""
+    created_at: str
+    age_s: float | None
+    hint: str
+    """What to do about a run that nothing moves on, '' if there is nothing to do."""
+    layers: list[LayerView]
+    deaths: int
+    folder: str
+    problems: list[str] = field(default_factory=list)
+    corrupt: str = ""
+    """Why its records cannot be believed, '' while they can."""
+    details: RunDetails | None = None
+
+    @property
+    def landed(self) -> int:
+        """How many of its nodes have landed."""
+        return self.counts["landed"]
+
+    @property
+    def headline(self) -> str:
+        """Its status in one word: `waiting` if it runs, and waits only for people and signals from outside."""
+        return "waiting" if self.waiting else self.status
+
+    @property
+    def progress(self) -> str:
+        """How many of its nodes have landed, in words: `3 of 6 landed`."""
+        return "ad hoc" if self.adhoc else f"{self.landed} of {self.total} landed"
+
+    @property
+    def living(self) -> bool:
+        """Whether any of its processes is alive."""
+        return any(layer.living for layer in self.layers)
+
+    def layer(self, role: str) -> LayerView | None:
+        """Return its first layer of a role."""
+        return next((layer for layer in self.layers if layer.role == role), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return {
+            "run_id": self.run_id, "status": self.status, "reason": self.reason, "waiting": self.waiting,
+            "gates": [gate_json(gate) for gate in self.gates], "landed": self.landed,
+            "merged": self.landed,  # its name in version 0.1
+            "total": self.total, "counts": dict(self.counts), "pipeline_id": self.pipeline_id, "repo": self.repo,
+            "base": self.base, "adhoc": self.adhoc, "created_at": self.created_at, "age_s": self.age_s,
+            "hint": self.hint, "layers": [layer.to_json() for layer in self.layers], "deaths": self.deaths,
+            "folder": self.folder, **(self.details.to_json() if self.details else {}), "problems": self.problems}
+
+
+class _FollowedRun:
+    """The journals of one run, replayed as far as they were read."""
+
+    def __init__(self, home: Path, launch: Launch) -> None:
+        run, self.created_at = launch.run_id, launch.created_at
+        self.files, self.log, self.model = RunFiles(home, run), EventLog(home, run), RunModel(run)
+
+    def refresh(self, *, guardian_only: bool) -> None:
+        """Read on."""
+        for record in self.log.records({self.files.journal} if guardian_only else None):
+            self.model.apply(record)
+
+    @cached_property
+    def plan(self) -> RunPlan:
+        """The run's plan; the options of its launch do not matter here."""
+        return read_plan(self.files)
+
+
+class RunReader:
+    """Reads the runs of one home, again and again."""
 
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None) -> None:
         self.home = home
-        world = Runtime.real(home, environ)
-        self.store, self.observer, self.timing = world.store, world.observer, world.timing
-        self.reading = Reading()
-        self._looks: dict[str, RunLook] = {}
+        runtime = Runtime.real(home, environ)
+        self.store, self.observer, self.timing = runtime.store, runtime.observer, runtime.timing
+        self._records = RecordReader()
+        self._followed: dict[str, _FollowedRun] = {}
 
     def runs(self) -> list[str]:
-        """The ids of all runs, oldest first."""
+        """Return the ids of all runs, oldest first."""
         return run_records.list_runs(self.home)
 
-    def run(self, run: str, *, whole: bool = True) -> dict[str, Any]:
-        """Everything about one run; what cannot be read is in `problems`. Not `whole`: only what its line needs."""
-        self.reading.problems = []
-        look = self._looks.setdefault(run, RunLook(self.home, run))
-        launch = self.reading.file(look.files.launch, lambda: run_records.load(Launch, look.files.launch))
-        try:
-            state = look.state()
-            check_journal_present(self.store, launch or _unknown(run), state, look.files.journal)
-        except GarrisonError as error:
-            self.reading.problems.append(str(error))
-            state = RunState(status="corrupt", reason=str(error))
-        body = self._head(run, launch, state)
-        if whole:
-            body |= self._details(Nodes(self.reading, look, body, launch or _unknown(run), state, self.observer))
-        return {**body, "problems": self.reading.problems}
-
-    def no_run(self) -> list[dict[str, Any]]:
-        """The limits of a run that is launched without options."""
-        from garrison.views.limits import Used
-
-        return limits(_unknown(""), self.timing, Used())
-
-    def _head(self, run: str, launch: Launch | None, state: RunState) -> dict[str, Any]:
+    def read(self, run: str, *, details: bool = True) -> RunView:
+        """Read one run as it is now; without `details` only what its line shows."""
+        records = self._records
+        records.problems = []
+        files = RunFiles(self.home, run)
+        saved = records.load(files.launch, lambda: run_records.load(Launch, files.launch))
+        launch = saved or Launch(run, "", "", "", "", "")
+        followed = self._follow(launch)
+        followed.refresh(guardian_only=not details)
+        model = followed.model
+        corrupt = self._corrupt(followed, launch)
+        for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
+            records.report(problem)
         layers = self._layers(run)
-        status = _status_of(launch, state, layers)
+        status = run_status(model.state, layers, adhoc=launch.adhoc, corrupt=saved is None or bool(corrupt))
+        nodes = NodeReader(records, self.observer, model, launch, status, {layer.agent: layer for layer in layers},
+                           lambda: followed.plan)
+        gates = list(model.state.gates.values())
         counts = dict.fromkeys(PLACES.values(), 0)
-        for name in state.nodes:
-            place = place_of(state, name)
+        for name in model.state.nodes:
+            place = place_of(model.state, name)
             counts[place] = counts.get(place, 0) + 1
-        known = launch or _unknown(run)
-        return {
-            "run_id": run, "status": status, "reason": state.reason,
-            "waiting": status == "running" and waits(state), "gates": gates_told(state),
-            "merged": counts["merged"], "total": len(state.nodes), "counts": counts,
-            "pipeline_id": known.pipeline_id, "repo": known.repo, "base": known.base, "adhoc": known.adhoc,
-            "created_at": known.created_at, "age_s": self._age(known.created_at),
-            "hint": _hint(run, status, layers, resumable=status == "failed" and not state.over), "layers": layers,
-            "deaths": sum(len(deaths) for deaths in state.deaths.values()),
-            "folder": str(RunFiles(self.home, run).root)}
+        resumable = status == "failed" and not model.state.over
+        return RunView(
+            run, status, corrupt or model.state.reason, status == "running" and is_waiting(model.state), gates,
+            [*nodes.open_questions(), *(gate.place for gate in gates if gate.kind != SIGNAL)], counts,
+            len(model.state.nodes), launch.pipeline_id, launch.repo, launch.base, launch.adhoc, launch.created_at,
+            self._age(launch.created_at), _hint(run, status, layers, resumable=resumable), layers,
+            sum(len(deaths) for deaths in model.state.deaths.values()), str(files.root),
+            details=self._details(nodes, launch) if details else None, problems=records.problems, corrupt=corrupt)
 
-    def _details(self, nodes: Nodes) -> dict[str, Any]:
-        bodies = nodes.all(self._age)
-        used = nodes.used(self.observer.clock.monotonic(), self.observer.where.boot_id)
-        pause = nodes.queue.pause if nodes.queue else None
-        return {"nodes": bodies, "failed": [nodes.failed(node) for node in bodies if node["status"] == "failed"],
-                "queue": {"paused": pause.reason, "detail": pause.detail} if pause else None,
-                "landing": nodes.landing(self._age), "events": nodes.look.events(),
-                "limits": limits(nodes.launch, self.timing, used)}
+    def _follow(self, launch: Launch) -> _FollowedRun:
+        followed = self._followed.get(launch.run_id)
+        if followed is None or followed.created_at != launch.created_at:  # another run may bear a removed one's name
+            followed = self._followed[launch.run_id] = _FollowedRun(self.home, launch)
+        return followed
 
-    def _layers(self, run: str) -> list[dict[str, Any]]:
+    def default_limits(self) -> list[Limit]:
+        """Return the limits of a run that is launched without options."""
+        return limits(Launch("", "", "", "", "", ""), self.timing, Used())
+
+    def _corrupt(self, followed: _FollowedRun, launch: Launch) -> str:
+        """Return why a run's journal cannot be believed, '' if it can."""
+        journal = followed.files.journal
+        if problem := followed.log.problem(journal) or followed.model.corrupt:
+            return problem
+        try:
+            check_journal_present(self.store, launch, followed.model.state, journal)
+        except GarrisonError as error:
+            return str(error)
+        return ""
+
+    def _details(self, nodes: NodeReader, launch: Launch) -> RunDetails:
+        views = nodes.nodes(self._age)
+        pause = nodes.model.queue.pause if nodes.model.queue else None
+        return RunDetails(views, [nodes.failed(node) for node in views if node.journaled.status == "failed"],
+                          (pause.reason, pause.detail) if pause else None, nodes.landing(self._age),
+                          nodes.model.latest(), limits(launch, self.timing, nodes.used()))
+
+    def _layers(self, run: str) -> list[LayerView]:
         keys = sorted((key for key in self.store.keys(Identity) if key.run == run),
                       key=lambda key: (ROLES.index(key.role), key.name))
         return [layer for key in keys if (layer := self._layer(key))]
 
-    def _layer(self, key: Key) -> dict[str, Any] | None:
-        identity = self.reading.file(self.store.path(Identity, key), lambda: self.store.read(Identity, key))
-        if identity is None:
-            return None
-        seen = self.observer.see(identity)
-        verdict = judge(identity, seen)
-        own = identity.status != "starting"  # until then the record holds the pid of who starts it
-        return {"agent": key.full, "role": identity.role, "name": identity.name, "status": identity.status,
-                "incarnation": identity.incarnation, "verdict": verdict.state, "living": verdict.living,
-                "phase": self._phase(key), "pid": identity.pid if own else None, "beat_age_s": seen.beat_age,
-                "stopped": own and verdict.living and seen.process_state == "T",
-                "age_s": self._age(identity.created_at), "exit": identity.exit, "why": identity.reason or verdict.why}
+    def _layer(self, key: Key) -> LayerView | None:
+        identity = self._records.load(self.store.path(Identity, key), lambda: self.store.read(Identity, key))
+        return observe_layer(self.observer, identity, self._phase(key)) if identity is not None else None
 
     def _phase(self, key: Key) -> str:
-        before = len(self.reading.problems)
-        hook = self.reading.file(self.store.path(Hook, key), lambda: self.store.read(Hook, key))
-        return hook.phase if hook else "corrupt" if len(self.reading.problems) > before else ""
+        problems = len(self._records.problems)
+        hook = self._records.load(self.store.path(Hook, key), lambda: self.store.read(Hook, key))
+        return hook.phase if hook else "corrupt" if len(self._records.problems) > problems else ""
 
     def _age(self, since: str) -> float | None:
         return max(0.0, self.observer.clock.time() - from_iso(since)) if since else None
 
 
-def waits(state: RunState) -> bool:
-    """Whether nothing of a run goes on but by a word from outside. Pure."""
+# ---- deciding
+
+
+def run_status(state: RunState, layers: Iterable[LayerView], *, adhoc: bool, corrupt: bool = False) -> str:
+    """Return the status of a run: the journal's; an ad-hoc run has no guardian to write one, and is as its runner is.
+
+    Every view calls this, so that the list of runs, `status` and the page agree. Pure.
+    """
+    if corrupt:
+        return "corrupt"
+    if not adhoc:
+        return state.status
+    runner = next((layer for layer in layers if layer.role == "runner"), None)
+    if runner is None:
+        return "new"
+    return "running" if runner.living else runner.status
+
+
+def is_waiting(state: RunState) -> bool:
+    """Return whether nothing of a run moves on without a person's answer or a signal from outside. Pure."""
     def moves(node: NodeState) -> bool:
-        """Whether it is at work, or about to begin again."""
+        """Whether it is at work, or about to start once more."""
         return node.status in ("active", "impl_complete") or (node.status == "pending" and bool(node.step))
 
     return bool(state.gates) and not any(moves(node) for node in state.nodes.values())
 
 
-def gates_told(state: RunState) -> list[dict[str, Any]]:
-    """The open gates of a run, with what each waits for in words. Pure."""
-    return [{"node": gate.node, "place": gate.place, "kind": gate.kind, "text": gate.question.text,
-             "options": [option.label for option in gate.question.options], "signal": gate.signal,
-             "deadline": gate.deadline or None, "doing": gate.summary()} for gate in state.gates.values()]
+def gate_json(gate: OpenGate) -> dict[str, Any]:
+    """Return an open gate as `status --json` prints it. Pure."""
+    return {"node": gate.node, "place": gate.place, "kind": gate.kind, "text": gate.question.text,
+            "options": [option.label for option in gate.question.options], "signal": gate.signal,
+            "deadline": gate.deadline or None, "doing": gate.summary()}
 
 
-def progress(body: Mapping[str, Any]) -> str:
-    """Return how many nodes of a run have landed, in three words. Pure."""
-    return "ad hoc" if body["adhoc"] else f"{body['merged']} of {body['total']}"
+def shown_in_full(runs: Sequence[RunView], also: Container[str] = ()) -> set[str]:
+    """Return which runs to show in full when none was named: those under way and `also`, else the last. Pure."""
+    found = {run.run_id for run in runs if run.status in UNFINISHED or run.run_id in also}
+    return found or {run.run_id for run in runs[-1:]}
 
 
-def shown(bodies: Sequence[Mapping[str, Any]], also: Container[str] = ()) -> set[str]:
-    """Which runs are worth showing in full when none was named: those under way and `also`, else the last. Pure."""
-    found = {body["run_id"] for body in bodies if body["status"] in UNFINISHED or body["run_id"] in also}
-    return found or {body["run_id"] for body in bodies[-1:]}
-
-
-def _unknown(run: str) -> Launch:
-    """In place of a launch record that is not there: the defaults."""
-    return Launch(run, "", "", "", "", "")
-
-
-def _status_of(launch: Launch | None, state: RunState, layers: list[dict[str, Any]]) -> str:
-    """The journal's word; an ad-hoc run has no journal and is as its runner is."""
-    if launch is None or not launch.adhoc:
-        return "corrupt" if launch is None else state.status
-    runner = next((layer for layer in layers if layer["role"] == "runner"), None)
-    if runner is None:
-        return "new"
-    return "running" if runner["living"] else str(runner["status"])
-
-
-def _hint(run: str, status: str, layers: list[dict[str, Any]], *, resumable: bool = False) -> str:
-    """What to do about a run that nobody leads, '' if there is nothing to do."""
+def _hint(run: str, status: str, layers: Sequence[LayerView], *, resumable: bool) -> str:
+    """Return what to do about a run that nothing moves on, '' if there is nothing to do."""
+    resume = f"`garrison launch --resume {run}`"
     if status == "stopped":
-        return f"stopped; `garrison launch --resume {run}` goes on"
+        return f"stopped; {resume} continues it"
     if resumable:
-        return f"what failed is parked; once that is mended `garrison launch --resume {run}` goes on where it was"
-    if status not in UNFINISHED or any(layer["role"] == "launch" and layer["living"] for layer in layers):
+        return f"failed with parked nodes; once the cause is fixed, {resume} continues it"
+    launchers = [layer for layer in layers if layer.role == "launch"]
+    if status not in UNFINISHED or any(layer.living for layer in launchers) or (layers and not launchers):
         return ""
-    if any(layer["role"] == "launch" for layer in layers) or not layers:
-        return f"its launcher is gone; `garrison up` or `garrison launch --resume {run}` goes on"
-    return ""
+    return f"its launcher is not running; `garrison up` or {resume} continues it"

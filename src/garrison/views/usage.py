@@ -1,13 +1,14 @@
-"""What the lives of a home use of the machine, what their sessions have cost, and what they may cost.
+"""Resource usage and costs: what the processes of a home use of the machine, and what its sessions have cost.
 
-The rule of this room: processes are read through `system.usage`, costs through the agents' books, limits from what the
-sessions themselves were told; all are looked at again only where something can have changed.
+Processes are measured by `system.usage`, costs come from the agents' usage files, limits on costs from the jobs that
+the sessions were given. All are read again only where something can have changed.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,134 +16,187 @@ from garrison.agents.claude import budget
 from garrison.agents.claude.attempt_files import read_json
 from garrison.agents.session_agent import ORDER
 from garrison.supervise.lease import parse_marker
-from garrison.system import resource_usage as usage
+from garrison.system import resource_usage
 from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
 
 COSTS_EVERY = 5.0
-"""Seconds between two looks at what sessions cost."""
-Trees = Mapping[tuple[str, str], Usage]
-"""(run, role-name) → what the process trees of its lives use."""
+"""Seconds between two readings of what sessions have cost."""
+COSTS_BY = ("node", "run", "day", "model")
+"""What `cost_rows` groups by."""
+UsageByLayer = Mapping[tuple[str, str], Usage]
+"""(run, role-name) → what the process trees of its incarnations use."""
 
 
-def meter_of(home: Path) -> usage.UsageMeter:
-    """What measures the processes that bear a life marker of the home."""
-    return usage.UsageMeter(lambda marker: _life(marker)[0] == str(home))
+# ---- processes
 
 
-class Spent:
-    """What was spent: `nodes` in US dollars by (run, node), `today` of the whole home; `sums` with tokens, and `limits`
-    on it, by (run, node) too."""
-
-    def __init__(self, nodes: Mapping[tuple[str, str], float], today: float,
-                 sums: Mapping[tuple[str, str], budget.Spent] | None = None,
-                 limits: Mapping[tuple[str, str], budget.Limits] | None = None) -> None:
-        self.nodes, self.today, self.sums, self.limits = nodes, today, sums or {}, limits or {}
+def process_meter(home: Path) -> resource_usage.UsageMeter:
+    """Return a meter of the processes that bear an incarnation's marker of the home."""
+    return resource_usage.UsageMeter(lambda marker: _parse_marker(marker)[0] == str(home))
 
 
+def by_layer(trees: Mapping[str, Usage]) -> dict[tuple[str, str], Usage]:
+    """Sum usage by marker into usage by layer: what an earlier incarnation left running counts as well."""
+    found: dict[tuple[str, str], Usage] = {}
+    for marker, used in trees.items():
+        _, run, stem, _ = _parse_marker(marker)
+        found[run, stem] = add_usage(found.get((run, stem), NO_USAGE), used)
+    return found
+
+
+def total(parts: Iterable[Usage]) -> Usage:
+    """Return the sum of some process trees."""
+    found = NO_USAGE
+    for part in parts:
+        found = add_usage(found, part)
+    return found
+
+
+def _parse_marker(marker: str) -> tuple[str, str, str, int]:
+    """(home, run, role-name, incarnation); of what is no marker, of no home."""
+    return parse_marker(marker) or ("", "", "", 0)
+
+
+def next_pause(interval: float, cost: float) -> float:
+    """Return the seconds to wait after an observation that took `cost` seconds of CPU: at most 3 % of a core goes into
+    observing."""
+    return max(interval - cost, cost * 32, 0.05)
+
+
+# ---- costs
+
+
+@dataclass(frozen=True)
+class RunCosts:
+    """What one run's sessions have cost, by node, and the limits on it."""
+
+    nodes: Mapping[str, budget.Spent]
+    limits: Mapping[str, budget.Limits]
+    today: float
+    """US dollars of the whole home today."""
+
+    @property
+    def usd(self) -> float | None:
+        """US dollars in all; None if no session was paid for."""
+        return add_up(self.nodes.values()).usd if self.nodes else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the page shows it.
+
+        `nodes` are dollars, `tokens` [input, output], `limits` dollars where there are any; `today` only beside a limit
+        on the day.
+        """
+        whole = add_up(self.nodes.values())
+        day = _lowest(limits.day for limits in self.limits.values())
+        return {
+            "usd": rounded(self.usd), "nodes": {node: rounded(spent.usd) for node, spent in self.nodes.items()},
+            "tokens": {"all": [whole.input, whole.output],
+                       "nodes": {node: [spent.input, spent.output] for node, spent in self.nodes.items()}},
+            "limits": {"run": _lowest(limits.run for limits in self.limits.values()), "day": day,
+                       "nodes": {node: limits.node for node, limits in self.limits.items()
+                                 if limits.node is not None}},
+            "today": None if day is None else rounded(self.today)}
+
+
+@dataclass(frozen=True)
 class Costs:
-    """What the sessions of a home have cost, looked up now and then."""
+    """What the sessions of a home have cost, and the limits on it, by (run, node)."""
+
+    nodes: Mapping[tuple[str, str], budget.Spent] = field(default_factory=dict)
+    limits: Mapping[tuple[str, str], budget.Limits] = field(default_factory=dict)
+    today: float = 0.0
+    """US dollars, of the whole home."""
+
+    def of_run(self, run: str) -> RunCosts:
+        """Return those of one run."""
+        return RunCosts({node: spent for (of, node), spent in self.nodes.items() if of == run},
+                        {node: limits for (of, node), limits in self.limits.items() if of == run}, self.today)
+
+
+class CostReader:
+    """Reads what the sessions of a home have cost, every few seconds at most."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self._books, self._due, self._known = home, budget.Books(), 0.0, Spent({}, 0.0)
+        self.home, self._books, self._due, self._costs = home, budget.Books(), 0.0, Costs()
         self._limits: dict[Path, tuple[int, budget.Limits]] = {}
 
-    def look(self, day: str) -> Spent:
-        """Costs by (run, node), and of `day` (2026-01-31, UTC)."""
+    def read(self, day: str) -> Costs:
+        """Return costs so far; `day` (2026-01-31, UTC) is today."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + COSTS_EVERY
-            sums: dict[tuple[str, str], budget.Spent] = {}
+            nodes: dict[tuple[str, str], budget.Spent] = {}
             limits: dict[tuple[str, str], budget.Limits] = {}
             today = 0.0
             for run, node, path in budget.files_of(self.home):
                 calls = self._books.read(path)
-                sums[run, node] = together([sums.get((run, node), budget.Spent()), budget.spent(calls)])
-                limits[run, node] = self._limit(path)  # a later attempt's stand: it asked last
+                nodes[run, node] = add_up([nodes.get((run, node), budget.Spent()), budget.spent(calls)])
+                limits[run, node] = self._limits_beside(path)  # of the latest attempt: it asked last
                 today += budget.spent_on(calls, day)
-            self._known = Spent({of: one.usd for of, one in sums.items()}, today, sums, limits)
-        return self._known
+            self._costs = Costs(nodes, limits, today)
+        return self._costs
 
-    def _limit(self, usage: Path) -> budget.Limits:
-        """The limits that the session beside a usage file was told, as far as it had asked by then."""
-        size = usage.stat().st_size
-        known = self._limits.get(usage)
-        if known is None or known[0] != size:
-            self._limits[usage] = known = (size, limits_of(
-                read_json(usage.parent / "order.json") or read_json(usage.parent.parent / ORDER)))
-        return known[1]
-
-
-def limits_of(order: object) -> budget.Limits:
-    """The limits in the order of a session; none of what is no order."""
-    told = order.get("settings") if isinstance(order, dict) else None
-    read = {name: value for name, key in (("node", "budget"), ("run", "budget_run"), ("day", "budget_day"))
-            if isinstance(told, dict) and isinstance(value := told.get(key), int | float)}
-    return budget.Limits(**read)
+    def _limits_beside(self, usage_file: Path) -> budget.Limits:
+        """Return the limits in the job of the session beside a usage file, as they were when it last wrote that."""
+        size = usage_file.stat().st_size
+        read = self._limits.get(usage_file)
+        if read is None or read[0] != size:
+            self._limits[usage_file] = read = (size, limits_of(
+                read_json(usage_file.parent / "order.json") or read_json(usage_file.parent.parent / ORDER)))
+        return read[1]
 
 
-def together(parts: Iterable[budget.Spent]) -> budget.Spent:
-    """The sum of some sums."""
+def limits_of(job: object) -> budget.Limits:
+    """Return the limits in the job of a session; none of what is no job."""
+    settings = job.get("settings") if isinstance(job, dict) else None
+    found = {name: value for name, key in (("node", "budget"), ("run", "budget_run"), ("day", "budget_day"))
+             if isinstance(settings, dict) and isinstance(value := settings.get(key), int | float)}
+    return budget.Limits(**found)
+
+
+def add_up(parts: Iterable[budget.Spent]) -> budget.Spent:
+    """Return the sum of some costs."""
     found = list(parts)
-    return budget.Spent(sum(one.usd for one in found), sum(one.calls for one in found),
-                        sum(one.input for one in found), sum(one.output for one in found))
+    return budget.Spent(sum(part.usd for part in found), sum(part.calls for part in found),
+                        sum(part.input for part in found), sum(part.output for part in found))
 
 
-def narrowest(limits: Iterable[float | None]) -> float | None:
-    """The limit that is reached first; None: there is none."""
-    return min((one for one in limits if one is not None), default=None)
+def rounded(usd: float | None) -> float | None:
+    """Round dollars to a hundredth of a cent."""
+    return None if usd is None else round(usd, 4)
 
 
-COSTS_BY = ("node", "run", "day", "model")
-"""What `cost_rows` groups by."""
+def _lowest(limits: Iterable[float | None]) -> float | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
     """Return what sessions have cost, a row a node, run, day or model: `of, calls, input, output, usd`."""
     groups: dict[str, list[budget.Spent]] = {}
     for name, node, path in budget.files_of(home, run):
-        calls = budget.read(path)
-        for key, part in _cost_parts(calls, by, name, node):
+        for key, part in _split(budget.read(path), by, name, node):
             groups.setdefault(key, []).append(part)
-    return [{"of": key, "calls": sum(one.calls for one in parts), "input": sum(one.input for one in parts),
-             "output": sum(one.output for one in parts), "usd": sum(one.usd for one in parts)}
-            for key, parts in sorted(groups.items())]
+    sums = {key: add_up(parts) for key, parts in sorted(groups.items())}
+    return [{"of": key, "calls": spent.calls, "input": spent.input, "output": spent.output, "usd": spent.usd}
+            for key, spent in sums.items()]
 
 
-def _cost_parts(calls: list[budget.Call], by: str, run: str, node: str) -> list[tuple[str, budget.Spent]]:
+def _split(calls: list[budget.Call], by: str, run: str, node: str) -> list[tuple[str, budget.Spent]]:
+    """Split what one usage file holds into parts: (key, part)."""
     whole = budget.spent(calls)
     if by == "node":
         return [(f"{run}/{node}", whole)]
     if by == "run":
         return [(run, whole)]
     if by == "day":
-        return [(day, _with_usd([one for one in calls if one.at[:10] == day], budget.spent_on(calls, day)))
-                for day in sorted({one.at[:10] for one in calls})]
-    models = sorted({one.model for one in calls if one.model})
-    estimates = {model: budget.spent(one for one in calls if one.model == model) for model in models}
-    total = sum(part.usd for part in estimates.values())
-    share = whole.usd / total if total else 0.0  # what the CLI billed, divided as the estimates are
+        return [(day, _of_day(calls, day)) for day in sorted({call.at[:10] for call in calls})]
+    models = sorted({call.model for call in calls if call.model})
+    estimates = {model: budget.spent(call for call in calls if call.model == model) for model in models}
+    estimated = sum(part.usd for part in estimates.values())
+    share = whole.usd / estimated if estimated else 0.0  # what the CLI billed, divided as the estimates are
     return [(model, budget.Spent(part.usd * share, part.calls, part.input, part.output))
             for model, part in estimates.items()]
 
 
-def _with_usd(calls: list[budget.Call], usd: float) -> budget.Spent:
-    part = budget.spent(one for one in calls if one.kind == "call")
-    return budget.Spent(usd, part.calls, part.input, part.output)
-
-
-def by_stem(trees: Mapping[str, Usage]) -> dict[tuple[str, str], Usage]:
-    """Marker → usage becomes (run, role-name) → usage: what an earlier life left running counts as well."""
-    found: dict[tuple[str, str], Usage] = {}
-    for marker, used in trees.items():
-        _, run, stem, _ = _life(marker)
-        found[run, stem] = add_usage(found.get((run, stem), NO_USAGE), used)
-    return found
-
-
-def _life(marker: str) -> tuple[str, str, str, int]:
-    """(home, run, role-name, incarnation); nobody's is of no home."""
-    return parse_marker(marker) or ("", "", "", 0)
-
-
-def pause_after(interval: float, cost: float) -> float:
-    """Seconds until the next look, after one that took `cost` seconds of CPU: at most 3 % of a core goes into looks."""
-    return max(interval - cost, cost * 32, 0.05)
+def _of_day(calls: list[budget.Call], day: str) -> budget.Spent:
+    part = budget.spent(call for call in calls if call.kind == "call" and call.at[:10] == day)
+    return budget.Spent(budget.spent_on(calls, day), part.calls, part.input, part.output)

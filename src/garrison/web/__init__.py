@@ -1,5 +1,5 @@
-"""The web page of a home: what runs do, live, and what a person may do about it.
+"""Web page of a home: runs live, and actions on them.
 
-The rule of this room: it shows what `status` says and the journals tell, and acts only through garrison's own commands;
-nothing is decided here, and nothing of what agents said is ever sent as anything but JSON.
+It shows what `views` read, and acts only through garrison's own commands; nothing is decided here, and nothing that
+agents wrote is ever sent as anything but JSON.
 """

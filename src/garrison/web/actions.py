@@ -1,7 +1,7 @@
-"""What a person may do from the page: each is one of garrison's own commands, and what that says is shown as said.
+"""Actions of the page: each runs one of garrison's own commands, whose output is shown as it is.
 
-The rule of this room: which words make which command is a table, and pure; the command runs as it would on a terminal,
-in a process of its own, so that nothing is possible here that is not possible there.
+Tables map an action to the words of its command, and are pure; the command runs as on a terminal, in a process of its
+own, so that nothing is possible here that is not possible there.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from garrison.system.async_command import run_to_end
 from garrison.system.terminal_text import clean
 
 SECONDS = 120.0
-"""How long a command may take."""
+"""How long a command may run."""
 TEXT = 8000
-"""Characters of an answer at most: it becomes an argument."""
+"""Characters of a text at most: it becomes an argument of a command."""
 _ENTRY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}\Z")
 
 T = TypeVar("T")
-Words = Callable[[str, str, str], list[str]]
 RUN: Mapping[str, Callable[[str], list[str]]] = {
     "stop": lambda run: ["stop", run],
     "resume": lambda run: ["launch", "--resume", run, "--detach"],
     "again": lambda run: ["launch", "--resume", run, "--again", "--detach"],
 }
-NODE: Mapping[str, Words] = {
+NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],
     "park": lambda run, node, text: ["agents", "park", "--run", run, f"--why={text}", "--", node],
     "unpark": lambda run, node, text: ["agents", "unpark", "--run", run, "--", node],
@@ -44,66 +43,66 @@ ENTRY: Mapping[str, Callable[[str], list[str]]] = {
     "retry": lambda entry: ["merge-queue", "retry", "--", entry],
 }
 QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume": ["merge-queue", "resume"]}
-"""Action → the command's words."""
+"""Action → the words of its command."""
 
 
 def of_run(run: str, body: Mapping[str, object]) -> list[str]:
-    """The command of a run's action; UsageError for what is none."""
-    return _known(RUN, body)(run)
+    """Return the command of a run's action; UsageError for an unknown one."""
+    return _chosen(RUN, body)(run)
 
 
 def of_node(run: str, node: str, body: Mapping[str, object]) -> list[str]:
-    """The command of a node's action (`text` with an answer, and with a parking if one likes)."""
-    text = text_of(body, "text", must=body.get("action") == "answer")
-    return _known(NODE, body)(run, node, text)
+    """Return the command of a node's action (`text` is required with an answer, allowed with parking)."""
+    text = text_of(body, "text", required=body.get("action") == "answer")
+    return _chosen(NODE, body)(run, node, text)
 
 
 def of_gate(run: str, node: str, body: Mapping[str, object]) -> list[str]:
-    """The command that answers a gate: by the label of a choice, or in words."""
-    text = text_of(body, "choice", must=False) or text_of(body, "text", must=True)
+    """Return the command that answers a gate: with the label of a choice, or in words."""
+    text = text_of(body, "choice", required=False) or text_of(body, "text", required=True)
     return NODE["answer"](run, node, text)
 
 
 def of_entry(entry: str, body: Mapping[str, object]) -> list[str]:
-    """The command of a merge entry's action."""
+    """Return the command of a merge entry's action."""
     if not _ENTRY.match(entry):
-        raise UsageError("that names no merge entry")
-    return _known(ENTRY, body)(entry)
+        raise UsageError("invalid merge entry id")
+    return _chosen(ENTRY, body)(entry)
 
 
 def of_queue(repo: str, target: str, body: Mapping[str, object]) -> list[str]:
-    """The command of a whole queue's action."""
-    return [*_known(QUEUE, body), f"--repo-root={repo}", f"--target={target}"]
+    """Return the command of a whole queue's action."""
+    return [*_chosen(QUEUE, body), f"--repo-root={repo}", f"--target={target}"]
 
 
-def _known(table: Mapping[str, T], body: Mapping[str, object]) -> T:
+def _chosen(table: Mapping[str, T], body: Mapping[str, object]) -> T:
     action = body.get("action")
     if not isinstance(action, str) or action not in table:
-        raise UsageError(f"say action, one of {', '.join(table)}")
+        raise UsageError(f"pass action, one of {', '.join(table)}")
     return table[action]
 
 
-def text_of(body: Mapping[str, object], key: str, *, must: bool) -> str:
-    """A text of a request; UsageError where it is missing or none that can be passed on."""
+def text_of(body: Mapping[str, object], key: str, *, required: bool) -> str:
+    """Return a text of a request; UsageError where it is missing, or cannot be passed to a command."""
     text = body.get(key, "")
     if not isinstance(text, str) or "\0" in text or len(text) > TEXT:
         raise UsageError(f"{key} should be a text of at most {TEXT} characters")
-    if must and not text.strip():
-        raise UsageError(f"say {key}")
+    if required and not text.strip():
+        raise UsageError(f"{key} is missing")
     return text
 
 
 async def run_command(home: Path, words: Sequence[str]) -> str:
-    """Run one of our commands; its last line. Refused, with that line, where it did not end well."""
+    """Run one of our commands and return its last line; Refused, with that line, if it failed."""
     argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words]
     code, out, err = await run_to_end(argv, SECONDS, {**os.environ, "GARRISON_HOME": str(home)}, cwd=str(home))
-    said = (last_line(err) or last_line(out)).removeprefix("garrison: ")
+    message = (_last_line(err) or _last_line(out)).removeprefix("garrison: ")
     if code:
-        raise Refused(said or "it did not work, and did not say why")
-    return said if said and not said.startswith("{") else "done"  # `launch --detach` speaks JSON, to programs
+        raise Refused(message or f"the command failed with exit code {code} and no message")
+    return message if message and not message.startswith("{") else "done"  # `launch --detach` prints JSON
 
 
-def last_line(text: str) -> str:
-    """The last line that says something, fit to be shown."""
+def _last_line(text: str) -> str:
+    """Return the last line that is not empty, clean enough to be shown."""
     lines = [line for line in text.splitlines() if line.strip()]
     return clean(lines[-1])[:500] if lines else ""

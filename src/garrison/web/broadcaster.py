@@ -1,7 +1,7 @@
-"""Broadcast runs to connected pages: read journals when the kernel reports a write, observe the machine, send changes.
+"""Broadcast runs to connected pages: read journals when the kernel reports a write, observe processes, send changes.
 
 Nothing is read while no page is connected. While one is, everything is read again at each beat, so that a lost inotify
-event costs a beat and no more. `Listing` is the list of all runs: it is read now and then, and at once when the kernel
+event costs a beat and no more. `RunList` is the list of all runs: it is read now and then, and at once when the kernel
 reports that a run was made.
 """
 
@@ -19,70 +19,116 @@ from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records.run import RunFiles
 from garrison.system.event_loop import FolderChanges
-from garrison.views.page_view import NOTHING, Observer, difference, into
-from garrison.views.usage import pause_after
-from garrison.web.errors import told_mistake
-from garrison.web.run_stream import TRIES, Feed, as_bytes, replay
+from garrison.views.page_view import MachineObserver, Observation
+from garrison.views.usage import next_pause
+from garrison.web.errors import log_fault
+from garrison.web.run_stream import RunStream, encode_changes, replay_since
 from garrison.web.sse import ALIVE, Client, encoded
 
 T = TypeVar("T")
 BEAT = 5.0
-"""Seconds between two looks at the machine."""
-UNTOLD = 1.0
-"""The same where the kernel tells nothing (no inotify instance is left): a beat finds what was written."""
-LONGEST = 30.0
-"""Seconds between two looks at most, however dear they are."""
-SOON = 0.5
-"""Seconds after a change in which it is looked at again."""
+"""Seconds between two observations."""
+BEAT_WITHOUT_INOTIFY = 1.0
+"""The same where no inotify instance is left: a beat finds what was written."""
+LONGEST_PAUSE = 30.0
+"""Seconds between two observations at most, however dear they are."""
+FRESH = 0.5
+"""Seconds for which an observation counts as one of now."""
 STREAMS = 200
 """Clients at most."""
-FEEDS = 16
-"""Runs that are kept in memory although nobody looks at them."""
+UNFOLLOWED_RUNS = 16
+"""Runs that are kept in memory although no client follows them."""
+CATCH_UP_TRIES = 5
+"""How often what a client missed is brought level with the journals before it gets a snapshot instead."""
+LIST_EVERY = 15.0
+"""Seconds between two readings of the list: most runs are over, and of the one that is shown each change is sent."""
 
 
-class Hub:
+class RunList:
+    """The list of all runs, and the clients that follow it. `read_lines` reads it (slow: for a thread)."""
+
+    def __init__(self, home: Path, read_lines: Callable[[], list[dict[str, Any]]]) -> None:
+        self.home, self._read_lines = home, read_lines
+        self.clients: set[Client] = set()
+        self._sent = b""
+        self._due = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to read it."""
+        return bool(self.clients) and time.monotonic() >= self._due
+
+    def expire(self) -> None:
+        """Have it read at the next beat, however young it is."""
+        self._due = 0.0
+
+    def read(self) -> bytes:
+        """Return the event that tells the list as it is now; for a thread."""
+        self._due = time.monotonic() + LIST_EVERY
+        return encoded("runs", {"home": str(self.home), "runs": self._read_lines()})
+
+    def send(self, data: bytes) -> None:
+        """Send it to all clients, if it is another than they have."""
+        if data == self._sent:
+            return
+        self._sent = data
+        for client in list(self.clients):
+            client.put(data)
+
+    def join(self, client: Client, data: bytes) -> None:
+        """Add a client, which begins with this list."""
+        self.send(data)
+        client.begin([data])
+        self.clients.add(client)
+
+    def folders(self) -> list[Path]:
+        """Return where runs appear, and the folders of those that are only being made."""
+        root = self.home / "runs"
+        runs = [RunFiles(self.home, name) for name in atomic.list_names(root)]
+        return [self.home, root, *(files.root for files in runs if not files.launch.exists())]
+
+
+class Broadcaster:
     """All runs of a home, for all clients of a server."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.observer = Observer(home)
-        self.listing = Listing(home, self.observer.heads)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="look")
-        self._feeds: dict[str, Feed] = {}
-        self._seen: dict[str, dict[str, Any]] = {}
-        self._looked: dict[str, float] = {}
-        self._firsts: dict[str, tuple[tuple[str, dict[str, bool]], dict[str, Any], bytes]] = {}
-        self._opening, self._looking = asyncio.Lock(), asyncio.Lock()
-        self._changes = FolderChanges()
-        self._waiting: dict[asyncio.Event, tuple[Path, ...]] = {}
-        self._stale = asyncio.Event()
-        self._beating: asyncio.Task[None] | None = None
+        self.observer = MachineObserver(home)
+        self.run_list = RunList(home, self.observer.lines)
         self.leaving = False
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read")
+        self._streams: dict[str, RunStream] = {}
+        self._observed_at: dict[str, float] = {}
+        self._opening, self._observing = asyncio.Lock(), asyncio.Lock()
+        self._changes = FolderChanges()
+        self._file_waiters: dict[asyncio.Event, tuple[Path, ...]] = {}
+        self._stale = asyncio.Event()
+        self._beats: asyncio.Task[None] | None = None
 
-    # ---- beginning and ending
+    # ---- starting and stopping
 
     def start(self) -> None:
         """Listen to the kernel; in the running loop."""
         if (descriptor := self._changes.fileno()) is not None:
-            asyncio.get_running_loop().add_reader(descriptor, self._written)
-        self._beating = asyncio.create_task(self._beats())
+            asyncio.get_running_loop().add_reader(descriptor, self._on_write)
+        self._beats = asyncio.create_task(self._beat_forever())
 
     def leave(self) -> None:
-        """Say good-bye to everybody, after what there is to tell; no new client is taken."""
-        for feed in () if self.leaving else self._looked_at():
-            self._read(feed, None)
+        """Send all clients what there is to tell, then `bye`; no new client is accepted."""
+        for stream in () if self.leaving else self._followed():
+            self._read(stream, None)
         self.leaving = True
-        for written in self._waiting:
+        for written in self._file_waiters:
             written.set()
         for client in self._clients():
-            client.leave("the server stops")
+            client.leave("the server is stopping")
 
     async def close(self) -> None:
-        """End it."""
+        """Stop."""
         self.leave()
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.gather(self._beating, return_exceptions=True)
+        if self._beats is not None:
+            self._beats.cancel()
+            await asyncio.gather(self._beats, return_exceptions=True)
         if (descriptor := self._changes.fileno()) is not None:
             asyncio.get_running_loop().remove_reader(descriptor)
         self._changes.close()
@@ -91,309 +137,238 @@ class Hub:
     # ---- for the routes
 
     async def runs(self) -> list[dict[str, Any]]:
-        """All runs, the youngest first."""
-        return await self._thread(self.observer.heads)
+        """Return all runs, the youngest first."""
+        return await self._thread(self.observer.lines)
 
-    async def feed(self, run: str) -> Feed:
-        """A run, read up to now; NotFound."""
+    async def stream(self, run: str) -> RunStream:
+        """Return the stream of a run, read up to now; NotFound."""
         async with self._opening:
-            if run in self._feeds and not self._feeds[run].lasts():
-                self._gone(self._feeds[run])
-            if run not in self._feeds:
-                self._feeds[run] = await self._thread(lambda: _opened(self.home, run))
-                self._forget()
+            if run in self._streams and not self._streams[run].exists():
+                self._remove(self._streams[run])
+            if run not in self._streams:
+                self._streams[run] = await self._thread(lambda: _opened(self.home, run))
+                self._drop_unfollowed()
             else:
-                self._feeds[run].read()
-        return self._feeds[run]
+                self._streams[run].read()
+        return self._streams[run]
 
     async def snapshot(self, run: str) -> dict[str, Any]:
-        """A run as it is now."""
-        feed = await self.feed(run)
-        seen = await self._look(run)
-        return into(feed.snapshot(), seen)
+        """Return a run as it is now."""
+        stream = await self.stream(run)
+        await self._observe(stream)
+        return stream.snapshot()
 
-    async def join(self, places: Mapping[str, str], *, write: bool, listed: bool = False) -> Client:
-        """A client of some runs' events: those after the id that each run has in `places`, where it has none a
-        snapshot first. `listed`: it is told the list of runs, too, and of a run that is not there.
+    async def join(self, cursors: Mapping[str, str], *, write: bool, with_list: bool = False) -> Client:
+        """Return a client of some runs' events: those after the id that each run has in `cursors`; without an id, a
+        snapshot first. `with_list`: it gets the list of runs as well, and `gone` for a run that does not exist.
 
-        Refused if there are too many clients; NotFound, of a run that is not there, only to who is not `listed`.
+        Refused if there are too many clients; NotFound for a run that does not exist, without the list.
         """
         if self.leaving or len(self._clients()) >= STREAMS:
-            raise Refused("the server stops" if self.leaving else
+            raise Refused("the server is stopping" if self.leaving else
                           f"{STREAMS} pages are open already; close one of them")
-        client = Client(places=places, alive=ALIVE)
+        client = Client(cursors=cursors, alive=ALIVE)
         try:
-            for run, after in places.items():
-                await self._follow(client, run, after, write=write, listed=listed)
-            if listed:
-                data = await self._thread(self.listing.look)
-                self.listing.join(client, data)
-                self._watch(self.listing.folders())
+            for run, after in cursors.items():
+                await self._follow(client, run, after, write=write, with_list=with_list)
+            if with_list:
+                data = await self._thread(self.run_list.read)
+                self.run_list.join(client, data)
+                self._watch(self.run_list.folders())
         except BaseException:
             self.part(client)
             raise
         self._stale.set()
         return client
 
-    async def _follow(self, client: Client, run: str, after: str, *, write: bool, listed: bool) -> None:
+    async def _follow(self, client: Client, run: str, after: str, *, write: bool, with_list: bool) -> None:
         try:
-            feed = await self.feed(run)
-            seen = await self._look(run)
+            stream = await self.stream(run)
+            await self._observe(stream)
         except NotFound as error:
-            if not listed:
+            if not with_list:
                 raise
             client.begin([encoded("gone", {"run": run, "why": str(error)})])
             return
-        first = await self._missed(feed, after) if after else None
+        first = await self._missed(stream, after) if after else None
         if first is not None:
-            first.append(encoded("beat", {"run": run, **difference(NOTHING, self._seen.get(run, seen))}))
+            first.append(stream.observation_event())
         else:
-            feed.read()
-            first = [self._first(feed, seen, {"write": write, **({"missed": True} if after else {})})]
-        if self._feeds.get(run) is not feed:
+            stream.read()
+            first = [stream.snapshot_event({"write": write, **({"missed": True} if after else {})})]
+        if self._streams.get(run) is not stream:
             raise Refused("too many runs are opened at once; connect again")
-        if not feed.clients:
-            self._watch(feed.folders())
-        client.begin(first, run)  # nothing comes between what these tell of and
-        feed.clients.add(client)
-        feed.read()  # what came before its folders were watched
-
-    def _first(self, feed: Feed, seen: dict[str, Any], more: dict[str, bool]) -> bytes:
-        """The event that a client begins with; many who come at once share the work."""
-        key = (feed.followed.id, more)
-        known = self._firsts.get(feed.run)
-        if known is None or known[0] != key or known[1] is not seen:
-            shown = encoded("snapshot", into(feed.snapshot(), seen) | more, feed.followed.id)
-            self._firsts[feed.run] = known = (key, seen, shown)
-        return known[2]
+        if not stream.clients:
+            self._watch(stream.folders())
+        client.begin(first, run)  # no await from here on: no event may come between these and the next
+        stream.clients.add(client)
+        stream.read()  # what was written before its folders were watched
 
     def part(self, client: Client) -> None:
-        """It is gone."""
+        """Remove a client that is gone."""
         left: set[Path] = set()
-        for run in client.places:
-            feed = self._feeds.get(run)
-            if feed is not None and client in feed.clients:
-                feed.clients.discard(client)
-                left.update(() if feed.clients else feed.folders())
-        if client in self.listing.clients:
-            self.listing.clients.discard(client)
-            left.update(() if self.listing.clients else self.listing.folders())
-        used = {folder for feed in self._looked_at() for folder in feed.folders()} if left else set()
-        if self.listing.clients:
-            used.update(self.listing.folders())
+        for run in client.cursors:
+            stream = self._streams.get(run)
+            if stream is not None and client in stream.clients:
+                stream.clients.discard(client)
+                left.update(() if stream.clients else stream.folders())
+        if client in self.run_list.clients:
+            self.run_list.clients.discard(client)
+            left.update(() if self.run_list.clients else self.run_list.folders())
+        used = {folder for stream in self._followed() for folder in stream.folders()} if left else set()
+        if self.run_list.clients:
+            used.update(self.run_list.folders())
         for folder in left - used:
             self._changes.forget(folder)
 
-    async def _missed(self, feed: Feed, after: str) -> list[bytes] | None:
-        """What a client missed since `after`, level with the feed when this returns; None: it gets a snapshot."""
-        feed.read()
-        if (kept := feed.missed(after)) is not None:
+    async def _missed(self, stream: RunStream, after: str) -> list[bytes] | None:
+        """Return what a client missed since `after`, level with the stream; None: it gets a snapshot."""
+        stream.read()
+        if (kept := stream.events_since(after)) is not None:
             return kept
-        other = feed.other()
-        found = await self._thread(lambda: replay(other, after))
-        if found is None:
+        fresh = stream.reread()
+        missed = await self._thread(lambda: replay_since(fresh, after))
+        if missed is None:
             return None
-        for _ in range(TRIES):
-            feed.read()
-            found += as_bytes(other.read())
-            if other.id == feed.followed.id:
-                return found
+        for _ in range(CATCH_UP_TRIES):
+            stream.read()
+            missed += encode_changes(fresh.read())
+            if fresh.id == stream.followed.id:
+                return missed
         return None
 
     @contextmanager
     def watching(self, *folders: Path) -> Iterator[asyncio.Event]:
-        """An event that is set whenever something is written in these folders, and when the server stops."""
+        """Yield an event that is set whenever something is written in these folders, and when the server stops."""
         written = asyncio.Event()
-        self._waiting[written] = folders
+        self._file_waiters[written] = folders
         for folder in folders:
             self._changes.watch(folder)
         try:
             yield written
         finally:
-            del self._waiting[written]
-            for folder in set(folders) - {other for others in self._waiting.values() for other in others}:
+            del self._file_waiters[written]
+            for folder in set(folders) - {other for others in self._file_waiters.values() for other in others}:
                 self._changes.forget(folder)
 
-    # ---- being woken
+    # ---- waking up
 
-    def _written(self) -> None:
-        """The kernel says that something was written in a folder that is watched."""
+    def _on_write(self) -> None:
+        """Read what changed: the kernel reports that something was written in a folder that is watched."""
         paths = self._changes.read()
-        for written, folders in self._waiting.items():
+        for written, folders in self._file_waiters.items():
             if paths is None or any(path.parent in folders for path in paths):
                 written.set()
         journals = None if paths is None else {path for path in paths if path.suffix == ".jsonl"}
-        for feed in self._looked_at():
+        for stream in self._followed():
             if paths is not None and any(not path.suffix for path in paths):
-                self._watch(feed.folders())
+                self._watch(stream.folders())
                 journals = None  # in a new folder something may have been written before it was watched
             if journals is None or journals:
-                self._read(feed, journals)
+                self._read(stream, journals)
         if self._run_made(paths) or journals is None or journals:
             self._stale.set()
 
     def _run_made(self, paths: set[Path] | None) -> bool:
-        """Whether these may be of a run that was not there; then the list of runs is looked at."""
+        """Return whether these may be of a new run; then the list is read soon."""
         places = (self.home, self.home / "runs")
-        if not self.listing.clients or (paths is not None and not any(
+        if not self.run_list.clients or (paths is not None and not any(
                 path.name == "launch.json" or path.parent in places for path in paths)):
             return False
-        self._watch(self.listing.folders())
-        self.listing.soon()
+        self._watch(self.run_list.folders())
+        self.run_list.expire()
         return True
 
     def _watch(self, folders: Iterable[Path]) -> None:
         for folder in folders:
             self._changes.watch(folder)
 
-    def _read(self, feed: Feed, only: set[Path] | None) -> None:
-        with suppress(GarrisonError):  # `problems` tells what cannot be read
-            feed.read(only)
+    def _read(self, stream: RunStream, only: set[Path] | None) -> None:
+        with suppress(GarrisonError):  # `problems` lists what cannot be read
+            stream.read(only)
 
-    async def _beats(self) -> None:
+    async def _beat_forever(self) -> None:
         while True:
-            await self._pause()
+            await self._until_due()
             if not self._clients():
                 continue
             cost = 0.0
             try:
-                cost = await self._beat(self._looked_at())
-            except Exception as error:  # the next look may be better; nobody would see the end of this task
-                told_mistake(error)
-            await asyncio.sleep(min(pause_after(SOON, cost), LONGEST))
+                cost = await self._beat(self._followed())
+            except Exception as error:  # the next observation may succeed; this task is not awaited before the end
+                log_fault(error)
+            await asyncio.sleep(min(next_pause(FRESH, cost), LONGEST_PAUSE))
 
-    async def _pause(self) -> None:
-        """Until something changed or a beat is due; where nobody looks, until somebody does."""
-        beat = BEAT if self._changes.fileno() is not None else UNTOLD
-        limit = beat if self._clients() else None
+    async def _until_due(self) -> None:
+        """Wait until something changed or a beat is due; without clients, until there is one."""
+        beat = BEAT if self._changes.fileno() is not None else BEAT_WITHOUT_INOTIFY
         with suppress(TimeoutError):
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(beat if self._clients() else None):
                 await self._stale.wait()
         self._stale.clear()
 
-    async def _beat(self, feeds: list[Feed]) -> float:
-        """Look, and tell who looks what changed; seconds of processor time that the look cost."""
-        def look() -> tuple[dict[str, dict[str, Any]], bytes, float]:
+    async def _beat(self, streams: list[RunStream]) -> float:
+        """Observe, and send what changed; return the seconds of processor time that it took."""
+        def observe() -> tuple[dict[str, Observation], bytes, float]:
             begun = time.thread_time()
-            listed = self.listing.look() if self.listing.due else b""
-            seen = self.observer.look([feed.run for feed in feeds]) if feeds else {}
-            return seen, listed, time.thread_time() - begun
+            lines = self.run_list.read() if self.run_list.due else b""
+            observed = self.observer.observe([stream.run for stream in streams]) if streams else {}
+            return observed, lines, time.thread_time() - begun
 
-        for feed in [feed for feed in feeds if not feed.lasts()]:
-            self._gone(feed)
-            feeds.remove(feed)
-        seen, listed, cost = await self._thread(look)
-        if listed:
-            self.listing.tell(listed)
-            self._watch(self.listing.folders())
-        for feed in feeds:
-            self._read(feed, None)
-            now, before = seen.get(feed.run), self._seen.get(feed.run)
-            if now is None:
-                continue
-            self._seen[feed.run] = now
-            told = difference(before, now) if before is not None else {}
-            if told:
-                data = encoded("beat", {"run": feed.run, **told})
-                for client in list(feed.clients):
-                    client.put(data)
+        for stream in [stream for stream in streams if not stream.exists()]:
+            self._remove(stream)
+            streams.remove(stream)
+        observed, lines, cost = await self._thread(observe)
+        if lines:
+            self.run_list.send(lines)
+            self._watch(self.run_list.folders())
+        for stream in streams:
+            self._read(stream, None)
+            if stream.run in observed:
+                stream.observe(observed[stream.run])
         return cost
 
-    # ---- small things
+    # ---- observations and streams
 
-    async def _look(self, run: str) -> dict[str, Any]:
-        """What is observed of a run: the last look's, if that is young or somebody looks at it all the time."""
-        async with self._looking:  # many who come at once share one look
+    async def _observe(self, stream: RunStream) -> None:
+        """Observe a run, unless its last observation is fresh, or beats refresh it; NotFound if it was removed."""
+        async with self._observing:  # many clients that come at once share one observation
             now = asyncio.get_running_loop().time()
-            known = self._seen.get(run)
-            told = run in self._feeds and self._feeds[run].clients
-            if known is None or not (told or now - self._looked.get(run, 0.0) < SOON):
-                found = await self._thread(lambda: self.observer.look([run]))
-                if run not in found:
-                    raise NotFound(f"run {run} was removed; `garrison status` lists the runs")
-                self._seen[run], self._looked[run] = found[run], now
-            return self._seen[run]
+            fresh = stream.clients or now - self._observed_at.get(stream.run, 0.0) < FRESH
+            if stream.page.observation is not None and fresh:
+                return
+            observed = await self._thread(lambda: self.observer.observe([stream.run]))
+            if stream.run not in observed:
+                raise NotFound(f"run {stream.run} was removed; `garrison status` lists the runs")
+            stream.observe(observed[stream.run])
+            self._observed_at[stream.run] = now
 
-    def _looked_at(self) -> list[Feed]:
-        return [feed for feed in self._feeds.values() if feed.clients]
+    def _followed(self) -> list[RunStream]:
+        return [stream for stream in self._streams.values() if stream.clients]
 
     def _clients(self) -> set[Client]:
-        return self.listing.clients.union(*(feed.clients for feed in self._feeds.values()))
+        return self.run_list.clients.union(*(stream.clients for stream in self._streams.values()))
 
-    def _gone(self, feed: Feed) -> None:
-        """A run was removed, or another bears its name."""
-        self._drop(feed.run)
-        for client in list(feed.clients):
-            client.put(encoded("gone", {"run": feed.run, "why": f"run {feed.run} was removed"}))
-            if client not in self.listing.clients and len(client.places) < 2:
-                client.leave(f"run {feed.run} was removed")
-        feed.clients.clear()
+    def _remove(self, stream: RunStream) -> None:
+        """Tell the clients of a run that it was removed, or that another bears its name."""
+        del self._streams[stream.run]
+        for client in list(stream.clients):
+            client.put(encoded("gone", {"run": stream.run, "why": f"run {stream.run} was removed"}))
+            if client not in self.run_list.clients and len(client.cursors) < 2:
+                client.leave(f"run {stream.run} was removed")
+        stream.clients.clear()
 
-    def _forget(self) -> None:
-        """Runs at which nobody looks do not stay in memory without bound."""
-        idle = [run for run, feed in self._feeds.items() if not feed.clients]
-        for run in idle[:max(0, len(idle) - FEEDS)]:
-            self._drop(run)
-
-    def _drop(self, run: str) -> None:
-        del self._feeds[run]
-        self._seen.pop(run, None)
-        self._firsts.pop(run, None)
+    def _drop_unfollowed(self) -> None:
+        """Keep the number of runs in memory bounded."""
+        unfollowed = [run for run, stream in self._streams.items() if not stream.clients]
+        for run in unfollowed[:max(0, len(unfollowed) - UNFOLLOWED_RUNS)]:
+            del self._streams[run]
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
-def _opened(home: Path, run: str) -> Feed:
-    feed = Feed(home, run)
-    feed.read()
-    return feed
-
-
-EVERY = 15.0
-"""Seconds between two looks at all runs: most of them are over, and of the one that is shown each change is told."""
-Heads = Callable[[], list[dict[str, Any]]]
-
-
-class Listing:
-    """The list, and who is told of it. `heads`: what reads it (slow: for a thread)."""
-
-    def __init__(self, home: Path, heads: Heads) -> None:
-        self.home, self._heads = home, heads
-        self.clients: set[Client] = set()
-        self._told = b""
-        self._due = 0.0
-
-    @property
-    def due(self) -> bool:
-        """Whether it is time to look."""
-        return bool(self.clients) and time.monotonic() >= self._due
-
-    def soon(self) -> None:
-        """Look at the next beat, however young the last look is."""
-        self._due = 0.0
-
-    def look(self) -> bytes:
-        """The event that tells the list as it is now; for a thread."""
-        self._due = time.monotonic() + EVERY
-        return encoded("runs", {"home": str(self.home), "runs": self._heads()})
-
-    def tell(self, data: bytes) -> None:
-        """Let everybody know it, if it is another than they know."""
-        if data == self._told:
-            return
-        self._told = data
-        for client in list(self.clients):
-            client.put(data)
-
-    def join(self, client: Client, data: bytes) -> None:
-        """Somebody listens from now on, and begins with this list."""
-        self.tell(data)
-        client.begin([data])
-        self.clients.add(client)
-
-    def folders(self) -> list[Path]:
-        """Where runs appear, and the folders of those that are only being made."""
-        root = self.home / "runs"
-        made = [RunFiles(self.home, name) for name in atomic.list_names(root)]
-        return [self.home, root, *(files.root for files in made if not files.launch.exists())]
+def _opened(home: Path, run: str) -> RunStream:
+    stream = RunStream(home, run)
+    stream.read()
+    return stream

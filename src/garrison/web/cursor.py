@@ -1,11 +1,11 @@
-"""Where a client stands in a run's journals, as one event id. Pure.
+"""Cursor of a client: its position in all journals of a run, as one event id. Pure.
 
-A run has several journals, each with its own numbers and writers, so a place in all of them is one number a journal:
+A run has several journals, each with its own numbers and writers, so a position in all of them is one number a journal:
 
     3f2a9c1d-g412.l5.m88-12.9.0.31
 
 stamp of the run, guardian, launcher, merge queue, then the runners in the order in which the guardian's journal names
-their nodes. That order only ever grows, so an id that one server gave means the same to the next.
+their nodes. That order only ever grows, so an id that one server sent means the same to the next.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from garrison.views.event_log import GUARDIAN, LAUNCHER, QUEUE, RUNNER, Record
 _ID = re.compile(r"([0-9a-f]{8})-g(\d{1,12})\.l(\d{1,12})\.m(\d{1,12})-((?:\d{1,12}(?:\.\d{1,12})*)?)\Z", re.ASCII)
 
 
-def stamp(run: str, created_at: str) -> str:
-    """What tells one run from another of the same name."""
+def run_stamp(run: str, created_at: str) -> str:
+    """Return what distinguishes one run from another of the same name."""
     return f"{zlib.crc32(f'{run} {created_at}'.encode()):08x}"
 
 
 @dataclass
-class Position:
+class Cursor:
     """The number of the last record seen of each journal, 0 for none."""
 
     stamp: str
@@ -36,16 +36,16 @@ class Position:
     runners: dict[str, int] = field(default_factory=dict)
     """Node → number in its runner's journal."""
 
-    def of(self, record: Record) -> int:
-        """How far the journal of a record was seen."""
+    def position(self, record: Record) -> int:
+        """Return how far the journal of a record was seen."""
         journal = record.journal
         if journal.startswith(RUNNER):
             return self.runners.get(journal.removeprefix(RUNNER), 0)
         return {GUARDIAN: self.guardian, LAUNCHER: self.launch, QUEUE: self.queue}.get(journal, 0)
 
-    def move(self, record: Record) -> None:
+    def advance(self, record: Record) -> None:
         """Count a record as seen."""
-        journal, seq = record.journal, max(record.entry.seq, self.of(record))
+        journal, seq = record.journal, max(record.entry.seq, self.position(record))
         if journal.startswith(RUNNER):
             self.runners[journal.removeprefix(RUNNER)] = seq
         elif journal == GUARDIAN:
@@ -55,27 +55,27 @@ class Position:
         elif journal == QUEUE:
             self.queue = seq
 
-    def within(self, other: Position) -> bool:
-        """Whether nothing was seen here that `other` has not."""
+    def within(self, other: Cursor) -> bool:
+        """Return whether all that was seen here was seen there."""
         return (self.stamp == other.stamp and self.guardian <= other.guardian and self.launch <= other.launch
                 and self.queue <= other.queue
                 and all(seq <= other.runners.get(node, 0) for node, seq in self.runners.items()))
 
     def encode(self, order: Sequence[str]) -> str:
-        """As an event id; `order`: the nodes as the guardian's journal named them, each before its runner began."""
-        known = [self.runners.get(node, 0) for node in order]
-        while known and not known[-1]:
-            known.pop()
-        return (f"{self.stamp}-g{self.guardian}.l{self.launch}.m{self.queue}-" + ".".join(map(str, known)))
+        """Return it as an event id; `order`: the nodes as the guardian's journal named them."""
+        numbers = [self.runners.get(node, 0) for node in order]
+        while numbers and not numbers[-1]:
+            numbers.pop()
+        return (f"{self.stamp}-g{self.guardian}.l{self.launch}.m{self.queue}-" + ".".join(map(str, numbers)))
 
 
-def decode(text: str, order: Sequence[str]) -> Position | None:
-    """The position that an id names; None if it is none of a run with these nodes."""
-    found = _ID.match(text)
-    if found is None:
+def decode(text: str, order: Sequence[str]) -> Cursor | None:
+    """Return the cursor that an event id encodes; None if it is none of a run with these nodes."""
+    match = _ID.match(text)
+    if match is None:
         return None
-    numbers = [int(word) for word in found[5].split(".") if word]
+    numbers = [int(digits) for digits in match[5].split(".") if digits]
     if len(numbers) > len(order):
         return None
     runners = {node: seq for node, seq in zip(order, numbers, strict=False) if seq}
-    return Position(found[1], int(found[2]), int(found[3]), int(found[4]), runners)
+    return Cursor(match[1], int(match[2]), int(match[3]), int(match[4]), runners)

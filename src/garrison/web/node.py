@@ -22,98 +22,108 @@ from garrison.records.hook import Hook
 from garrison.records.names import Key
 from garrison.records.run import Result, RunFiles, Task
 from garrison.records.store import Store
-from garrison.views.event_log import Chronicle, Event
-from garrison.views.explain import Told, story
+from garrison.views.event_log import GUARDIAN, NODE_ROLES, Event, EventLog
+from garrison.views.explain import Line, explain
 
 LOG_BYTES = 256 << 10
-"""Of a log in one answer."""
+"""Bytes of a log in one answer."""
 MAY_BE_TORN = 3
 """Bytes at the end of a log that may be the beginning of a character."""
-WHY = 200
-"""Lines of a node's story, the latest."""
+LINES = 200
+"""Lines of a node's explanation, the latest."""
 BLOCKS = 200
 """Blocks of a transcript in one answer."""
+BLOCK_CHARACTERS = 20_000
+"""Characters of a block at most."""
+
+
+# ---- detail
 
 
 def detail(home: Path, run: str, node: str) -> dict[str, Any]:
-    """Everything about one node; NotFound if the run has none of that name."""
+    """Return everything about one node; NotFound if the run has none of that name."""
     files = RunFiles(home, run)
-    chronicle = Chronicle(home, run)
-    events = chronicle.read()
-    names = {Key(role, node, run).full for role in ("runner", "orchestrator")}
-    mine = [event for event in events if event.node == node or event.about in names]
+    log = EventLog(home, run)
+    events = log.read()
+    names = {Key(role, node, run).full for role in NODE_ROLES}
+    own = [event for event in events if event.node == node or event.about in names]
     last = files.latest_attempt(node)
-    if not mine and not last:
-        raise NotFound(f"run {run} has no node {node} that was ever begun or journaled")
+    if not own and not last:
+        raise NotFound(f"run {run} has no node {node}, or it has not been reached yet")
     task = _read(Task, files.attempt(node, last or 1) / "task.json")
-    lines = story(events, frozenset(names), [node])
+    lines = explain(events, frozenset(names), [node])
     return {"node": node, "label": task.label if task else "", "prompt": task.prompt if task else "",
             "command": (task.command or "") if task else "", "acceptance": (task.acceptance or "") if task else "",
-            "agent": task.agent if task else "", "attempts": attempts_told(files, node, mine, last),
+            "agent": task.agent if task else "",
+            "attempts": [_attempt(files, node, own, number) for number in range(1, last + 1)],
             "hook": _hook(Store(home), Key("runner", node, run)),
-            "why": [why_told(line) for line in lines[-WHY:]],
+            "why": [_line_json(line) for line in lines[-LINES:]],
             "transcripts": [{"attempt": number, "name": "session"} for number in range(1, last + 1)
                             if ClaudeFiles(files.attempt(node, number)).stream.exists()],
-            "problems": sorted(chronicle.problems)}
-
-
-def attempts_told(files: RunFiles, node: str, events: list[Event], last: int) -> list[dict[str, Any]]:
-    """The attempts at a node, the first one first."""
-    return [_attempt(files, node, events, number) for number in range(1, last + 1)]
+            "problems": sorted(log.problems)}
 
 
 def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> dict[str, Any]:
     folder = files.attempt(node, number)
     result = _read(Result, folder / "result.json")
     task = _read(Task, folder / "task.json")
-    changes = [change for change in map(_change, events) if change and change["attempt"] == number]
-    begun = next((change["at"] for change in changes if change["status"] == "active"), "")
+    changes = [change for change in map(_status_change, events) if change and change["attempt"] == number]
+    started = next((change["at"] for change in changes if change["status"] == "active"), "")
     ended = next((change["at"] for change in changes if change["status"] in ("validated", "failed")), "")
     return {"attempt": number, "status": changes[-1]["status"] if changes else "",
             "reason": changes[-1]["reason"] if changes else "", "why_again": task.rework_reason if task else "",
             "branch": f"garrison/{files.run}/{node}", "commit": (result.head or "") if result else "",
             "result": result.status if result else "", "tail": result.tail if result else "",
-            "exit_code": result.exit_code if result else None, "started": begun, "ended": ended,
-            "log_bytes": _size(folder / "output.log"), "lives": lives_told(events, number)}
+            "exit_code": result.exit_code if result else None, "started": started, "ended": ended,
+            "log_bytes": _size(folder / "output.log"), "lives": incarnations(events, number)}
 
 
-def _change(event: Event) -> dict[str, Any] | None:
-    """A change of the node's status, from a guardian's record."""
+def _status_change(event: Event) -> dict[str, Any] | None:
+    """Return a change of the node's status, from a guardian's record."""
     data = event.data if event.kind == "node" else event.data.get("effect") if event.kind == "signal" else None
-    if event.journal != "guardian" or not data:
+    if event.journal != GUARDIAN or not data:
         return None
     return {"at": event.at, "status": data["status"], "attempt": data.get("attempt", 1),
             "reason": data.get("reason", "")}
 
 
-def lives_told(events: list[Event], attempt: int) -> list[dict[str, Any]]:
-    """The lives of a node's runner and agent in one attempt, by when they began. Pure."""
-    lives: dict[tuple[str, int], dict[str, Any]] = {}
+def incarnations(events: list[Event], attempt: int) -> list[dict[str, Any]]:
+    """Return the incarnations of a node's runner and agent in one attempt, by when they started. Pure."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
     for event in events:
         data = event.data
         if event.kind not in ("spawn", "death") or data.get("attempt", 1) != attempt or "full" not in data:
             continue
         key = (str(data["full"]), int(data["incarnation"]))
-        life = lives.setdefault(key, {"who": key[0].partition("@")[0], "incarnation": key[1], "started": "",
-                                      "ended": "", "how": "", "began": ""})
+        row = found.setdefault(key, {"who": key[0].partition("@")[0], "incarnation": key[1], "started": "",
+                                     "ended": "", "how": "", "began": ""})
         if event.kind == "spawn":
-            life.update(started=event.at, began=data.get("why", ""))
+            row.update(started=event.at, began=data.get("why", ""))
         else:
-            life.update(ended=event.at, how=data.get("why", ""))
-    return list(lives.values())
+            row.update(ended=event.at, how=data.get("why", ""))
+    return list(found.values())
 
 
-def why_told(line: Told) -> dict[str, Any]:
-    """A line of a node's story."""
+def _line_json(line: Line) -> dict[str, Any]:
     return {"at": line.at, "about": line.about.partition("@")[0], "kind": line.kind, "text": line.text,
             "observed": line.observed, "rule": line.rule, "same": line.same}
 
 
+def _hook(store: Store, key: Key) -> dict[str, Any] | None:
+    try:
+        hook = store.read(Hook, key)
+    except GarrisonError as error:
+        return {"problem": str(error)}
+    return None if hook is None else {"phase": hook.phase, "incarnation": hook.incarnation, "updated": hook.updated_at}
+
+
+# ---- log and transcript
+
+
 def log(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
-    """A piece of what an agent printed; `begin` in bytes, below 0: so many from the end."""
-    files = RunFiles(home, run)
-    number = attempt or files.latest_attempt(node)
-    path = files.attempt(node, number) / "output.log"
+    """Return a piece of what an agent printed; `begin` in bytes, below 0: so many from the end."""
+    folder, number = attempt_folder(home, run, node, attempt), attempt or RunFiles(home, run).latest_attempt(node)
+    path = folder / "output.log"
     size = _size(path)
     start = max(0, size + begin) if begin < 0 else begin
     if start > size:  # another file by now
@@ -125,20 +135,19 @@ def log(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dic
             data = file.read(LOG_BYTES)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(data)
-        left = len(decoder.getstate()[0])  # the beginning of a character whose end is in the next piece
-        end = start + len(data) - left
+        torn = len(decoder.getstate()[0])  # the beginning of a character whose end is in the next piece
+        end = start + len(data) - torn
     return {"attempt": number, "text": text, "next": end, "size": size, "more": end < size - MAY_BE_TORN,
-            "ended": end >= size and _ended(path.parent)}
+            "ended": end >= size and _ended(folder)}
 
 
 def transcript(home: Path, run: str, node: str, attempt: int | None, begin: int) -> dict[str, Any]:
-    """What a Claude session of an attempt said and did, as blocks; `begin`: bytes of its stream read already.
+    """Return a piece of an attempt's Claude session as blocks; `begin`: bytes of its stream read already.
 
     A last line that is still being written is left for the next time.
     """
-    files = RunFiles(home, run)
-    number = attempt or files.latest_attempt(node)
-    path = ClaudeFiles(files.attempt(node, number)).stream
+    folder, number = attempt_folder(home, run, node, attempt), attempt or RunFiles(home, run).latest_attempt(node)
+    path = ClaudeFiles(folder).stream
     blocks: list[dict[str, Any]] = []
     end = begin if begin <= _size(path) else 0
     if path.exists():
@@ -148,36 +157,26 @@ def transcript(home: Path, run: str, node: str, attempt: int | None, begin: int)
                 if len(blocks) >= BLOCKS or not line.endswith(b"\n"):
                     break
                 end += len(line)
-                blocks += blocks_of(_line(line))
+                blocks += blocks_of(_parse(line))
     more = len(blocks) >= BLOCKS
-    return {"attempt": number, "blocks": blocks, "next": end, "more": more,
-            "ended": not more and _ended(files.attempt(node, number))}
+    return {"attempt": number, "blocks": blocks, "next": end, "more": more, "ended": not more and _ended(folder)}
 
 
-def folder_of(home: Path, run: str, node: str, attempt: int | None) -> Path:
-    """The folder of an attempt, the latest where none is named."""
+def attempt_folder(home: Path, run: str, node: str, attempt: int | None) -> Path:
+    """Return the folder of an attempt, the latest where none is named."""
     files = RunFiles(home, run)
     return files.attempt(node, attempt or files.latest_attempt(node))
 
 
 def _ended(folder: Path) -> bool:
-    """Whether an attempt's agent has said its last."""
     return (folder / "result.json").exists()
 
 
-def _line(line: bytes) -> Any:
+def _parse(line: bytes) -> Any:
     try:
         return json.loads(line)
     except ValueError:
         return None
-
-
-def _hook(store: Store, key: Key) -> dict[str, Any] | None:
-    try:
-        hook = store.read(Hook, key)
-    except GarrisonError as error:
-        return {"problem": str(error)}
-    return None if hook is None else {"phase": hook.phase, "incarnation": hook.incarnation, "updated": hook.updated_at}
 
 
 def _read(kind: type[Any], path: Path) -> Any:
@@ -194,35 +193,33 @@ def _size(path: Path) -> int:
         return 0
 
 
-LONG = 20_000
-"""Characters of a block at most."""
-_ROLES: Mapping[str, tuple[str, str]] = {
+_BLOCKS: Mapping[str, tuple[str, str]] = {
     "text": ("assistant", "text"), "thinking": ("assistant", "thinking"), "tool": ("assistant", "tool_use"),
     "tool_result": ("tool", "tool_result"), "result": ("session", "result"), "begin": ("session", "note"),
     "retry": ("session", "note"), "limit": ("session", "note"), "note": ("session", "note"),
 }
-"""Kind of a stream's event → role and kind of its block; the others show nothing."""
+"""Kind of a stream's event → role and kind of its block; the others have none."""
 
 
 def blocks_of(event: Any) -> list[dict[str, Any]]:
-    """The block of one event, [] for none."""
+    """Return the block of one event of a session's stream, [] for none. Pure."""
     kind = str(event.get("kind", "")) if isinstance(event, dict) else ""
-    if kind not in _ROLES:
+    if kind not in _BLOCKS:
         return []
-    role, shown = _ROLES[kind]
+    role, shown = _BLOCKS[kind]
     return [{"role": role, "kind": shown, "name": str(event.get("name", "")).removeprefix("mcp__garrison__"),
-             "text": _text(kind, event)[:LONG], "at": str(event.get("at", "")), "life": event.get("life"),
-             "error": bool(event.get("error"))}]
+             "text": _block_text(kind, event)[:BLOCK_CHARACTERS], "at": str(event.get("at", "")),
+             "life": event.get("life"), "error": bool(event.get("error"))}]
 
 
-def _text(kind: str, event: Mapping[str, Any]) -> str:
+def _block_text(kind: str, event: Mapping[str, Any]) -> str:
     if kind == "tool":
         return json.dumps(event.get("input"), ensure_ascii=False, indent=1)
     if kind == "begin":
-        how = "resumed" if event.get("resumed") else "begun"
+        how = "resumed" if event.get("resumed") else "started"
         return f"session {str(event.get('session', ''))[:8]} {how}, {event.get('model') or 'default model'}"
     if kind == "retry":
-        return f"the API answered {event.get('status') or event.get('error') or 'nothing'}; trying again"
+        return f"the API answered {event.get('status') or event.get('error') or 'nothing'}; retrying"
     if kind == "result":
         usd = event.get("usd")
         cost = f", ${usd:.4f} in all" if isinstance(usd, int | float) else ""

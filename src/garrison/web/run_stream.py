@@ -1,15 +1,14 @@
-"""One run, followed for everybody who looks at it: its projection, the latest events, and who is told of them.
+"""Stream of one run, for all clients that follow it: its page model, the latest events, and the clients.
 
-The rule of this room: each journal record is read, folded and encoded once, however many look. A client that comes
-back with an event id is sent what it missed from memory if it was away for a moment, else from the journals: they are
-folded anew in the order in which that client saw them.
+Each journal record is read, replayed and encoded once, however many clients there are. A client that comes back with an
+event id gets what it missed from memory if it was away for a moment, else from the journals: they are replayed in the
+order in which that client saw them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,93 +19,90 @@ from garrison.pipeline.parser import parse_file
 from garrison.records import run as run_records
 from garrison.records.names import check_run
 from garrison.records.run import Launch, RunFiles
-from garrison.views.event_log import QUEUE, Chronicle, Record
-from garrison.views.explain import tell
-from garrison.views.page_view import Drawn, Projection
-from garrison.web.cursor import Position, decode, stamp
+from garrison.views.event_log import QUEUE, EventLog, Record
+from garrison.views.explain import describe
+from garrison.views.page_view import GraphNode, Observation, PageModel
+from garrison.views.run_model import CANNOT_REPLAY, RunModel
+from garrison.web.cursor import Cursor, decode, run_stamp
 from garrison.web.sse import Client, encoded
 
 KEPT = 1000
 """Events kept in memory for clients that come back soon."""
-PROBLEMS = 20
-"""Lines about records that cannot be shown, the latest."""
-TRIES = 5
-"""How often what a client missed is brought level with the journals before it gets a snapshot instead."""
 
 
-@dataclass
-class Followed:
-    """The journals of a run, folded as far as they were read."""
+class FollowedRun:
+    """The journals of a run, replayed as far as they were read."""
 
-    home: Path
-    launch: Launch
-    drawn: dict[str, Drawn] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        run = self.launch.run_id
-        self.chronicle = Chronicle(self.home, run)
-        self.projection = Projection(run, self.drawn)
-        self.problems: list[str] = []
-        """What could not be folded."""
-        self.position = Position(stamp(run, self.launch.created_at))
+    def __init__(self, home: Path, launch: Launch, graph: Mapping[str, GraphNode]) -> None:
+        self.home, self.launch = home, launch
+        self.log = EventLog(home, launch.run_id)
+        self.page = PageModel(RunModel(launch.run_id), graph, launch.adhoc)
+        self.cursor = Cursor(run_stamp(launch.run_id, launch.created_at))
 
     def read(self, only: Container[Path] | None = None) -> list[dict[str, Any]]:
-        """Read on; the events of what changed something, with the id of the position after each."""
-        return self.fold(self.chronicle.records(only))
+        """Read on; return an event for each record that changed something, with the id of the position after it."""
+        return self.replay(self.log.records(only))
 
-    def fold(self, records: list[Record]) -> list[dict[str, Any]]:
-        """Fold records in, as `read` does."""
-        return [event for record in records if (event := self._fold(record)) is not None]
+    def replay(self, records: list[Record]) -> list[dict[str, Any]]:
+        """Replay records; return as `read` does."""
+        return [event for record in records if (event := self._event(record)) is not None]
 
-    def _fold(self, record: Record) -> dict[str, Any] | None:
-        try:
-            words = self._words(record)
-            patch = self.projection.apply(record, words)
-        except (GarrisonError, LookupError, TypeError, ValueError) as error:  # the others are good all the same
-            self.problems.append(f"record {record.entry.seq} of {record.journal} cannot be shown: {error!r:.200}")
-            words, patch = "", {}
-        if record.journal != QUEUE or record.queue == self.projection.queue:
-            self.position.move(record)
+    def _event(self, record: Record) -> dict[str, Any] | None:
+        words = self._describe(record)
+        patch = self.page.apply(record, words)
+        if record.journal != QUEUE or record.queue == self.page.model.queue_folder:
+            self.cursor.advance(record)
         if not patch:
             return None
         entry = record.entry
         return {"id": self.id, "run": self.launch.run_id, "at": entry.at, "type": entry.kind,
-                "node": self.projection.node_of(record), "text": words, "patch": patch}
+                "node": self.page.node_of(record), "text": words, "patch": patch}
 
-    def _words(self, record: Record) -> str:
-        event = self.chronicle.event(record) if record.entry.kind != "decision" else None
-        line = tell(event) if event is not None else None
+    def _describe(self, record: Record) -> str:
+        try:
+            event = self.log.event(record) if record.entry.kind != "decision" else None
+            line = describe(event) if event is not None else None
+        except CANNOT_REPLAY as error:
+            self.page.model.report(record, error)
+            return ""
         return line.text if line is not None else ""
 
     @property
     def id(self) -> str:
-        """The event id of here."""
-        return self.position.encode(self.order)
+        """The event id of the current position."""
+        return self.cursor.encode(self.order)
 
     @property
     def order(self) -> list[str]:
-        """The nodes in the order that ids count them in; of an ad-hoc run, which no guardian leads, its runner's."""
-        return self.projection.order or sorted(self.position.runners)
+        """The nodes in the order in which ids count them; those of an ad-hoc run, which has no guardian, by name."""
+        return self.page.order or sorted(self.cursor.runners)
 
 
-class Feed:
-    """A run that is looked at. NotFound if there is none of that id."""
+class RunStream:
+    """A run that clients follow. NotFound if there is none of that id."""
 
     def __init__(self, home: Path, run: str) -> None:
         self.home, self.files = home, RunFiles(home, check_run(run))
         launch = run_records.load(Launch, self.files.launch)
         if launch is None:
             raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
-        self.run, self.launch, self._stamp = run, launch, _stamp(self.files.launch)
-        self.graph = graph_of(self.files)
-        self.followed = Followed(home, launch, drawn_of(self.graph, launch))
+        self.run, self.launch, self._stamp = run, launch, _file_stamp(self.files.launch)
+        self.graph = _read_graph(self.files)
+        self.followed = FollowedRun(home, launch, graph_nodes(self.graph, launch))
         self.clients: set[Client] = set()
         self._latest: deque[tuple[str, bytes]] = deque(maxlen=KEPT)
         self._before = ""
         """The id before the oldest event that is kept."""
+        self._first: tuple[str, Observation | None, Mapping[str, bool], bytes] | None = None
+        """The encoded snapshot, and what it was made of: many clients that come at once share the work."""
+
+    @property
+    def page(self) -> PageModel:
+        """The run as the page shows it."""
+        return self.followed.page
 
     def head(self) -> dict[str, Any]:
-        """What never changes of a run."""
+        """Return what never changes of a run."""
         graph = self.graph
         title, goal = (text(graph.attrs, name, "") if graph else "" for name in ("label", "goal"))
         return {"run": self.run, "title": title or self.launch.pipeline_id, "goal": goal,
@@ -114,17 +110,34 @@ class Feed:
                 "dot": to_drawing(graph, titled=False, font="Helvetica") if graph else "",
                 "next": graph.successors() if graph else {}}
 
-    def lasts(self) -> bool:
-        """Whether it is still this run that bears its name: launch.json is written once."""
-        return self._stamp is not None and _stamp(self.files.launch) == self._stamp
+    def snapshot(self) -> dict[str, Any]:
+        """Return the run as it is now, with the id of the last event in it."""
+        shown = self.page.snapshot()
+        problems = list(dict.fromkeys([*sorted(self.followed.log.problems), *shown["problems"]]))
+        return {**self.head(), "id": self.followed.id, **shown, "problems": problems}
+
+    def snapshot_event(self, flags: Mapping[str, bool]) -> bytes:
+        """Return the event that a new client begins with; `flags` are added to the snapshot."""
+        made_of = (self.followed.id, self.page.observation, flags)
+        if self._first is None or self._first[:3] != made_of:
+            self._first = (*made_of, encoded("snapshot", {**self.snapshot(), **flags}, self.followed.id))
+        return self._first[3]
+
+    def observation_event(self) -> bytes:
+        """Return the event that tells all of the latest observation."""
+        return encoded("beat", {"run": self.run, **self.page.observed()})
+
+    def exists(self) -> bool:
+        """Return whether it is still this run that bears its name: launch.json is written once."""
+        return self._stamp is not None and _file_stamp(self.files.launch) == self._stamp
 
     def folders(self) -> list[Path]:
-        """Where its journals lie, and where new ones appear."""
+        """Return where its journals lie, and where new ones appear."""
         queues = self.home / "merge-queue"
         return [self.files.root, self.files.root / "layers", queues, *queues.glob("*"), *queues.glob("*/*")]
 
     def read(self, only: Container[Path] | None = None) -> None:
-        """Read on, and tell the clients."""
+        """Read on, and send the changes to the clients."""
         for event in self.followed.read(only):
             data = encoded("change", event, event["id"])
             if not self._latest:
@@ -135,14 +148,15 @@ class Feed:
             for client in list(self.clients):
                 client.put(data, self.run)
 
-    def snapshot(self) -> dict[str, Any]:
-        """What journals and graph tell, with the id of the last event in it."""
-        followed = self.followed
-        problems = [*sorted(followed.chronicle.problems), *followed.problems[-PROBLEMS:]]
-        return {**self.head(), "id": followed.id, **followed.projection.snapshot(), "problems": problems}
+    def observe(self, observation: Observation) -> None:
+        """Take a new observation, and send what it changes to the clients."""
+        if patch := self.page.observe(observation):
+            data = encoded("beat", {"run": self.run, **patch})
+            for client in list(self.clients):
+                client.put(data)
 
-    def missed(self, after: str) -> list[bytes] | None:
-        """The events since `after`, if they are in memory."""
+    def events_since(self, after: str) -> list[bytes] | None:
+        """Return the events since `after`, if they are in memory."""
         if after == self.followed.id:
             return []
         ids = [self._before, *(name for name, _ in self._latest)]
@@ -150,58 +164,58 @@ class Feed:
             return None
         return [data for _, data in list(self._latest)[ids.index(after):]]
 
-    def other(self) -> Followed:
-        """Its journals, to be read anew."""
-        return Followed(self.home, self.launch, self.followed.drawn)
+    def reread(self) -> FollowedRun:
+        """Return its journals, to be read from the beginning."""
+        return FollowedRun(self.home, self.launch, self.page.graph)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
+def replay_since(fresh: FollowedRun, after: str) -> list[bytes] | None:
+    """Replay a run's journals from the beginning: first what the client had seen at `after`, then what came since.
 
-
-def replay(other: Followed, after: str) -> list[bytes] | None:
-    """Fold a run's journals anew: first what the client had seen at `after`, then the events since then.
-
-    None if `after` is no place in them. Reads; for a thread.
+    None if `after` is no position in them. Reads; for a thread.
     """
-    records = other.chronicle.records()
-    whole = Followed(other.home, other.launch)
-    whole.fold(records)
+    records = fresh.log.records()
+    whole = FollowedRun(fresh.home, fresh.launch, {})
+    whole.replay(records)
     seen = decode(after, whole.order)
-    if seen is None or not seen.within(whole.position):
+    if seen is None or not seen.within(whole.cursor):
         return None
-    own = ("", whole.projection.queue)
+    own = ("", whole.page.model.queue_folder)
     parts: tuple[list[Record], list[Record]] = ([], [])
     for record in records:
-        parts[record.queue not in own or record.entry.seq > seen.of(record)].append(record)
-    other.fold(parts[False])
-    return as_bytes(other.fold(parts[True]))
+        parts[record.queue not in own or record.entry.seq > seen.position(record)].append(record)
+    fresh.replay(parts[False])
+    return encode_changes(fresh.replay(parts[True]))
 
 
-def as_bytes(events: list[dict[str, Any]]) -> list[bytes]:
-    """Events as they go over the wire."""
+def encode_changes(events: list[dict[str, Any]]) -> list[bytes]:
+    """Encode events as they go over the wire."""
     return [encoded("change", event, event["id"]) for event in events]
 
 
-def graph_of(files: RunFiles) -> Graph | None:
-    """The run's graph; None of a run without one, or where it cannot be read."""
+def graph_nodes(graph: Graph | None, launch: Launch) -> dict[str, GraphNode]:
+    """Return the nodes as the graph describes them."""
+    if graph is None:
+        return {}
+    nodes = {}
+    for node in graph.nodes.values():
+        works = node.handler in ("codergen", "tool")
+        agent = text(node.attrs, "agent") or text(node.attrs, "worker_type") or launch.agent if works else ""
+        nodes[str(node.id)] = GraphNode(str(node.label), SHAPE_OF.get(node.handler, "box"), str(agent))
+    return nodes
+
+
+def _read_graph(files: RunFiles) -> Graph | None:
+    """Return the run's graph; None of a run without one, or where it cannot be read."""
     try:
         return parse_file(files.graph) if files.graph.is_file() else None
     except (GarrisonError, OSError):
         return None
 
 
-def drawn_of(graph: Graph | None, launch: Launch) -> dict[str, Drawn]:
-    """What the graph says of its nodes."""
-    if graph is None:
-        return {}
-    found = {}
-    for node in graph.nodes.values():
-        works = node.handler in ("codergen", "tool")
-        agent = text(node.attrs, "agent") or text(node.attrs, "worker_type") or launch.agent if works else ""
-        found[str(node.id)] = Drawn(str(node.label), SHAPE_OF.get(node.handler, "box"), str(agent))
-    return found
+def _file_stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns

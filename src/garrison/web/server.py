@@ -1,7 +1,7 @@
-"""The server process: a socket, uvicorn on it, and an end in order.
+"""The server process: open a socket, run uvicorn on it, stop gracefully.
 
-The rule of this room: nothing is printed of a request, for an address may hold a token; nothing wakes by a timer while
-nobody looks; when it is told to stop it says so to every stream first, so that nobody waits for anybody.
+Nothing of a request is printed, because an address may hold a token. No timer runs while no page is open. On a signal
+every stream is told first, so that nothing waits for anything.
 """
 
 from __future__ import annotations
@@ -21,87 +21,87 @@ import uvicorn
 
 from garrison.errors import Refused, UsageError
 from garrison.web import access
-from garrison.web.chat import Desks, claude_desk
+from garrison.web.chat import OpenButler, claude_butler
 from garrison.web.routes import Page
 
 CONNECTIONS = 512
 """Connections at most; a browser keeps a few open."""
 UNSENT_BYTES = 128 << 10
-"""What the kernel keeps for a client that does not read; of its own it would go to megabytes."""
+"""What the kernel buffers for a client that does not read; by default it would buffer megabytes."""
 STUCK_MS = 30_000
-"""Milliseconds after which the kernel gives up a connection whose other end takes nothing."""
-LAST_SECONDS = 3
+"""Milliseconds after which the kernel drops a connection whose other end accepts nothing."""
+SHUTDOWN_SECONDS = 3
 """For answers under way when the server stops."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where to listen. `names`: further names that the server may be asked by; `tls`: certificate and key."""
+class Endpoint:
+    """Address to listen at. `names`: further host names of the server; `tls`: certificate and key."""
 
     address: str = "127.0.0.1"
     port: int = 0
     names: tuple[str, ...] = ()
     tls: tuple[Path, Path] | None = None
     plain: bool = False
-    """Whether plain HTTP is wanted although others can reach the address."""
+    """Whether to serve without TLS although other machines can reach the address."""
 
-    def check(self) -> Place:
-        """UsageError for an address that is none, or that must not be served so."""
+    def check(self) -> Endpoint:
+        """Return itself; UsageError for an invalid address, and for one that must not be served this way."""
         try:
             address = ipaddress.ip_address(self.address)
         except ValueError:
-            raise UsageError(f"--listen {self.address!r:.60} is no IP address; for this machine alone leave it out"
+            raise UsageError(f"--listen {self.address!r:.60} is no IP address; to serve this machine alone, omit it"
                              ) from None
         if not address.is_loopback and self.tls is None and not self.plain:
-            raise UsageError(f"{self.address} can be reached from other machines, and what is sent could be read on "
-                             "the way: give --tls-cert and --tls-key, or say --plain-http")
+            raise UsageError(f"other machines can reach {self.address}, and could read what is sent: pass --tls-cert "
+                             "and --tls-key, or --plain-http")
         if address.is_unspecified and not self.names:
-            raise UsageError(f"with --listen {self.address} say by which name it is asked: --name HOST")
+            raise UsageError(f"--listen {self.address} needs the name of this host as well: --name HOST")
         return self
 
     @property
     def shown(self) -> str:
-        """The host of the printed address."""
+        """Host of the printed address."""
         name = self.names[0] if self.names else self.address
         return f"[{name}]" if ":" in name else name
 
     @property
-    def known_by(self) -> list[str]:
-        """All names that a request may use."""
+    def host_names(self) -> list[str]:
+        """All host names that a request may use."""
         own = ["127.0.0.1", "localhost", "::1"] if ipaddress.ip_address(self.address).is_loopback else [self.address]
         return [*own, *self.names]
 
 
-def listening(place: Place) -> socket.socket:
-    """The socket; Refused if the port is taken or not ours to take."""
-    family = socket.AF_INET6 if ":" in place.address else socket.AF_INET
+def open_socket(endpoint: Endpoint) -> socket.socket:
+    """Open the listening socket; Refused if the port is taken or forbidden."""
+    family = socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Connections inherit both.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES)
     try:
-        sock.bind((place.address, place.port))
+        sock.bind((endpoint.address, endpoint.port))
         sock.listen(128)
     except OSError as error:
         sock.close()
-        raise Refused(f"cannot listen on {place.address} port {place.port}: {error.strerror}; say another --port, or 0 "
-                      "for any that is free") from None
+        raise Refused(f"cannot listen on {endpoint.address} port {endpoint.port}: {error.strerror}; pass another "
+                      "--port, or 0 for any free one") from None
     return sock
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but woken instead of looking ten times a second whether it should stop."""
+    """uvicorn, but woken to stop instead of polling ten times a second."""
 
     def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
         super().__init__(config)
         self.leave = leave
-        self._told: asyncio.Event = asyncio.Event()
+        self._stopping = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """TERM, INT and HUP end the server in order."""
+        """Stop the server gracefully on TERM, INT and HUP."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self.stop)
@@ -112,66 +112,67 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def stop(self) -> None:
-        """End in order; said twice, at once."""
+        """Stop gracefully; on the second call, at once."""
         self.force_exit = self.should_exit
         self.should_exit = True
-        self._told.set()
+        self._stopping.set()
 
     async def main_loop(self) -> None:
-        """Until told to stop."""
+        """Run until stopped."""
         await self.on_tick(0)
-        await self._told.wait()
+        await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Everybody is told, then uvicorn ends what is left."""
+        """Tell all clients, then have uvicorn close what is left."""
         self.leave()
         await super().shutdown(sockets)
 
 
-async def serve(home: Path, place: Place, tokens: dict[str, str], ready: Callable[[int], None], *,
-                until: int | None = None, stop: asyncio.Event | None = None, desks: Desks = claude_desk) -> None:
+async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: Callable[[int], None], *,
+                until: int | None = None, stop: asyncio.Event | None = None,
+                open_butler: OpenButler = claude_butler) -> None:
     """Serve until a signal, until the process `until` has ended, or until `stop`; `ready` is called with the port.
 
-    The socket listens by then, so a browser that comes at once is answered as soon as that begins.
+    The socket listens by then, so a browser that connects at once is answered as soon as the server runs.
     """
-    sock = listening(place)
+    sock = open_socket(endpoint)
     port = sock.getsockname()[1]
-    rules = access.Rules(access.hosts(place.known_by, port), tokens, f"garrison-{port}",
-                         "https" if place.tls else "http")
-    page = Page(home, rules, desks)
-    server = Server(_config(page, place), page.leave)
-    waits = asyncio.create_task(_stopping(stop, server)) if stop is not None else None
-    page.hub.start()
+    rules = access.Rules(access.hosts(endpoint.host_names, port), tokens, f"garrison-{port}",
+                         "https" if endpoint.tls else "http")
+    page = Page(home, rules, open_butler)
+    server = Server(_config(page, endpoint), page.leave)
+    waiting = asyncio.create_task(_stop_after(stop, server)) if stop is not None else None
+    page.broadcaster.start()
     try:
         ready(port)
-        with _ending_with(until, server.stop):
+        with _ends_with(until, server.stop):
             await server.serve(sockets=[sock])
     finally:
-        if waits is not None:
-            waits.cancel()
+        if waiting is not None:
+            waiting.cancel()
         await page.close()
         sock.close()
 
 
-def _config(page: Page, place: Place) -> uvicorn.Config:
+def _config(page: Page, endpoint: Endpoint) -> uvicorn.Config:
     options: dict[str, Any] = {}
-    if place.tls:
-        options = {"ssl_certfile": str(place.tls[0]), "ssl_keyfile": str(place.tls[1])}
+    if endpoint.tls:
+        options = {"ssl_certfile": str(endpoint.tls[0]), "ssl_keyfile": str(endpoint.tls[1])}
     return uvicorn.Config(
         page.app(), log_config=None, access_log=False, log_level="critical", lifespan="off", server_header=False,
-        date_header=False, limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=LAST_SECONDS,
+        date_header=False, limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         timeout_keep_alive=30, h11_max_incomplete_event_size=32 << 10, proxy_headers=False, ws="none", http="h11",
         **options)
 
 
-async def _stopping(stop: asyncio.Event, server: Server) -> None:
+async def _stop_after(stop: asyncio.Event, server: Server) -> None:
     await stop.wait()
     server.stop()
 
 
 @contextlib.contextmanager
-def _ending_with(pid: int | None, stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` when a process ends; at once if it has."""
+def _ends_with(pid: int | None, stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` when a process ends; at once if it has ended already."""
     if pid is None:
         yield
         return

@@ -1,7 +1,7 @@
-"""One client of an event stream: what it has not read yet, within bounds, and the stream itself as an ASGI response.
+"""Server-sent events: their encoding, one client's bounded queue, and the stream as an ASGI response.
 
-The rule of this room: nobody waits for a client. One that reads too slowly loses its queue, is told `bye` and is let
-go; it comes back with the id of the last event it saw.
+Nothing waits for a client. One that reads too slowly loses its queue, gets `bye` and is disconnected; it comes back
+with the id of the last event it saw.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 EVENTS, BYTES = 512, 4 << 20
-"""How many events, and how many bytes of them, wait for one client at most."""
+"""How many events, and how many bytes of them, are queued for one client at most."""
 SEND_SECONDS = 20.0
-"""How long one piece may take to go out before the client counts as gone."""
-ALIVE_SECONDS = 20.0
-"""Silence after which a word is sent, so that nothing in between takes the stream for dead."""
+"""How long one send may take before the client counts as gone."""
+KEEPALIVE_SECONDS = 20.0
+"""Silence after which a keepalive is sent, so that no proxy closes the stream."""
 COMMENT = b": alive\n\n"
 ALIVE = b"event: alive\ndata: {}\n\n"
-"""The same as an event, for a page that counts a stream without any as lost."""
+"""A keepalive as an event, for a page that counts a stream without any as lost."""
 RETRY = b"retry: 1000\n\n"
-"""A browser whose stream broke off comes back after a second."""
+"""Has a browser reconnect after a second."""
 HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"),
            (b"x-accel-buffering", b"no"))
 
 
 def as_json(value: Any) -> str:
-    """JSON for the page. A half character, which an agent's output may hold, is escaped: UTF-8 has none."""
+    """Encode JSON for the page. A lone surrogate, which an agent's output may hold, is escaped: UTF-8 has none."""
     written = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         written.encode()
@@ -40,104 +40,104 @@ def as_json(value: Any) -> str:
 
 
 def encoded(event: str, data: Any, id_: str = "") -> bytes:
-    """A server-sent event. JSON holds no line break, so one `data` line is enough."""
-    name = f"id: {id_}\n" if id_ else ""
-    return f"{name}event: {event}\ndata: {as_json(data)}\n\n".encode()
+    """Encode a server-sent event. JSON holds no line break, so one `data` line is enough."""
+    head = f"id: {id_}\n" if id_ else ""
+    return f"{head}event: {event}\ndata: {as_json(data)}\n\n".encode()
 
 
 class Client:
-    """What waits for one client.
+    """Queue of one client.
 
-    Who follows several runs has an id for each, in the order of `places` (run → the id of the last event of it, ''
-    before the first); its events bear all of them, with commas between, so that the last one says where it stands.
+    A client that follows several runs has an id for each, in the order of `cursors` (run → the id of the last event of
+    it, '' before the first). Its events bear all of them, with commas between, so that the last one is its position.
     """
 
-    def __init__(self, first: list[bytes] | None = None, places: Mapping[str, str] | None = None,
+    def __init__(self, first: list[bytes] | None = None, cursors: Mapping[str, str] | None = None,
                  alive: bytes = COMMENT) -> None:
-        self._waiting: deque[bytes] = deque(first or ())
-        self._places, self._alive = dict(places or {}), alive
+        self._queue: deque[bytes] = deque(first or ())
+        self._cursors, self._alive = dict(cursors or {}), alive
         self._bytes = 0
-        self._more = asyncio.Event()
+        self._arrived = asyncio.Event()
         self.leaving = False
 
     @property
-    def places(self) -> Mapping[str, str]:
+    def cursors(self) -> Mapping[str, str]:
         """The runs that it follows, each with the id of the last event of it."""
-        return self._places
+        return self._cursors
 
     def begin(self, events: list[bytes], run: str = "") -> None:
-        """What it has to know first, however much that is."""
-        self._waiting.extend(self._placed(data, run) for data in events)
-        self._more.set()
+        """Queue what it has to know first, whatever its size."""
+        self._queue.extend(self._with_cursors(data, run) for data in events)
+        self._arrived.set()
 
     def put(self, data: bytes, run: str = "") -> None:
-        """Let it have an event (of a run); too many, and it has to go."""
+        """Queue an event (of a run); if the queue is full, the client has to leave."""
         if self.leaving:
             return
-        data = self._placed(data, run)
-        if len(self._waiting) >= EVENTS or self._bytes + len(data) > BYTES:
-            self._waiting.clear()
+        data = self._with_cursors(data, run)
+        if len(self._queue) >= EVENTS or self._bytes + len(data) > BYTES:
+            self._queue.clear()
             self.leave("you read too slowly; connect again")
             return
-        self._waiting.append(data)
+        self._queue.append(data)
         self._bytes += len(data)
-        self._more.set()
+        self._arrived.set()
 
-    def _placed(self, data: bytes, run: str) -> bytes:
-        """An event with an id that says where the client stands in all its runs."""
-        if len(self._places) < 2 or run not in self._places or not data.startswith(b"id: "):
+    def _with_cursors(self, data: bytes, run: str) -> bytes:
+        """Return an event with an id that tells the client's position in all its runs."""
+        if len(self._cursors) < 2 or run not in self._cursors or not data.startswith(b"id: "):
             return data
         head, _, rest = data.partition(b"\n")
-        self._places[run] = head[len(b"id: "):].decode()
-        return f"id: {','.join(self._places.values())}\n".encode() + rest
+        self._cursors[run] = head[len(b"id: "):].decode()
+        return f"id: {','.join(self._cursors.values())}\n".encode() + rest
 
     def leave(self, why: str) -> None:
-        """End its stream, after what waits, with a word."""
+        """End its stream, after what is queued, with `bye`."""
         if not self.leaving:
-            self._waiting.append(encoded("bye", {"why": why}))
+            self._queue.append(encoded("bye", {"why": why}))
             self.finish()
 
     def finish(self) -> None:
-        """End its stream after what waits."""
+        """End its stream after what is queued."""
         self.leaving = True
-        self._more.set()
+        self._arrived.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """What comes, several events at once where they wait; a sign of life now and then where nothing does."""
+        """Yield what is queued, several events at once; a keepalive now and then while there is nothing."""
         while True:
-            if not self._waiting:
+            if not self._queue:
                 if self.leaving:
                     return
-                self._more.clear()
+                self._arrived.clear()
                 try:
-                    async with asyncio.timeout(ALIVE_SECONDS):
-                        await self._more.wait()
+                    async with asyncio.timeout(KEEPALIVE_SECONDS):
+                        await self._arrived.wait()
                 except TimeoutError:
                     yield self._alive
                 continue
-            data = b"".join(self._waiting)
-            self._waiting.clear()
+            data = b"".join(self._queue)
+            self._queue.clear()
             self._bytes = 0
             yield data
 
 
 class EventStream:
-    """An ASGI response that sends what an iterator gives, until that, or the client, ends."""
+    """An ASGI response that sends what an iterator yields, until that or the client ends; then calls `on_end`."""
 
-    def __init__(self, source: AsyncIterator[bytes], ended: Callable[[], None] = lambda: None) -> None:
-        self.source, self.ended = source, ended
+    def __init__(self, source: AsyncIterator[bytes], on_end: Callable[[], None] = lambda: None) -> None:
+        self.source, self.on_end = source, on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream. One task sends; the other waits for the client to go."""
+        """Stream: one task sends, the other waits for the client to disconnect."""
         sending = asyncio.create_task(self._send(send))
-        gone = asyncio.create_task(_gone(receive))
+        gone = asyncio.create_task(_disconnected(receive))
         try:
             await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (sending, gone):
                 task.cancel()
             await asyncio.gather(sending, gone, return_exceptions=True)
-            self.ended()
+            self.on_end()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": list(HEADERS)})
@@ -148,6 +148,6 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

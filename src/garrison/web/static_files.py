@@ -1,4 +1,4 @@
-"""The page's own files: index.html for its addresses, the rest by names that exist beside it."""
+"""Static files of the page: index.html for its addresses, the others by their names in `static/`."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ TYPES: Mapping[str, str] = {
     ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2", ".json": "application/json",
     ".txt": "text/plain; charset=utf-8",
 }
-"""What is served; a file of another kind is not there."""
-PACKED = (".png", ".woff2", ".ico")
-"""What is compressed in itself."""
+"""Suffix of each kind of file that is served; a file of another kind is not found."""
+COMPRESSED = (".png", ".woff2", ".ico")
+"""Kinds that are compressed in themselves."""
 
 
-async def page(request: Request) -> Response:
-    """The page itself."""
-    return sent(FOLDER / "index.html", request)
+async def index(request: Request) -> Response:
+    """Return the page itself."""
+    return _answer(FOLDER / "index.html", request)
 
 
 async def file(request: Request) -> Response:
-    """A file of the page; NotFound for every name that does not stand in its folder."""
+    """Return a file of the page; NotFound for every name that is not in its folder."""
     name = request.path_params["name"]
     if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in name.split("/")):
         raise NotFound("the page has no such file")
     path = FOLDER / name
     if path.suffix not in TYPES or not path.is_file() or FOLDER.resolve() not in path.resolve().parents:
         raise NotFound("the page has no such file")
-    return sent(path, request)
+    return _answer(path, request)
 
 
-def sent(path: Path, request: Request) -> Response:
-    """A file, or that the browser's copy is still good."""
-    data, small, tag = read(path, path.stat().st_mtime_ns)
+def _answer(path: Path, request: Request) -> Response:
+    """Return a file, or 304 if the browser's copy is current."""
+    data, small, tag = _read(path, path.stat().st_mtime_ns)
     headers = {"etag": tag, "cache-control": "no-cache", "vary": "accept-encoding"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -55,8 +55,8 @@ def sent(path: Path, request: Request) -> Response:
 
 
 @lru_cache(maxsize=64)
-def read(path: Path, _changed: int) -> tuple[bytes, bytes, str]:
-    """A file, the same compressed (empty where that is no gain), and its tag."""
+def _read(path: Path, _changed: int) -> tuple[bytes, bytes, str]:
+    """Return a file, the same compressed (empty where that is no gain), and its tag."""
     data = path.read_bytes()
-    small = gzip.compress(data, mtime=0) if len(data) > 1000 and path.suffix not in PACKED else b""
+    small = gzip.compress(data, mtime=0) if len(data) > 1000 and path.suffix not in COMPRESSED else b""
     return data, small, f'"{hashlib.sha256(data).hexdigest()[:20]}"'

@@ -1,8 +1,8 @@
-// Asking the server, and telling it what a person wants. The rule of this room: an answer that is no success becomes an
-// Error whose message is one line for a person; every change is a POST with the header that another site cannot send.
+// Requests to the server. A failed one becomes an Error whose message is one line for people; every change is a POST with
+// the header that another site cannot send.
 
-const ENDED = "The server does not answer. Is `garrison serve` still running?";
-const NO_ENTRY = "This browser has no access any more: open the address that `garrison serve` printed.";
+const ENDED = "The server does not respond. Is `garrison serve` still running?";
+const NO_ENTRY = "This browser has no access: open the address that `garrison serve` printed.";
 
 async function answer(request) {
   let response;
@@ -16,7 +16,7 @@ async function answer(request) {
   return response;
 }
 
-/** What is thrown where the connection broke: asking again may help. */
+/** The error of a broken connection: a retry may help. */
 const broken = () => Object.assign(new Error(ENDED), { broken: true });
 
 async function body(response) {

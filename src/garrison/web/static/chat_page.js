@@ -1,13 +1,13 @@
-// The chat with the butler, and the crew that helps him. The rule of this room: the server answers a message whether or
-// not this page listens; whoever opens a conversation sees it whole, with the answer that is under way.
+// Page of the chat with the butler and its crew. The server answers a message whether or not this page is open; a page that
+// opens a conversation shows all of it, with the answer that is under way.
 
 import { act, get, part, posted, replayed } from "./api.js";
 import { BUTLER, chatRail } from "./chat_rail.js";
 import { el, panel, say, set } from "./dom.js";
 import { legible } from "./legible.js";
-import { link, tab, tell, toast } from "./notice.js";
+import { announce, link, tab, toast } from "./notice.js";
 
-const TRIES = 6; // to go on with an answer whose connection broke
+const TRIES = 6; // to continue an answer whose connection broke
 const PAUSE = 1000; // milliseconds before each
 
 /** Build the page into `main`; its shortcuts. */
@@ -18,8 +18,8 @@ export async function begin(main) {
   link("live");
   tab("chat", 0);
   await chat.remember();
-  return [["/", "to the message", () => chat.input.focus()], ["r", "to the run", () => { location.href = "/"; }],
-    ["Escape", "stops the answer", () => chat.stop()]];
+  return [["/", "go to the message", () => chat.input.focus()], ["r", "go to the run", () => { location.href = "/"; }],
+    ["Escape", "stop the answer", () => chat.stop()]];
 }
 
 class Chat {
@@ -29,7 +29,7 @@ class Chat {
     this.rail = chatRail(crew);
     this.list = el("ol", { class: "talk", "aria-live": "polite", "aria-relevant": "additions" });
     this.input = el("textarea", { rows: "2", dataset: { testid: "chat-input" }, "aria-label": "Message to the butler",
-      placeholder: "What died last night? What waits for me?", onkeydown: event => {
+      placeholder: "What died last night? What is waiting for me?", onkeydown: event => {
         if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
         event.preventDefault();
         this.send();
@@ -43,7 +43,7 @@ class Chat {
       known.map(one => el("option", { value: one.id, selected: one.id === conversation }, one.first?.slice(0, 60) || one.id)));
     const { section, body } = panel("talk", "Butler", picker,
       el("button", { type: "button", class: "quiet", onclick: () => this.go(`talk-${Date.now()}`) }, "New conversation"));
-    this.hello = el("p", { class: "empty" }, "The butler knows the runs of this home. He asks the crew where somebody else knows more.");
+    this.hello = el("p", { class: "empty" }, "The butler knows the runs of this home, and delegates to the crew.");
     this.scroll = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Conversation" }, this.hello, this.list);
     body.append(this.scroll, form);
     main.className = "chat-page";
@@ -56,7 +56,7 @@ class Chat {
 
   go(conversation) { location.href = `/chat?conversation=${part(conversation)}`; }
 
-  /** Show what was said before, and the answer that is under way. */
+  /** Show the conversation so far, and the answer that is under way. */
   async remember() {
     const { entries, busy, after } = await get(`conversations/${part(this.conversation)}`);
     this.list.replaceChildren();
@@ -88,13 +88,13 @@ class Chat {
     this.follow(signal => posted("chat", { message, conversation: this.conversation }, signal), "");
   }
 
-  /** Show an answer while it comes. `begin` opens its events; `last` is the id of the latest that was seen. */
+  /** Show an answer as it arrives. `begin` opens its events; `last` is the id of the last event seen. */
   async follow(begin, last) {
     this.turn = new AbortController();
     this.busy(true);
     const turn = new Turn(this);
     try {
-      for await (const event of this.answer(begin, last, this.turn.signal)) turn.heard(event);
+      for await (const event of this.answer(begin, last, this.turn.signal)) turn.handle(event);
       await turn.ended();
     } catch (problem) {
       turn.bad(problem.message);
@@ -105,14 +105,14 @@ class Chat {
     }
   }
 
-  /** The events of an answer; where the connection breaks, those that are missing are asked for. */
+  /** Yield the events of an answer; after a broken connection, those that were missed. */
   async *answer(begin, last, signal) {
     let source = begin(signal);
     for (let tries = 0; tries < TRIES; tries += 1) {
       try {
         for await (const [id, event] of source) {
           last = id || last;
-          if (!event.type) throw new Error("The server was started anew; open the conversation again to see what was said.");
+          if (!event.type) throw new Error("The server was restarted; open the conversation again to see what was said.");
           yield event;
           if (event.type === "done") return;
         }
@@ -124,7 +124,7 @@ class Chat {
     }
   }
 
-  /** Ask the server to give the answer up; its events say how it ends. */
+  /** Ask the server to cancel the answer; its events say how it ends. */
   stop() {
     if (this.turn) act(`chat/${part(this.conversation)}/cancel`, {}).catch(problem => toast(problem.message, true));
   }
@@ -145,7 +145,7 @@ class Turn {
     this.done = false;
   }
 
-  heard(event) {
+  handle(event) {
     const { chat } = this;
     if (event.type === "text") this.said(event.agent ?? BUTLER, event.content ?? "");
     else if (event.type === "error") this.bad(event.message ?? "Something went wrong.");
@@ -164,9 +164,9 @@ class Turn {
   async ended() {
     await this.chat.rail.seen();
     this.chat.rail.rest();
-    if (!this.done) return this.bad("The answer broke off.");
+    if (!this.done) return this.bad("The answer was interrupted.");
     set((this.last ?? this.chat.bubble(BUTLER, "")).made, "data-testid", "message-complete");
-    tell("The butler has answered.");
+    announce("The butler has answered.");
   }
 
   bad(text) {

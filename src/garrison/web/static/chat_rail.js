@@ -1,5 +1,5 @@
-// The rail of the chat: who of the crew is at work. The rule of this room: it shows what the server's events say, in their
-// order, each long enough to be seen.
+// Panel of the crew in the chat: which of them are at work, as the server's events say, in their order, each shown long
+// enough to be seen.
 
 import { el, panel, say, set } from "./dom.js";
 
@@ -10,8 +10,8 @@ const SEEN = 700; // milliseconds that each change of the rail stays at least
 /**
  * The rail's panel.
  * @param {Array<{agent: string, title: string, what: string}>} crew the butler first
- * @returns {{section: Element, moved: function(Object), seen: function(): Promise, rest: function()}} `moved` is
- *     told an event; `seen` answers when all of them were seen; `rest`: nobody works
+ * @returns {{section: Element, moved: function(Object), seen: function(): Promise, rest: function()}} `moved` gets
+ *     an event; `seen` resolves when all of them were shown; `rest`: none works any more
  */
 export function chatRail(crew) {
   const { section, body } = panel("rail", "Crew");
@@ -41,7 +41,7 @@ export function chatRail(crew) {
 
   const seen = () => new Promise(resolve => setTimeout(resolve, Math.max(0, changed + SEEN - performance.now())));
 
-  /** Show an event once those before it were seen; what is said meanwhile need not wait for that. */
+  /** Show an event once those before it were seen; the text of the answer does not wait for that. */
   function moved(event) {
     shown = shown.then(seen).then(() => show(event));
   }
@@ -57,11 +57,11 @@ export function chatRail(crew) {
     paint();
   }
 
-  /** Nobody works; the butler listens. */
+  /** None works any more; the butler listens. */
   function rest() {
     working.clear();
     working.add(BUTLER);
-    doing = "listens";
+    doing = "listening";
     paint();
   }
 

@@ -1,10 +1,10 @@
-// What the run has cost, of what it may cost, and which nodes cost most.
+// Panel of costs: of the run, of its limit, and of the nodes that cost most.
 
 import { el, empty, keyed, panel, say, set } from "./dom.js";
 import { count, dollars, dollarsOf, tokens } from "./words.js";
 
-const SHOWN = 12; // nodes, the dearest first
-const NEAR = 0.8; // of a limit, from where on it is shown as one
+const SHOWN = 12; // nodes, the most expensive first
+const NEAR = 0.8; // of a limit, from which it is highlighted
 
 /** The panel; `choose` opens a node. */
 export function costsPanel(choose) {
@@ -13,9 +13,9 @@ export function costsPanel(choose) {
   const whole = share();
   const day = el("p", { class: "kind" });
   const list = el("ol", { class: "spent" });
-  const nothing = empty("No model was paid for.");
+  const nothing = empty("Nothing has been spent.");
   const more = el("p", { class: "kind" });
-  sum.hidden = whole.hidden = day.hidden = true; // what is there first does not move
+  sum.hidden = whole.hidden = day.hidden = true; // until it is filled, so that nothing moves
   body.append(sum, whole, day, list, more, nothing);
 
   function show({ costs }) {
@@ -47,7 +47,7 @@ export function costsPanel(choose) {
 
 const share = () => el("span", { class: "share", "aria-hidden": "true" }, el("span", {}));
 
-/** How much of a limit; where there is none, of what cost most. */
+/** Fill a bar: the share of a limit, or without one of the highest cost. */
 function fill(bar, usd, limit, most) {
   const part = usd / (limit || most || usd);
   bar.firstChild.style.width = `${Math.min(100, Math.max(2, 100 * part))}%`;

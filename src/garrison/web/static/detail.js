@@ -1,9 +1,9 @@
-// One node, opened beside the page: why it stands where it stands, its attempts and lives, its log and its transcript.
-// The rule of this room: what is shown of a node comes from the server anew whenever something happened to it.
+// Panel of one node: what happened to it and why, its attempts and incarnations, its log and its transcript. All of it is
+// requested again whenever something happened to the node.
 
 import { get, part } from "./api.js";
 import { el, empty, keyed, say, set } from "./dom.js";
-import { sure } from "./notice.js";
+import { confirmed } from "./notice.js";
 import { legible, legibleName, unfinished } from "./legible.js";
 import { shown } from "./state.js";
 import { follower } from "./follower.js";
@@ -15,10 +15,10 @@ const LOG_KEPT = 400000; // characters of a log on the page
 const BLOCKS_KEPT = 1000;
 const ATTEMPTS = 3; // shown, the last ones
 const TAIL = 2000; // characters of a failed attempt's log
-const SETTLE = 150; // milliseconds between an event and asking for what it changed
-const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose life a line is about
+const SETTLE = 150; // milliseconds between an event and the request for what it changed
+const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose process a line is about
 
-/** The panel in `place`; `act` posts a change, `close` is asked for by a person. */
+/** The panel in `place`; `act` posts a change, `close` is called by the close button. */
 export function detailPanel(place, run, act, close) {
   const title = el("h2", { tabindex: "-1", id: "detail-title" });
   const status = el("span", { class: "pill" });
@@ -73,7 +73,7 @@ export function detailPanel(place, run, act, close) {
       const newer = (known?.attempts ?? []).length !== found.attempts.length;
       known = found;
       pick(newer);
-      tell();
+      fillTabs();
       if (newer || tab === "story" || tab === "task") turn(tab);
     } catch (problem) {
       if (asked === node) bodies.story.replaceChildren(empty(problem.message));
@@ -104,12 +104,12 @@ export function detailPanel(place, run, act, close) {
 
   const at = kind => `runs/${part(run)}/nodes/${part(node)}/${kind}?attempt=${attempts.value || 1}`;
 
-  /** Whether more may come: whoever works may print. */
+  /** Whether more may come: a working agent may print. */
   const live = () => known?.attempts.at(-1)?.attempt === Number(attempts.value) && ["working", "asking"].includes(now);
 
   function followLog() {
     const text = el("pre", {});
-    const nothing = empty("Nothing was printed yet.");
+    const nothing = empty("Nothing has been printed yet.");
     bodies.log.replaceChildren(nothing, text);
     let rest = "";
     following = follower(`${at("log")}`, -LOG_KEPT, found => {
@@ -126,7 +126,7 @@ export function detailPanel(place, run, act, close) {
 
   function followTranscript() {
     const list = el("ol", { class: "blocks" });
-    const nothing = empty("There is no transcript of this attempt: its agent keeps none, or has not begun.");
+    const nothing = empty("There is no transcript of this attempt: its agent keeps none, or has not started.");
     bodies.transcript.replaceChildren(nothing, list);
     following = follower(at("transcript"), 0, found => {
       if (!found.blocks.length) return;
@@ -138,18 +138,18 @@ export function detailPanel(place, run, act, close) {
     }, problem => say(nothing, problem.message), live);
   }
 
-  function tell() {
+  function fillTabs() {
     bodies.story.replaceChildren(
       part_("Attempts", attemptsOf(known.attempts)),
       part_("What happened", known.why?.length ? el("ol", { class: "why" }, known.why.map(line =>
-        el("li", {}, el("time", {}, clock(line.at)), el("span", {}, OF[line.about?.split("-")[0]] ?? "", line.text, line.same > 1 ? ` (${line.same} times)` : "",
-          line.rule && !line.text.includes(line.rule) ? el("span", { class: "rule" }, line.rule) : null)))) : empty("Nothing happened to it yet.")),
+        el("li", {}, el("time", {}, clock(line.at)), el("span", {}, OF[line.about?.split("-")[0]] ?? "", line.text,
+          line.rule && !line.text.includes(line.rule) ? el("span", { class: "rule" }, line.rule) : null)))) : empty("Nothing has happened to it yet.")),
       part_("Hook", facts(known.hook)));
     bodies.task.replaceChildren(
       known.prompt ? part_("Prompt", el("pre", { class: "wrap" }, known.prompt)) : "",
       known.command ? part_("Command", el("pre", { class: "wrap" }, known.command)) : "",
       known.acceptance ? part_("Acceptance", el("pre", { class: "wrap" }, known.acceptance)) : "",
-      known.prompt || known.command || known.acceptance ? "" : empty("It has neither prompt nor command: it only steers the walk."));
+      known.prompt || known.command || known.acceptance ? "" : empty("It has neither prompt nor command: it only routes the pipeline."));
   }
 
   function show(state) {
@@ -168,18 +168,18 @@ export function detailPanel(place, run, act, close) {
   function possible(one, now) {
     const working = now === "working" || now === "asking" || now === "landing";
     return [
-      working && { action: "respawn", label: "Respawn", question: `End the agent of ${node} and start a successor that knows what it did?` },
+      working && { action: "respawn", label: "Respawn", question: `End the agent of ${node} and start a successor that is told what it did?` },
       working && { action: "park", label: "Park", text: "parked from the page" },
-      working && now !== "landing" && { action: "cancel", label: "Give up", text: "from the page", kind: "danger",
-        question: `Give ${node} up? Its agent ends and its work is kept; for the pipeline it has failed.` },
-      now === "parked" && { action: "unpark", label: "Go on with it", kind: "primary" },
+      working && now !== "landing" && { action: "cancel", label: "Cancel node", text: "from the page", kind: "danger",
+        question: `Cancel ${node}? Its agent ends and its work is kept; for the pipeline the node has failed.` },
+      now === "parked" && { action: "unpark", label: "Unpark", kind: "primary" },
     ].filter(Boolean);
   }
 
   const make = ({ action, label: words, question, text, kind = "" }) => el("button", {
     type: "button", class: kind, onclick: async event => {
       const control = event.currentTarget, name = node;
-      if (!question || await sure(question, words)) await act(`nodes/${part(name)}/actions`, { action, ...(text && { text }) }, control);
+      if (!question || await confirmed(question, words)) await act(`nodes/${part(name)}/actions`, { action, ...(text && { text }) }, control);
     },
   }, words);
 
@@ -195,20 +195,20 @@ export function detailPanel(place, run, act, close) {
 
 const part_ = (title, ...inside) => el("section", {}, el("h3", {}, title), ...inside);
 
-/** The attempts, the last one first; those long ago are folded. */
+/** The attempts, the last one first; early ones are folded. */
 function attemptsOf(all) {
-  if (!all.length) return empty("It was not begun yet.");
+  if (!all.length) return empty("It has not started yet.");
   const made = all.map((one, at) => attemptOf(one, all[at + 1])).reverse();
   const early = made.splice(ATTEMPTS);
   return [el("ol", { class: "attempts" }, made),
     early.length ? el("details", {}, el("summary", {}, count(early.length, "earlier attempt")), el("ol", { class: "attempts" }, early)) : null];
 }
 
-/** One attempt; why it was not good enough, the `next` one knows where there is one. */
+/** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
 function attemptOf(one, next) {
   const lives = one.lives ?? [];
   const state = next?.why_again ? "failed" : stateOf(one.status);
-  const reason = next?.why_again || (state === "failed" || !one.why_again ? one.reason : `since ${one.why_again}`);
+  const reason = next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
   return el("li", { class: `s-${state}` },
     el("p", {}, el("span", { class: "sign", "aria-hidden": "true" }, signOf(state)), el("strong", {}, ` Attempt ${one.attempt} `),
       el("span", {}, wordOf(state)), one.started ? el("time", {}, ` ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}`) : null),
@@ -216,19 +216,19 @@ function attemptOf(one, next) {
     one.tail && one.status === "failed" ? el("pre", { class: "wrap tail" }, one.tail.slice(-TAIL)) : null,
     one.branch ? el("p", { class: "mono" }, [legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")) : null,
     lives.length ? el("ol", { class: "lives" }, lives.map(life => el("li", {},
-      `${life.who} life ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`))) : null);
+      `${life.who} incarnation ${life.incarnation}: ${[clock(life.started), life.ended && `ended ${clock(life.ended)}`, life.how].filter(Boolean).join(", ")}`))) : null);
 }
 
 function facts(record) {
   const rows = Object.entries(record ?? {}).filter(([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length));
   if (!rows.length) return empty("No hook yet.");
   return el("dl", { class: "facts" }, rows.map(([name, value]) => el("div", {}, el("dt", {}, name.replaceAll("_", " ")),
-    el("dd", {}, said(value)))));
+    el("dd", {}, worded(value)))));
 }
 
-const said = value => /^\d{4}-\d\d-\d\dT/.test(value) ? clock(value) : typeof value === "object" ? JSON.stringify(value) : String(value);
+const worded = value => /^\d{4}-\d\d-\d\dT/.test(value) ? clock(value) : typeof value === "object" ? JSON.stringify(value) : String(value);
 
-/** Change what a scrolled place holds; who was at its end stays there. */
+/** Change the content of a scrolled element; one at its end stays there. */
 function keepEnd(place, change) {
   const end = place.scrollHeight - place.scrollTop - place.clientHeight < 40 || place.scrollTop === 0;
   change();

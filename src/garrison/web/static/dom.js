@@ -1,5 +1,5 @@
-// Making and changing elements. The rule of this room: what comes from elsewhere becomes text or an attribute that
-// cannot run, made legible on its way; there is no way here to turn a string into markup.
+// Make and change elements. Text from elsewhere becomes text or an attribute that cannot run, and is made legible on its
+// way; nothing here turns a string into markup.
 
 import { legible } from "./legible.js";
 
@@ -25,7 +25,7 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** Set an attribute, or take it away when it is false, null or undefined; the page is touched only by a change. */
+/** Set an attribute, or remove it when it is false, null or undefined; the page is touched only by a change. */
 export function set(element, name, value) {
   if (value === false || value === null || value === undefined) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
@@ -35,7 +35,7 @@ export function set(element, name, value) {
   if (element.getAttribute(name) !== written) element.setAttribute(name, written);
 }
 
-/** Set an element's text if it is another. */
+/** Set an element's text if it differs. */
 export function say(element, text) {
   const written = text === null || text === undefined ? "" : legible(String(text));
   if (element.textContent !== written) element.textContent = written;
@@ -67,7 +67,7 @@ export function keyed(parent, items, key, make, update = () => {}) {
   for (const child of old.values()) child.remove();
 }
 
-/** A panel of the page: a section with a heading, what stands beside it, and a body. */
+/** A panel of the page: a section with a heading, elements beside it, and a body. */
 export function panel(id, title, ...beside) {
   const heading = el("h2", { id: `${id}-title`, tabindex: "-1" }, title);
   const body = el("div", { class: "body" });
@@ -76,7 +76,7 @@ export function panel(id, title, ...beside) {
   return { section, heading, body };
 }
 
-/** What a list shows when it is empty. */
+/** The text of an empty list. */
 export function empty(text) {
   return el("p", { class: "empty" }, text);
 }

@@ -1,5 +1,5 @@
-// The page of a home in which nothing was launched yet: how that is done. The first run takes its place. And that of a
-// run which is not there: which ones are.
+// Page of a home without runs: how to launch one; the first run replaces it. And the page of a run that does not exist,
+// with those that do.
 
 import { el } from "./dom.js";
 import { tab } from "./notice.js";
@@ -10,19 +10,19 @@ const GRAPH = `digraph work {
     start -> tests -> exit
 }`;
 
-/** Show in `main` how a first run is begun; `home` is where its runs would lie. */
+/** Show in `main` how to launch a first run; `home` is where its runs are kept. */
 export function emptyHome(main, home) {
   tab("", 0);
   const where = /^[\w/.~+-]+$/.test(home) ? home : `'${home.replaceAll("'", "'\\''")}'`;
   main.replaceChildren(el("section", { class: "hello", "aria-labelledby": "hello-title" },
     el("h1", { id: "hello-title" }, "No run yet"),
-    el("p", {}, "The first run of this home shows here as soon as it begins. A pipeline is a graph of tasks; save one as work.dot:"),
+    el("p", {}, "The first run of this home appears here as soon as it starts. A pipeline is a graph of tasks; save one as work.dot:"),
     el("pre", { class: "wrap" }, GRAPH),
-    el("p", {}, "and launch it on a repository of yours, with what tests it:"),
+    el("p", {}, "and launch it on your repository, with the command that tests it:"),
     el("pre", { class: "wrap" }, `garrison --home ${where} launch work.dot --target-dir ~/src/project --gate "make test"`)));
 }
 
-/** Show in `main` that a run is not there, and those that are. */
+/** Show in `main` that a run does not exist, and those that do. */
 export function noSuchRun(main, why, runs) {
   main.className = "";
   main.replaceChildren(el("section", { class: "hello", "aria-labelledby": "hello-title" },

@@ -1,18 +1,18 @@
-// Following what grows: a log, a transcript. The server holds its answer until there is more; nothing is asked for twice.
-// The rule of this room: a page that nobody sees asks for nothing, and few of a browser's connections are held.
+// Follow a file that grows: a log, a transcript. The server holds its answer until there is more; nothing is requested
+// twice. A hidden page requests nothing, and few of a browser's connections are held.
 
 import { get } from "./api.js";
 
 const HELD = 20; // seconds that the server may hold an answer
 const HELD_AT_ONCE = 3; // answers, by all pages of a browser; it opens six connections to one host
-const PAUSE = 2000; // milliseconds until a failure is tried again, and between answers that were not held
+const PAUSE = 2000; // milliseconds before a retry, and between answers that were not held
 
 /**
- * Follow `path` from `from` until `stop()`, or until it has ended and nobody is at work on it.
+ * Follow `path` from `from` until `stop()`, or until it has ended and no agent works on it.
  * @param {string} path with its query begun
  * @param {number} from where to begin
- * @param {function(Object)} more told each answer
- * @param {function(Error)} failed told each failure; it is tried again
+ * @param {function(Object)} more called with each answer
+ * @param {function(Error)} failed called with each failure, which is retried
  * @param {function(): boolean} live whether more may come
  */
 export function follower(path, from, more, failed, live) {
@@ -38,7 +38,7 @@ export function follower(path, from, more, failed, live) {
         wait = live() ? HELD : 0;
       } catch (problem) {
         if (stopped) return;
-        if (problem.name === "AbortError") continue; // nobody sees it
+        if (problem.name === "AbortError") continue; // the page is hidden
         failed(problem);
         await rest(PAUSE);
       }
@@ -50,7 +50,7 @@ export function follower(path, from, more, failed, live) {
   return { stop: () => { stopped = true; asking.abort(); } };
 }
 
-/** Ask for an answer that is held `wait` seconds; for one that is not, where others hold theirs. */
+/** Request an answer that is held `wait` seconds; one that is not held, if enough others are. */
 function holding(wait, ask) {
   if (!wait || !navigator.locks) return ask(wait);
   const slot = `garrison-held-${Math.floor(Math.random() * HELD_AT_ONCE)}`;

@@ -1,10 +1,10 @@
-// The graph of a run, live. The rule of this room: Graphviz draws a graph once; an event changes only the class, the sign
-// and the name of the nodes it is about, never the layout, so that two hundred nodes cost as little as two.
+// Panel of the run's graph, live. Graphviz draws it once; an event changes only the class, the symbol and the name of its
+// nodes, never the layout, so that two hundred nodes cost as little as two.
 
 import { el, keyed, panel, say, set } from "./dom.js";
 import { legibleGraph } from "./legible.js";
 import { shown } from "./state.js";
-import { drawing } from "./svg_allow.js";
+import { drawing } from "./svg_filter.js";
 import { nodeLine, signOf } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -15,7 +15,7 @@ const ROOM = 30; // pixels around the drawing
 
 /**
  * The graph's panel.
- * @param {function(string)} choose told the node that a person wants to see
+ * @param {function(string)} choose called with the node that a person opens
  * @returns {{section: Element, show: function(Object, Set<string>|null), select: function(string|null), focus: function()}}
  */
 export function graphPanel(choose) {
@@ -25,7 +25,7 @@ export function graphPanel(choose) {
     el("button", { type: "button", class: "quiet", "aria-label": "Larger", onclick: () => zoom(STEP) }, "+"),
     fitButton));
   const view = el("div", { class: "view" });
-  const inner = el("ul", { class: "inner", "aria-label": "Nodes of the pipelines within", hidden: true });
+  const inner = el("ul", { class: "inner", "aria-label": "Nodes of nested pipelines", hidden: true });
   body.append(view, inner);
 
   let worker, dot = null, drawn = null, both = null, way = "", scale = 0, fitted = true;
@@ -55,7 +55,7 @@ export function graphPanel(choose) {
         el("li", {}, el("button", { type: "button", class: "link-like", onclick: () => choose(node.node) }, nodeLine(node))))));
   }
 
-  /** Take the direction that the panel shows larger, and draw it if it is not there yet. */
+  /** Choose the direction that the panel shows larger, and draw it if it is not shown yet. */
   function arrange() {
     if (!both) return;
     const sizes = { down: sizeOf(both.down), right: sizeOf(both.right) };
@@ -109,7 +109,7 @@ export function graphPanel(choose) {
     event.stopPropagation();
   }
 
-  /** To the nearest node in a direction: what lies off the axis counts double. */
+  /** Move to the nearest node in a direction: distance across counts double. */
   function move(from, key) {
     const here = marks.get(from);
     let best = null, least = Infinity;
@@ -124,7 +124,7 @@ export function graphPanel(choose) {
 
   const first = () => marks.keys().next().value;
 
-  /** One node is in the tab order; `focused` moves the focus there too. */
+  /** Keep one node in the tab order; `focused` moves the focus there as well. */
   function roving(name, focused = false) {
     if (!marks.has(name)) return;
     for (const [other, { g }] of marks) set(g, "tabindex", other === name ? "0" : "-1");
@@ -145,7 +145,7 @@ export function graphPanel(choose) {
     }
   }
 
-  /** Nodes of pipelines within this one have no place in its drawing. */
+  /** List the nodes of nested pipelines, which have no place in the drawing. */
   function within(state) {
     const found = drawn ? Object.values(state.nodes).filter(node => !drawn.nodes.has(node.node)) : [];
     inner.hidden = !found.length;
@@ -181,7 +181,7 @@ export function graphPanel(choose) {
     drawn.svg.style.height = `${Math.floor(drawn.height * scale)}px`;
   }
 
-  /** As large as fits; never so small that it cannot be read, unless the `overview` was asked for. */
+  /** Make it as large as fits; never too small to read, except as an `overview`. */
   function fit(overview = false) {
     if (!drawn) return;
     fitted = !overview;
@@ -197,7 +197,7 @@ export function graphPanel(choose) {
     view.scrollTo(x * view.scrollWidth - view.clientWidth / 2, y * view.scrollHeight - view.clientHeight / 2);
   }
 
-  /** Of a drawing that does not fit, show where work is done. */
+  /** Scroll a drawing that does not fit to a working node. */
   function toWork() {
     const busy = [...marks.values()].find(({ state }) => state === "working" || state === "asking");
     if (!busy) return;
@@ -215,7 +215,7 @@ function sizeOf(svg) {
   return [Number(width), Number(height)];
 }
 
-/** Where a shape is highest, at the right: from its numbers, since there is no layout to ask yet. */
+/** The upper right corner of a shape, from its numbers: there is no layout yet. */
 function corner(shape) {
   if (!shape) return [0, 0];
   if (shape.localName === "ellipse") {

@@ -1,11 +1,11 @@
-// Graphviz, in a thread of its own: {dot} becomes {down, right}, the same graph drawn both ways. A long chain is read
-// best from left to right on a wide panel and downwards on a phone; which one is shown, the page decides by its size.
+// Graphviz in a thread of its own: {dot} becomes {down, right}, the same graph drawn in both directions. A long chain is
+// best read from left to right on a wide panel and downwards on a phone; the page chooses by its size.
 
 import { instance } from "./vendor/viz.js";
 
 const viz = instance();
-// Without a system's fonts Graphviz knows the widths of a few by name; it takes others for Times, which is narrower than
-// what the page is set in.
+// Without a system's fonts Graphviz knows the widths of a few by name; it measures others as Times, which is narrower than
+// the page's font.
 const DEFAULTS = /^ {4}(?:graph|node|edge) \[.*$/gm;
 const DIRECTION = /rankdir=("?)(TB|LR)\1/;
 

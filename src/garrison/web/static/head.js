@@ -1,11 +1,11 @@
-// The head of a run: which one, how it stands, how far it is, what one can do with it.
+// Head of the page: the run, its status, its progress, and the actions on it.
 
 import { el, keyed, say, set } from "./dom.js";
-import { sure } from "./notice.js";
+import { confirmed } from "./notice.js";
 import { tally } from "./state.js";
 import { dollarsOf, signOf, stateOf, wordOf } from "./words.js";
 
-const ORDER = ["merged", "landing", "working", "asking", "parked", "failed", "skipped", "waiting"];
+const ORDER = ["landed", "landing", "working", "asking", "parked", "failed", "skipped", "waiting"];
 const RUNNING = new Set(["running", "new", "starting", "waiting"]);
 
 /** The head of `run`, in `place`; `act` posts a change. */
@@ -19,19 +19,19 @@ export function runHead(place, run, act) {
   const button = (label, data, kind, question) => el("button", {
     type: "button", class: kind, hidden: true, dataset: { action: data },
     onclick: async event => {
-      if (!question || await sure(question, label)) await act("actions", { action: data }, event.currentTarget);
+      if (!question || await confirmed(question, label)) await act("actions", { action: data }, event.currentTarget);
     },
   }, label);
   const buttons = {
-    stop: button("Stop", "stop", "", "Stop this run in order? What is under way is kept; Resume goes on."),
+    stop: button("Stop", "stop", "", "Stop this run gracefully? Work under way is kept; Resume continues it."),
     resume: button("Resume", "resume", "primary"),
-    again: button("Try again", "again", "primary", "Try the failed nodes of this run once more?"),
+    again: button("Retry failed", "again", "primary", "Start a new attempt of the failed nodes of this run?"),
   };
-  const reading = el("span", { class: "pill", hidden: true, title: "This address was given for reading only" }, "read only");
+  const reading = el("span", { class: "pill", hidden: true, title: "The token of this address allows no changes" }, "read only");
   place.append(el("div", { class: "run-id" }, picker, status, reading), el("div", { class: "progress" }, bar, far, cost), goal,
     el("div", { class: "row run-actions" }, Object.values(buttons)));
 
-  place.hidden = true; // nothing of it moves once it is there
+  place.hidden = true; // until it is filled, so that nothing moves
 
   function show(state, waits) {
     place.hidden = false;
@@ -58,10 +58,10 @@ export function runHead(place, run, act) {
       part.style.flexGrow = String(found[of] ?? 0);
     }
     set(bar, "aria-label", ORDER.filter(name => found[name]).map(name => `${found[name]} ${wordOf(name)}`).join(", "));
-    say(far, `${found.merged ?? 0} of ${all}`);
+    say(far, `${found.landed ?? 0} of ${all}`);
   }
 
-  /** Name the runs there are, each with how it stands. */
+  /** List the runs, each with its status. */
   function list(runs) {
     const known = runs.some(one => one.run === run) ? runs : [{ run }, ...runs];
     keyed(picker, known, one => one.run, one => el("option", { value: one.run, selected: one.run === run }), (option, one) =>

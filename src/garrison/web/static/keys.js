@@ -1,10 +1,10 @@
-// Shortcuts: single keys, listed by `?`, which can be switched off (they may disturb who dictates). The rule of this
-// room: every shortcut does what a control on the page does too.
+// Keyboard shortcuts: single keys, listed by `?`, which can be switched off (they disturb dictation). Every shortcut does
+// what a control on the page does as well.
 
 import { el } from "./dom.js";
 
 const OFF = "garrison.shortcuts.off";
-const ALWAYS = [["?", "this list"], ["Escape", "closes what is open"], ["Tab", "to the next control"]];
+const ALWAYS = [["?", "show this list"], ["Escape", "close what is open"], ["Tab", "go to the next control"]];
 
 /**
  * Listen for shortcuts.
@@ -26,7 +26,7 @@ export function keys(shortcuts) {
 const typing = target => target.matches?.("input, textarea, select, [contenteditable]");
 
 function list(shortcuts) {
-  const rows = [...shortcuts.filter(([key]) => key !== "Escape"), ["arrows, Enter", "move in the graph, and in what happened; open a node"], ...ALWAYS];
+  const rows = [...shortcuts.filter(([key]) => key !== "Escape"), ["arrows, Enter", "move in the graph and the timeline; open a node"], ...ALWAYS];
   const box = el("input", { type: "checkbox", checked: !localStorage.getItem(OFF), onchange: () =>
     box.checked ? localStorage.removeItem(OFF) : localStorage.setItem(OFF, "1") });
   const dialog = el("dialog", { "aria-labelledby": "keys-title", class: "keys" },

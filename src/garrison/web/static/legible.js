@@ -1,5 +1,5 @@
-// Text of agents, made so that it reads as what it is. Pure. The rule of this room: words stay; what a terminal would
-// act on goes; what would hide, reorder or pile up is written out, so that no two different texts look the same.
+// Make text of agents legible. Pure. Words stay; terminal escape sequences are removed; characters that hide, reorder or
+// pile up are written out, so that no two different texts look the same.
 
 const PLAIN = /^[\n\t\x20-\x7e]*$/;
 // Escape sequences: colours and cursor; strings such as titles, links and the clipboard; the rest.
@@ -14,17 +14,17 @@ const HALVES = /\p{Surrogate}/gu;
 
 const code = character => `‹U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}›`;
 
-/** A text as a person should see it; the same again where it is already so. */
+/** A text as people should see it. */
 export function legible(text) {
   if (PLAIN.test(text)) return text;
   return text.replace(SEQUENCES, "").replace(LINES, "\n").replace(CONTROLS, code).replace(HIDDEN, code)
     .replace(PILES, "$1").replace(HALVES, "\ufffd");
 }
 
-/** The end of a piece of text that means something only with what follows: an escape sequence that is not over. */
+/** The end of a piece of text that is incomplete: an escape sequence that has not ended. */
 export const unfinished = piece => UNFINISHED.exec(piece)?.[0] ?? "";
 
-/** A graph in Graphviz' language, its texts legible: it is laid out as it will be read. */
+/** A graph in the DOT language with legible texts: it is laid out as it will be read. */
 export const legibleGraph = dot => PLAIN.test(dot) ? dot
   : dot.replace(/"(?:[^"\\]|\\.)*"/gs, text => text.split(/(\\.)/s).map((part, at) => at % 2 ? part : legible(part)).join(""));
 
@@ -33,7 +33,7 @@ const LIKE_LATIN = new Set(LETTERS);
 const LATIN = /\p{Script=Latin}/u;
 const FOREIGN = /(?!\p{Script=Latin})\p{L}/gu;
 
-/** A name such as a branch's: letters of other scripts are written out where they pass for Latin ones. */
+/** A name such as a branch's: letters of other scripts that look like Latin ones are written out. */
 export function legibleName(name) {
   return legible(name).replace(/[^/\-_.\s‹›]+/g, part => {
     const foreign = part.match(FOREIGN) ?? [];

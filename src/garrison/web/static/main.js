@@ -1,5 +1,4 @@
-// Where the page begins: which of its two pages this is, and what both have. The rule of this room: nothing of a run or
-// of a conversation is known here.
+// Entry point: open one of the two pages, and what both have. Nothing of a run or of a conversation is known here.
 
 import { keys } from "./keys.js";
 import { say } from "./dom.js";

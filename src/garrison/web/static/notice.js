@@ -1,19 +1,19 @@
-// Telling a person something that has no place on the page: to a screen reader, as a line for a moment, in the tab.
+// Notices without a place of their own on the page: to a screen reader, as a line for a moment, in the tab's title.
 
 import { el, say, set } from "./dom.js";
 
 const SHOWN = 6000; // milliseconds
 
-/** For screen readers: an important change. */
-export function tell(text) {
-  const told = document.getElementById("told");
-  told.textContent = "";
-  requestAnimationFrame(() => say(told, text)); // the same words again are a new announcement
+/** Announce an important change to screen readers. */
+export function announce(text) {
+  const region = document.getElementById("announcements");
+  region.textContent = "";
+  requestAnimationFrame(() => say(region, text)); // the same words again are a new announcement
 }
 
 let hiding;
 
-/** A line for a moment: how what was asked for went. */
+/** Show a line for a moment: the result of an action. */
 export function toast(text, bad = false) {
   const box = document.getElementById("toast");
   say(box, text);
@@ -23,7 +23,7 @@ export function toast(text, bad = false) {
   hiding = setTimeout(() => { box.hidden = true; }, SHOWN);
 }
 
-/** Do something for a person, and say how it went; true if it did. The control rests meanwhile. */
+/** Run an action and show its result; true if it succeeded. The control is disabled meanwhile. */
 export async function attempt(control, doing) {
   if (control) control.disabled = true;
   try {
@@ -38,7 +38,7 @@ export async function attempt(control, doing) {
   }
 }
 
-/** The tab's name and picture: how many things wait, and for what run. */
+/** Set the tab's title and picture: how many items wait, and the run. */
 export function tab(name, waits) {
   document.title = `${waits ? `(${waits}) ` : ""}${name ? `${name} · ` : ""}garrison`;
   const count = waits > 9 ? "9+" : String(waits);
@@ -50,15 +50,15 @@ export function tab(name, waits) {
 
 const LINK = { live: "Live", lost: "Reconnecting…", off: "Not connected" };
 
-/** Whether the page hears the server. */
+/** Show the state of the connection. */
 export function link(state) {
   const place = document.getElementById("link");
   set(place, "data-state", state);
   say(place.querySelector(".word"), LINK[state]);
 }
 
-/** Ask before what cannot be taken back: a promise of true or false. */
-export function sure(question, yes) {
+/** Ask for confirmation: a promise of true or false. */
+export function confirmed(question, yes) {
   const answer = (label, value, kind) => el("button", { type: "button", class: kind, onclick: () => dialog.close(value) }, label);
   const dialog = el("dialog", { "aria-label": question }, el("p", {}, question),
     el("div", { class: "row end" }, answer("Not now", "", ""), answer(yes, "yes", "danger")));

@@ -1,14 +1,14 @@
-// The merge queue: what is on its way into the target branch, in order, and what landed last.
+// Panel of the merge queue: the entries in order, and what landed last.
 
 import { part } from "./api.js";
 import { el, empty, keyed, panel, say, set } from "./dom.js";
 import { legibleName } from "./legible.js";
-import { sure } from "./notice.js";
+import { confirmed } from "./notice.js";
 import { reset, since } from "./time.js";
 import { signOf, stateOf } from "./words.js";
 
-const WORDS = { candidate: "being built", testing: "the merged tree is tested", landing: "landing", landing_blocked: "blocked" };
-const SHOWN = 8; // of what landed last
+const WORDS = { candidate: "building candidate", testing: "testing candidate", landing: "landing", landing_blocked: "blocked" };
+const SHOWN = 8; // landed entries
 
 /** The panel; `choose` opens a node, `act` posts a change. */
 export function queuePanel(choose, act) {
@@ -19,22 +19,22 @@ export function queuePanel(choose, act) {
   const why = el("p", { class: "why", hidden: true });
   const list = el("ol", { class: "entries" });
   const landed = el("ol", { class: "entries" });
-  const nothing = empty("Nothing has been handed in to be merged.");
+  const nothing = empty("Nothing is queued.");
   body.append(why, list, landed, nothing);
 
   function show(state) {
     const { queue } = state, can = state.write !== false;
-    const last = state.timeline.filter(line => line.kind === "merged" && line.node).slice(-SHOWN).reverse();
+    const last = state.timeline.filter(line => line.kind === "landed" && line.node).slice(-SHOWN).reverse();
     say(number, queue.entries.length || "");
     toggle.hidden = !can || !(queue.entries.length || queue.paused);
     toggle.dataset.action = queue.paused ? "resume" : "pause";
-    say(toggle, queue.paused ? "Go on" : "Pause");
-    set(toggle, "aria-label", queue.paused ? "Let the merge queue go on" : "Pause the merge queue");
+    say(toggle, queue.paused ? "Resume" : "Pause");
+    set(toggle, "aria-label", queue.paused ? "Resume the merge queue" : "Pause the merge queue");
     why.hidden = !queue.paused;
     say(why, `‖ Paused${queue.reason ? `: ${queue.reason}` : ""}`);
     nothing.hidden = queue.entries.length + last.length > 0;
     keyed(list, queue.entries, entry => `${entry.id} ${entry.state} ${can}`, entry => make(entry, can), update);
-    keyed(landed, last, line => line.id, line => row("merged", line.node, "landed", line.at));
+    keyed(landed, last, line => line.id, line => row("landed", line.node, "landed", line.at));
   }
 
   function row(state, node, word, at, ...more) {
@@ -52,12 +52,12 @@ export function queuePanel(choose, act) {
       type: "button", class: "quiet", "aria-label": `${label}: ${entry.node}`,
       onclick: async event => {
         const control = event.currentTarget;
-        if (!question || await sure(question, label)) await act(`queue/${part(entry.id)}`, { action }, control);
+        if (!question || await confirmed(question, label)) await act(`queue/${part(entry.id)}`, { action }, control);
       },
     }, label);
-    const withdraw = does("Withdraw", "cancel", `Withdraw ${entry.node} from the queue?`);
-    if (entry.state === "held") return [does("Let go", "unhold"), withdraw];
-    return entry.state === "landing" ? [] : [does("Hold", "hold"), withdraw];
+    const cancel = does("Cancel", "cancel", `Cancel the merge entry of ${entry.node}?`);
+    if (entry.state === "held") return [does("Release", "unhold"), cancel];
+    return entry.state === "landing" ? [] : [does("Hold", "hold"), cancel];
   }
 
   function update(element, entry) {

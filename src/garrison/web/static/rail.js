@@ -1,4 +1,4 @@
-// The rail: every agent of the run and the layers that keep them, who works now, and what each of them is doing.
+// Panel of the crew: the agents and the other layers of the run, which of them work now, and what each is doing.
 
 import { el, empty, keyed, panel, say, set } from "./dom.js";
 import { shown, tally } from "./state.js";
@@ -13,11 +13,11 @@ export function railPanel(choose) {
   const number = el("span", { class: "number" });
   const { section, body } = panel("rail", "Crew", number);
   const list = el("ul", { class: "agents", dataset: { testid: "agent-rail" } });
-  const nothing = empty("Nobody works on this run now.");
+  const nothing = empty("No process of this run is alive.");
   body.append(list, nothing);
 
   function show(state) {
-    const rows = of(state);
+    const rows = rowsOf(state);
     say(number, rows.filter(row => row.active).length || "");
     nothing.hidden = rows.length > 0;
     keyed(list, rows, row => row.who, make, update);
@@ -45,8 +45,8 @@ export function railPanel(choose) {
   return { section, show };
 }
 
-/** The rows: agents that work first, then who leads; runners only where their agent is not there; the dead until they are back. */
-function of(state) {
+/** The rows: working agents first, then the upper layers; runners only without their agent; a dead agent until its restart. */
+function rowsOf(state) {
   const layers = state.layers.filter(layer => layer.living || (layer.status === "crashed" && state.nodes[layer.node]?.place === "working"));
   const agents = new Set(layers.filter(layer => layer.kind === "orchestrator").map(layer => layer.node));
   const shown = layers.filter(layer => layer.kind !== "runner" || !agents.has(layer.node));
@@ -63,26 +63,26 @@ function row(state, layer, node) {
     title: agent ? layer.node ?? layer.who : KINDS[layer.kind] ?? layer.who,
     kind: agent ? [node?.agent || KINDS[layer.kind], node?.attempt > 1 && `attempt ${node.attempt}`].filter(Boolean).join(" · ") : "",
     since: agent ? node?.since : null,
-    doing: agent ? node?.doing || [wordOf(look), layer.phase].filter(Boolean).join(", ") : leads(state, layer),
+    doing: agent ? node?.doing || [wordOf(look), layer.phase].filter(Boolean).join(", ") : upperLayerDoing(state, layer),
     vitals: vitals(layer), order: agent ? Number(!busy) : 2 + lead,
   };
 }
 
-/** What a layer that leads is doing. */
-function leads(state, layer) {
+/** What an upper layer is doing. */
+function upperLayerDoing(state, layer) {
   if (!layer.living) return layer.why || "";
   const entry = state.queue.entries.find(one => one.state === "testing" || one.state === "landing" || one.state === "candidate");
   const { working = 0, asking = 0 } = tally(state);
-  if (layer.kind === "guardian") return working + asking ? `${working + asking} at work` : "waits for what comes next";
-  if (layer.kind === "processor") return entry ? `${entry.state === "landing" ? "lands" : "tests"} ${entry.node}` : "nothing to merge";
-  return "keeps the guardian alive";
+  if (layer.kind === "guardian") return working + asking ? `${working + asking} at work` : "waiting";
+  if (layer.kind === "processor") return entry ? `${entry.state === "landing" ? "landing" : "testing"} ${entry.node}` : "idle";
+  return "supervising the guardian";
 }
 
 function vitals(layer) {
-  const said = [];
-  if (layer.pid) said.push(`pid ${layer.pid}`);
-  if (typeof layer.cpu === "number") said.push(`${layer.cpu.toFixed(0)} % CPU`);
-  if (typeof layer.memory_mib === "number") said.push(`${layer.memory_mib.toFixed(0)} MiB`);
-  if (layer.beat_age_s > 30) said.push(`silent for ${span(layer.beat_age_s)}`);
-  return said.join(" · ");
+  const parts = [];
+  if (layer.pid) parts.push(`pid ${layer.pid}`);
+  if (typeof layer.cpu === "number") parts.push(`${layer.cpu.toFixed(0)} % CPU`);
+  if (typeof layer.memory_mib === "number") parts.push(`${layer.memory_mib.toFixed(0)} MiB`);
+  if (layer.beat_age_s > 30) parts.push(`no heartbeat for ${span(layer.beat_age_s)}`);
+  return parts.join(" · ");
 }

@@ -1,5 +1,5 @@
-// The page of a run: what is known, and which panel draws which part of it. The rule of this room: one state, changed by
-// events only; a panel is drawn at most once a frame, and only when its part changed.
+// Page of a run: its state, and the panel that draws each part of it. There is one state, changed by events only; a panel
+// is drawn at most once a frame, and only when its part changed.
 
 import { act, part } from "./api.js";
 import { costsPanel } from "./costs.js";
@@ -8,25 +8,25 @@ import { el, set } from "./dom.js";
 import { emptyHome, noSuchRun } from "./empty_home.js";
 import { graphPanel } from "./graph.js";
 import { runHead } from "./head.js";
-import { attempt, link, tab, tell, toast } from "./notice.js";
+import { announce, attempt, link, tab, toast } from "./notice.js";
 import { queuePanel } from "./queue.js";
 import { railPanel } from "./rail.js";
 import { fromSnapshot, patched, waiting } from "./state.js";
 import { follow } from "./stream.js";
-import { storyPanel } from "./story.js";
+import { timelinePanel } from "./timeline.js";
 import { waitsPanel } from "./waits.js";
 import { ages } from "./time.js";
 
-const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "merged", "asks", "run", "conflict", "rejected"]);
+const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "landed", "asks", "run", "conflict", "rejected"]);
 
 /** Build the page into `main`; its shortcuts. */
 export async function begin(main) {
   const address = new URLSearchParams(location.search);
   const run = address.get("run") ?? await youngest(main);
-  return run ? new Run(main, run, address.get("node")).shortcuts() : [["c", "to the chat", () => { location.href = "/chat"; }]];
+  return run ? new Run(main, run, address.get("node")).shortcuts() : [["c", "go to the chat", () => { location.href = "/chat"; }]];
 }
 
-/** The run to show where none is named; null of a home without runs: the page shows the first one once it is there. */
+/** The run to show if none is named; null for a home without runs: the page shows the first one once it exists. */
 function youngest(main) {
   return new Promise(resolve => {
     let waits = false;
@@ -63,11 +63,11 @@ class Run {
     this.detail = detailPanel(document.getElementById("detail"), run, this.act, () => this.open(null));
     this.parts = {
       waits: waitsPanel(choose, this.act), rail: railPanel(choose), queue: queuePanel(choose, this.act),
-      story: storyPanel(choose), costs: costsPanel(choose),
+      timeline: timelinePanel(choose), costs: costsPanel(choose),
     };
-    const { waits, rail, queue, story, costs } = this.parts;
+    const { waits, rail, queue, timeline, costs } = this.parts;
     main.className = "run-page";
-    main.append(rail.section, el("div", { class: "middle" }, this.graph.section, story.section),
+    main.append(rail.section, el("div", { class: "middle" }, this.graph.section, timeline.section),
       el("div", { class: "side" }, waits.section, queue.section, costs.section));
     set(document.querySelector(".skip"), "href", "#waits-title");
     this.stream = follow(run, {
@@ -80,19 +80,19 @@ class Run {
     ages(main, document.getElementById("detail"));
   }
 
-  /** The runs of the home are others now. */
+  /** Take a new list of runs. */
   listed({ runs }) {
-    if (this.gone && runs.some(one => one.run === this.run)) return location.reload(); // another bears its name
+    if (this.gone && runs.some(one => one.run === this.run)) return location.reload(); // another run has its name
     const known = new Set(this.runs?.map(one => one.run));
     const young = this.runs ? runs.filter(one => !known.has(one.run)) : [];
-    if (young.length) toast(young.length === 1 ? `Run ${young[0].run} began; the list of runs has it` : `${young.length} runs began`);
+    if (young.length) toast(young.length === 1 ? `Run ${young[0].run} started; it is in the list of runs` : `${young.length} runs started`);
     this.runs = runs;
     if (this.gone && !this.state) return noSuchRun(this.main, this.gone, runs);
     this.head.list(runs);
     this.parts.waits.elsewhere(runs.filter(one => one.run !== this.run && one.gates));
   }
 
-  /** There is no such run, or not any more. What is known of it stays. */
+  /** Handle that the run does not exist (any more). What is shown of it stays. */
   ended({ why }) {
     this.gone = why;
     if (this.state) toast(why, true);
@@ -102,14 +102,14 @@ class Run {
   begun(snapshot) {
     this.state = fromSnapshot(snapshot);
     this.nodes = null;
-    if (snapshot.missed) tell("The server could not say what happened meanwhile; this is how things stand now.");
+    if (snapshot.missed) announce("Events were missed; this is the current state.");
     this.soon(new Set(["all"]));
   }
 
   changed(change) {
     if (!this.state) return;
     this.patch(change.patch);
-    if (IMPORTANT.has(change.type) && change.text) tell(change.text);
+    if (IMPORTANT.has(change.type) && change.text) announce(change.text);
     this.detail.happened(change);
   }
 
@@ -140,7 +140,7 @@ class Run {
     if (touched("nodes", "dot", "gates")) this.graph.show(state, dirty.has("gates") ? null : nodes);
     if (touched("nodes", "layers", "gates")) this.parts.rail.show(state);
     if (touched("queue", "timeline")) this.parts.queue.show(state);
-    if (touched("timeline", "signals")) this.parts.story.show(state);
+    if (touched("timeline", "signals")) this.parts.timeline.show(state);
     if (touched("costs")) this.parts.costs.show(state);
     this.detail.show(state);
     tab(state.run, waits.length);
@@ -150,7 +150,7 @@ class Run {
     }
   }
 
-  /** Show a node, or none, and let the address say so. */
+  /** Show a node, or none, and put it into the address. */
   open(name) {
     const address = new URLSearchParams({ run: this.run, ...(name ? { node: name } : {}) });
     history.pushState(null, "", `/?${address}`);
@@ -171,10 +171,10 @@ class Run {
       (section.querySelector(".answers button, .answers input") ?? section.querySelector(".body button") ?? heading).focus();
     };
     return [
-      ["w", "to what waits for you", to("waits")], ["g", "to the graph", () => this.graph.focus()],
-      ["a", "to the agents", to("rail")], ["m", "to the merge queue", to("queue")], ["t", "to what happened", to("story")],
-      ["c", "to the chat", () => { location.href = "/chat"; }],
-      ["Escape", "closes the node", () => this.detail.opened() && this.open(null)],
+      ["w", "go to what waits for you", to("waits")], ["g", "go to the graph", () => this.graph.focus()],
+      ["a", "go to the crew", to("rail")], ["m", "go to the merge queue", to("queue")], ["t", "go to what happened", to("story")],
+      ["c", "go to the chat", () => { location.href = "/chat"; }],
+      ["Escape", "close the node", () => this.detail.opened() && this.open(null)],
     ];
   }
 }

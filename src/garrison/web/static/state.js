@@ -1,5 +1,5 @@
-// What is known of a run: a snapshot, and what each event changes of it. Pure; the page draws what this returns.
-// The rule of this room: an event changes only what its patch names, and what is kept of the past is bounded.
+// State of a run: a snapshot, and the patches of later events. Pure; the page draws what this returns. An event changes
+// only what its patch names, and the lists of the past are bounded.
 
 import { stateOf } from "./words.js";
 
@@ -12,7 +12,7 @@ export function fromSnapshot(snapshot) {
 }
 
 /**
- * A state after an event: nodes and layers are merged one by one, lists grow, all else is replaced.
+ * A state after an event: nodes and layers are updated one by one, lists grow, all else is replaced.
  * @returns {{state: Object, changed: Set<string>}} `changed` names the parts to draw again
  */
 export function patched(state, patch) {
@@ -20,8 +20,8 @@ export function patched(state, patch) {
   const changed = new Set();
   for (const [name, value] of Object.entries(patch ?? {})) {
     const part = ADDED[name] ?? name;
-    if (name === "nodes") next.nodes = merged(next.nodes, value);
-    else if (name === "layers") next.layers = Object.values(merged(byWho(next.layers), byWho(value)));
+    if (name === "nodes") next.nodes = updated(next.nodes, value);
+    else if (name === "layers") next.layers = Object.values(updated(byWho(next.layers), byWho(value)));
     else if (name in ADDED) next[part] = latest(part, [...next[part], ...value]);
     else next[name] = value;
     changed.add(part);
@@ -29,7 +29,7 @@ export function patched(state, patch) {
   return { state: next, changed };
 }
 
-function merged(known, given) {
+function updated(known, given) {
   const next = { ...known };
   for (const [name, value] of Object.entries(given)) next[name] = { ...next[name], ...value };
   return next;
@@ -43,16 +43,16 @@ function latest(part, entries) {
   return [...entries].sort(order).slice(-KEPT[part]);
 }
 
-/** The state that a node is shown in: one whose gate is open, or whose agent asks, asks you. */
+/** The state in which a node is shown: one whose gate is open, or whose agent asks, asks you. */
 export function shown(state, node) {
-  if (node.shape === "Mdiamond") return state.status === "new" ? "waiting" : "merged";
-  if (node.shape === "Msquare") return state.status === "done" ? "merged" : "waiting";
+  if (node.shape === "Mdiamond") return state.status === "new" ? "waiting" : "passed";
+  if (node.shape === "Msquare") return state.status === "done" ? "passed" : "waiting";
   if (node.asks || asking(state).some(gate => gate.node === node.node)) return "asking";
-  if (!node.place && !node.status) return passed(state, node.node) ? "merged" : "waiting";
+  if (!node.place && !node.status) return passed(state, node.node) ? "passed" : "waiting";
   return stateOf(node.place || node.status);
 }
 
-/** Whether a node that nobody works on (a fork, a join, a choice) was passed: something further on has begun. */
+/** Whether a node without an agent (a fork, a join, a choice) was passed: a node after it has started. */
 function passed(state, name) {
   const steps = stepsFromStart(state);
   return (state.next[name] ?? []).filter(to => steps.get(to) > steps.get(name)).some(to => {
@@ -64,11 +64,11 @@ function passed(state, name) {
 
 const measured = new WeakMap();
 
-/** Node → edges from the start at least; an edge to a smaller number leads back into a loop. */
+/** Node → edges from the start at least; an edge to a smaller number goes back into a loop. */
 function stepsFromStart({ next, nodes }) {
   if (measured.has(next)) return measured.get(next);
   const steps = new Map(Object.values(nodes).filter(node => node.shape === "Mdiamond").map(node => [node.node, 0]));
-  for (const [name, count] of steps) // what is added meanwhile is visited, too
+  for (const [name, count] of steps) // what is added meanwhile is visited as well
     for (const to of next[name] ?? []) if (!steps.has(to)) steps.set(to, count + 1);
   measured.set(next, steps);
   return steps;
@@ -76,7 +76,7 @@ function stepsFromStart({ next, nodes }) {
 
 const asking = state => state.gates.filter(gate => gate.kind !== "signal");
 
-/** What waits for a person: a run that nobody leads, gates, questions of agents, then what was parked or failed. */
+/** What waits for a person: the run itself, gates, questions of agents, then what is parked or failed. */
 export function waiting(state) {
   const asked = new Set(state.gates.map(gate => gate.node));
   const nodes = Object.values(state.nodes);
@@ -91,7 +91,7 @@ export function waiting(state) {
   ];
 }
 
-/** How many nodes that somebody works on there are in each state. */
+/** How many of the nodes with an agent are in each state. */
 export function tally(state) {
   const found = {};
   for (const node of Object.values(state.nodes).filter(one => one.agent)) {

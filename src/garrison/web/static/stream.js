@@ -1,29 +1,29 @@
-// What happens in a run, as it happens. The rule of this room: all pages of a browser share one connection, by a worker
-// that no page owns, so that none can end it for the others; where there is no such worker, a page has its own.
+// Events of a run. All pages of a browser share one connection, in a worker that no page owns, so that none can end it for
+// the others; in a browser without such workers a page has its own.
 
-import { line } from "./line.js";
+import { connect } from "./connection.js";
 
 const WORKER = "/static/stream_worker.js";
-const VERSION = "garrison-1"; // another where page and worker would not understand each other
+const VERSION = "garrison-1"; // changes with the messages between page and worker
 
 /**
  * Follow a run's events until `close()`.
  * @param {string|null} run null: only the list of runs
- * @param {Object<string, function>} hear `snapshot`, `change`, `beat`, `gone` and `runs` are told their data; `link` is
- *     told "live", "lost" or "off"
+ * @param {Object<string, function>} handlers `snapshot`, `change`, `beat`, `gone` and `runs` get their data; `link`
+ *     gets "live", "lost" or "off"
  * @returns {{close: function()}}
  */
-export function follow(run, hear) {
+export function follow(run, handlers) {
   let open = null;
-  const told = (kind, data) => { if (open) hear[kind]?.(data); };
+  const handle = (kind, data) => { if (open) handlers[kind]?.(data); };
   const alone = () => {
-    const own = line(told);
+    const own = connect(handle);
     open = own;
     own.follow(run);
   };
   const begin = () => {
     try {
-      open = shared(run, told, begin, alone);
+      open = shared(run, handle, begin, alone);
     } catch {
       alone();
     }
@@ -33,13 +33,13 @@ export function follow(run, hear) {
     close() {
       open.close();
       open = null;
-      hear.link?.("off");
+      handlers.link?.("off");
     },
   };
 }
 
-/** By the worker. `ended`: it has ended, however that came; `failed`: this browser did not start it. */
-function shared(run, told, ended, failed) {
+/** Follow by the worker. `ended` is called when it has ended, for any reason; `failed`: this browser did not start it. */
+function shared(run, handle, ended, failed) {
   const worker = new SharedWorker(WORKER, { type: "module", name: VERSION });
   const { port } = worker;
   const { locks } = navigator;
@@ -48,8 +48,8 @@ function shared(run, told, ended, failed) {
   worker.addEventListener("error", event => { event.preventDefault(); if (!known) failed(); });
   port.addEventListener("message", ({ data: [kind, data] }) => {
     known = true;
-    if (kind !== "worker") told(kind, data);
-    else locks.request(data, () => { told("link", "lost"); ended(); });
+    if (kind !== "worker") handle(kind, data);
+    else locks.request(data, () => { handle("link", "lost"); ended(); });
   });
   port.start();
   port.postMessage(["follow", run]);

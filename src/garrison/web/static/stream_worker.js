@@ -1,18 +1,18 @@
-// What all pages of this browser share: the connection. A browser opens six connections to one host, so ten pages
-// cannot have one each. The rule of this room: a page that ends is forgotten, however it ended; nothing is kept of a run.
+// The connection that all pages of this browser share: a browser opens six connections to one host, so ten pages cannot
+// have one each. A page that ends is forgotten, for whatever reason it ended; nothing is kept of a run.
 
-import { line } from "./line.js";
+import { connect } from "./connection.js";
 
 const pages = new Map(); // port → the run that the page shows, or null
 const name = `garrison-stream-${Math.random()}`;
-const { locks } = navigator; // missing where the page came without TLS from another machine
+const { locks } = navigator; // missing on a page that came without TLS from another machine
 let held = false;
 
-const connection = line((kind, data) => {
+const connection = connect((kind, data) => {
   for (const [port, run] of pages) if (data.run === undefined || data.run === run) port.postMessage([kind, data]);
 });
 
-// A lock ends with its holder: so the pages learn of this worker's end, and it of theirs.
+// A lock ends with its holder: so the pages notice this worker's end, and it theirs.
 locks?.request(name, () => {
   held = true;
   for (const port of pages.keys()) port.postMessage(["worker", name]);

@@ -1,18 +1,18 @@
-// Times that grow older on the page. The rule of this room: one timer for all of them, and none while nobody looks.
+// Ages on the page: one timer for all of them, and none while the page is hidden.
 
 import { el, say, set } from "./dom.js";
 import { clock, millis, span } from "./words.js";
 
 const EVERY = 5000; // milliseconds
 
-/** An element that says how long ago a time on the wire was; `before` and `after` stand around it. */
+/** An element with the age of a time on the wire, between `before` and `after`. */
 export function since(time, before = "", after = "") {
   const made = el("time", { class: "age" });
   reset(made, time, before, after);
   return made;
 }
 
-/** Let such an element tell another time. */
+/** Give such an element another time. */
 export function reset(element, time, before = "", after = "") {
   const at = millis(time);
   set(element, "datetime", at === null ? null : new Date(at).toISOString());
@@ -26,7 +26,7 @@ function renew(element) {
   say(element, at ? `${before}${span((Date.now() - Number(at)) / 1000)}${after}` : "");
 }
 
-/** Keep the ages below these elements true. */
+/** Keep the ages below these elements up to date. */
 export function ages(...places) {
   setInterval(() => {
     if (document.hidden) return;

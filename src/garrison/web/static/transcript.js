@@ -1,8 +1,8 @@
-// One block of an agent's transcript. What it holds is hostile input: it becomes text, whatever it looks like.
+// One block of an agent's transcript. Its content is hostile input: it becomes text, whatever it looks like.
 
 import { el } from "./dom.js";
 
-const SHOWN = 1200; // characters of what a tool was given or gave, before it is folded
+const SHOWN = 1200; // characters of a tool's input or result, before it is folded
 const LONGEST = 60000; // characters of one block on the page
 const TITLES = { text: "", thinking: "Thinking", tool_use: "Tool", tool_result: "Result", result: "End", note: "Note" };
 
@@ -11,7 +11,7 @@ export function blockOf(block) {
   const kind = Object.hasOwn(TITLES, block.kind) ? block.kind : "text";
   const text = String(block.text ?? "");
   const shown = text.length > LONGEST ? `${text.slice(0, LONGEST)}\n… ${text.length - LONGEST} characters more` : text;
-    const title = [TITLES[kind] || (block.role === "session" ? "Session" : "Agent"), block.name].filter(Boolean).join(" · ");
+  const title = [TITLES[kind] || (block.role === "session" ? "Session" : "Agent"), block.name].filter(Boolean).join(" · ");
   const body = el("pre", { class: kind === "text" || kind === "note" ? "wrap prose" : "wrap" }, shown);
   const folded = kind === "thinking" || ((kind === "tool_use" || kind === "tool_result") && text.length > SHOWN);
   return el("li", { class: `block k-${kind}${block.error ? " bad" : ""}` },

@@ -1,4 +1,4 @@
-// What waits for a person, most urgent first: gates and questions with their answers, then what was parked or failed.
+// Panel of what waits for a person, most urgent first: gates and questions with their answers, then parked and failed nodes.
 
 import { part } from "./api.js";
 import { el, empty, keyed, panel, say } from "./dom.js";
@@ -13,14 +13,14 @@ export function waitsPanel(choose, act) {
   const number = el("span", { class: "number" });
   const { section, body } = panel("waits", "Waits for you", number);
   const list = el("ul", { class: "cards" });
-  const nothing = empty("Nothing waits for you.");
+  const nothing = empty("Nothing is waiting for you.");
   const others = el("ul", { class: "elsewhere" });
   body.append(nothing, list, others);
 
-  /** Other runs in which something waits. */
+  /** List other runs in which something waits. */
   function elsewhere(runs) {
     keyed(others, runs, one => one.run, one => el("li", {}, el("a", { href: `/?run=${part(one.run)}` }, one.run), el("span", {})),
-      (item, one) => say(item.lastChild, ` has ${count(one.gates, "thing")} that wait${one.gates === 1 ? "s" : ""} for you`));
+      (item, one) => say(item.lastChild, ` has ${count(one.gates, "item")} waiting for you`));
   }
 
   function show(state, waits) {
@@ -47,19 +47,19 @@ export function waitsPanel(choose, act) {
     const does = (label, data, kind = "") => el("button", {
       type: "button", class: kind, onclick: event => act(at, data, event.currentTarget),
     }, label);
-    if (one.kind === "parked") return [does("Go on with it", { action: "unpark" }, "primary"), looks(name)];
-    if (one.kind === "failed") return [looks(name)];
+    if (one.kind === "parked") return [does("Unpark", { action: "unpark" }, "primary"), details(name)];
+    if (one.kind === "failed") return [details(name)];
     const choices = one.gate?.choices ?? [];
-    if (!choices.length || one.gate.free) return written(one, name);
+    if (!choices.length || one.gate.free) return form(one, name);
     return choices.map((choice, at) => el("button", {
       type: "button", class: at === 0 ? "primary" : "",
       onclick: event => act(`gates/${part(one.gate.gate)}`, { choice: choice.label }, event.currentTarget),
     }, choice.label));
   }
 
-  const looks = name => el("button", { type: "button", onclick: () => choose(name) }, "See why");
+  const details = name => el("button", { type: "button", onclick: () => choose(name) }, "See why");
 
-  function written(one, name) {
+  function form(one, name) {
     const field = el("input", { type: "text", "aria-label": `Answer to ${name}`, autocomplete: "off", required: true });
     const send = el("button", { type: "submit", class: "primary" }, "Answer");
     const sent = () => one.gate ? act(`gates/${part(one.gate.gate)}`, { text: field.value }, send)
@@ -76,7 +76,7 @@ export function waitsPanel(choose, act) {
 
   const until = gate => {
     const left = gate.deadline ? (millis(gate.deadline) - Date.now()) / 1000 : 0;
-    return left > 0 ? ` (in ${span(left)} it decides itself${gate.default ? `: ${gate.default}` : ""})` : "";
+    return left > 0 ? ` (default in ${span(left)}${gate.default ? `: ${gate.default}` : ""})` : "";
   };
 
   return { section, show, elsewhere };

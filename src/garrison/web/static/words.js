@@ -1,12 +1,13 @@
-// What the page says: states, times, amounts. Pure. The rule of this room: each state has a word and a sign of its own,
-// so that none is told by colour alone, and each fact is put into words in one place.
+// Words of the page: states, times, amounts. Pure. Each state has a word and a symbol of its own, so that none is shown
+// by colour alone, and each fact is put into words in one place.
 
 const STATES = {
   waiting: ["○", "waiting"],
   working: ["◐", "working"],
   asking: ["?", "asks you"],
   landing: ["◕", "landing"],
-  merged: ["✓", "done"],
+  landed: ["✓", "landed"],
+  passed: ["✓", "done"], // a node without an agent, a process, a run
   failed: ["✕", "failed"],
   parked: ["‖", "parked"],
   skipped: ["–", "skipped"],
@@ -16,20 +17,21 @@ const ALSO = {
   active: "working", running: "working", executing: "working", candidate: "working", testing: "working",
   starting: "working", alive: "working", agent: "working", spawning: "working",
   impl_complete: "landing", validating: "landing",
-  validated: "merged", done: "merged", landed: "merged", success: "merged", partial_success: "merged", merge: "merged",
-  succeeded: "merged", finished: "merged", terminated: "merged", ended: "merged",
+  validated: "landed", merged: "landed",
+  done: "passed", success: "passed", partial_success: "passed", succeeded: "passed", finished: "passed",
+  terminated: "passed", ended: "passed",
   fail: "failed", dead: "failed", crashed: "failed", rejected: "failed", conflict: "failed", corrupt: "failed",
   cancelled: "skipped", superseded: "skipped",
   held: "parked", paused: "parked", stopped: "parked", landing_blocked: "parked", stopping: "parked", hung: "parked",
 };
 
-/** One of the eight states for a status of a node, run, layer or queue entry. */
+/** One of the states, for a status of a node, run, layer or queue entry. */
 export function stateOf(status) {
   const word = String(status ?? "").toLowerCase();
   return word in STATES ? word : Object.hasOwn(ALSO, word) ? ALSO[word] : "waiting";
 }
 
-/** The sign of a state. */
+/** The symbol of a state. */
 export const signOf = status => STATES[stateOf(status)][0];
 
 /** A node's status in a word for people. */
@@ -42,7 +44,7 @@ export function millis(time) {
   return Number.isNaN(found) ? null : found;
 }
 
-/** A span of seconds as people say it: "8 s", "3 min", "2 h 05". */
+/** A span of seconds: "8 s", "3 min", "2 h 05". */
 export function span(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;
@@ -61,29 +63,29 @@ export function clock(time, now = Date.now()) {
   return day + date.toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 }
 
-/** Dollars; an empty string where nothing was spent. */
+/** Dollars; an empty string for none. */
 export function dollars(usd) {
   if (!usd) return "";
   return usd < 0.005 ? "< $0.01" : `$${usd.toFixed(2)}`;
 }
 
-/** Dollars of what may be spent: "$0.43 of $2.00"; an empty string where nothing was. */
+/** Dollars of a limit: "$0.43 of $2.00"; an empty string for none. */
 export const dollarsOf = (usd, limit) => usd && limit ? `${dollars(usd)} of ${dollars(limit)}` : dollars(usd);
 
-/** [input, output] tokens: "12 k tokens in, 3.4 k out"; an empty string where there are none. */
-export function tokens([given, said] = [0, 0]) {
+/** [input, output] tokens: "12 k tokens in, 3.4 k out"; an empty string for none. */
+export function tokens([input, output] = [0, 0]) {
   const short = n => n < 1000 ? String(n) : n < 1e6 ? `${(n / 1000).toPrecision(n < 1e4 ? 2 : 3).replace(/\.0$/, "")} k` : `${(n / 1e6).toFixed(1)} M`;
-  return given || said ? `${short(given)} tokens in, ${short(said)} out` : "";
+  return input || output ? `${short(input)} tokens in, ${short(output)} out` : "";
 }
 
 /** "1 death", "3 deaths". */
 export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}`;
 
-/** What a node is, in one line for a screen reader and for the pointer. */
+/** A node in one line, for a screen reader and the tooltip. */
 export function nodeLine(node, state = stateOf(node.status)) {
-  const said = [`${node.label && node.label !== node.node ? `${node.label} (${node.node})` : node.node}: ${wordOf(state)}`];
-  if (node.attempt > 1) said.push(`attempt ${node.attempt}`);
-  if (node.deaths) said.push(count(node.deaths, "death"));
-  if (node.doing || node.reason) said.push(node.doing || node.reason);
-  return said.join(", ");
+  const parts = [`${node.label && node.label !== node.node ? `${node.label} (${node.node})` : node.node}: ${wordOf(state)}`];
+  if (node.attempt > 1) parts.push(`attempt ${node.attempt}`);
+  if (node.deaths) parts.push(count(node.deaths, "death"));
+  if (node.doing || node.reason) parts.push(node.doing || node.reason);
+  return parts.join(", ");
 }

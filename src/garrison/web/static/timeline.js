@@ -1,31 +1,31 @@
-// What happened: deaths and who came back, landings, failures; and the signals that the layers sent each other.
+// Panel of what happened: deaths and restarts, landings, failures; and the signals between the layers.
 
 import { el, empty, keyed, panel, set } from "./dom.js";
 import { clock } from "./words.js";
 
-const SIGNS = {
-  run: ["▸", "run"], merged: ["✓", "landed"], failed: ["✕", "failed"], skipped: ["–", "skipped"], attempt: ["↻", "again"],
-  death: ["✕", "died"], respawn: ["↻", "back"], parked: ["‖", "parked"], unparked: ["▸", "goes on"], healed: ["↻", "healed"],
-  asks: ["?", "asks"], enqueued: ["◕", "handed in"], withdrawn: ["–", "withdrawn"], conflict: ["✕", "conflict"],
-  rejected: ["✕", "gate is red"], held: ["‖", "held"], rescued: ["✓", "work kept"], paused: ["‖", "queue paused"], resumed: ["▸", "queue goes on"],
+const KINDS = {
+  run: ["▸", "run"], landed: ["✓", "landed"], failed: ["✕", "failed"], skipped: ["–", "skipped"], attempt: ["↻", "retry"],
+  death: ["✕", "died"], respawn: ["↻", "restarted"], parked: ["‖", "parked"], unparked: ["▸", "unparked"], healed: ["↻", "healed"],
+  asks: ["?", "asks"], enqueued: ["◕", "queued"], withdrawn: ["–", "withdrawn"], conflict: ["✕", "conflict"],
+  rejected: ["✕", "gate red"], held: ["‖", "held"], rescued: ["✓", "snapshot saved"], paused: ["‖", "queue paused"], resumed: ["▸", "queue resumed"],
 };
-const LOOKS = { "✕": "failed", "↻": "back", "‖": "parked", "✓": "merged", "▸": "working", "?": "asking", "◕": "landing", "–": "skipped" };
+const LOOKS = { "✕": "failed", "↻": "back", "‖": "parked", "✓": "landed", "▸": "working", "?": "asking", "◕": "landing", "–": "skipped" };
 
 /** The panel; `choose` opens a node. */
-export function storyPanel(choose) {
+export function timelinePanel(choose) {
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "What to list" });
   const { section, body } = panel("story", "What happened", tabs);
   const lists = {
     timeline: el("ol", { class: "story", id: "list-timeline", role: "tabpanel", "aria-labelledby": "tab-timeline" }),
     signals: el("ol", { class: "story", id: "list-signals", role: "tabpanel", "aria-labelledby": "tab-signals", hidden: true }),
   };
-  const nothing = empty("Nothing happened yet.");
+  const nothing = empty("Nothing has happened yet.");
   const tab = (name, label) => el("button", {
     type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `list-${name}`, class: "quiet",
-    onclick: () => choosing(name), onkeydown: event => {
+    onclick: () => showTab(name), onkeydown: event => {
       if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
       const other = name === "timeline" ? "signals" : "timeline";
-      choosing(other);
+      showTab(other);
       document.getElementById(`tab-${other}`).focus();
     },
   }, label);
@@ -33,7 +33,7 @@ export function storyPanel(choose) {
   body.append(nothing, lists.timeline, lists.signals);
   let chosen = "timeline", latest = null, stop = null;
 
-  function choosing(name) {
+  function showTab(name) {
     chosen = name;
     for (const one of tabs.children) {
       set(one, "aria-selected", String(one.id === `tab-${name}`));
@@ -52,7 +52,7 @@ export function storyPanel(choose) {
     if (stop !== document.activeElement || !stop?.isConnected) roving(lists[chosen].querySelector("button"));
   }
 
-  /** One line of the list is in the tab order, arrows move to the others: what comes after it is not far away. */
+  /** Keep one line of the list in the tab order; arrows move to the others, so that Tab leaves the list. */
   function roving(button) {
     if (stop === button) return;
     if (stop) set(stop, "tabindex", "-1");
@@ -72,7 +72,7 @@ export function storyPanel(choose) {
   });
 
   function event(line) {
-    const [sign, word] = SIGNS[line.kind] ?? ["·", line.kind];
+    const [sign, word] = KINDS[line.kind] ?? ["·", line.kind];
     return el("li", { class: `line s-${LOOKS[sign] ?? "waiting"}` }, time(line), el("span", { class: "sign", "aria-hidden": "true" }, sign),
       el("span", { class: "kind" }, word), who(line), el("span", { class: "text", title: line.text }, plain(line.text ?? "")));
   }
@@ -83,7 +83,7 @@ export function storyPanel(choose) {
       el("span", { class: "text", title: line.text }, [[line.source, line.target].filter(Boolean).join(" → "), line.text].filter(Boolean).join(" · ")));
   }
 
-  /** Without what the line says already: which signal told it, and that it is about a node. */
+  /** Without what the line shows already: the signal that reported it, and that it is about a node. */
   const plain = text => text.replace(/^[A-Z_]+ from \S+: /, "").replace(/^node \w+, (attempt \d+):? ?/, "$1 ").trim();
 
   const time = line => el("time", { datetime: typeof line.at === "string" ? line.at : null }, clock(line.at));
@@ -92,6 +92,6 @@ export function storyPanel(choose) {
     choose(line.node);
   } }, line.node) : el("span", {});
 
-  choosing("timeline");
+  showTab("timeline");
   return { section, show };
 }

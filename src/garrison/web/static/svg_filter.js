@@ -1,6 +1,5 @@
-// Graphviz' SVG, made anew from an allow-list. The rule of this room: labels, tooltips and names come from anybody, so
-// nothing is taken over but shapes, their geometry and text; no link, style, script, event handler or foreign element
-// has a way through, whatever Graphviz may emit.
+// Rebuild Graphviz' SVG from an allow-list. Labels, tooltips and names come from untrusted graphs, so only shapes, their
+// geometry and text are copied; no link, style, script, event handler or foreign element passes, whatever Graphviz emits.
 
 import { legible } from "./legible.js";
 
@@ -26,17 +25,17 @@ export function drawing(written) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", [x, y, width, height].join(" "));
   const nodes = new Map();
-  for (const child of root.children) take(child, svg, nodes);
-  for (const g of nodes.values()) g.parentElement.append(g); // above the edges, which may not cross out a sign
+  for (const child of root.children) copy(child, svg, nodes);
+  for (const g of nodes.values()) g.parentElement.append(g); // above the edges, which may not cross a symbol
   return { svg, nodes, width, height };
 }
 
-function take(element, parent, nodes) {
+function copy(element, parent, nodes) {
   if (wraps(element)) {
-    for (const child of element.children) take(child, parent, nodes);
+    for (const child of element.children) copy(child, parent, nodes);
     return;
   }
-  if (isGraph(element.parentElement) && element.localName !== "g") return; // the paper, and the graph's own label
+  if (isGraph(element.parentElement) && element.localName !== "g") return; // the background, and the graph's own label
   const attributes = Object.hasOwn(ALLOWED, element.localName) ? ALLOWED[element.localName] : null;
   if (!attributes || element.namespaceURI !== SVG) return;
   const made = document.createElementNS(SVG, element.localName);
@@ -48,11 +47,11 @@ function take(element, parent, nodes) {
   const kind = element.localName === "g" ? KINDS[element.getAttribute("class")] : undefined;
   if (kind) made.classList.add(kind);
   if (kind === "node") nodes.set([...element.children].find(child => child.localName === "title")?.textContent ?? "", made);
-  for (const child of element.children) take(child, made, nodes);
+  for (const child of element.children) copy(child, made, nodes);
   parent.append(made);
 }
 
 const isGraph = element => element.getAttribute("class") === "graph";
 
-/** Whether it only wraps what bears a tooltip: what it holds stands without it. */
+/** Whether it only wraps an element with a tooltip: its children are copied without it. */
 const wraps = element => element.localName === "a" || (element.localName === "g" && !isGraph(element) && !Object.hasOwn(KINDS, element.getAttribute("class") ?? ""));

@@ -1,24 +1,24 @@
-// The connection to the server: one, for all runs that are looked at in this browser. The rule of this room: it comes
-// back by itself, says where it stands, and goes on in each run after the last event it saw.
+// Connection to the server: one, for all runs that this browser follows. It reconnects by itself, sends its position, and
+// continues in each run after the last event it saw.
 
 const FIRST_WAIT = 500; // milliseconds, doubled with each failure
 const LONGEST_WAIT = 8000;
-const SILENCE = 45000; // the server says something far more often than this
+const SILENCE = 45000; // the server sends a keepalive far more often
 const EVENTS = ["snapshot", "change", "beat", "gone", "runs", "alive"];
 
 /**
  * A connection that follows no run yet.
- * @param {function(string, Object|string)} hear told each event, its name and data, and ("link", "live" or "lost")
- * @returns {{follow: function(string|null), leave: function(string|null), close: function()}} `follow`: from a snapshot on,
- *     whether or not it was followed already; of no run, only the list of runs comes
+ * @param {function(string, Object|string)} handle called with the name and data of each event, and ("link", "live" or "lost")
+ * @returns {{follow: function(string|null), leave: function(string|null), close: function()}} `follow`: begin with a
+ *     snapshot, even if the run is followed already; with no run, only the list of runs is sent
  */
-export function line(hear) {
+export function connect(handle) {
   const places = new Map(); // run → the id of the last event of it
   let source = null, failures = 0, timer, watch;
 
-  function heard() {
+  function received() {
     clearTimeout(watch);
-    watch = setTimeout(again, SILENCE);
+    watch = setTimeout(reconnect, SILENCE);
   }
 
   function open() {
@@ -27,32 +27,32 @@ export function line(hear) {
     if (runs.some(run => places.get(run))) query.set("after", [...places.values()].join(","));
     source?.close();
     source = new EventSource(`/api/events?${query}`);
-    source.addEventListener("open", () => { hear("link", "live"); heard(); });
+    source.addEventListener("open", () => { handle("link", "live"); received(); });
     source.addEventListener("error", lost);
     for (const name of EVENTS) {
       source.addEventListener(name, event => {
         event.lastEventId.split(",").forEach((id, at) => id && places.has(runs[at]) && places.set(runs[at], id));
         failures = 0;
-        heard();
-        if (name !== "alive") hear(name, JSON.parse(event.data));
+        received();
+        if (name !== "alive") handle(name, JSON.parse(event.data));
       });
     }
   }
 
-  // Where the connection broke, the browser tries again by itself, with Last-Event-ID. An answer such as 503 is final to
-  // it: then a new one is made here, and told the last id in its address.
+  // After a broken connection the browser reconnects by itself, with Last-Event-ID. An answer such as 503 is final for it:
+  // then a new connection is made here, with the last id in its address.
   function lost() {
-    hear("link", "lost");
+    handle("link", "lost");
     clearTimeout(watch);
-    if (source.readyState === EventSource.CLOSED) again();
+    if (source.readyState === EventSource.CLOSED) reconnect();
   }
 
-  function again() {
+  function reconnect() {
     soon(Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** failures));
     failures += 1;
   }
 
-  /** Open it anew; the one that is open goes on until then. */
+  /** Open a new connection; the current one stays open until then. */
   function soon(wait = 0) {
     clearTimeout(timer);
     clearTimeout(watch);

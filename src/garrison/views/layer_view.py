@@ -1,0 +1,140 @@
+"""One process as views show it: its record, the verdict on it, its heartbeat and the signs of life of its agent.
+
+Read only. One observation has no history: ages here are those of the files, by the wall clock; the heartbeat's is by
+the monotonic one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from garrison.supervise.hang_detector import latest_evidence
+from garrison.supervise.lease import format_marker
+from garrison.supervise.verdict import judge
+from garrison.system.clock import format_age, from_iso
+
+if TYPE_CHECKING:
+    from garrison.processes.agent_activity import AgentActivity
+    from garrison.records.identity import Identity
+    from garrison.supervise.observer import Observer
+
+SILENT = 60.0
+"""Seconds without any sign of life after which `status` mentions it."""
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """One layer of a run: launcher, guardian, processor, runner or orchestrator."""
+
+    agent: str
+    """Full name."""
+    role: str
+    name: str
+    status: str
+    """As recorded."""
+    incarnation: int
+    verdict: str
+    """As judged by what this machine shows."""
+    living: bool
+    phase: str
+    """Of its hook; '' without one."""
+    pid: int | None
+    beat_age_s: float | None
+    stopped: bool
+    """Whether its process is suspended (SIGSTOP)."""
+    age_s: float | None
+    exit: int | str | None
+    why: str
+
+    @property
+    def stem(self) -> str:
+        """Its name within the run: `role-name`, or the launcher's `launch`."""
+        return self.agent.partition("@")[0]
+
+    @property
+    def state(self) -> str:
+        """Its state in one word; of one that has ended, how it ended."""
+        return self.status if self.verdict == "ended" else self.verdict
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return asdict(self)
+
+
+def observe_layer(observer: Observer, identity: Identity, phase: str) -> LayerView:
+    """Judge one identity by what this machine shows now."""
+    seen = observer.see(identity)
+    verdict = judge(identity, seen)
+    started = identity.status != "starting"  # until then the record holds the pid of its parent
+    created = identity.created_at
+    return LayerView(
+        identity.key.full, identity.role, identity.name, identity.status, identity.incarnation, verdict.state,
+        verdict.living, phase, identity.pid if started else None, seen.beat_age,
+        started and verdict.living and seen.process_state == "T",
+        max(0.0, observer.clock.time() - from_iso(created)) if created else None, identity.exit,
+        identity.reason or verdict.why)
+
+
+@dataclass(frozen=True)
+class SignsOfLife:
+    """Latest signs of life of a node's agent."""
+
+    ages_s: dict[str, float] = field(default_factory=dict)
+    """Kind of sign → seconds ago."""
+    last: dict[str, Any] | None = None
+    """The freshest of them, {kind, age_s}."""
+    stopped: bool = False
+    processes: int = 0
+    processes_stopped: int = 0
+    """How many of its processes are suspended."""
+    silence_s: float | None = None
+    """Seconds of silence after which the agent counts as hung."""
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the agent, or a process below it, is suspended (SIGSTOP)."""
+        return self.stopped or self.processes_stopped > 0
+
+    def words(self) -> str:
+        """Return `, silent for 3m (last: output)` of an agent that shows nothing for long; '' otherwise."""
+        if self.last is None or self.last["age_s"] < SILENT:
+            return ""
+        return f", silent for {format_age(self.last['age_s'])} (last: {self.last['kind']})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `status --json` prints it."""
+        return asdict(self)
+
+
+def process_evidence(observer: Observer, identity: Identity) -> dict[str, Any]:
+    """Return what this machine shows of an incarnation now, for `agents show`: verdict, process, heartbeat, tree."""
+    seen, verdict = observer.see(identity), observer.judge(identity)
+    below = []
+    if verdict.state == "alive" and identity.pid is not None:
+        life = format_marker(str(observer.store.home), identity.key, identity.incarnation)
+        below = observer.processes.below(identity.pid, life)
+    return {"verdict": verdict.state, "why": verdict.why, "state": seen.process_state,
+            "stopped": seen.process_state == "T", "beat_age_s": seen.beat_age, "processes": len(below),
+            "processes_stopped": sum(process.state in ("T", "t") for process in below)}
+
+
+def signs_of_life(observer: Observer, identity: Identity | None, signs: AgentActivity) -> SignsOfLife:
+    """Return the latest signs of life of a node's agent."""
+    process = process_evidence(observer, identity) if identity is not None else {}
+    now = observer.clock.time()
+    ages = _ages(signs.stamps(), now)
+    if min(ages.values(), default=SILENT) >= SILENT:  # only then is a walk through its worktree worth its cost
+        ages = _ages(signs.stamps(deep=True), now)
+    if identity is not None and identity.created_at:
+        ages["start"] = max(0.0, now - from_iso(identity.created_at))  # its predecessor's files are no sign of it
+    last = latest_evidence(ages)
+    if process.get("beat_age_s") is not None:
+        ages["beat"] = process["beat_age_s"]
+    return SignsOfLife(ages, {"kind": last[0], "age_s": last[1]} if last else None, process.get("stopped", False),
+                       process.get("processes", 0), process.get("processes_stopped", 0), signs.silence)
+
+
+def _ages(stamps: Mapping[str, tuple[int, int] | None], now: float) -> dict[str, float]:
+    return {kind: max(0.0, now - stamp[0] / 1e9) for kind, stamp in stamps.items() if stamp is not None}

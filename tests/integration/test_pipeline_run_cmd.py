@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from garrison.cli.commands import run_command
 from garrison.cli.main import garrison
-from garrison.cli.main import run as run_command
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.run_directory import RunFolder
 from support import PROGRAM, stat, wait_for

@@ -99,9 +99,7 @@ def main() -> None:
                 pass
             world.processes.reap()
             keeper.supervisor.watch(waker, [keeper.supervisor.view(CHILD)])
-            world.store.rest()  # this and what follows as `processes.loop` does
-            if not waker.wait(1.0):
-                world.processes.remember()
+            waker.wait(1.0)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ process exit code of a command that meets it (1 refused or failed, 2 bad usage).
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
+from typing import TYPE_CHECKING
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

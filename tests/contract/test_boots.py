@@ -21,7 +21,7 @@ from support import wait_for
 
 
 @pytest.fixture
-def other() -> Iterator[processes.Probe]:
+def other() -> Iterator[processes.ProcessInfo]:
     """A process that bears no life's marker."""
     with subprocess.Popen(["sleep", "1000"]) as one:
         found = processes.probe(one.pid)
@@ -64,7 +64,7 @@ def test_a_gates_wrapper_names_its_boot(tmp_path: Path, rebooted: pytest.MonkeyP
 
 
 def test_a_plain_session_of_another_boot_is_over_and_its_pid_nobodys(
-        tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.Probe) -> None:
+        tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.ProcessInfo) -> None:
     terminal = ProcessTerminal(tmp_path)
     session = terminal.open("a@r1", ["/bin/true"], env={}, cwd=tmp_path, log=tmp_path / "log")
     reused = replace(session, pid=other.pid, ticks=other.ticks)
@@ -72,20 +72,20 @@ def test_a_plain_session_of_another_boot_is_over_and_its_pid_nobodys(
     rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
     assert not terminal.is_alive(reused)
     terminal.close(reused, grace=0)
-    assert processes.living(other.pid, other.ticks)
+    assert processes.is_running(other.pid, other.ticks)
     assert terminal.sessions() == []
 
 
 def test_a_cli_of_another_boot_is_forgotten_and_not_ended(
-        tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.Probe) -> None:
+        tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.ProcessInfo) -> None:
     files = ClaudeFiles(tmp_path)
     files.process.parent.mkdir(parents=True, exist_ok=True)
     cli_process.record_process(files, other.pid, 1)
     rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
     cli_process.end_orphan(files)
-    assert processes.living(other.pid, other.ticks)
+    assert processes.is_running(other.pid, other.ticks)
     assert not files.process.exists()
     rebooted.setenv("GARRISON_BOOT_ID", "boot-1")
     cli_process.record_process(files, other.pid, 1)
     cli_process.end_orphan(files)
-    wait_for("it was ended", lambda: not processes.living(other.pid, other.ticks))
+    wait_for("it was ended", lambda: not processes.is_running(other.pid, other.ticks))

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from garrison.system.clock import Clock, FakeClock, SystemClock, from_iso, iso
+from garrison.system.clock import Clock, SystemClock, from_iso, iso
+from garrison.testing.clock import FakeClock
 
 
 @pytest.fixture(params=[SystemClock, FakeClock])

@@ -12,7 +12,6 @@ import pytest
 from garrison.errors import Refused
 from garrison.system.git import ABSENT, Git, GitError, common_dir, repository_key, validate_repository
 from garrison.system.git.objects import Ident
-from garrison.system.git.packs import packed
 
 
 def git(path, *arguments):
@@ -160,39 +159,6 @@ def test_a_commit_is_written_as_git_itself_would(tmp_path, format):
     assert ours.run("log", "-1", "--format=%an|%ae", odd).out.strip() == "unknown|abc"
     ours.run("fsck", "--strict", "--no-dangling")
     assert not list((repo / ".git/objects").glob("*/tmp_obj_*"))
-
-
-def test_a_commit_for_which_there_is_no_room_is_told_in_gits_words(repo, ours):
-    tree = ours.tree_of("HEAD")
-    objects = repo / ".git/objects"
-    for name in [f"{number:02x}" for number in range(256)]:  # a file in the way of each directory
-        if not (objects / name).exists():
-            (objects / name).touch()
-    with pytest.raises(GitError, match="hash-object"):
-        for number in range(20):
-            ours.commit_tree(tree, [], f"{number}\n", date=1)
-
-
-@pytest.mark.parametrize("names", ["sha1", "sha256"])
-def test_what_a_pack_holds_is_known_without_git(tmp_path, names):
-    git(tmp_path, "init", "-q", "-b", "main", f"--object-format={names}")
-    there = [commit(tmp_path, f"f{number}", f"{number}\n") for number in range(8)]
-    tree = git(tmp_path, "rev-parse", "HEAD^{tree}")
-    git(tmp_path, "gc", "-q")
-    there += [tree, *(line.split()[2] for line in git(tmp_path, "ls-tree", "HEAD").splitlines())]
-    common = tmp_path / ".git"
-    assert all(packed(common, oid) for oid in there)
-    absent = ["0" * len(tree), "f" * len(tree), *(oid[:-1] + ("1" if oid[-1] == "0" else "0") for oid in there)]
-    assert not any(packed(common, oid) for oid in absent)
-    index = next((common / "objects/pack").glob("*.idx"))
-    index.with_suffix(".pack").rename(index.with_suffix(".away"))
-    assert not packed(common, tree)
-    index.with_suffix(".away").rename(index.with_suffix(".pack"))
-    index.chmod(0o644)
-    index.write_bytes(index.read_bytes().replace(b"\xfftOc\0\0\0\2", b"\xfftOc\0\0\0\3"))
-    assert not packed(common, tree)
-    index.write_bytes(b"")
-    assert not packed(common, tree)
 
 
 def test_refs_of_our_own_are_dropped_packed_or_not(repo, ours):

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from garrison.errors import GarrisonError
 from garrison.system import kill_tree, processes
-from garrison.system.kill_tree import is_tmux, select_targets
-from garrison.system.processes import Child, Processes, ProcessId, RealProcesses, Row, Where, parse_stat
+from garrison.system.kill_tree import select_targets
+from garrison.system.process_table import is_tmux
+from garrison.system.processes import Child, Host, Processes, ProcessId, ProcessRow, RealProcesses, parse_stat
 from garrison.testing.processes import MemoryProcesses
 from support import until
 
@@ -34,7 +36,7 @@ class World:
         if isinstance(self.processes, MemoryProcesses):
             self.processes.exit(child.pid, 7)
         else:
-            below = until(lambda: processes.descendants(child.pid))
+            below = until(lambda: processes.descendants(child.pid, self.lives[-1]))
             processes.send(below[0].pid, below[0].ticks, signal.SIGKILL)
 
 
@@ -45,7 +47,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made = World(request.param(), tmp_path)
     yield made
     for life in made.lives:
-        made.processes.sweep(None, life, grace=0)
+        made.processes.kill_tree(None, life, grace=0)
     made.processes.reap()
 
 
@@ -57,9 +59,9 @@ def test_a_child_bears_its_marker_and_can_be_probed(world: World) -> None:
     found = world.processes.probe(child.pid)
     assert found is not None
     assert (found.pid, found.ticks, found.zombie) == (child.pid, child.ticks, False)
-    assert child.id in until(lambda: world.processes.bearers(LIFE))
-    assert world.processes.bearers(LIFE + "0") == []
-    assert world.processes.bearers("") == []
+    assert child.id in until(lambda: world.processes.find_marked(LIFE))
+    assert world.processes.find_marked(LIFE + "0") == []
+    assert world.processes.find_marked("") == []
 
 
 def test_nobody_has_an_absurd_pid(world: World) -> None:
@@ -72,7 +74,7 @@ def test_a_child_that_ended_is_a_zombie_until_reaped_with_its_code(world: World)
     child = world.start(LIFE)
     world.end(child)
     until(lambda: (one := world.processes.probe(child.pid)) is not None and one.zombie)
-    assert world.processes.bearers(LIFE) == []
+    assert world.processes.find_marked(LIFE) == []
     assert world.processes.reap() == {child.pid: 7}
     assert world.processes.probe(child.pid) is None
     assert world.processes.reap() == {}
@@ -80,9 +82,9 @@ def test_a_child_that_ended_is_a_zombie_until_reaped_with_its_code(world: World)
 
 def test_a_signal_reaches_that_very_process_only(world: World) -> None:
     child = world.start(LIFE)
-    until(lambda: world.processes.bearers(LIFE))
+    until(lambda: world.processes.find_marked(LIFE))
     assert not world.processes.send(child.pid, child.ticks + 1, signal.SIGKILL)
-    assert world.processes.bearers(LIFE)
+    assert world.processes.find_marked(LIFE)
     assert world.processes.send(child.pid, child.ticks, signal.SIGKILL)
     assert until(world.processes.reap) == {child.pid: -signal.SIGKILL}
     assert not world.processes.send(child.pid, child.ticks, signal.SIGKILL)
@@ -90,11 +92,11 @@ def test_a_signal_reaches_that_very_process_only(world: World) -> None:
 
 def test_a_sweep_ends_that_life_and_no_other(world: World) -> None:
     mine, other = world.start(LIFE), world.start(LIFE + "0")
-    until(lambda: world.processes.bearers(LIFE) and world.processes.bearers(LIFE + "0"))
-    assert mine.id in world.processes.sweep(mine.id, LIFE, grace=5)
-    assert world.processes.bearers(LIFE) == []
-    assert other.id in world.processes.bearers(LIFE + "0")
-    assert world.processes.sweep(mine.id, LIFE, grace=5) == []
+    until(lambda: world.processes.find_marked(LIFE) and world.processes.find_marked(LIFE + "0"))
+    assert mine.id in world.processes.kill_tree(mine.id, LIFE, grace=5)
+    assert world.processes.find_marked(LIFE) == []
+    assert other.id in world.processes.find_marked(LIFE + "0")
+    assert world.processes.kill_tree(mine.id, LIFE, grace=5) == []
 
 
 def test_a_sweep_spares_its_caller(world: World) -> None:
@@ -103,10 +105,10 @@ def test_a_sweep_spares_its_caller(world: World) -> None:
     me = world.processes.probe(ours)
     assert me is not None
     if isinstance(world.processes, RealProcesses):
-        assert kill_tree.select_targets(me.id, "", processes.table(), caller=ours, known=()) is not None
-        assert me.id not in kill_tree.select_targets(me.id, LIFE, processes.table(), caller=ours)
+        assert kill_tree.select_targets(me.id, "", processes.list_processes(), caller=ours, earlier=()) is not None
+        assert me.id not in kill_tree.select_targets(me.id, LIFE, processes.list_processes(), caller=ours)
     else:
-        assert me.id not in world.processes.sweep(me.id, LIFE)
+        assert me.id not in world.processes.kill_tree(me.id, LIFE)
         assert world.processes.probe(child.pid).zombie  # type: ignore[union-attr]
 
 
@@ -116,17 +118,17 @@ def test_here_is_stable(world: World) -> None:
 
 
 def test_a_reboot_in_memory_ends_everybody() -> None:
-    world = MemoryProcesses(Where("h", "b0", "pid:[1]"))
+    world = MemoryProcesses(Host("h", "b0", "pid:[1]"))
     child = world.spawn(["x"], env={"GARRISON_LIFE": LIFE}, cwd="/", log=Path("/log"))
     world.reboot()
-    assert world.here() == Where("h", "boot-2", "pid:[1]")
+    assert world.here() == Host("h", "boot-2", "pid:[1]")
     assert world.probe(child.pid) is None
-    assert world.bearers(LIFE) == []
+    assert world.find_marked(LIFE) == []
 
 
 def test_a_missing_program_or_directory_is_one_clear_line(tmp_path: Path) -> None:
     for argv, cwd in ((["no-such-program"], tmp_path), (["true"], tmp_path / "absent")):
-        with pytest.raises(processes.GarrisonError, match="cannot start") as caught:
+        with pytest.raises(GarrisonError, match="cannot start") as caught:
             processes.spawn(argv, env=dict(os.environ), cwd=cwd, log=tmp_path / "log")
         assert "\n" not in str(caught.value)
 
@@ -163,8 +165,8 @@ def test_our_own_line_in_proc() -> None:
     assert me.ppid == os.getppid()
     assert os.getppid() in processes.ancestors(os.getpid())
     assert 1 in processes.ancestors(os.getpid())
-    assert processes.living(me.pid, me.ticks)
-    assert not processes.living(me.pid, me.ticks + 1)
+    assert processes.is_running(me.pid, me.ticks)
+    assert not processes.is_running(me.pid, me.ticks + 1)
     assert processes.open_verified(me.pid, me.ticks + 1) is None
 
 
@@ -183,8 +185,8 @@ def test_stat_lines(comm: bytes, state: bytes, threads: int, dead: bool) -> None
 MINE, OTHER = "h:r:runner-a#1", "h:r:orchestrator-a#1"
 
 
-def row(pid: int, ppid: int, marker: str | None = None, comm: str = "cmd") -> Row:
-    return Row(pid, pid * 10, ppid, comm, marker)
+def row(pid: int, ppid: int, marker: str | None = None, comm: str = "cmd") -> ProcessRow:
+    return ProcessRow(pid, pid * 10, ppid, comm, marker)
 
 
 def pids(*args: object, **options: object) -> list[int]:
@@ -219,17 +221,17 @@ def test_the_caller_and_those_above_it_are_spared_but_not_their_other_children()
 
 def test_known_ones_stay_doomed_with_what_they_bring_forth() -> None:
     orphans = [row(1, 0), row(11, 1), row(70, 11), row(71, 11, OTHER)]
-    assert pids(ROOT, MINE, orphans, caller=60, known=[ProcessId(11, 110)]) == [11, 70]
-    assert pids(ROOT, MINE, orphans, caller=60, known=[ProcessId(11, 111)]) == []
+    assert pids(ROOT, MINE, orphans, caller=60, earlier=[ProcessId(11, 110)]) == [11, 70]
+    assert pids(ROOT, MINE, orphans, caller=60, earlier=[ProcessId(11, 111)]) == []
 
 
 def test_the_sessions_of_known_ones_hold_what_was_forked_before_they_went() -> None:
-    rows = [row(1, 0), Row(70, 700, 1, "sleep", None, 11), Row(71, 710, 70, "cmd", None, 71),
-            Row(72, 720, 1, "cmd", OTHER, 11), Row(73, 730, 1, "cmd", None, 12)]
-    assert pids(ROOT, MINE, rows, caller=60, known=[ProcessId(11, 110)]) == [70, 71]
+    rows = [row(1, 0), ProcessRow(70, 700, 1, "sleep", None, 11), ProcessRow(71, 710, 70, "cmd", None, 71),
+            ProcessRow(72, 720, 1, "cmd", OTHER, 11), ProcessRow(73, 730, 1, "cmd", None, 12)]
+    assert pids(ROOT, MINE, rows, caller=60, earlier=[ProcessId(11, 110)]) == [70, 71]
     assert pids(ProcessId(11, 110), MINE, rows, caller=60) == []
-    recycled = [*rows, Row(11, 999, 1, "cmd", None, 11)]
-    assert pids(ROOT, MINE, recycled, caller=60, known=[ProcessId(11, 110)]) == []
+    recycled = [*rows, ProcessRow(11, 999, 1, "cmd", None, 11)]
+    assert pids(ROOT, MINE, recycled, caller=60, earlier=[ProcessId(11, 110)]) == []
 
 
 @given(st.data())

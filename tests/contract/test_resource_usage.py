@@ -44,7 +44,7 @@ def meter() -> UsageMeter:
 def test_a_busy_child_is_seen_to_work_and_to_hold_its_memory() -> None:
     with child("kept = bytearray(40 << 20)\nprint(flush=True)\nwhile True: pass") as busy:
         looking = meter()
-        first = looking.look()[LIFE]
+        first = looking.sample()[LIFE]
         assert (first.cpu, first.processes) == (None, 1)
         assert 40 << 20 <= first.memory < 80 << 20
         wait_for("it says what /proc says", lambda: _right(looking, busy.pid))
@@ -53,16 +53,16 @@ def test_a_busy_child_is_seen_to_work_and_to_hold_its_memory() -> None:
 def _right(looking: UsageMeter, pid: int) -> bool:
     """Whether the meter says of half a second what we find; on a busy machine one of us may have been held up."""
     before, spent = time.monotonic(), _cpu(pid)
-    looking.look()
+    looking.sample()
     time.sleep(0.5)
-    found = looking.look()[LIFE].cpu
+    found = looking.sample()[LIFE].cpu
     really = 100 * (_cpu(pid) - spent) / (time.monotonic() - before)
     return found is not None and 0.5 * really - 10 <= found <= 2 * really + 10
 
 
 def _cpu(pid: int) -> float:
     one = next(one for one in resource_usage.read_processes() if one.pid == pid)
-    return one.cpu / resource_usage.TICK
+    return one.cpu
 
 
 def test_a_grandchild_that_bears_no_marker_belongs_to_the_life_above_it() -> None:
@@ -71,8 +71,8 @@ subprocess.Popen([sys.executable, "-S", "-c", "print(flush=True)\\nwhile True: p
     with child(code) as top:
         looking = meter()
         try:
-            until(lambda: looking.look().get(LIFE, resource_usage.NO_USAGE), lambda found: found.processes == 2)
-            assert until(lambda: looking.look()[LIFE], lambda found: (found.cpu or 0) > 5)
+            until(lambda: looking.sample().get(LIFE, resource_usage.NO_USAGE), lambda found: found.processes == 2)
+            assert until(lambda: looking.sample()[LIFE], lambda found: (found.cpu or 0) > 5)
         finally:
             for one in resource_usage.read_processes():
                 if one.ppid == top.pid:
@@ -85,13 +85,13 @@ print(flush=True)
 while True: subprocess.run(["sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"])"""
     with child(code):
         looking = meter()
-        looking.look()
-        assert until(lambda: looking.look()[LIFE], lambda found: (found.cpu or 0) > 5)
+        looking.sample()
+        assert until(lambda: looking.sample()[LIFE], lambda found: (found.cpu or 0) > 5)
 
 
 def test_others_lives_are_not_summed_and_the_machine_is_known() -> None:
     with child("print(flush=True); import time; time.sleep(60)", life="/elsewhere:r1:runner-x#1"):
-        assert meter().look() == {}
+        assert meter().sample() == {}
     found = resource_usage.read_machine()
     assert found.cores >= 1
     assert 0 < found.available <= found.total

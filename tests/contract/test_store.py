@@ -28,9 +28,9 @@ KEY = Key("runner", "a", "r1")
 AT = "2026-01-31T12:00:00.000000Z"
 
 
-@pytest.fixture(params=[0, 8], ids=["", "keeps"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return Store(tmp_path / "home", keep=request.param)
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "home")
 
 
 def test_a_layer_never_makes_its_home_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

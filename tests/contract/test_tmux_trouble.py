@@ -69,7 +69,7 @@ def test_no_command_waits_for_ever_for_a_deaf_server_and_an_open_replaces_it(hom
     second = opened(home, "b@r1")
     assert server_of(second) != server_of(first)
     assert [one.name for one in TmuxTerminal(home).sessions()] == ["b@r1"]
-    assert not processes.living(first.pid, first.ticks) or state_of(first.pid) == "Z"
+    assert not processes.is_running(first.pid, first.ticks) or state_of(first.pid) == "Z"
 
 
 def stop_for_good(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:

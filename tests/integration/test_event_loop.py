@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from garrison.system import event_loop, processes
-from garrison.system.dnotify import DirectoryNotes
 from garrison.system.event_loop import EventLoop, Wakeup
 from garrison.system.processes import ProcessId
 from support import DEADLINE
@@ -230,12 +229,11 @@ def test_everything_at_once_is_drained_in_one_wait(made: EventLoop, tmp_path: Pa
 def test_close_gives_everything_back(tmp_path: Path) -> None:
     child = started(tmp_path, "exec sleep 60")
     before, handler, files = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD), open_files()
-    for sparing in (False, True):
-        one = EventLoop(sparing=sparing)
-        one.watch_process(child.pid, child.ticks)
-        one.watch_directory(tmp_path)
-        one.close()
-        one.close()
+    one = EventLoop()
+    one.watch_process(child.pid, child.ticks)
+    one.watch_directory(tmp_path)
+    one.close()
+    one.close()
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGCHLD)) == (before, handler)
     assert signal.set_wakeup_fd(-1) == -1
     assert open_files() == files
@@ -251,9 +249,8 @@ def no_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_loop, "INotify", used_up)
 
 
-def test_without_inotify_and_dnotify_the_timer_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_inotify_the_timer_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_instance(monkeypatch)
-    monkeypatch.setattr(event_loop.DirectoryNotes, "of_kernel", classmethod(lambda _: None))
     child = started(tmp_path, "exit 0")
     with EventLoop() as one:
         assert not one.sees_files
@@ -264,70 +261,6 @@ def test_without_inotify_and_dnotify_the_timer_serves(tmp_path: Path, monkeypatc
         one.watch_process(child.pid, child.ticks)
         assert one.wait(LONG)
     processes.reap()
-
-
-@pytest.fixture(params=["spared", "used up"])
-def noting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[EventLoop]:
-    """A waker that watches files through dnotify."""
-    if DirectoryNotes.of_kernel() is None:
-        pytest.skip("this kernel has no dnotify")
-    if request.param == "used up":
-        no_instance(monkeypatch)
-    with EventLoop(sparing=request.param == "spared") as one:
-        yield one
-
-
-def test_dnotify_tells_of_entries_that_come_and_go(noting: EventLoop, tmp_path: Path) -> None:
-    inbox, other = tmp_path / "inbox", tmp_path / "other"
-    inbox.mkdir()
-    other.mkdir()
-    assert noting.sees_files
-    assert noting.watch_directory(inbox)
-    assert noting.watch_directory(inbox)
-    (other / "a").touch()
-    assert not noting.wait(0.01)
-    (other / "a").rename(inbox / "a")
-    assert noting.wait(LONG) == Wakeup(directories=frozenset({inbox}))
-    assert not noting.wait(0)
-    (inbox / "a").unlink()
-    assert noting.wait(LONG).directories
-    shutil.rmtree(inbox)
-    inbox.mkdir()
-    noting.wait(0)
-    assert noting.watch_directory(inbox), "the new one"
-    (inbox / "b").touch()
-    assert noting.wait(LONG).directories
-    noting.forget_directory(inbox)
-    (inbox / "c").touch()
-    assert not noting.wait(0.01)
-
-
-def test_dnotify_tells_of_a_file_once_each_time_it_is_asked_for(noting: EventLoop, tmp_path: Path) -> None:
-    path = tmp_path / "output"
-    assert not noting.watch_file(path), "it is not there yet"
-    path.write_text("a")
-    assert not noting.watch_file(path, crowded=True)
-    assert noting.watch_file(path)
-    with path.open("a") as file:
-        file.write("b")
-    assert noting.wait(LONG).directories == {tmp_path}
-    path.write_text("c")
-    assert not noting.wait(0.01), "nobody asked again"
-    assert noting.watch_file(path)
-    path.write_text("d")
-    assert noting.wait(LONG)
-
-
-def test_a_note_that_comes_as_its_waker_closes_ends_nobody(tmp_path: Path) -> None:
-    code = ("import pathlib, sys\nfrom garrison.system.event_loop import EventLoop\n"
-            "folder = pathlib.Path(sys.argv[1])\n"
-            "for number in range(200):\n"
-            "    with EventLoop(sparing=True) as one:\n        one.watch_directory(folder)\n"
-            "        (folder / str(number)).touch()\n"
-            "    (folder / str(number)).unlink()\n"
-            "print('there')\n")
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stdout) == (0, b"there\n")
 
 
 def test_an_overflow_touches_every_directory(made: EventLoop, tmp_path: Path) -> None:
@@ -353,11 +286,10 @@ def test_descriptors_are_not_inherited(tmp_path: Path) -> None:
                               check=True).stdout.split()
 
     before = seen_by_a_child()
-    for sparing in (False, True):
-        with EventLoop(sparing=sparing) as one:
-            one.watch_directory(tmp_path)
-            one.watch_process(os.getpid(), processes.probe(os.getpid()).ticks)  # type: ignore[union-attr]
-            assert seen_by_a_child() == before
+    with EventLoop() as one:
+        one.watch_directory(tmp_path)
+        one.watch_process(os.getpid(), processes.probe(os.getpid()).ticks)  # type: ignore[union-attr]
+        assert seen_by_a_child() == before
 
 
 def test_running_out_of_descriptors_is_an_error_not_a_false_death(made: EventLoop,

@@ -290,7 +290,7 @@ def test_a_killed_gate_is_run_again(tmp_path):
     world.enqueue("one")
     processor = world.processor()
     until(lambda: (tmp_path / "again").exists() or not processor.step(), "the first gate")
-    for row in processes.table():
+    for row in processes.list_processes():
         if row.marker and row.marker.startswith(str(world.home)):
             processes.send(row.pid, row.ticks, signal.SIGKILL)
     drive(processor)

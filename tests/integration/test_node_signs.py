@@ -21,8 +21,9 @@ from garrison.records.identity import Identity
 from garrison.records.run import Task
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
-from garrison.system.clock import FakeClock, iso
+from garrison.system.clock import iso
 from garrison.system.systemd import notify_watchdog
+from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses
 from garrison.views.layer_view import signs_of_life
 from support import DEADLINE, git

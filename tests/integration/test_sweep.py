@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from garrison.errors import GarrisonError
@@ -25,9 +26,9 @@ def life(tmp_path: Path) -> Iterator[str]:
     value = f"{tmp_path}:r1:runner-a#1"
     yield value
     for each in (value, value + "0", value + "-other"):
-        for one in processes.bearers(each):
+        for one in processes.find_marked(each):
             processes.send(one.pid, one.ticks, signal.SIGKILL)
-    until(lambda: not processes.bearers(value))
+    until(lambda: not processes.find_marked(value))
     processes.reap()
 
 
@@ -102,7 +103,7 @@ def test_an_unmarked_child_is_not_lost_when_its_parent_goes_first(tmp_path: Path
     child = start(tmp_path, life, "env -i PATH=\"$PATH\" sh -c \"trap '' TERM; echo \\$\\$ > kid; "
                                   "while :; do sleep 0.05; done\" & sleep 60")
     kid = said(tmp_path, "kid")
-    assert processes.marker(kid) is None
+    assert processes.life_marker(kid) is None
     kill_tree(child.id, life, grace=0.3)
     assert gone(kid)
 
@@ -128,7 +129,7 @@ def test_other_lives_below_it_live_on_with_their_children(tmp_path: Path, life: 
     kill_tree(child.id, life, grace=5)
     assert gone(child.pid)
     assert not gone(pid)
-    assert len(processes.bearers(other)) == 2
+    assert len(processes.find_marked(other)) == 2
 
 
 def test_one_that_forks_all_the_time_is_caught_up_with(tmp_path: Path, life: str) -> None:
@@ -144,7 +145,7 @@ def test_one_that_forks_all_the_time_is_caught_up_with(tmp_path: Path, life: str
     child.close()
     until(lambda: (path := tmp_path / "born").exists() and path.stat().st_size > 5)
     assert len(kill_tree(child.id, life, grace=0.1)) > 1
-    assert processes.bearers(life) == []
+    assert processes.find_marked(life) == []
 
 
 def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life: str,
@@ -164,19 +165,21 @@ def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life
                             env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
     child.close()
     until((tmp_path / "at0").exists)
-    real, hops = os.listdir, iter(range(4))
+    real, hops, hopped = psutil.pids, iter(range(4)), []
 
-    def list_and_hop(path: str) -> list[str]:
-        listed = real(path)
-        if path == "/proc" and (hop := next(hops, None)) is not None:
+    def list_and_hop() -> list[int]:
+        listed = real()
+        if (hop := next(hops, None)) is not None:
+            hopped.append(hop)
             (tmp_path / f"go{hop}").touch()
             until((tmp_path / f"at{hop + 1}").exists)
         return listed
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "listdir", list_and_hop)
+        patched.setattr(psutil, "pids", list_and_hop)
         assert kill_tree(None, life, grace=0.1)
-    assert processes.bearers(life) == []
+    assert hopped == [0, 1, 2, 3]
+    assert processes.find_marked(life) == []
 
 
 def test_our_own_zombies_do_not_hold_it_up(tmp_path: Path, life: str) -> None:
@@ -192,7 +195,7 @@ def test_what_does_not_die_is_named_within_the_limit(tmp_path: Path, life: str,
     child = start(tmp_path, life, "echo $$ > ready; exec sleep 60")
     said(tmp_path, "ready")
     with monkeypatch.context() as patched:
-        patched.setattr(processes.signals, "pidfd_send_signal", lambda *_: None)  # as in D state: nothing is heard
+        patched.setattr(signal, "pidfd_send_signal", lambda *_: None)  # as in D state: nothing is heard
         with pytest.raises(GarrisonError, match=str(child.pid)):
             kill_tree(child.id, life, grace=0.05, limit=0.1)
     assert not gone(child.pid)
@@ -207,7 +210,7 @@ def test_another_users_process_is_named(tmp_path: Path, life: str, monkeypatch: 
         raise PermissionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(processes.signals, "pidfd_send_signal", forbidden)
+        patched.setattr(signal, "pidfd_send_signal", forbidden)
         with pytest.raises(GarrisonError, match="another user"):
             kill_tree(child.id, life, grace=0.05, limit=0.1)
         with pytest.raises(GarrisonError, match="another user"):

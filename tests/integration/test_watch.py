@@ -21,9 +21,9 @@ from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.supervise.hang_detector import Evidence
 from garrison.supervise.observer import HangWatcher, Inspection, Observer, judge_now
-from garrison.system.clock import FakeClock
-from garrison.system.process_table import below, ran
+from garrison.system.process_table import cpu_fingerprint, descendants
 from garrison.system.processes import ProcessId, RealProcesses, probe
+from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses
 from support import until
 
@@ -124,7 +124,7 @@ def test_a_silent_layer_hangs_at_its_timeout_and_not_before(scene: Scene) -> Non
 
 
 def test_nothing_is_looked_at_while_beats_come(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene.processes, "below", None)
+    monkeypatch.setattr(scene.processes, "descendants", None)
     assert {looked.evidence is None for looked in scene.pass_(100)} == {True}
 
 
@@ -243,12 +243,12 @@ def test_the_tree_below_ends_at_other_lives(tree: Callable[..., subprocess.Popen
         pytest.skip("this kernel does not list children")
     shell = tree("GARRISON_LIFE=other sh -c 'sleep 61 & wait' & env -u GARRISON_LIFE sleep 62 & sleep 63 & wait",
                  GARRISON_LIFE="mine")
-    found = until(lambda: [one for one in [below(shell.pid, "mine")] if len(one) == 2
+    found = until(lambda: [one for one in [descendants(shell.pid, "mine")] if len(one) == 2
                            and all(probed.comm == "sleep" for probed in one)])[0]
     assert {one.ppid for one in found} == {shell.pid}
     os.kill(found[0].pid, signal.SIGSTOP)
-    assert until(lambda: [one.state for one in below(shell.pid, "mine")].count("T") == 1)
-    assert below(2**22 + 1, "mine") == []
+    assert until(lambda: [one.state for one in descendants(shell.pid, "mine")].count("T") == 1)
+    assert descendants(2**22 + 1, "mine") == []
 
 
 def test_whether_a_tree_has_run_at_all_shows_however_little_it_did(tree: Callable[..., subprocess.Popen[bytes]],
@@ -257,12 +257,13 @@ def test_whether_a_tree_has_run_at_all_shows_however_little_it_did(tree: Callabl
     code = "import signal; signal.signal(10, print); print(flush=True); [signal.pause() for _ in range(9)]"
     shell = tree(f"'{sys.executable}' -c '{code}' > '{told}' & wait")
     until(told.read_text)
-    before = until(lambda: (found := ran(shell.pid, "")) == ran(shell.pid, "") and found)  # it has come to rest
-    (one,) = below(shell.pid, "")
+    # it has come to rest
+    before = until(lambda: (found := cpu_fingerprint(shell.pid, "")) == cpu_fingerprint(shell.pid, "") and found)
+    (one,) = descendants(shell.pid, "")
     os.kill(one.pid, signal.SIGUSR1)
-    assert until(lambda: ran(shell.pid, "") != before)
-    assert below(shell.pid, "")[0].cpu - one.cpu <= 1, "as little as that"
-    assert ran(2**22 + 1, "") == frozenset()
+    assert until(lambda: cpu_fingerprint(shell.pid, "") != before)
+    assert descendants(shell.pid, "")[0].cpu - one.cpu <= 1, "as little as that"
+    assert cpu_fingerprint(2**22 + 1, "") == frozenset()
 
 
 def test_cpu_and_state_are_read_as_the_kernel_tells_them() -> None:
@@ -313,7 +314,7 @@ def test_who_looks_once_looks_twice(tmp_path: Path, tree: Callable[..., subproce
     assert judged(beat) == "alive"
     clock.advance(1000.0)
     assert judged(compute) == "alive"
-    until(lambda: (probe(shell.pid) or found).state == "S" and below(shell.pid, ""))
+    until(lambda: (probe(shell.pid) or found).state == "S" and descendants(shell.pid, ""))
     time.sleep(0.2)
     assert judged() == "hung"
     os.kill(shell.pid, signal.SIGSTOP)

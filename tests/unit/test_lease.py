@@ -24,7 +24,8 @@ from garrison.supervise.lease import (
 )
 from garrison.supervise.observer import Observer
 from garrison.supervise.verdict import Verdict
-from garrison.system.clock import FakeClock, iso
+from garrison.system.clock import iso
+from garrison.testing.clock import FakeClock
 from garrison.testing.processes import MemoryProcesses
 
 KEY = Key("runner", "a", "r1")

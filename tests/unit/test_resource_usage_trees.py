@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.system import resource_usage
-from garrison.system.resource_usage import TICK, Proc, add_usage, cpu_seconds, find_owners, parse
+from garrison.system.resource_usage import RESOLUTION, Proc, add_usage, cpu_seconds, find_owners
 
 
 def proc(pid: int, ppid: int = 1, *, cpu: float = 0, waited: float = 0, ticks: int = 0) -> Proc:
-    return Proc(pid, ticks or pid, ppid, False, round(cpu * TICK), round(waited * TICK), 0)
+    return Proc(pid, ticks or pid, ppid, False, cpu, waited, 0)
 
 
 def by_id(*procs: Proc) -> dict[resource_usage.ProcessId, Proc]:
@@ -69,14 +69,7 @@ def test_work_is_never_negative_and_never_more_than_the_machine_can_do(
     old = by_id(*(proc(pid, pid - 1, cpu=cpu, waited=waited) for pid, (cpu, waited, _, _) in enumerate(parts, 2)))
     new = by_id(*(proc(pid, pid - 1, cpu=cpu, waited=waited) for pid, (_, _, cpu, waited) in enumerate(parts, 2)))
     worked = cpu_seconds(old, new, seconds, cores)
-    assert all(0 <= one <= 2 * (seconds * cores * 1.1 + 2 / TICK) for one in worked.values())
-
-
-def test_stat_is_read_after_the_last_parenthesis() -> None:
-    fields = ["S", "4", "7", "7", "0", "-1", "0", "0", "0", "0", "0", "100", "20", "30", "4", "20", "0", "1", "0",
-              "4242", "999", "25"]
-    found = parse(b"42 (a) (b c) " + " ".join([*fields, *"0" * 28]).encode())
-    assert found == Proc(42, 4242, 4, False, 120, 34, 25 * resource_usage.PAGE)
+    assert all(0 <= one <= 2 * (seconds * cores * 1.1 + 2 * RESOLUTION) for one in worked.values())
 
 
 def test_a_sum_knows_its_cpu_as_far_as_its_parts_do() -> None:

@@ -18,7 +18,7 @@ SIGNALS = frozenset({"kill", "killpg", "tgkill", "terminate", "send_signal", "pi
                      "raise_signal"})
 PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", "killall")
 ALLOWED = {
-    "system/processes.py:pidfd_send_signal": (1, "`send` itself, through a verified pidfd"),
+    "system/process_table.py:pidfd_send_signal": (1, "`send` itself, through a verified pidfd"),
     "system/kill_tree.py:pidfd_send_signal": (3, "the sweep, through verified pidfds"),
     "system/reaper.py:kill": (1, "itself: it ends by the signal that ended its orchestrator"),
     "system/failpoint.py:kill": (1, "itself, for tests"),

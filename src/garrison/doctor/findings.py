@@ -227,7 +227,7 @@ def judge_machine(fact: MachineFact) -> list[Finding]:
         found.append(Finding("tmux", NOTE, ("tmux is older than 3.2" if fact.has_tmux else "there is no tmux")
                              + ": agents run as plain processes, without a terminal to attach to"))
     if not fact.inotify:
-        found.append(Finding("inotify", WARNING, "no inotify instance is left: dnotify or a timer serves; other "
+        found.append(Finding("inotify", WARNING, "no inotify instance is left: a timer serves; other "
                              "programs of yours may not see files change",
                              advice="sysctl fs.inotify.max_user_instances=1024, or end who uses them up"))
     if not fact.user_manager:

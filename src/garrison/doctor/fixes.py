@@ -52,7 +52,7 @@ def _fence(world: Runtime, finding: Finding) -> None:
 def _sweep(world: Runtime, finding: Finding) -> None:
     """The processes that were seen, through verified pidfds, and all that bear the same marker."""
     marker, pid, ticks = finding.about
-    if processes.marker(pid) == marker and processes.living(pid, ticks):
+    if processes.life_marker(pid) == marker and processes.is_running(pid, ticks):
         kill_tree.kill_tree(None, marker, grace=world.timing.sweep_grace)
 
 

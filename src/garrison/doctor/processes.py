@@ -13,7 +13,7 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher_key
 from garrison.supervise.lease import parse_marker
 from garrison.system import processes
-from garrison.system.kill_tree import is_tmux
+from garrison.system.process_table import is_tmux
 from garrison.system.process_terminal import ProcessTerminal
 from garrison.system.tmux_server import supported_version
 
@@ -58,7 +58,7 @@ def life_facts(world: Runtime) -> Iterator[LifeFact]:
 def bearer_facts(world: Runtime, runs: Mapping[str, RunStatus]) -> Iterator[BearerFact]:
     """Every process that bears a marker of this home, whoever made it."""
     home = os.path.realpath(world.home)
-    rows = processes.table()
+    rows = processes.list_processes()
     above = processes.ancestors(os.getpid()) | {os.getpid()}
     known = _identities(world)
     for row in rows:

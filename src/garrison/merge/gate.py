@@ -139,7 +139,7 @@ class GateRun:
             return True
         if found is None:
             self._born = now
-            return bool(processes.bearers(self.marker))
+            return bool(processes.find_marked(self.marker))
         pidfd = processes.open_verified(*found)
         if pidfd is None:
             return (self.folder / stage / "verdict").exists()
@@ -177,7 +177,7 @@ class GateRun:
             pidfd = processes.open_verified(*found)
             self.child = processes.Child(*found, -1 if pidfd is None else pidfd)
         processes.exit_code(self.child.pid)
-        return processes.living(self.child.pid, self.child.ticks)
+        return processes.is_running(self.child.pid, self.child.ticks)
 
     def _read(self, stage: str) -> tuple[int, bool] | None:
         told = read_line(self.folder / stage / "verdict")
@@ -335,7 +335,7 @@ class GateRuns:
             name, _, number = folder.name.rpartition(".")
             if name in state.entries and folder.name not in self._runs:
                 marker = gate_marker(self.queue.home, state.entries[name].run, name, int(number))
-                if processes.bearers(marker):
+                if processes.find_marked(marker):
                     kill_tree.kill_tree(None, marker, grace=0.2)
                 shutil.rmtree(folder, ignore_errors=True)
 

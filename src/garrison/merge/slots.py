@@ -25,7 +25,7 @@ from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.system import worktree_files as setup_key
 from garrison.system.git import Git, GitError
-from garrison.system.processes import living, same_boot
+from garrison.system.processes import is_running, same_boot
 from garrison.system.worktree_files import complete_worktree
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def remove_idle_slots(git: Git, folder: Path) -> None:
 def is_job_alive(job: str) -> bool:
     """Whether the job recorded in that folder still runs."""
     found = read_pid(Path(job)) if job else None
-    return found is not None and living(*found)
+    return found is not None and is_running(*found)
 
 
 def read_pid(job: Path) -> tuple[int, int] | None:

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.errors import NotFound, RecordCorrupt, Refused
 from garrison.records import atomic
 from garrison.records.blobs import BLOB_BYTES
-from garrison.records.journal import SNAPSHOT_EVERY, Entry, read_all
-from garrison.records.journal_room import RoomyWriter
+from garrison.records.journal import SNAPSHOT_EVERY, Entry, Writer, read_all
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.system.failpoint import here
 
@@ -194,7 +193,7 @@ class RunJournal:
             raise Refused(f"another process runs {folder.root} now; wait for it, or end it first")
         self._lock = lock
         try:
-            self._writer = RoomyWriter(folder.journal, f"pipeline#{os.getpid()}")
+            self._writer = Writer(folder.journal, f"pipeline#{os.getpid()}")
         except BaseException:
             lock.release()
             raise
@@ -208,7 +207,7 @@ class RunJournal:
 
     def append(self, kind: str, data: dict[str, Any]) -> None:
         """One record, on the disk when this returns."""
-        self._writer.put(kind, data, self._now(), sync=True)
+        self._writer.append(kind, data, self._now(), sync=True)
         self._since += 1
 
     def flow(self, event: Mapping[str, Any]) -> None:

@@ -125,7 +125,6 @@ def _rest(layer: Process, life: Incarnation, world: Runtime, waker: EventLoop, s
     The first sleep is a rescan's, so that an event lost while the watches were set costs no more; later ones are naps,
     unless files cannot be watched.
     """
-    world.store.rest()
     due, pause = layer.next_wake(), _pause(layer, world)
     end = world.clock.monotonic() + (max_age(world.timing) if due is None else min(due, max_age(world.timing)))
     while True:
@@ -134,8 +133,6 @@ def _rest(layer: Process, life: Incarnation, world: Runtime, waker: EventLoop, s
         if wake or seen is None or now >= end or layer.glance() != seen:
             return wake.signals
         life.beat()
-        if not layer.naps:  # of these a run has one each; a hundred runners would pay for what they seldom need
-            world.processes.remember()
         if waker.sees_files and layer.naps:
             pause = min(check_interval(world.timing), end - now)
 

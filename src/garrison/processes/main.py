@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # What a launcher's shell had started before it became one is not ours, whoever's child it is.
     become_subreaper(adopting=options.role != "launch")
     # A user has few inotify instances, editors want them too, and what an agent's layer watches is nobody else's.
-    waker = EventLoop(WAKING_SIGNALS, sparing=options.role == "orchestrator")
+    waker = EventLoop(WAKING_SIGNALS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
     key = Key(options.role, options.name, options.run)
     life = None

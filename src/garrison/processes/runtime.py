@@ -12,7 +12,6 @@ from garrison.config import Timing
 from garrison.errors import NotFound
 from garrison.records import atomic
 from garrison.records import run as run_records
-from garrison.records.kept import MOST
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
@@ -52,7 +51,7 @@ class Runtime:
     @cached_property
     def store(self) -> Store:
         """The home's records."""
-        return Store(self.home, keep=MOST)
+        return Store(self.home)
 
     @cached_property
     def observer(self) -> Observer:

@@ -23,7 +23,7 @@ from garrison.system import kill_tree, processes
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_stem
 from garrison.system.jobs import Job, read_tail
-from garrison.system.process_table import ran
+from garrison.system.process_table import cpu_fingerprint
 from garrison.system.processes import ProcessId
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Snapshotter:
         """What differs once a process of the agent has run, or anybody changed a file of its tree; None: who knows."""
         if at_work.pid is None:
             return None
-        below = ran(at_work.pid, format_marker(str(self.world.home), at_work.key, at_work.incarnation))
+        below = cpu_fingerprint(at_work.pid, format_marker(str(self.world.home), at_work.key, at_work.incarnation))
         return None if below is None else (at_work.incarnation, below, newest_entry(self.tree))
 
     def _start(self, now: float) -> None:

@@ -213,7 +213,7 @@ class Supervisor:
                 waker.watch_process(identity.pid, identity.start_ticks)
                 living.append((identity.pid, identity.start_ticks))
             if identity is not None and records:
-                waker.watch_file(self.world.store.path(Identity, identity.key), crowded=True)
+                waker.watch_file(self.world.store.path(Identity, identity.key))
         self.autopsy.watch_all(living)
         folder = signals.inbox_path(self.world.home, self.life.key)
         if folder.is_dir():

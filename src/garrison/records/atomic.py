@@ -15,10 +15,10 @@ import re
 import stat
 from contextlib import contextmanager, suppress
 from itertools import count
+from typing import TYPE_CHECKING
 
 from garrison.errors import LockLost, RecordUnreadable
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path

@@ -6,11 +6,11 @@ The rule of this room: a blob is on the disk, whole, before the record that name
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from garrison.errors import RecordCorrupt
 from garrison.records import atomic
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any

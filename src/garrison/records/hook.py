@@ -7,11 +7,11 @@ Each layer moves only its own hook.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition, UsageError
 from garrison.records.names import Key
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -7,12 +7,12 @@ and end lives; a living layer changes its own record, fenced by its incarnation.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition
 from garrison.records.names import Key
 from garrison.records.record import is_timestamp
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -13,6 +13,7 @@ old file is kept as `<stem>-<seq>.jsonl`."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zlib
@@ -175,13 +176,12 @@ class Writer:
     def __init__(self, path: Path, token: str) -> None:
         atomic.make_directory(path.parent)
         self.path, self.token = path, token
-        self._name, self._folder = str(path), path.parent  # a step of a pipeline costs one append
+        _drop_preallocation(path)
         self._descriptor = atomic.open_or_create(path, os.O_APPEND)
         try:
             cut_torn_tail(self._descriptor, path)
-            self._file = os.fstat(self._descriptor)
-            self._end = self._size = self._file.st_size
-            if not self._end:  # new, or its maker died or failed before its name was durable
+            self._size = os.fstat(self._descriptor).st_size
+            if not self._size:  # new, or its maker died or failed before its name was durable
                 atomic.sync_directory(path.parent)
             os.fdatasync(self._descriptor)  # what a killed predecessor had not synced will be acted on from here
             self.entries = read_all(path)
@@ -194,28 +194,17 @@ class Writer:
 
     def append(self, kind: str, data: dict[str, Any], at: str, *, sync: bool = False) -> Entry:
         """Append one record; with `sync` it is on the disk when this returns. Fenced if the file was replaced."""
-        self.put(kind, data, at, sync=sync)
+        self._check_unfenced()
+        line = _line(self.seq + 1, self.epoch, self.token, at, kind, store_blobs(self.path.parent, data))
+        write_line(self._descriptor, line, sync=sync)
+        self._size += len(line)
+        self.seq += 1
         return Entry(self.seq, self.epoch, self.token, at, kind, data)
 
-    def put(self, kind: str, data: dict[str, Any], at: str, *, sync: bool = False) -> None:
-        """As `append`, for who does not look at the entry."""
-        self._check()
-        line = _line(self.seq + 1, self.epoch, self.token, at, kind, store_blobs(self._folder, data))
-        self._write(line, sync=sync)
-        self.seq += 1
-
-    def _write(self, line: bytes, *, sync: bool) -> None:
-        write_line(self._descriptor, line, sync=sync, end=self._end)
-        self._end += len(line)
-        self._size = self._end
-
-    def _check(self) -> None:
-        """Fenced unless the open file is still the one of that name, and as long as we left it."""
-        try:
-            now = os.stat(self._name)  # noqa: PTH116  # light
-        except FileNotFoundError:
-            now = None
-        if now is None or now.st_ino != self._file.st_ino or now.st_dev != self._file.st_dev:
+    def _check_unfenced(self) -> None:
+        """Raise Fenced unless the open file still has its name, and the size that we left it with."""
+        now = atomic.same_file(self._descriptor, self.path)
+        if now is None:
             raise Fenced(f"journal {self.path} was removed or replaced; stopping without writing")
         if now.st_size != self._size:
             raise Fenced(f"journal {self.path} was written by another; stopping without writing")
@@ -228,10 +217,8 @@ class Writer:
         with atomic.replacing(self.path, os.O_APPEND) as descriptor:
             atomic.write_all(descriptor, line)
             os.fsync(descriptor)
-            file = os.fstat(descriptor)  # while nothing is lost if it fails
-        # Held from before it got its name: there is no moment after which a full disk would leave us without a file.
-        old, self._descriptor, self._end, self._size = self._descriptor, descriptor, len(line), len(line)
-        self._file = file
+        # Open from before it got its name: there is no moment after which a full disk would leave us without a file.
+        old, self._descriptor, self._size = self._descriptor, descriptor, len(line)
         try:
             atomic.sync_directory(self.path.parent)
         finally:
@@ -319,21 +306,29 @@ def _last(descriptor: int, path: Path) -> tuple[int, int]:
     return entry.seq, entry.epoch
 
 
-def write_line(descriptor: int, line: bytes, *, sync: bool, end: int = -1) -> None:
-    """Append `line` in one write; a short write (disk full) is undone, so that the journal stays whole.
-
-    `end` is where it goes, if the caller knows; into a file that is open for appending it goes to the end anyway.
-    """
-    if end < 0:
-        end = os.lseek(descriptor, 0, os.SEEK_END)
+def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
+    """Append `line` in one write; a short write (disk full) is undone, so that the journal stays whole."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
     try:
-        if os.pwrite(descriptor, line, end) != len(line):
-            raise OSError(28, "No space left on device")
+        if os.write(descriptor, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if sync:
             os.fdatasync(descriptor)
     except OSError:
         os.ftruncate(descriptor, end)
         raise
+
+
+def _drop_preallocation(path: Path) -> None:
+    """Rewrite a journal that ends in zeros without them.
+
+    Version 0.1 preallocated space in the journals of pipelines; a writer that was killed leaves it. The copy takes the
+    name, so that a late write of that writer ends in a file that nothing reads.
+    """
+    data = atomic.read(path)
+    if data is not None and data.endswith(b"\0"):
+        read_all(path)  # a damaged journal stays as it is
+        atomic.write(path, data[:whole_end(data)])
 
 
 def whole_end(data: bytes) -> int:

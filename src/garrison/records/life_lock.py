@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+from typing import TYPE_CHECKING
 
 from garrison.errors import LockLost
 from garrison.records import atomic
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path

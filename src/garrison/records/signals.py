@@ -10,12 +10,12 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 from garrison.errors import RecordCorrupt, RecordError, UsageError
 from garrison.records import atomic, record
 from garrison.records.names import Key
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path

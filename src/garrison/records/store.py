@@ -6,17 +6,15 @@ lock. With `incarnation` it refuses a life that has a successor. Reading never r
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, NotFound, RecordCorrupt, RecordError, UsageError
 from garrison.records import atomic, record
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
-from garrison.records.kept import Kept, mark
 from garrison.records.names import Key
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -25,64 +23,30 @@ if TYPE_CHECKING:
     R = TypeVar("R", Identity, Hook)
 
 _FOLDERS: dict[type, str] = {Identity: "identities", Hook: "hooks"}
-_MOST_PATHS = 2000
 
 
 class Store:
-    """The records of one home. With `keep`, so many of those that were read are kept, and not read again while their
-    files are the same: for a layer, which looks at the same ones all its life."""
+    """The records of one home."""
 
-    def __init__(self, home: Path, *, keep: int = 0) -> None:
+    def __init__(self, home: Path) -> None:
         self.home = home
-        self._folders = {kind: home / name for kind, name in _FOLDERS.items()}
-        self._kept = Kept(keep) if keep else None
-        self._paths: dict[tuple[type, Key, str], Path] = {}
 
     def path(self, kind: type[R], key: Key) -> Path:
-        """The file of a record."""
+        """Return the file of a record."""
         return self._path(kind, key, "json")
 
-    def _path(self, kind: type, key: Key, ending: str) -> Path:
-        found = self._paths.get((kind, key, ending))
-        if found is None:  # a look at a life names its files a dozen times, and to make a Path takes longer than a stat
-            if len(self._paths) > _MOST_PATHS:
-                self._paths.clear()
-            found = self._paths[kind, key, ending] = self._folders[kind] / f"{key.full}.{ending}"
-        return found
+    def _path(self, kind: type, key: Key, suffix: str) -> Path:
+        return self.home / _FOLDERS[kind] / f"{key.full}.{suffix}"
 
     def life_path(self, key: Key) -> Path:
-        """The file whose lock a living process holds."""
+        """Return the file whose lock a living process holds."""
         return self._path(Identity, key, "life")
 
     def read(self, kind: type[R], key: Key) -> R | None:
-        """The record, or None if there is none; RecordError if it cannot be read as one."""
+        """Return the record, or None if there is none; RecordError if it cannot be read as one."""
         path = self.path(kind, key)
-        if self._kept is not None:
-            return self._look(self._kept, kind, key, path)
         data = atomic.read(path)
-        return None if data is None else _decoded(kind, key, data, path)
-
-    def _look(self, kept: Kept, kind: type[R], key: Key, path: Path) -> R | None:
-        """`read`, without reading what is known."""
-        name = str(path)
-        if (known := kept.get(name)) is not None:
-            return known  # type: ignore[no-any-return]
-        descriptor = atomic.open_existing(path)
-        if descriptor is None:
-            return None
-        try:
-            seen = mark(os.fstat(descriptor))
-            found = _decoded(kind, key, atomic.read_open(descriptor, path), path)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        kept.put(name, descriptor, seen, found)
-        return found
-
-    def rest(self) -> None:
-        """Do in a quiet moment what would hold up who waits for a record."""
-        if self._kept is not None:
-            self._kept.rest()
+        return None if data is None else _decode(kind, key, data, path)
 
     def get(self, kind: type[R], key: Key) -> R:
         """The record; NotFound if there is none."""
@@ -107,7 +71,7 @@ class Store:
     @contextmanager
     def locked(self, kind: type[R], key: Key, *, incarnation: int | None = None) -> Iterator[R | None]:
         """Hold a record's lock, giving the record; for what must happen while a life is still the current one."""
-        folder = self._folders[kind]
+        folder = self.home / _FOLDERS[kind]
         if incarnation is None:
             atomic.make_directory(folder)
         elif not folder.is_dir():
@@ -121,7 +85,7 @@ class Store:
     def keys(self, kind: type[R]) -> list[Key]:
         """The keys of all records of a kind, sorted; foreign file names are passed over."""
         found = []
-        for name in atomic.list_names(self._folders[kind]):
+        for name in atomic.list_names(self.home / _FOLDERS[kind]):
             if name.endswith(".json") and not name.startswith("."):
                 try:
                     found.append(Key.parse(name[:-5]))
@@ -148,7 +112,7 @@ class Store:
         return records, errors
 
 
-def _decoded(kind: type[R], key: Key, data: bytes, path: Path) -> R:
+def _decode(kind: type[R], key: Key, data: bytes, path: Path) -> R:
     found = record.decode(kind, data, path)
     if (found.role, found.name, found.run_id) != (key.role, key.name, key.run):
         raise RecordCorrupt(path, f"it is about {found.role} {found.name} of run {found.run_id!r}")

@@ -8,8 +8,8 @@ boot_id} · `heal` {full, incarnation}. A person's `unpark` and `--resume` close
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any

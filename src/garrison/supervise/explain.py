@@ -7,6 +7,7 @@ The rule of this room: nothing is explained from memory. What was observed is jo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from garrison.records.identity import Identity
 from garrison.records.record import from_dict, to_dict
@@ -17,7 +18,6 @@ from garrison.supervise.hang_detector import judge_recorded
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, Verdict, judge
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -8,8 +8,8 @@ time from the first look of a new watcher. All kinds of signs count together; wh
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
     from typing import Any

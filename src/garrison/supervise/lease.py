@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from garrison.errors import AlreadyAlive, Fenced, Refused
 from garrison.records.hook import Hook, continue_hook
 from garrison.records.identity import Identity, change_status
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.records.store import Store
     from garrison.system.clock import Clock
-    from garrison.system.processes import Probe, Processes
+    from garrison.system.processes import Processes, ProcessInfo
 
 
 class Observer:
@@ -93,7 +93,7 @@ class Observer:
         return self.clock.time() - from_iso(identity.terminated_at)
 
     def _borne(self, identity: Identity) -> bool:
-        return bool(self.processes.bearers(format_marker(str(self.store.home), identity.key, identity.incarnation)))
+        return bool(self.processes.find_marked(format_marker(str(self.store.home), identity.key, identity.incarnation)))
 
 
 LATE = 0.25
@@ -199,7 +199,7 @@ class HangWatcher:
         watched.looked, watched.looks = at, watched.looks + 1
         assert identity.pid is not None
         own = self.observer.processes.probe(identity.pid)
-        below = self.observer.processes.below(identity.pid,
+        below = self.observer.processes.descendants(identity.pid,
                                               format_marker(str(home), identity.key, identity.incarnation))
         used = sum(one.cpu for one in below)
         pids = tuple(sorted(one.pid for one in below))
@@ -238,7 +238,7 @@ def _deep(watched: _Watched, limit: float, at: float) -> bool:
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def _blocked(own: Probe | None, below: list[Probe]) -> int:
+def _blocked(own: ProcessInfo | None, below: list[ProcessInfo]) -> int:
     return sum(one.state == "D" for one in ([own] if own else []) + below)
 
 
@@ -276,7 +276,7 @@ def _once(observer: Observer, identity: Identity) -> tuple[Hashable, int, tuple[
     assert identity.pid is not None
     own = observer.processes.probe(identity.pid)
     life = format_marker(str(observer.store.home), identity.key, identity.incarnation)
-    below = observer.processes.below(identity.pid, life)
+    below = observer.processes.descendants(identity.pid, life)
     used = sum(one.cpu for one in below) + (own.cpu if own else 0)
     return (life_lock.read_heartbeat(observer.store.life_path(identity.key)), used,
             tuple(sorted(one.pid for one in below)),

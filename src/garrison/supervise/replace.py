@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced
 from garrison.records.identity import ALIVE, Identity, mark_ended
@@ -16,7 +17,6 @@ from garrison.supervise.lease import format_marker
 from garrison.supervise.restart import CRASH, HUNG, REBOOT
 from garrison.system.processes import ProcessId
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
@@ -61,9 +61,9 @@ def kill_incarnation(observer: Observer, fenced: Identity, grace: float) -> list
         if fenced.status == "terminated" or fenced.metadata.get("evidence", {}).get("rule"):
             # Asked to end in order, a layer that was hung or lingers would first stop those below it, who are well.
             observer.processes.send(root.pid, root.ticks, signal.SIGKILL)
-    swept = observer.processes.sweep(root, _marker(observer, fenced), grace=grace)
+    swept = observer.processes.kill_tree(root, _marker(observer, fenced), grace=grace)
     if fenced.spawn_deadline is not None:  # it never came to life: who ended before it may hold the lock of its name
-        swept += observer.processes.sweep(None, _marker(observer, fenced, before=1), grace=grace)
+        swept += observer.processes.kill_tree(None, _marker(observer, fenced, before=1), grace=grace)
     return swept
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from garrison.supervise.circuit import CLOSED, Circuit
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, GarrisonError
 from garrison.records.hook import Hook
@@ -26,7 +27,6 @@ from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
 from garrison.system.disk_space import retry_until_space
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar

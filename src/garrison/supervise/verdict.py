@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from garrison.records.identity import Identity
-
 
 SPAWN_SECONDS = 2.0
 """From the lease until the process bears its marker, at most, seconds."""

@@ -8,17 +8,16 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.system.process_table import ProcessId, probe
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from garrison.system.kill_tree import Glimpse
-    from garrison.system.process_table import Row
+    from garrison.system.process_table import ProcessRow
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -109,7 +108,7 @@ def exit_code(pid: int) -> int | None:
     return _codes.get(pid)
 
 
-def adopted(rows: Iterable[Row | Glimpse]) -> list[ProcessId]:
+def adopted(rows: Iterable[ProcessRow]) -> list[ProcessId]:
     """Children of ours that bear no marker and that we did not start: what a program of ours left behind as it ended.
 
     Empty in a process that is no adopting subreaper; its children may be anybody's.
@@ -117,11 +116,6 @@ def adopted(rows: Iterable[Row | Glimpse]) -> list[ProcessId]:
     me = os.getpid()
     return [row.id for row in rows
             if _adopting and row.ppid == me and row.marker is None and row.pid not in _spawned]
-
-
-def came_to_us(children: Iterable[int]) -> set[int]:
-    """Those of our children, by pid, that we did not start."""
-    return set(children) - _spawned
 
 
 def die_with_parent() -> None:

@@ -20,7 +20,6 @@ from typing import Self
 from inotify_simple import INotify, flags
 
 from garrison.system import processes
-from garrison.system.dnotify import DirectoryNotes
 from garrison.system.processes import ProcessId
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
@@ -43,34 +42,31 @@ class Wakeup:
 
 
 class EventLoop:
-    """Made in the main thread, once a process; `close` gives the signals back to whom they belonged.
+    """Wait for process ends, file changes and signals. Create it in the main thread, once per process.
 
-    `sparing`: no inotify instance is taken where dnotify serves, for a process of which there may be a hundred.
+    `close` restores the signal handlers that it replaced. Where no inotify instance is left (a user has 128 by
+    default), the timer alone notices files, and `sees_files` says so.
     """
 
-    def __init__(self, handled: Sequence[int] = SIGNALS, *, sparing: bool = False) -> None:
+    def __init__(self, handled: Sequence[int] = SIGNALS) -> None:
         self._epoll = select.epoll()
         self._pidfds: dict[ProcessId, int] = {}
         self._by_fd: dict[int, ProcessId] = {}
         self._ended: set[ProcessId] = set()
         self._unreported: set[ProcessId] = set()
         self._watches: dict[int, Path] = {}
-        self._notes = DirectoryNotes.of_kernel() if sparing else None
-        self._inotify = None if self._notes is not None else _open_inotify()
+        self._inotify = _open_inotify()
         if self._inotify is not None:
             self._epoll.register(self._inotify.fileno(), select.EPOLLIN)
-        elif self._notes is None:
-            self._notes = DirectoryNotes.of_kernel()
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._read_end, select.EPOLLIN)
         self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        noted = () if self._notes is None else (signal.SIGIO,)
-        self._old_handlers = {number: signal.signal(number, _heard) for number in (*handled, *noted)}
+        self._old_handlers = {number: signal.signal(number, _on_signal) for number in handled}
 
     @property
     def sees_files(self) -> bool:
         """Whether directories can be watched; if not, only the timer sees their changes."""
-        return self._inotify is not None or self._notes is not None
+        return self._inotify is not None
 
     def watch_process(self, pid: int, ticks: int) -> bool:
         """Wake when that very process ends. Idempotent. False if it has ended; the first time, `wait` reports it."""
@@ -97,12 +93,13 @@ class EventLoop:
         self._unreported.discard(one)
 
     def watch_directory(self, path: Path) -> bool:
-        """Wake when a file appears, is moved in or written in `path`, or `path` goes. Idempotent, and needed again
-        after the directory was replaced. False if it cannot be watched (absent, no watches left): the timer serves.
-        dnotify does not tell what is written into a file that is there already.
+        """Wake when a file appears, is moved in or written in `path`, or `path` is removed.
+
+        Idempotent, and needed again after the directory was replaced. False if it cannot be watched (absent, no
+        watches left): the timer serves.
         """
         if self._inotify is None:
-            return self._notes is not None and self._notes.watch(path)
+            return False
         try:
             watch = self._inotify.add_watch(path, _MASK)
         except OSError:
@@ -112,15 +109,13 @@ class EventLoop:
         self._watches[watch] = path
         return True
 
-    def watch_file(self, path: Path, *, crowded: bool = False) -> bool:
-        """Wake once when the file `path` is written, replaced or removed; call again to hear of the next time.
+    def watch_file(self, path: Path) -> bool:
+        """Wake once when the file `path` is written, replaced or removed; call again for the next change.
 
-        False if it cannot be watched (absent, no watches left): the timer serves. dnotify watches the whole directory
-        in its stead, unless that is `crowded` with files that others write all the time.
+        False if it cannot be watched (absent, no watches left): the timer serves.
         """
         if self._inotify is None:
-            return self._notes is not None and not crowded and path.exists() and self._notes.watch(
-                path.parent, once=True)
+            return False
         try:
             watch = self._inotify.add_watch(path, _FILE_MASK)
         except OSError:
@@ -130,8 +125,6 @@ class EventLoop:
 
     def forget_directory(self, path: Path) -> None:
         """Stop watching `path`, if it is watched."""
-        if self._notes is not None:
-            self._notes.forget(path)
         for watch in [number for number, known in self._watches.items() if known == path]:
             self._unwatch(watch)
 
@@ -146,17 +139,12 @@ class EventLoop:
         self._ended |= ended
         reported, self._unreported = ended | self._unreported, set()
         signals = self._drain_signals()
-        if self._notes is not None and signal.SIGIO in signals:  # it does not say which of them
-            directories = self._notes.paths
-            signals = tuple(number for number in signals if number != signal.SIGIO)
         return Wakeup(signals, frozenset(reported), directories)
 
     def close(self) -> None:
         """Close everything and restore the signal handlers. Idempotent."""
         if self._epoll.closed:
             return
-        if self._notes is not None:
-            self._notes.close()  # before the handler of its signal goes: unhandled, that would end the process
         signal.set_wakeup_fd(self._old_wakeup)
         for number, handler in self._old_handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
@@ -215,8 +203,8 @@ def _open_inotify() -> INotify | None:
         return None
 
 
-def _heard(number: int, frame: FrameType | None) -> None:
-    """A handler must stand here for Python to write the signal's number to the wake-up fd."""
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    """Do nothing: Python writes a signal's number to the wake-up fd only where a handler is installed."""
 
 
 _CHANGES_MASK = flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.ONLYDIR

@@ -55,7 +55,7 @@ class ExitMonitor:
 
     def _watch(self, one: tuple[int, int], counted: dict[str, tuple[Path | None, int | None]]) -> None:
         if len(self._pidfds) >= _MANY:
-            for other in [other for other, pidfd in self._pidfds.items() if processes.ended(pidfd)]:
+            for other in [other for other, pidfd in self._pidfds.items() if processes.has_ended(pidfd)]:
                 self.forget(*other)
         pidfd = processes.open_verified(*one)
         if pidfd is None:

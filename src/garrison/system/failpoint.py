@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

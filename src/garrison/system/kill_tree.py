@@ -1,5 +1,7 @@
-"""Ending a life by force. `select_targets` decides whom and is pure over a table; `kill_tree` acts on it until nobody
-is left."""
+"""End a process tree by force. `select_targets` decides which processes, and is pure; `kill_tree` ends them all.
+
+One scan is not enough: whatever forks while it runs is found by the next, until nothing is left.
+"""
 
 from __future__ import annotations
 
@@ -8,123 +10,59 @@ import select
 import signal as signals
 import time
 from collections import deque
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.system.processes import (
+from garrison.system.children import adopted
+from garrison.system.process_table import (
     ProcessId,
-    adopted,
-    forks,
-    is_dead,
-    listed_to_the_last,
-    marker,
+    ProcessRow,
+    is_tmux,
+    last_pid,
+    list_processes,
     open_verified,
 )
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import TypeAlias
-
-    from garrison.system.census import Census
-    from garrison.system.processes import Row
-
-    Someone: TypeAlias = "Row | Glimpse"
 
 _ROUND = 0.25
-"""Seconds between two scans while a sweep waits for processes to end."""
+"""Seconds between two scans while waiting for processes to end."""
 _OLDER = 120 * os.sysconf("SC_CLK_TCK")
-"""Clock ticks by which a bearer of a life's marker may be older than its own process (who keeps it starts first)."""
-
-_KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD among the flags of a stat line."""
+"""Clock ticks by which a process with an incarnation's marker may be older than the root (its reaper starts first)."""
 
 
-class Glimpse:
-    """A `Row` whose marker is read only if the decision asks for it: most of a machine's processes are long known to
-    be strangers, and reading an environment costs more than all else about a process."""
+def select_targets(root: ProcessId | None, marker: str, rows: Iterable[ProcessRow], *, caller: int = 0,
+                   earlier: Iterable[ProcessId] = (), only_below: bool = False) -> list[ProcessId]:
+    """Return the processes to end, parents first. Pure.
 
-    __slots__ = ("_marker", "_raw", "dead", "pid", "ppid", "session", "ticks")
+    These are the root, its descendants that carry no other incarnation's marker (and nothing below those that do), all
+    processes with this `marker`, and their descendants by the same rule. tmux servers, the caller (a pid) with its
+    ancestors, and pid 1 are spared.
 
-    def __init__(self, pid: int, raw: bytes) -> None:
-        closed = raw.rindex(b")")
-        fields = raw[closed + 2:].split(None, 20)
-        self.pid, self.ticks, self.ppid, self.session = pid, int(fields[19]), int(fields[1]), int(fields[3])
-        self.dead = is_dead(fields)
-        self._raw = raw
-        self._marker: str | None = ""
-
-    @property
-    def comm(self) -> bytes:
-        """Its name."""
-        return self._raw[self._raw.index(b"(") + 1:self._raw.rindex(b")")]
-
-    @property
-    def marker(self) -> str | None:
-        """The life it belongs to, None if to none."""
-        if self._marker == "":  # None is an answer
-            self._marker = marker(self.pid)
-        return self._marker
-
-    @property
-    def kernel(self) -> bool:
-        """Whether it is a thread of the kernel's own, which has no environment."""
-        return bool(int(self._raw[self._raw.rindex(b")") + 2:].split(None, 7)[6]) & _KERNEL_THREAD)
-
-    @property
-    def id(self) -> ProcessId:
-        """(pid, ticks)."""
-        return ProcessId(self.pid, self.ticks)
-
-
-def glimpses(pids: Iterable[int] | None = None) -> list[Glimpse]:
-    """Everybody who lives, or those of them with one of these pids, as cheap as it gets."""
-    there = listed_to_the_last() if pids is None else pids
-    return [one for pid in there if (one := glimpse(pid)) is not None and not one.dead]
-
-
-def glimpse(pid: int) -> Glimpse | None:
-    """One process; None if it has gone."""
-    try:
-        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return Glimpse(pid, os.read(descriptor, 1024))
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def select_targets(root: ProcessId | None, life: str, rows: Iterable[Someone], *, caller: int = 0,
-           known: Iterable[ProcessId] = (), only_below: bool = False) -> list[ProcessId]:
-    """Whom Replace ends, parents first. Pure.
-
-    The process, its descendants that bear no other life's marker (nobody below those that do), all bearers of its own
-    marker and what descends from them in the same way. tmux servers, the caller (a pid) and its ancestors are spared,
-    and pid 1. `known` are processes doomed in an earlier scan of the same sweep, which may be gone by now: whoever
-    was forked in between and bears no other marker is still known by the session that one of them leads.
-    `only_below` leaves out the bearers elsewhere: for a part of a life, such as a job that bears its starter's marker.
-    Who is far older than the process does not bear its marker and is not asked.
+    Args:
+        earlier: targets of an earlier scan of the same sweep, which may be gone by now: a process forked in between
+            that carries no other marker is still recognised by the session that one of them leads.
+        only_below: leave out processes that carry the marker elsewhere: for a part of an incarnation, such as a job.
     """
     by_pid = {row.pid: row for row in rows}
     spared = {1, caller} | _above(caller, by_pid)
-    earlier = set(known)
+    earlier = set(earlier)
     leaders = {one.pid for one in earlier if one.pid not in by_pid or by_pid[one.pid].ticks == one.ticks}
-    named = {(one.pid, one.ticks) for one in ([root] if root else []) + list(earlier)}
-    at = (root.pid, root.ticks) if root else None
+    named = {*earlier, *([root] if root else [])}
     since = root.ticks - _OLDER if root else 0
-    first = [row for row in by_pid.values() if (row.pid, row.ticks) in named
-             or (life and not only_below and row.ticks >= since and row.marker == life)
-             or (row.session in leaders and row.marker in (None, life))]
-    first.sort(key=lambda row: ((row.pid, row.ticks) != at, row.ticks, row.pid))
-    found = _below(first, by_pid, life)
-    return [row.id for row in found if row.pid not in spared and not is_tmux(row.comm)]
+    first = [row for row in by_pid.values() if row.id in named
+             or (marker and not only_below and row.ticks >= since and row.marker == marker)
+             or (row.session in leaders and row.marker in (None, marker))]
+    first.sort(key=lambda row: (row.id != root, row.ticks, row.pid))
+    return [row.id for row in _with_descendants(first, by_pid, marker)
+            if row.pid not in spared and not is_tmux(row.comm)]
 
 
-def _below(first: list[Someone], by_pid: Mapping[int, Someone], life: str) -> list[Someone]:
-    """`first` and everybody under them, cut at other lives and at tmux servers (whose panes are not theirs)."""
-    children: dict[int, list[Someone]] = {}
+def _with_descendants(first: list[ProcessRow], by_pid: Mapping[int, ProcessRow], marker: str) -> list[ProcessRow]:
+    """Return `first` and everything below, cut at other incarnations and at tmux servers (whose panes are not
+    theirs)."""
+    children: dict[int, list[ProcessRow]] = {}
     for row in by_pid.values():
         children.setdefault(row.ppid, []).append(row)
     queue, seen, found = deque(first), {row.pid for row in first}, []
@@ -134,13 +72,13 @@ def _below(first: list[Someone], by_pid: Mapping[int, Someone], life: str) -> li
         if is_tmux(row.comm):
             continue
         for child in children.get(row.pid, ()):
-            if child.pid not in seen and child.marker in (None, life):
+            if child.pid not in seen and child.marker in (None, marker):
                 seen.add(child.pid)
                 queue.append(child)
     return found
 
 
-def _above(pid: int, by_pid: Mapping[int, Someone]) -> set[int]:
+def _above(pid: int, by_pid: Mapping[int, ProcessRow]) -> set[int]:
     above: set[int] = set()
     row = by_pid.get(pid)
     while row is not None and row.ppid not in above:
@@ -149,71 +87,62 @@ def _above(pid: int, by_pid: Mapping[int, Someone]) -> set[int]:
     return above
 
 
-def is_tmux(comm: str | bytes) -> bool:
-    """Whether a process name is a tmux server's or client's."""
-    return comm in ("tmux", b"tmux") or comm[:5] in ("tmux:", b"tmux:")
+def kill_tree(root: ProcessId | None, marker: str, *, grace: float = 5.0, limit: float = 10.0,
+              only_below: bool = False) -> list[ProcessId]:
+    """End an incarnation by force: TERM, `grace` seconds, KILL, rescanning until nothing is left. Return the signalled.
 
-
-def kill_tree(root: ProcessId | None, life: str, *, grace: float = 5.0, limit: float = 10.0,
-          only_below: bool = False, census: Census | None = None) -> list[ProcessId]:
-    """End a life by force: TERM, `grace` seconds, KILL, rescanning until nobody is left. Returns whom it signalled.
-
-    Whom a `census` knows to be others is not looked at; without one everybody is.
-    Stopped processes are continued to hear the TERM. Those still there `limit` seconds after the grace (D state,
-    another user's) raise GarrisonError with their pids. Zombies count as dead; they are their parents' to reap.
+    Stopped processes are continued so that they receive the TERM. Processes that are still there `limit` seconds after
+    the grace (D state, another user's) raise GarrisonError with their pids. Zombies count as dead; their parents reap
+    them.
     """
     kill_from = time.monotonic() + grace
     give_up = kill_from + limit
     asked: set[ProcessId] = set()
-    while left := _left_for_sure(root, life, asked, only_below=only_below, census=census):
+    while left := _find_until_sure(root, marker, asked, only_below=only_below):
         now = time.monotonic()
         if now >= give_up:
             pids = ", ".join(str(one.pid) for one in left)
             raise GarrisonError(f"processes {pids} do not die (blocked in the kernel, or another user's); end them "
                                 "by hand, then try again")
-        deadly = now >= kill_from
-        pidfds = [pidfd for one in left if (pidfd := _end(one, deadly, one in asked)) is not None]
+        use_kill = now >= kill_from
+        pidfds = [pidfd for one in left if (pidfd := _signal(one, kill=use_kill, asked=one in asked)) is not None]
         asked.update(left)
-        wake = min(now + _ROUND, give_up if deadly else kill_from)
-        _wait_all(pidfds, wake)
+        _wait_all(pidfds, min(now + _ROUND, give_up if use_kill else kill_from))
     return sorted(asked)
 
 
-def _left_for_sure(root: ProcessId | None, life: str, known: Iterable[ProcessId], *,
-                   only_below: bool, census: Census | None) -> list[ProcessId]:
-    """`find_remaining`, looked for again if it finds nobody and anybody was forked meanwhile: who forks and goes all
-    the time may pass by one scan of /proc.
+def _find_until_sure(root: ProcessId | None, marker: str, earlier: Iterable[ProcessId], *,
+                     only_below: bool) -> list[ProcessId]:
+    """Find what remains; scan again if nothing was found and something was forked meanwhile.
 
-    Whom the first scan has seen is none of them: a stranger does not become one, and before a pid is given anew within
-    these milliseconds, all the others must have been.
+    A process that forks and exits all the time may pass by one scan of /proc. The second scan leaves out the pids of
+    the first: a stranger does not become a target, and a pid is not reused within these milliseconds.
     """
-    before, seen = forks(), set[int]()
-    leaders = {one.pid for one in (*known, *([root] if root else ()))}
-
-    def pids() -> Iterable[int]:
-        return census.to_read(life, leaders, seen) if census is not None and life else listed_to_the_last(seen)
-
-    left = find_remaining(root, life, known, only_below=only_below, pids=pids())
-    if left or -1 != before == forks():
+    before, seen = last_pid(), set[int]()
+    left = find_remaining(root, marker, earlier, only_below=only_below, seen=seen)
+    if left or -1 != before == last_pid():
         return left
-    return find_remaining(root, life, known, only_below=only_below, pids=pids())
+    return find_remaining(root, marker, earlier, only_below=only_below, seen=seen)
 
 
-def find_remaining(root: ProcessId | None, life: str, known: Iterable[ProcessId], *, only_below: bool = False,
-            pids: Iterable[int] | None = None) -> list[ProcessId]:
-    """`select_targets`, now, with those that escaped by leaving parent, session and marker and became our own children;
-    of all or of those with one of these pids."""
-    rows = glimpses(pids)
-    return select_targets(root, life, rows, caller=os.getpid(), known={*known, *adopted(rows)}, only_below=only_below)
+def find_remaining(root: ProcessId | None, marker: str, earlier: Iterable[ProcessId], *, only_below: bool = False,
+                   seen: set[int] | None = None) -> list[ProcessId]:
+    """Apply `select_targets` to the processes of now.
+
+    It includes those that escaped by leaving parent, session and marker, and became our own children.
+    """
+    rows = list(list_processes(seen))
+    return select_targets(root, marker, rows, caller=os.getpid(), earlier={*earlier, *adopted(rows)},
+                          only_below=only_below)
 
 
-def _end(one: ProcessId, deadly: bool, asked: bool) -> int | None:
-    """TERM (once) or KILL one process; its verified pidfd to wait on, None if it is gone or not ours."""
+def _signal(one: ProcessId, *, kill: bool, asked: bool) -> int | None:
+    """Send TERM (once) or KILL to one process; return its verified pidfd, None if it is gone or not ours."""
     pidfd = open_verified(one.pid, one.ticks)
     if pidfd is None:
         return None
     try:
-        if deadly:
+        if kill:
             signals.pidfd_send_signal(pidfd, signals.SIGKILL)
         elif not asked:
             signals.pidfd_send_signal(pidfd, signals.SIGTERM)
@@ -228,7 +157,7 @@ def _end(one: ProcessId, deadly: bool, asked: bool) -> int | None:
 
 
 def _wait_all(pidfds: list[int], until: float) -> None:
-    """Wait until every pidfd has ended, at most until the monotonic time `until`; close them."""
+    """Wait until every process has ended, at most until the monotonic time `until`; close the pidfds."""
     poller = select.poll()
     waiting = set(pidfds)
     for pidfd in pidfds:

@@ -47,7 +47,7 @@ class ProcessTerminal:
 
     def is_alive(self, session: Session) -> bool:
         """Return whether that very process runs."""
-        return processes.same_boot(session.server) and processes.living(session.pid, session.ticks)
+        return processes.same_boot(session.server) and processes.is_running(session.pid, session.ticks)
 
     def exit_code(self, session: Session) -> int | None:
         """Return how it ended, if this process started it."""
@@ -58,7 +58,7 @@ class ProcessTerminal:
         root = ProcessId(session.pid, session.ticks) if processes.same_boot(session.server) else ProcessId(0, 0)
         recorded, life = self._read(session.name)
         if recorded is None or (recorded.session_id, recorded.server) != (session.session_id, session.server):
-            life = processes.marker(root.pid) or "" if processes.living(root.pid, root.ticks) else ""
+            life = processes.life_marker(root.pid) or "" if processes.is_running(root.pid, root.ticks) else ""
         kill_tree.kill_tree(root, life, grace=grace, only_below=life == os.environ.get(MARKER))
         processes.exit_code(root.pid)  # if it was our own child, it need not stay a zombie
         with self._locked():

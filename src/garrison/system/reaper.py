@@ -58,7 +58,7 @@ def kill_leftovers() -> str:
     me = processes.probe(os.getpid())
     assert me is not None
     try:
-        ended = kill_tree.kill_tree(me.id, processes.marker(os.getpid()) or "", grace=GRACE, only_below=True)
+        ended = kill_tree.kill_tree(me.id, processes.life_marker(os.getpid()) or "", grace=GRACE, only_below=True)
     except GarrisonError as error:
         return str(error)
     finally:

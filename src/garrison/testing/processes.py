@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from garrison.system.kill_tree import select_targets
-from garrison.system.processes import MARKER, Child, Probe, ProcessId, Row, Where
+from garrison.system.processes import MARKER, Child, Host, ProcessId, ProcessInfo, ProcessRow
 
 
 class MemoryProcesses:
@@ -18,13 +18,13 @@ class MemoryProcesses:
     spawned, `reboot` ends all and changes the boot id. `on_spawn` is called with each Child and its argv and env.
     """
 
-    def __init__(self, where: Where | None = None, ours: int = 100) -> None:
-        self._where = where or Where("memory", "boot-1", "pid:[1]")
+    def __init__(self, where: Host | None = None, ours: int = 100) -> None:
+        self._where = where or Host("memory", "boot-1", "pid:[1]")
         self._boots = 1
         self._tick = 1000
         self._next = ours
-        self._rows: dict[int, Row] = {}
-        self._zombies: dict[int, tuple[Probe, int]] = {}
+        self._rows: dict[int, ProcessRow] = {}
+        self._zombies: dict[int, tuple[ProcessInfo, int]] = {}
         self._stopped: set[int] = set()
         self.cpu: dict[int, int] = {}
         """Clock ticks a process used; a test lets it work."""
@@ -33,7 +33,7 @@ class MemoryProcesses:
 
     def add(self, *, marker: str | None, ppid: int, comm: str = "command") -> ProcessId:
         """A new process; pids and ticks only grow."""
-        row = Row(self._next, self._tick, ppid, comm, marker)
+        row = ProcessRow(self._next, self._tick, ppid, comm, marker)
         self._next += 1
         self._tick += 1
         self._rows[row.pid] = row
@@ -46,7 +46,7 @@ class MemoryProcesses:
             if other.ppid == pid:
                 self._rows[other.pid] = replace(other, ppid=1)
         if row.ppid == self.ours:
-            self._zombies[pid] = (Probe(pid, row.ticks, True, row.ppid, row.comm), code)
+            self._zombies[pid] = (ProcessInfo(pid, row.ticks, True, row.ppid, row.comm), code)
 
     def reboot(self) -> None:
         """Everybody is gone and the boot id is another; the caller starts anew under a new pid."""
@@ -56,34 +56,34 @@ class MemoryProcesses:
         self._zombies.clear()
         self.ours = self.add(marker=None, ppid=1, comm="python").pid
 
-    def here(self) -> Where:
+    def here(self) -> Host:
         """Where this process runs."""
         return self._where
 
-    def probe(self, pid: int) -> Probe | None:
+    def probe(self, pid: int) -> ProcessInfo | None:
         """What is known of `pid`."""
         if pid in self._zombies:
             return self._zombies[pid][0]
         row = self._rows.get(pid)
         if row is None:
             return None
-        return Probe(pid, row.ticks, False, row.ppid, row.comm, state="T" if pid in self._stopped else "S",
+        return ProcessInfo(pid, row.ticks, False, row.ppid, row.comm, state="T" if pid in self._stopped else "S",
                      cpu=self.cpu.get(pid, 0))
 
-    def living(self, pid: int, ticks: int) -> bool:
+    def is_running(self, pid: int, ticks: int) -> bool:
         """Whether that very process runs."""
         found = self.probe(pid)
         return found is not None and found.ticks == ticks and not found.zombie
 
-    def bearers(self, life: str) -> list[ProcessId]:
-        """Living processes that bear the marker `life`."""
-        return [row.id for row in self._rows.values() if life and row.marker == life]
+    def find_marked(self, marker: str) -> list[ProcessId]:
+        """Living processes that bear the marker `marker`."""
+        return [row.id for row in self._rows.values() if marker and row.marker == marker]
 
-    def below(self, pid: int, life: str) -> list[Probe]:
-        """Living processes below `pid` that bear `life` or no marker."""
-        found = [row.pid for row in self._rows.values() if row.ppid == pid and row.marker in (None, life)]
+    def descendants(self, pid: int, marker: str) -> list[ProcessInfo]:
+        """Living processes below `pid` that bear `marker` or no marker."""
+        found = [row.pid for row in self._rows.values() if row.ppid == pid and row.marker in (None, marker)]
         probes = [probe for child in found if (probe := self.probe(child)) is not None]
-        return probes + [one for child in found for one in self.below(child, life)]
+        return probes + [one for child in found for one in self.descendants(child, marker)]
 
     def send(self, pid: int, ticks: int, signal: int) -> bool:
         """TERM and KILL end it at once, STOP and CONT do what they say, anything else is heard and ignored."""
@@ -98,15 +98,12 @@ class MemoryProcesses:
             self._stopped.discard(pid)
         return True
 
-    def sweep(self, root: ProcessId | None, life: str, *, grace: float = 5.0) -> list[ProcessId]:
-        """End a life by the same rule as the real one."""
-        targets = select_targets(root, life, self._rows.values(), caller=self.ours)
+    def kill_tree(self, root: ProcessId | None, marker: str, *, grace: float = 5.0) -> list[ProcessId]:
+        """End an incarnation by the same rule as the real one."""
+        targets = select_targets(root, marker, self._rows.values(), caller=self.ours)
         for one in targets:
             self.send(one.pid, one.ticks, signals.SIGTERM if grace > 0 else signals.SIGKILL)
         return sorted(targets)
-
-    def remember(self) -> None:
-        """Nothing here is dear to look at."""
 
     def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
         """A new child with the marker that `env` gives it."""

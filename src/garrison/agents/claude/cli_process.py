@@ -64,6 +64,6 @@ def end_orphan(files: ClaudeFiles) -> None:
         if not processes.send(old["pid"], old["ticks"], number):
             break
         until = time.monotonic() + seconds
-        while processes.living(old["pid"], old["ticks"]) and time.monotonic() < until:
+        while processes.is_running(old["pid"], old["ticks"]) and time.monotonic() < until:
             time.sleep(0.01)
     files.process.unlink(missing_ok=True)

@@ -26,7 +26,6 @@ from garrison.system import processes
 from garrison.system.exit_info import describe_exit
 from garrison.system.jobs import Job, JobResult, read_tail
 from garrison.system.kill_tree import kill_tree
-from garrison.system.processes import ProcessId
 
 KEPT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
@@ -152,7 +151,7 @@ def end_left(directory: Path, node: str) -> None:
     Who it is, the environment of each process says; what wiped its own is found below those, or in their sessions.
     """
     wanted = {f"GARRISON_PIPELINE_DIR={directory}".encode(), f"GARRISON_PIPELINE_NODE={node}".encode()}
-    for found in processes.probes():
+    for found in processes.list_processes():
         with contextlib.suppress(OSError):
             if wanted <= {*Path(f"/proc/{found.pid}/environ").read_bytes().split(b"\0")}:
-                kill_tree(ProcessId(found.pid, found.ticks), "", grace=1.0)
+                kill_tree(found.id, "", grace=1.0)

@@ -300,7 +300,7 @@ class Orchestrator:
 
     def abandon(self, why: str) -> None:
         """Fenced: end the own agent; a successor works in the same tree."""
-        self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
+        self.world.processes.kill_tree(None, self.life.marker, grace=self.world.timing.sweep_grace)
 
 
 def _controllers(life: Incarnation, launch: Launch) -> tuple[tuple[str, str], ...]:

@@ -179,7 +179,7 @@ class Runner:
         """Fenced: end the own job, leave the orchestrator to the successor."""
         self.keeper.end()
         if self.jobs.name:
-            self.world.processes.sweep(None, self.life.marker, grace=self.world.timing.sweep_grace)
+            self.world.processes.kill_tree(None, self.life.marker, grace=self.world.timing.sweep_grace)
         end_lost_server(self.world.home)
 
     def trouble(self, why: str) -> None:

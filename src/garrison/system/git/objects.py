@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import os
 import re
 import shutil
-import stat
 import tempfile
-import time
-import zlib
-from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system import processes
 from garrison.system.git.call import EMAIL, NAME, Call, GitError, split
-from garrison.system.git.packs import packed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,9 +95,8 @@ class Objects(Call):
                 left.unlink(missing_ok=True)
 
     def has(self, oid: str) -> bool:
-        """Whether the repository holds that object; without asking git if it is a file of its own, or in a pack."""
-        return os.path.exists(f"{self.common}/objects/{oid[:2]}/{oid[2:]}") or packed(self.common, oid) or \
-            self.run("cat-file", "-e", oid, check=False).code == 0  # noqa: PTH110  # light
+        """Return whether the repository holds that object."""
+        return self.run("cat-file", "-e", oid, check=False).code == 0
 
     def tree_of(self, commit: str) -> str:
         """Tree of a commit."""
@@ -184,44 +176,6 @@ class Objects(Call):
                  f"author {_plain(name)} <{_plain(who.email)}> {who.date}",
                  f"committer {NAME} <{EMAIL}> {date} +0000"]
         text = "\n".join([*lines, "", message]).encode(errors="backslashreplace").decode()
-        try:
-            commit = self._write_object("commit", text)
-        except OSError:  # gc removes the directory just now, or there is no room: git waits, or says what is wrong
-            commit = self.run("hash-object", "-t", "commit", "-w", "--stdin", text=text, durable=True).out.strip()
+        commit = self.run("hash-object", "-t", "commit", "-w", "--stdin", text=text, durable=True).out.strip()
         self._trees[commit] = tree
         return commit
-
-    def _write_object(self, kind: str, text: str) -> str:
-        """Write an object as git does it, for a fifth of what asking git costs; its oid."""
-        body = text.encode()
-        raw = f"{kind} {len(body)}\0".encode() + body
-        oid = hashlib.new(self._format, raw, usedforsecurity=False).hexdigest()
-        folder = f"{self.common}/objects/{oid[:2]}"
-        path = f"{folder}/{oid[2:]}"
-        if os.path.exists(path):  # noqa: PTH110  # light, as all here
-            os.utime(path)  # gc spares what is young
-            return oid
-        if not os.path.isdir(folder):  # noqa: PTH112
-            os.mkdir(folder)  # noqa: PTH102
-            os.chmod(folder, stat.S_IMODE(os.stat(f"{self.common}/objects").st_mode))  # noqa: PTH101, PTH116
-        fresh = f"{folder}/tmp_obj_{os.getpid()}-{time.monotonic_ns()}"  # gc knows what that is
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444)
-        try:
-            deflated = zlib.compress(raw)
-            if os.write(descriptor, deflated) != len(deflated):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-            os.fchmod(descriptor, 0o444)  # whatever the umask says
-            os.fsync(descriptor)
-            os.rename(fresh, path)  # noqa: PTH104
-        except OSError:
-            with suppress(OSError):
-                os.unlink(fresh)  # noqa: PTH108
-            raise
-        finally:
-            os.close(descriptor)
-        return oid
-
-    @cached_property
-    def _format(self) -> str:
-        """By what this repository names its objects."""
-        return self.run("rev-parse", "--show-object-format").out.strip()

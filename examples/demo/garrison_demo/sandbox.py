@@ -136,8 +136,9 @@ class Sandbox:
             self.runtime.processes.send(row.pid, row.ticks, signal.SIGKILL)
         return [f"{row.comm} (pid {row.pid}, {row.marker})" for row in remaining]
 
-    def _marked_processes(self) -> list[processes.Row]:
-        return [row for row in processes.table() if row.marker and row.marker.startswith(f"{self.runtime.home}:")]
+    def _marked_processes(self) -> list[processes.ProcessRow]:
+        return [row for row in processes.list_processes()
+                if row.marker and row.marker.startswith(f"{self.runtime.home}:")]
 
 
 @contextmanager

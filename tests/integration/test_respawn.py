@@ -94,6 +94,6 @@ def test_a_launcher_that_finds_the_dead_one_replaced_already_says_who_has_it(
     def moved(*_: object) -> None:
         raise Fenced("it moved on")
 
-    monkeypatch.setattr(launching, "replace_life", moved)
+    monkeypatch.setattr(launching, "replace_incarnation", moved)
     with pytest.raises(AlreadyAlive, match="another launcher of run r2"):
         launching.lease_launcher(world, "r2")

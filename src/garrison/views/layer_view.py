@@ -114,7 +114,7 @@ def process_evidence(observer: Observer, identity: Identity) -> dict[str, Any]:
     below = []
     if verdict.state == "alive" and identity.pid is not None:
         life = format_marker(str(observer.store.home), identity.key, identity.incarnation)
-        below = observer.processes.below(identity.pid, life)
+        below = observer.processes.descendants(identity.pid, life)
     return {"verdict": verdict.state, "why": verdict.why, "state": seen.process_state,
             "stopped": seen.process_state == "T", "beat_age_s": seen.beat_age, "processes": len(below),
             "processes_stopped": sum(process.state in ("T", "t") for process in below)}

@@ -77,7 +77,7 @@ class MachineObserver:
 
     def observe(self, runs: list[str]) -> dict[str, Observation]:
         """Return an observation of each of `runs` that exists; the processes are measured once for all."""
-        used = by_layer(self._meter.look())
+        used = by_layer(self._meter.sample())
         costs = self._costs.read(self.runs.observer.clock.utc()[:10])
         existing = [run for run in runs if RunFiles(self.home, run).launch.exists()]
         return {run: observation_of(self.runs.read(run), used, costs.of_run(run)) for run in existing}

@@ -35,7 +35,7 @@ class FrameReader:
 
     def read(self) -> dict[str, Any]:
         """Return the frame of now; CPU is what was used since the last one."""
-        used = by_layer(self._meter.look())
+        used = by_layer(self._meter.sample())
         views = self._views()
         now = self.runs.observer.clock.utc()
         return frame(str(self.home), now, views, used, self._costs.read(now[:10]), resource_usage.read_machine(),

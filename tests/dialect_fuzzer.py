@@ -24,7 +24,7 @@ from garrison.errors import GarrisonError
 from garrison.pipeline import parser
 from garrison.pipeline.flow.program import compile_graph
 from garrison.pipeline.grammar import line_and_column
-from garrison.pipeline.graph import DialectError, Graph, place
+from garrison.pipeline.graph import DialectError, Graph, position
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.parse_errors import explain_dot
 from garrison.pipeline.parser import build
@@ -82,7 +82,7 @@ def plainly(text: str) -> Graph | tuple[int, int, str]:
 def places(graph: Graph) -> list[tuple[int, int]]:
     """Where each attribute's value stands."""
     owners = [graph.attrs, *(node.attrs for node in graph.nodes.values()), *(edge.attrs for edge in graph.edges)]
-    return [place(value) for attrs in owners for value in attrs.values()]
+    return [position(value) for attrs in owners for value in attrs.values()]
 
 
 def check(text: str) -> bool:

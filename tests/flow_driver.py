@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from garrison.pipeline.flow import Change, Event, Finished, FlowState, Place, advance, opening
+from garrison.pipeline.flow import Change, Event, Finished, FlowState, Place, advance, start
 from garrison.pipeline.flow.program import Program, compile_graph
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
 from garrison.pipeline.parser import parse
@@ -38,7 +38,7 @@ class Ride:
         self.trace: list[str] = []
         self.events: list[Event] = []
         self.changes: list[Change] = []
-        self.state, change = opening(self.program, context, seed, **begin)
+        self.state, change = start(self.program, context, seed, **begin)
         self.changes.append(change)
 
     def fold(self, event: Event) -> Change:

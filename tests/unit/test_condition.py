@@ -14,7 +14,7 @@ from garrison.pipeline.condition import (
     clauses_of,
     holds,
     keys_of,
-    normal_label,
+    normalize_label,
     parse_condition,
 )
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
@@ -78,7 +78,7 @@ def test_a_bare_value_may_have_spaces_and_brackets_of_its_own() -> None:
 
 @pytest.mark.parametrize("label", ["Yes", "yes", "[Y] Yes", "Y) Yes", "Y - Yes", "  [y]yes ", "Y: Yes"])
 def test_labels_are_compared_without_accelerator_and_case(label: str) -> None:
-    assert normal_label(label) == "yes"
+    assert normalize_label(label) == "yes"
     assert test("preferred_label=Yes", label=label)
     assert test('preferred_label="[Y] Yes"', label=label)
     assert not test("preferred_label=No", label=label)
@@ -86,7 +86,7 @@ def test_labels_are_compared_without_accelerator_and_case(label: str) -> None:
 
 @pytest.mark.parametrize("label", ["A-B", "fix-it", "[Y]", "Y)", "Really - yes", "e2e", "", "Y"])
 def test_what_is_no_accelerator_stays(label: str) -> None:
-    assert normal_label(label) == label.lower()
+    assert normalize_label(label) == label.lower()
 
 
 def test_a_word_that_is_no_status_asks_for_the_label() -> None:
@@ -148,9 +148,9 @@ def test_keys_and_clauses_in_their_order() -> None:
 
 
 def test_always() -> None:
-    assert parse_condition(" ").always
-    assert parse_condition("true").always
-    assert not parse_condition("pass").always
+    assert parse_condition(" ").is_always_true
+    assert parse_condition("true").is_always_true
+    assert not parse_condition("pass").is_always_true
 
 
 @pytest.mark.parametrize("text", ["!" * 10_000 + "a", "(" * 10_000 + "a", "((((" * 100])

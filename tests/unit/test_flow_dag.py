@@ -108,7 +108,7 @@ def test_a_gate_that_was_skipped_does_not_count() -> None:
 def test_a_cycle_is_refused_with_its_place() -> None:
     with pytest.raises(Refused, match=r"flow=dag, but .* wait for each other"):
         Ride("flow=dag; start -> a -> b -> a; b -> exit")
-    with pytest.raises(Refused, match="cannot begin at a: flow=dag begins at the start"):
+    with pytest.raises(Refused, match="cannot start at a: flow=dag starts at the start node"):
         Ride("flow=dag; start -> a -> exit", at="a")
 
 
@@ -127,7 +127,7 @@ def test_what_the_graph_calls_done_is_not_run_and_what_it_calls_active_comes_fir
     run = Ride(f"flow=dag; {text}")
     assert [place.node for place in run.changes[0].started] == ["c", "b", "d"]
     assert run.go().result == "done"
-    assert dag(text.replace("validated", "failed")).result == "failed: the graph says that it failed"
+    assert dag(text.replace("validated", "failed")).result == "failed: the graph marks it as failed"
 
 
 def test_a_failed_run_takes_up_its_failed_nodes() -> None:

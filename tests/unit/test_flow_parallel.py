@@ -40,15 +40,15 @@ def results(run: Ride) -> list[tuple[str, str]]:
 ])
 def test_where_branches_meet(edges: str, join: str, region: str) -> None:
     shapes = "p [shape=component] f [shape=tripleoctagon]" if " f" in edges else "p [shape=component]"
-    fanning = program_of(f"{shapes} start -> p; {edges}").units["p"].fanning
-    assert fanning is not None
-    assert (fanning.join, " ".join(sorted(fanning.region))) == (join, region)
+    fan_out = program_of(f"{shapes} start -> p; {edges}").units["p"].fan_out
+    assert fan_out is not None
+    assert (fan_out.join, " ".join(sorted(fan_out.region))) == (join, region)
 
 
 def test_an_inner_parallel_knows_its_own_join() -> None:
     program = program_of("""p [shape=component] q [shape=component] f [shape=tripleoctagon] g [shape=tripleoctagon]
                             start -> p -> q -> {a b} -> g -> f; p -> c -> f; f -> exit""")
-    found = {name: unit.fanning.join for name, unit in program.units.items() if unit.fanning}
+    found = {name: unit.fan_out.join for name, unit in program.units.items() if unit.fan_out}
     assert found == {"p": "f", "q": "g"}
 
 
@@ -237,9 +237,9 @@ def test_a_retry_target_of_the_parallel_comes_before_its_fan_in() -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    (", join_policy=some", "join_policy='some' is none of wait_all"), (", join_policy=k_of_n", "needs join_k=1 to 3"),
-    (", join_policy=k_of_n, join_k=4", "needs join_k=1 to 3"), (", quorum=2", "no fraction"),
-    (", error_policy=x", "error_policy='x' is none of continue"), (", max_parallel=many", "not a number"),
+    (", join_policy=some", "join_policy='some' is unknown; use wait_all"), (", join_policy=k_of_n", "needs join_k=1 to 3"),
+    (", join_policy=k_of_n, join_k=4", "needs join_k=1 to 3"), (", quorum=2", "not a fraction"),
+    (", error_policy=x", "error_policy='x' is unknown; use continue"), (", max_parallel=many", "not a number"),
 ])
 def test_a_policy_that_means_nothing_is_refused(text: str, words: str) -> None:
     with pytest.raises(Refused, match=words):

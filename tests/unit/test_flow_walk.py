@@ -271,7 +271,7 @@ def test_the_status_of_a_node_that_needs_nobody_means_nothing() -> None:
 
 
 def test_what_the_graph_calls_failed_failed() -> None:
-    assert ride("a [status=failed] start -> a -> exit").result == "failed: the graph says that it failed"
+    assert ride("a [status=failed] start -> a -> exit").result == "failed: the graph marks it as failed"
     assert ride("""a [status=failed] start -> a -> exit; a -> b [condition="fail"]; b -> exit""").ran == "b"
 
 
@@ -298,7 +298,7 @@ def test_a_place_finishes_once() -> None:
 
 def test_a_walk_may_begin_elsewhere() -> None:
     assert ride("start -> a -> b -> exit", at="b").ran == "b"
-    with pytest.raises(Refused, match="cannot begin at zz: the graph has no such node"):
+    with pytest.raises(Refused, match="cannot start at zz: the graph has no such node"):
         Ride("start -> a -> exit", at="zz")
 
 

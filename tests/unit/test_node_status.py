@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from garrison.errors import ForbiddenTransition
-from garrison.pipeline.node_status import NODE_STATUS, step
+from garrison.pipeline.node_status import TRANSITIONS, check_transition
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, blocked_by, first_status, plan_run
 
@@ -23,18 +23,18 @@ def plan_of(edges: str, nodes: str = "") -> RunPlan:
 DIAMOND = plan_of("start -> a -> {b c} -> d -> end")
 
 
-@pytest.mark.parametrize(("old", "new"), list(itertools.product(NODE_STATUS, NODE_STATUS)))
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(TRANSITIONS, TRANSITIONS)))
 def test_the_table_allows_exactly_this(old: str, new: str) -> None:
     if (old, new) in ALLOWED:
-        assert step(old, new) == new
+        assert check_transition(old, new) == new
     else:
         with pytest.raises(ForbiddenTransition, match=f"node x cannot go from {old} to {new}"):
-            step(old, new, "node x")
+            check_transition(old, new, "node x")
 
 
 def test_an_unknown_status_goes_nowhere() -> None:
     with pytest.raises(ForbiddenTransition):
-        step("lost", "active")
+        check_transition("lost", "active")
 
 
 def test_whom_a_failure_holds_up() -> None:

@@ -19,8 +19,8 @@ from garrison.pipeline.outcome import (
     SUCCESS,
     Outcome,
     check_json,
-    fold_status,
     from_status_file,
+    normalize_status,
 )
 
 
@@ -30,12 +30,12 @@ from garrison.pipeline.outcome import (
     ("retry", RETRY), ("skip", SKIPPED), ("yes", None), ("", None), (None, None), (3, None),
 ])
 def test_words_are_folded(word: object, status: str | None) -> None:
-    assert fold_status(word) == status
+    assert normalize_status(word) == status
 
 
 def test_an_outcome_folds_its_status_and_refuses_a_word_nobody_knows() -> None:
     assert Outcome("Passed") == Outcome(SUCCESS)
-    with pytest.raises(UsageError, match="'perhaps' is no outcome; write success, partial_success, retry, fail"):
+    with pytest.raises(UsageError, match="'perhaps' is not a status; write success, partial_success, retry, fail"):
         Outcome("perhaps")
 
 
@@ -85,5 +85,5 @@ def test_a_status_file_of_another_shape_is_refused_in_one_line(data: dict[str, A
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"x", float("nan"), {1: "x"}, (1, 2)])
 def test_what_json_cannot_keep_is_refused_by_its_key(value: object) -> None:
-    with pytest.raises(UsageError, match=r"'result' .* cannot be kept as JSON"):
+    with pytest.raises(UsageError, match=r"'result' .* cannot be stored as JSON"):
         check_json({"fine": {"a": [1, None, "x", 1.5]}, "result": value})

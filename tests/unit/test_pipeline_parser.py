@@ -9,7 +9,7 @@ import pytest
 
 from garrison.errors import GarrisonError, NotFound
 from garrison.pipeline import parser
-from garrison.pipeline.graph import DialectError, Graph, TypeConflict, Value, flag, number, place, seconds, text
+from garrison.pipeline.graph import DialectError, Graph, TypeConflict, Value, flag, number, position, seconds, text
 from garrison.pipeline.parser import MAX_BYTES, parse, parse_file
 
 
@@ -76,7 +76,7 @@ def test_values(written: str, meant: str) -> None:
 def test_a_value_knows_its_place_however_it_is_written() -> None:
     attrs = parse('digraph {\n a [one=1,two =\n  "2";three="3" + "3" four\n=4 five/**/=5] }').nodes["a"].attrs
     assert attrs == {"one": "1", "two": "2", "three": "33", "four": "4", "five": "5"}
-    assert [place(value) for value in attrs.values()] == [(2, 9), (3, 3), (3, 13), (4, 2), (4, 13)]
+    assert [position(value) for value in attrs.values()] == [(2, 9), (3, 3), (3, 13), (4, 2), (4, 13)]
 
 
 def test_joined_strings_outside_of_brackets() -> None:
@@ -313,8 +313,8 @@ def test_a_type_conflict_names_its_place(read: object, value: str) -> None:
     with pytest.raises(TypeConflict, match=f"line 2, column 7: k={value} is not") as caught:
         read(attrs, "k")  # type: ignore[operator]
     assert (caught.value.line, caught.value.column) == (2, 7)
-    assert place("made by hand") == (0, 0)
-    assert place(Value("x", 3, 4)) == (3, 4)
+    assert position("made by hand") == (0, 0)
+    assert position(Value("x", 3, 4)) == (3, 4)
 
 
 @pytest.mark.parametrize(("attributes", "handler"), [

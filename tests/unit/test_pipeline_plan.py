@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from garrison.errors import Refused
-from garrison.pipeline.node_status import imported
+from garrison.pipeline.node_status import statuses_in
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 
@@ -61,7 +61,7 @@ def test_what_the_graph_brings_along() -> None:
     body = "a [status=accepted] b [status=validated] c [status=IMPL-COMPLETE] d [status=active] e [status=failed] f"
     graph = parse(f"digraph {{ {ENDS} start [status=validated] {body} start -> a -> b -> c -> d -> e -> f -> end }}")
     brought = {"a": "validated", "b": "validated", "c": "impl_complete", "d": "active", "e": "failed"}
-    assert imported(graph) == {"start": "validated", **brought}
+    assert statuses_in(graph) == {"start": "validated", **brought}
     assert plan_run(graph).initial == brought
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from garrison.errors import GarrisonError
 from garrison.pipeline import transforms
-from garrison.pipeline.graph import Graph, place
+from garrison.pipeline.graph import Graph, position
 from garrison.pipeline.parser import parse
 from garrison.pipeline.stylesheet import ANY, CLASS, NODE, SHAPE, Rule, StylesheetSyntax, parse_stylesheet
 from garrison.pipeline.transforms import expand, expand_context, prepare
@@ -128,7 +128,7 @@ def test_a_graph_without_a_goal_has_an_empty_one() -> None:
 
 def test_an_expanded_value_keeps_its_place() -> None:
     graph = prepare(parse('digraph { goal=g\n n [prompt="$goal"] }'))
-    assert place(graph.nodes["n"].attrs["prompt"]) == (2, 12)
+    assert position(graph.nodes["n"].attrs["prompt"]) == (2, 12)
 
 
 def test_what_the_context_holds() -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome, fold_status
+from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome, normalize_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ def said(body: Any) -> dict[str, Any]:
             if not all(isinstance(one, str) for one in value):
                 raise ValueError(f"{key} is not an array of node ids")
     word = found.pop("status", "") or ""
-    if status := fold_status(word):
+    if status := normalize_status(word):
         found["status"] = status
     elif word.strip() and not found.get("preferred_label"):
         found["preferred_label"] = word.strip()

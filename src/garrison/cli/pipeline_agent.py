@@ -55,7 +55,7 @@ class HomeAgent:
 
     def check(self, graph: Graph) -> None:
         """Refuse, before the run begins, what would fail for sure: an unknown agent, a command agent without one."""
-        for node in graph.of("codergen"):
+        for node in graph.nodes_of("codergen"):
             name = named(node.attrs, self.name)
             registry.check_node(name, node.id, node.attrs, self.home)
             profile = registry.known(name, self.home)

@@ -209,7 +209,7 @@ def _means(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answ
     if otherwise is None and not as_json and sys.stdin.isatty():
         otherwise = Console()
     found: dict[str, Any] = {"answerer": Prepared(answers, otherwise) if answers else otherwise}
-    if graph.of("codergen", "subgraph", "stack.manager_loop"):
+    if graph.nodes_of("codergen", "subgraph", "stack.manager_loop"):
         from garrison.cli.pipeline_agent import HomeAgent
 
         found["agent"] = HomeAgent(agent, home)
@@ -219,11 +219,11 @@ def _means(graph: Graph, home: Path, agent: str, simulated: dict[str, Any], answ
 
 def _check_gates(graph: Graph, answers: dict[str, str]) -> None:
     """Refuse an answer to a gate that the graph does not have; a pipeline within it may have any."""
-    if graph.of("subgraph", "stack.manager_loop"):
+    if graph.nodes_of("subgraph", "stack.manager_loop"):
         return
     for gate in answers:
         if gate not in graph.nodes:
-            gates = ", ".join(node.id for node in graph.of("wait.human")) or "none"
+            gates = ", ".join(node.id for node in graph.nodes_of("wait.human")) or "none"
             raise UsageError(f"--answer names {gate!r:.40}, which is no node of the graph; its gates: {gates}")
 
 

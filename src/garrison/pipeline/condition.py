@@ -14,6 +14,7 @@ only between numbers. `outcome=WORD` with a word that is not a status compares t
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import UsageError
 from garrison.pipeline.grammar import build_grammar
-from garrison.pipeline.outcome import Outcome, fold_status
+from garrison.pipeline.outcome import Outcome, normalize_status
 from garrison.pipeline.parse_errors import explain_condition
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _ACCELERATOR = re.compile(r"\[\s*\w{1,3}\s*\]\s*(?=\S)|\w{1,2}\)\s*(?=\S)|\w\s+[
 _STATUS_WORDS = frozenset({"pass", "passed", "success", "succeeded", "ok", "fail", "failed", "failure", "partial",
                            "partial_success", "retry", "skipped"})
 _LABELS = frozenset({"preferred_label", "human.gate.label"})
-"""Keys whose values are labels of edges."""
+"""Keys whose values are edge labels."""
 _FALSE = frozenset({"", "false", "0", "no", "off"})
 _ABSENT = object()
 
@@ -53,7 +54,7 @@ class ConditionSyntax(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """`key op value`; without an operator (`op` empty) the key alone."""
+    """`key op value`, or a lone key (empty `op`). `number`, `label` and `status` are the value in other forms."""
 
     key: str
     op: str = ""
@@ -63,36 +64,36 @@ class Clause:
     status: str | None = field(default=None, compare=False)
 
     def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
-        """Whether it is so."""
+        """Return whether the comparison is true."""
         if not self.op:
-            return _truthy(look_up(self.key, outcome, context))
+            return _is_truthy(look_up(self.key, outcome, context))
         if self.op == "=":
-            return self._equal(outcome, context)
+            return self._is_equal(outcome, context)
         if self.op == "!=":
-            return not self._equal(outcome, context)
-        found = look_up(self.key, outcome, context)
+            return not self._is_equal(outcome, context)
+        value = look_up(self.key, outcome, context)
         if self.op == "contains":
-            return _contains(found, self.value)
-        one = _number(found)
-        if one is None or self.number is None:
+            return _contains(value, self.value)
+        number = _number(value)
+        if number is None or self.number is None:
             return False
-        return _ORDER[self.op](one, self.number)
+        return _ORDER[self.op](number, self.number)
 
-    def _equal(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
+    def _is_equal(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
         if self.key == "outcome":
             if self.status is None:
-                return bool(outcome.preferred_label) and normal_label(outcome.preferred_label) == self.label
+                return bool(outcome.preferred_label) and normalize_label(outcome.preferred_label) == self.label
             return outcome.status == self.status
-        found = look_up(self.key, outcome, context)
+        value = look_up(self.key, outcome, context)
         if self.key.removeprefix("context.") in _LABELS:
-            return normal_label(as_text(found)) == self.label
-        if type(found) is bool:
-            return as_text(found) == self.value.lower()
-        if self.number is not None and isinstance(found, (int, float)):
-            return found == self.number
+            return normalize_label(to_text(value)) == self.label
+        if type(value) is bool:
+            return to_text(value) == self.value.lower()
+        if self.number is not None and isinstance(value, (int, float)):
+            return value == self.number
         if self.key == "context.outcome" and self.status is not None:
-            return fold_status(found) == self.status
-        return as_text(found) == self.value
+            return normalize_status(value) == self.status
+        return to_text(value) == self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,46 +103,46 @@ class Not:
     part: Tree
 
     def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
-        """Whether the part does not hold."""
+        """Return whether the part is false."""
         return not self.part.holds(outcome, context)
 
 
 @dataclass(frozen=True, slots=True)
-class All:
-    """`part && part ...`; without parts it holds."""
+class And:
+    """`part && part ...`; true without parts."""
 
     parts: tuple[Tree, ...] = ()
 
     def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
-        """Whether every part holds."""
+        """Return whether every part is true."""
         return all(part.holds(outcome, context) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Any_:
-    """`part || part ...`; without parts it does not hold."""
+class Or:
+    """`part || part ...`; false without parts."""
 
     parts: tuple[Tree, ...] = ()
 
     def holds(self, outcome: Outcome, context: Mapping[str, Any]) -> bool:
-        """Whether some part holds."""
+        """Return whether some part is true."""
         return any(part.holds(outcome, context) for part in self.parts)
 
 
-Tree = Clause | Not | All | Any_
+Tree = Clause | Not | And | Or
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that was read: its text and its tree. Empty text, and `true`, always hold."""
+    """A parsed condition: its text and its tree. An empty text and `true` are always true."""
 
     text: str
-    tree: Tree = All()
+    tree: Tree = And()
 
     @property
-    def always(self) -> bool:
-        """Whether it says nothing, so that its edge is unconditional."""
-        return self.tree == All()
+    def is_always_true(self) -> bool:
+        """Whether it asks nothing, so that its edge is unconditional."""
+        return self.tree == And()
 
 
 ALWAYS = Condition("")
@@ -167,50 +168,60 @@ def _parse(text: str) -> Condition:
 
 
 def holds(condition: Condition, outcome: Outcome, context: Mapping[str, Any]) -> bool:
-    """Whether the condition holds after `outcome`, with `context` as it stands after the outcome's updates."""
+    """Return whether the condition is true after `outcome`; `context` includes the outcome's updates."""
     return condition.tree.holds(outcome, context)
 
 
 def keys_of(condition: Condition) -> tuple[str, ...]:
-    """The keys a condition asks for, once each, in its order, without a leading `$`."""
+    """Return the distinct keys of a condition in its order, without a leading `$`."""
     return tuple(dict.fromkeys(clause.key for clause in clauses_of(condition)))
 
 
 def clauses_of(condition: Condition) -> tuple[Clause, ...]:
-    """Every comparison in a condition, in its order."""
+    """Return every comparison of a condition in its order."""
     return tuple(_clauses(condition.tree))
 
 
-def look_up(key: str, outcome: Outcome, context: Mapping[str, Any]) -> Any:
-    """The value of a key; empty text where there is none.
+def _clauses(tree: Tree) -> Iterator[Clause]:
+    if isinstance(tree, Clause):
+        yield tree
+    elif isinstance(tree, Not):
+        yield from _clauses(tree.part)
+    else:
+        for part in tree.parts:
+            yield from _clauses(part)
 
-    `outcome` and `preferred_label` come from the outcome. Anything else is looked up in the context: whole, then
+
+def look_up(key: str, outcome: Outcome, context: Mapping[str, Any]) -> Any:
+    """Return the value of a key; empty text if there is none.
+
+    `outcome` and `preferred_label` come from the outcome. Any other key is looked up in the context: whole, then
     without a leading `context.`, then as a path through nested objects.
     """
     if key == "outcome":
         return outcome.status
     if key == "preferred_label":
         return outcome.preferred_label
-    found = context.get(key, _ABSENT)
-    if found is not _ABSENT:
-        return found
+    value = context.get(key, _ABSENT)
+    if value is not _ABSENT:
+        return value
     if key.startswith("context."):
         key = key[8:]
-        found = context.get(key, _ABSENT)
-    if found is _ABSENT and "." in key:
-        found = _nested(key.split("."), context)
-    return "" if found is _ABSENT else found
+        value = context.get(key, _ABSENT)
+    if value is _ABSENT and "." in key:
+        value = _look_up_nested(key.split("."), context)
+    return "" if value is _ABSENT else value
 
 
-def normal_label(label: str) -> str:
-    """A label as labels are compared: no accelerator (`[Y] Yes`, `Y) Yes`, `Y - Yes`), one space, no case."""
+def normalize_label(label: str) -> str:
+    """Return a label as it is compared: without accelerator (`[Y] Yes`, `Y) Yes`, `Y - Yes`), extra spaces and case."""
     bare = label.strip()
     match = _ACCELERATOR.match(bare)
     return " ".join(bare[match.end() if match else 0:].split()).casefold()
 
 
-def as_text(value: Any) -> str:
-    """A context value as a condition compares it: truth as true/false, nothing as empty, lists and objects as JSON."""
+def to_text(value: Any) -> str:
+    """Return a context value as it is compared: bools as true/false, None as empty, lists and objects as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -224,29 +235,29 @@ def as_text(value: Any) -> str:
 
 
 _ORDER: Mapping[str, Callable[[float, float], bool]] = {
-    "<": lambda one, other: one < other,
-    "<=": lambda one, other: one <= other,
-    ">": lambda one, other: one > other,
-    ">=": lambda one, other: one >= other,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 
 
-def _nested(path: list[str], value: Any) -> Any:
-    """Down through objects; a key with dots of its own counts as one step where it is there."""
-    for at in range(len(path), 0, -1):
-        found = value.get(".".join(path[:at]), _ABSENT)
-        if found is _ABSENT:
+def _look_up_nested(path: list[str], value: Any) -> Any:
+    """Follow a path through objects; an existing key that contains dots counts as one step."""
+    for length in range(len(path), 0, -1):
+        child = value.get(".".join(path[:length]), _ABSENT)
+        if child is _ABSENT:
             continue
-        if at == len(path):
-            return found
-        if isinstance(found, Mapping):
-            deeper = _nested(path[at:], found)
-            if deeper is not _ABSENT:
-                return deeper
+        if length == len(path):
+            return child
+        if isinstance(child, Mapping):
+            descendant = _look_up_nested(path[length:], child)
+            if descendant is not _ABSENT:
+                return descendant
     return _ABSENT
 
 
-def _truthy(value: Any) -> bool:
+def _is_truthy(value: Any) -> bool:
     return value.strip().lower() not in _FALSE if isinstance(value, str) else bool(value)
 
 
@@ -260,21 +271,11 @@ def _number(value: Any) -> float | None:
 
 def _contains(value: Any, wanted: str) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(as_text(one) == wanted for one in value)
-    return wanted in value if isinstance(value, Mapping) else wanted in as_text(value)
+        return any(to_text(item) == wanted for item in value)
+    return wanted in value if isinstance(value, Mapping) else wanted in to_text(value)
 
 
 # ---- parsing ---------------------------------------------------------------------------------------------------------
-
-
-def _clauses(tree: Tree) -> Iterator[Clause]:
-    if isinstance(tree, Clause):
-        yield tree
-    elif isinstance(tree, Not):
-        yield from _clauses(tree.part)
-    else:
-        for part in tree.parts:
-            yield from _clauses(part)
 
 
 @cache
@@ -301,10 +302,10 @@ class _Trees:
     """Methods the parser calls at each rule of the grammar, by its name."""
 
     def either(self, parts: list[_Parsed]) -> _Parsed:
-        return _Parsed(Any_(tuple(part.tree for part in parts)), max(part.depth for part in parts))
+        return _Parsed(Or(tuple(part.tree for part in parts)), max(part.depth for part in parts))
 
     def both(self, parts: list[_Parsed]) -> _Parsed:
-        return _Parsed(All(tuple(part.tree for part in parts)), max(part.depth for part in parts))
+        return _Parsed(And(tuple(part.tree for part in parts)), max(part.depth for part in parts))
 
     def negation(self, parts: list[Any]) -> _Parsed:
         mark, part = parts
@@ -319,10 +320,10 @@ class _Trees:
         return _Parsed(_lone_key(written.removeprefix("$"), is_marked=written.startswith("$")))
 
     def comparison(self, parts: list[Any]) -> _Parsed:
-        key, operator, value = parts
-        op = "=" if operator == "==" else str(operator)
-        return _Parsed(Clause(key.removeprefix("$"), op, value, _number(value), normal_label(value),
-                              fold_status(value)))
+        key, written, value = parts
+        op = "=" if written == "==" else str(written)
+        return _Parsed(Clause(key.removeprefix("$"), op, value, _number(value), normalize_label(value),
+                              normalize_status(value)))
 
     def value(self, parts: list[Token]) -> str:
         if parts[0].type == "STRING":
@@ -342,7 +343,7 @@ def _lone_key(key: str, *, is_marked: bool) -> Tree:
     if is_marked:
         return Clause(key)
     if word in ("true", "false"):
-        return All() if word == "true" else Any_()
+        return And() if word == "true" else Or()
     if word in _STATUS_WORDS:
-        return Clause("outcome", "=", word, None, normal_label(word), fold_status(word))
+        return Clause("outcome", "=", word, None, normalize_label(word), normalize_status(word))
     return Clause(key)

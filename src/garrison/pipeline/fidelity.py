@@ -118,7 +118,7 @@ def ways_on(graph: Graph) -> dict[str, tuple[str, ...]]:
     for edge in graph.edges:
         edges[edge.source].append(edge)
     found = {}
-    for node in graph.of("codergen"):
+    for node in graph.nodes_of("codergen"):
         out = edges[node.id]
         if len(out) == 1 and graph.nodes[out[0].target].handler == CONDITIONAL:
             out = edges[out[0].target]

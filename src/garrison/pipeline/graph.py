@@ -1,9 +1,8 @@
-"""A pipeline as data: the graph, its nodes and edges, and what their attributes mean.
+"""Graph of a pipeline: nodes, edges, and typed access to their attributes. Pure.
 
-The rule of this room: nothing here reads text, asks a clock or starts anything; a graph never changes once it is made.
-Every attribute is kept as the text that was written (a `Value`, which knows its line and column). Its type comes from
-the attribute that is asked for, never from how it was written: `"true"` is true, a bare timeout means seconds.
-Two graphs are equal when they say the same; where it stands in a file does not count.
+A graph is immutable. Every attribute keeps its text as written (a `Value`, which has a line and column). Its type
+depends on the attribute, not on how it is written: `"true"` is true, a bare timeout is in seconds. Two graphs are equal
+if they have the same content, wherever it is in their files.
 """
 
 from __future__ import annotations
@@ -32,31 +31,31 @@ SHAPES: Mapping[str, str] = {
     "parallelogram": "tool",
     "house": "stack.manager_loop",
 }
-"""The handler that a shape stands for, where neither `type` nor `handler` is given; any other shape is codergen."""
+"""Handler of a shape, where neither `type` nor `handler` is given; any other shape means codergen."""
 
 HANDLERS = frozenset({*SHAPES.values(), "wait.signal", "subgraph"})
-"""The handlers that the dialect knows by name; `session.*` besides."""
+"""Handlers of the dialect, besides `session.*`."""
 
 _START_IDS = frozenset({"start", "Start"})
 _EXIT_IDS = frozenset({"exit", "Exit", "end", "End"})
 
 
 class Value(str):
-    """The text of an attribute or id, with the place where it was written (0 = made by hand)."""
+    """Text of an attribute or id with its line and column in the file; 0 if it comes from no file."""
 
     __slots__ = ("column", "line")
     line: int
     column: int
 
     def __new__(cls, text: str, line: int = 0, column: int = 0) -> Value:
-        """`text` as it stood at `line` and `column`."""
+        """Return `text` with its position."""
         value = super().__new__(cls, text)
         value.line, value.column = line, column
         return value
 
 
 class DialectError(GarrisonError):
-    """A text is not a pipeline of the dialect; the message reads SOURCE:LINE:COLUMN: what is wrong; what to do."""
+    """A text is not a pipeline of the dialect. The message reads SOURCE:LINE:COLUMN: problem; fix."""
 
     def __init__(self, source: str, line: int, column: int, message: str) -> None:
         self.source, self.line, self.column, self.message = source, line, column, one_line(message)
@@ -64,27 +63,27 @@ class DialectError(GarrisonError):
 
 
 class TypeConflict(GarrisonError):
-    """An attribute's text is not what the attribute needs (lint rule type_conflict)."""
+    """An attribute's text does not have the type of the attribute (lint rule type_conflict)."""
 
     def __init__(self, key: str, value: str, needs: str) -> None:
-        self.line, self.column = place(value)
+        self.line, self.column = position(value)
         self.message = one_line(f"{key}={value!s:.60} is not {needs}")
         super().__init__(f"line {self.line}, column {self.column}: {self.message}" if self.line else self.message)
 
 
 def one_line(message: str) -> str:
-    """A message that quotes a text of several lines, as one line."""
+    """Return a message on one line, whatever it quotes."""
     return " ".join(message.split())
 
 
-def place(value: str) -> tuple[int, int]:
-    """Line and column of an attribute's value, counted from 1; (0, 0) when it was made by hand."""
+def position(value: str) -> tuple[int, int]:
+    """Return line and column of an attribute's value, both from 1; (0, 0) if it comes from no file."""
     return (value.line, value.column) if isinstance(value, Value) else (0, 0)
 
 
 @dataclass(frozen=True)
 class Node:
-    """One unit of the pipeline; `attrs` holds the defaults that were in force at its first mention, then its own."""
+    """A node; `attrs` holds the defaults in force at its first mention, overridden by its own attributes."""
 
     id: str
     attrs: Mapping[str, str] = field(default_factory=dict)
@@ -92,11 +91,11 @@ class Node:
     line: int = field(default=0, compare=False)
     column: int = field(default=0, compare=False)
     declared: bool = field(default=True, compare=False)
-    """False when only edges name it."""
+    """False if only edges mention it."""
 
     @property
     def handler(self) -> str:
-        """What runs it: `type`, its alias `handler`, then the shape, then (without a shape) the ids of old."""
+        """Its handler: `type`, its alias `handler`, then the shape; without a shape, ids such as start and exit."""
         named = self.attrs.get("type") or self.attrs.get("handler")
         if named:
             return str(named)
@@ -109,13 +108,13 @@ class Node:
 
     @property
     def label(self) -> str:
-        """What people call it: its label, else its id."""
+        """Its label, else its id."""
         return str(self.attrs.get("label") or self.id)
 
 
 @dataclass(frozen=True)
 class Edge:
-    """One arrow; a chain or a node set was expanded to as many of them as it means."""
+    """An edge; chains and node sets are already expanded."""
 
     source: str
     target: str
@@ -129,7 +128,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Graph:
-    """A whole pipeline; `nodes` in the order of their first mention, `edges` in the order of the text."""
+    """A pipeline: `nodes` in the order of their first mention, `edges` in the order of the text."""
 
     id: str | None = None
     attrs: Mapping[str, str] = field(default_factory=dict)
@@ -137,28 +136,33 @@ class Graph:
     edges: tuple[Edge, ...] = ()
     source: str = field(default="<graph>", compare=False)
 
-    def of(self, *handlers: str) -> tuple[Node, ...]:
-        """The nodes that one of `handlers` runs, in file order."""
+    def nodes_of(self, *handlers: str) -> tuple[Node, ...]:
+        """Return the nodes with one of `handlers`, in file order."""
         return tuple(node for node in self.nodes.values() if node.handler in handlers)
 
+    def message_at(self, line: int, column: int, message: str) -> str:
+        """Return a message on one line that begins with SOURCE:LINE:COLUMN; line 0 stands for the whole graph."""
+        where = f"{self.source}:{line}:{column}" if line else self.source
+        return f"{where}: {one_line(message)}"
+
     def successors(self) -> dict[str, list[str]]:
-        """Each node's targets, once each, in the order of the edges."""
+        """Return each node's distinct targets, in the order of the edges."""
         return _neighbours(self.nodes, ((edge.source, edge.target) for edge in self.edges))
 
     def predecessors(self) -> dict[str, list[str]]:
-        """Each node's sources, once each, in the order of the edges."""
+        """Return each node's distinct sources, in the order of the edges."""
         return _neighbours(self.nodes, ((edge.target, edge.source) for edge in self.edges))
 
 
 def _neighbours(nodes: Mapping[str, Node], pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    found: dict[str, dict[str, None]] = {node: {} for node in nodes}
-    for one, other in pairs:
-        found[one][other] = None
-    return {node: list(others) for node, others in found.items()}
+    neighbours: dict[str, dict[str, None]] = {node: {} for node in nodes}
+    for node, neighbour in pairs:
+        neighbours[node][neighbour] = None
+    return {node: list(found) for node, found in neighbours.items()}
 
 
 def find_cycle(graph: Graph) -> list[str]:
-    """The nodes of one cycle, in the direction of its edges, the first repeated at the end; empty without a cycle."""
+    """Return the nodes of one cycle in the direction of its edges, the first repeated at the end; [] without one."""
     try:
         TopologicalSorter(graph.predecessors()).prepare()
     except CycleError as error:
@@ -166,12 +170,12 @@ def find_cycle(graph: Graph) -> list[str]:
     return []
 
 
-def known_handler(name: str) -> bool:
-    """Whether the dialect knows a handler of that name."""
+def is_known_handler(name: str) -> bool:
+    """Return whether the dialect has a handler of that name."""
     return name in HANDLERS or (name.startswith("session.") and len(name) > len("session."))
 
 
-# ---- what an attribute means -----------------------------------------------------------------------------------------
+# ---- typed access to attributes --------------------------------------------------------------------------------------
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?\Z", re.ASCII)
@@ -185,7 +189,7 @@ def text(attrs: Mapping[str, str], key: str) -> str | None: ...
 @overload
 def text(attrs: Mapping[str, str], key: str, default: T) -> str | T: ...
 def text(attrs: Mapping[str, str], key: str, default: object = None) -> object:
-    """An attribute as plain text; `default` when it is absent or empty."""
+    """Return an attribute as plain text; `default` if it is absent or empty."""
     value = attrs.get(key)
     return str(value) if value else default
 
@@ -195,7 +199,7 @@ def number(attrs: Mapping[str, str], key: str) -> int | float | None: ...
 @overload
 def number(attrs: Mapping[str, str], key: str, default: T) -> int | float | T: ...
 def number(attrs: Mapping[str, str], key: str, default: object = None) -> object:
-    """An attribute as a number (int where it is written as one); TypeConflict for anything else, nan and infinity."""
+    """Return an attribute as a finite number (int if written as one); raise TypeConflict for anything else."""
     value = attrs.get(key)
     if not value:
         return default
@@ -203,12 +207,12 @@ def number(attrs: Mapping[str, str], key: str, default: object = None) -> object
     if _INTEGER.match(bare) and len(bare) < 20:
         return int(bare)
     try:
-        found = float(bare)
+        parsed = float(bare)
     except ValueError:
         raise TypeConflict(key, value, "a number") from None
-    if not math.isfinite(found):
+    if not math.isfinite(parsed):
         raise TypeConflict(key, value, "a number")
-    return found
+    return parsed
 
 
 @overload
@@ -216,7 +220,7 @@ def flag(attrs: Mapping[str, str], key: str) -> bool: ...
 @overload
 def flag(attrs: Mapping[str, str], key: str, default: T) -> bool | T: ...
 def flag(attrs: Mapping[str, str], key: str, default: object = False) -> object:
-    """An attribute as a truth (true/false, yes/no, on/off, 1/0); TypeConflict for any other word."""
+    """Return an attribute as a bool (true/false, yes/no, on/off, 1/0); raise TypeConflict for any other word."""
     value = attrs.get(key)
     if not value:
         return default
@@ -233,7 +237,7 @@ def seconds(attrs: Mapping[str, str], key: str) -> float | None: ...
 @overload
 def seconds(attrs: Mapping[str, str], key: str, default: T) -> float | T: ...
 def seconds(attrs: Mapping[str, str], key: str, default: object = None) -> object:
-    """An attribute as a duration in seconds (`250ms 900s 15m 2h 1d`; a bare number is seconds); TypeConflict else."""
+    """Return a duration (`250ms 900s 15m 2h 1d`, a bare number is seconds) in seconds; raise TypeConflict otherwise."""
     value = attrs.get(key)
     if not value:
         return default

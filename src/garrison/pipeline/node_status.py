@@ -21,7 +21,7 @@ from garrison.pipeline.graph import Graph, TypeConflict, text
 PENDING, ACTIVE, IMPL_COMPLETE, VALIDATED, FAILED = "pending", "active", "impl_complete", "validated", "failed"
 SKIPPED = "skipped"
 
-WORDS: Mapping[str, str] = {
+STATUS_WORDS: Mapping[str, str] = {
     "pending": PENDING,
     "active": ACTIVE,
     "impl_complete": IMPL_COMPLETE,
@@ -29,10 +29,10 @@ WORDS: Mapping[str, str] = {
     "accepted": VALIDATED,
     "failed": FAILED,
 }
-"""What may stand in a graph, and the node status it means."""
+"""Words a graph may use, and the status each means."""
 
 
-NODE_STATUS: Mapping[str, frozenset[str]] = {
+TRANSITIONS: Mapping[str, frozenset[str]] = {
     PENDING: frozenset({ACTIVE, SKIPPED}),
     ACTIVE: frozenset({IMPL_COMPLETE, FAILED}),
     IMPL_COMPLETE: frozenset({VALIDATED, FAILED, ACTIVE}),
@@ -40,31 +40,31 @@ NODE_STATUS: Mapping[str, frozenset[str]] = {
     VALIDATED: frozenset({PENDING}),
     SKIPPED: frozenset({PENDING}),
 }
-"""From each status, those that may follow."""
+"""Status → the statuses that may follow it."""
 
 
-def step(old: str, new: str, node: str = "node") -> str:
-    """`new`, if it may follow `old`; ForbiddenTransition (which changes nothing) if it may not."""
-    allowed = NODE_STATUS.get(old, frozenset())
+def check_transition(old: str, new: str, node: str = "node") -> str:
+    """Return `new` if it may follow `old`; raise ForbiddenTransition otherwise."""
+    allowed = TRANSITIONS.get(old, frozenset())
     if new not in allowed:
         raise ForbiddenTransition(node, old, new, allowed)
     return new
 
 
-def fold(word: str) -> str | None:
-    """The node status that `word` means; None for a word nobody knows."""
-    return WORDS.get(word.strip().lower().replace("-", "_").replace(" ", "_"))
+def normalize(word: str) -> str | None:
+    """Return the status that `word` means; None for an unknown word."""
+    return STATUS_WORDS.get(word.strip().lower().replace("-", "_").replace(" ", "_"))
 
 
-def imported(graph: Graph) -> dict[str, str]:
-    """The status of each node that has one in the graph; TypeConflict for an unknown word."""
-    found = {}
+def statuses_in(graph: Graph) -> dict[str, str]:
+    """Return the status of each node that has one in the graph; raise TypeConflict for an unknown word."""
+    statuses = {}
     for node in graph.nodes.values():
         word = text(node.attrs, "status")
         if word is None:
             continue
-        status = fold(word)
+        status = normalize(word)
         if status is None:
-            raise TypeConflict("status", node.attrs["status"], "a node status; write " + ", ".join(WORDS))
-        found[node.id] = status
-    return found
+            raise TypeConflict("status", node.attrs["status"], "a node status; write " + ", ".join(STATUS_WORDS))
+        statuses[node.id] = status
+    return statuses

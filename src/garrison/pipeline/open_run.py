@@ -19,7 +19,7 @@ from typing import Any
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import to_dot
-from garrison.pipeline.flow import Change, FlowState, advance, event_from_data, opening
+from garrison.pipeline.flow import Change, FlowState, advance, event_from_data, start
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.handlers.codergen import NO_AGENT
@@ -102,7 +102,7 @@ def new(given: Any, registry: Registry, initial: Mapping[str, Any] | None, folde
 def first_state(program: Program, begun: Begun) -> tuple[FlowState, Change]:
     """The state that a run begins with, and what beginning it brought about."""
     if not begun.state:
-        return opening(program, begun.initial, begun.seed)
+        return start(program, begun.initial, begun.seed)
     state = FlowState.from_data(json.loads(begun.state))
     return state, Change(started=[*state.in_flight.values()])
 
@@ -169,7 +169,7 @@ def write_beginning(folder: RunFolder, journal: RunJournal, begun: Begun) -> Non
 
 def check_agent(graph: Graph, registry: Registry, agent: Any) -> None:
     """UsageError for the first codergen node if nobody does those."""
-    if agent is None and registry.is_built_in("codergen") and (first := next(iter(graph.of("codergen")), None)):
+    if agent is None and registry.is_built_in("codergen") and (first := next(iter(graph.nodes_of("codergen")), None)):
         place = f"{graph.source}:{first.line}:{first.column}: " if first.line else ""
         raise UsageError(f"{place}node {first.id} is for an agent: {NO_AGENT}")
 

@@ -1,7 +1,7 @@
-"""What came of running a node: one small value, and the words that people and agents use for its status. Pure.
+"""Outcome of a node, and the status words that people and agents write. Pure.
 
-The rule of this room: a status is one of five words. Whatever else somebody wrote is folded when the outcome is made;
-a word nobody knows is refused there, so that nothing behind this door ever compares spellings.
+A status is one of five words. Other spellings are normalized when an outcome is created, and unknown words are refused
+there, so that no other code compares spellings.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from garrison.errors import UsageError
 SUCCESS, PARTIAL, RETRY, FAIL, SKIPPED = "success", "partial_success", "retry", "fail", "skipped"
 
 STATUSES = (SUCCESS, PARTIAL, RETRY, FAIL, SKIPPED)
-"""Every status an outcome may have, the best first."""
+"""Every status of an outcome, the best first."""
 
 DETERMINISTIC = "deterministic"
-"""The failure class that says: the same attempt would fail again, so it is not tried again."""
+"""Failure class of an attempt that would fail the same way again, so that it is not retried."""
 
 _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("success", "succeeded", "succeed", "successful", "ok", "pass", "passed", "done", "complete",
@@ -31,18 +31,18 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def fold_status(word: object) -> str | None:
-    """The status that `word` means, whatever its case and separators; None for a word nobody knows."""
-    folded = _WORDS.get(word) if isinstance(word, str) else None
-    return folded or _WORDS.get(str(word).strip().lower().replace("-", "_").replace(" ", "_"))
+def normalize_status(word: object) -> str | None:
+    """Return the status that `word` means in any case and with any separator; None for an unknown word."""
+    known = _WORDS.get(word) if isinstance(word, str) else None
+    return known or _WORDS.get(str(word).strip().lower().replace("-", "_").replace(" ", "_"))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one attempt at a node. It drives routing, and its updates go into the context.
+    """Result of one attempt at a node. It decides routing, and its updates go into the context.
 
-    `status` is one of STATUSES (other spellings are folded; UsageError for a word nobody knows). `preferred_label`
-    names the edge to take and `suggested_next_ids` the nodes to go to, best first; both count only where no condition
+    `status` is one of STATUSES; other spellings are normalized, unknown words raise UsageError. `preferred_label` names
+    the edge to follow and `suggested_next_ids` the nodes to go to, best first; both matter only where no condition
     decides. `context_updates` maps context keys to JSON values. `failure_class` is free text; "deterministic" failures
     are not retried.
     """
@@ -56,9 +56,9 @@ class Outcome:
     failure_class: str = ""
 
     def __post_init__(self) -> None:
-        status = fold_status(self.status)
+        status = normalize_status(self.status)
         if status is None:
-            raise UsageError(f"{self.status!r:.60} is no outcome; write {', '.join(STATUSES)}")
+            raise UsageError(f"{self.status!r:.60} is not a status; write {', '.join(STATUSES)}")
         if status != self.status:
             object.__setattr__(self, "status", status)
         if type(self.suggested_next_ids) is not tuple:
@@ -67,51 +67,50 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether it is a failure for good (RETRY asks for another attempt, it is none)."""
+        """Whether it failed; RETRY asks for another attempt and is not a failure."""
         return self.status == FAIL
 
     @property
     def good(self) -> bool:
-        """Whether the work may go on as if all were well: success, partial success, or skipped."""
+        """Whether the run may go on normally: success, partial success, or skipped."""
         return self.status in (SUCCESS, PARTIAL, SKIPPED)
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON values; fields that say nothing are left out."""
-        found: dict[str, Any] = {"status": self.status}
+        """Return the outcome as JSON values without empty fields."""
+        data: dict[str, Any] = {"status": self.status}
         if self.preferred_label:
-            found["preferred_label"] = self.preferred_label
+            data["preferred_label"] = self.preferred_label
         if self.suggested_next_ids:
-            found["suggested_next_ids"] = list(self.suggested_next_ids)
+            data["suggested_next_ids"] = list(self.suggested_next_ids)
         if self.context_updates:
-            found["context_updates"] = dict(self.context_updates)
+            data["context_updates"] = dict(self.context_updates)
         for key in ("notes", "failure_reason", "failure_class"):
             if value := getattr(self, key):
-                found[key] = value
-        return found
+                data[key] = value
+        return data
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Outcome:
-        """The outcome that `to_data` wrote."""
+        """Return the outcome that `to_data` wrote."""
         return cls(data["status"], data.get("preferred_label", ""), tuple(data.get("suggested_next_ids", ())),
                    data.get("context_updates", {}), data.get("notes", ""), data.get("failure_reason", ""),
                    data.get("failure_class", ""))
 
 
 def from_status_file(data: Mapping[str, Any]) -> Outcome:
-    """The outcome that a tool or an agent wrote as JSON: `{"outcome": ..., "preferred_next_label": ...}`.
+    """Return the outcome that a tool or an agent wrote as JSON: `{"outcome": ..., "preferred_next_label": ...}`.
 
-    `status` and `preferred_label` are read as well. A word that is no status (`needs_review`) is a label of the
-    agent's own: a success that prefers it, so that `outcome=needs_review` on an edge finds it. UsageError, in one line,
-    when the data is not of this shape.
+    `status` and `preferred_label` are read as well. A word that is not a status (`needs_review`) becomes a success that
+    prefers this label, so that `outcome=needs_review` on an edge matches. Raise UsageError for any other data.
     """
     word = data.get("outcome", data.get("status"))
     if not isinstance(word, str) or not word.strip():
         raise UsageError('a status needs "outcome": one of ' + ", ".join(STATUSES))
     label = _text(data, "preferred_label") or _text(data, "preferred_next_label")
-    status = fold_status(word)
+    status = normalize_status(word)
     ids = data.get("suggested_next_ids") or ()
     updates = data.get("context_updates") or {}
-    if ids and (not isinstance(ids, (list, tuple)) or not all(isinstance(one, str) for one in ids)):
+    if ids and (not isinstance(ids, (list, tuple)) or not all(isinstance(node, str) for node in ids)):
         raise UsageError("suggested_next_ids must be a list of node ids")
     if not isinstance(updates, (dict, Mapping)):
         raise UsageError("context_updates must be an object of keys and values")
@@ -120,19 +119,19 @@ def from_status_file(data: Mapping[str, Any]) -> Outcome:
                    _text(data, "failure_reason"), _text(data, "failure_class"))
 
 
-def check_json(values: Mapping[str, Any], whose: str = "context") -> None:
-    """UsageError, naming the key, when a value cannot be written as JSON and read back as the same."""
+def check_json(values: Mapping[str, Any], owner: str = "context") -> None:
+    """Raise UsageError, naming the key, if a value changes when it is written as JSON and read back."""
     for key, value in values.items():
         if type(key) is not str:
-            raise UsageError(f"{whose}: the key {key!r:.60} is not text")
+            raise UsageError(f"{owner}: the key {key!r:.60} is not text")
         if value is None or type(value) in (str, bool, int):
             continue
         try:
-            same = json.loads(json.dumps(value, allow_nan=False)) == value
+            is_same = json.loads(json.dumps(value, allow_nan=False)) == value
         except (TypeError, ValueError, RecursionError):
-            same = False
-        if not same:
-            raise UsageError(f"{whose}: the value of {key!r:.60} ({type(value).__name__}) cannot be kept as JSON; "
+            is_same = False
+        if not is_same:
+            raise UsageError(f"{owner}: the value of {key!r:.60} ({type(value).__name__}) cannot be stored as JSON; "
                              "use text, numbers, true/false, null, lists and objects with text keys")
 
 

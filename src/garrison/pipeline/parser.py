@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, NotFound
 from garrison.pipeline.grammar import build_grammar, line_and_column
-from garrison.pipeline.graph import DialectError, Edge, Graph, Node, Value, place
+from garrison.pipeline.graph import DialectError, Edge, Graph, Node, Value, position
 from garrison.pipeline.parse_errors import explain_dot
 
 if TYPE_CHECKING:
@@ -303,6 +303,6 @@ def _freeze(name: str, draft: _Draft) -> Node:
     classes = dict.fromkeys(written.replace(",", " ").split())
     if not draft.derived.keys() <= classes.keys():
         classes |= draft.derived
-        line, column = place(written)
+        line, column = position(written)
         draft.attrs["class"] = Value(" ".join(classes), line or draft.line, column or draft.column)
     return Node(name, draft.attrs, tuple(classes), draft.line, draft.column, draft.declared)

@@ -19,9 +19,9 @@ from garrison.errors import Refused, UsageError
 from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.gates import GATE_KINDS, Gate, gates_of
-from garrison.pipeline.graph import Graph, Node, find_cycle, known_handler, one_line, seconds, text
+from garrison.pipeline.graph import Graph, Node, find_cycle, is_known_handler, one_line, seconds, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
-from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED, imported
+from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED, statuses_in
 from garrison.pipeline.parser import parse
 from garrison.pipeline.subpipelines import (
     JOINT,
@@ -119,11 +119,11 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = besid
     own = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks={node.id: plan_task(node, ways.get(node.id, ())) for node in graph.of(*TASKS)},
-        start=graph.of("start")[0].id,
-        exits=tuple(node.id for node in graph.of("exit")),
+        tasks={node.id: plan_task(node, ways.get(node.id, ())) for node in graph.nodes_of(*TASKS)},
+        start=graph.nodes_of("start")[0].id,
+        exits=tuple(node.id for node in graph.nodes_of("exit")),
         predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
-        initial={node: status for node, status in imported(graph).items() if graph.nodes[node].handler in TASKS},
+        initial={node: status for node, status in statuses_in(graph).items() if graph.nodes[node].handler in TASKS},
         id=graph.id,
         prd_ref=text(graph.attrs, "prd_ref"),
         base=text(graph.attrs, "base"),
@@ -132,9 +132,9 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = besid
         setup_key=tuple(re.findall(r"[^\s,]+", text(graph.attrs, "setup_key", ""))),
         program=compile_graph(graph, max_steps=max_steps),
         gates=gates_of(graph),
-        managers={node.id: manager_of(node) for node in graph.of(MANAGER)},
+        managers={node.id: manager_of(node) for node in graph.nodes_of(MANAGER)},
     )
-    nodes = graph.of(*NESTED)
+    nodes = graph.nodes_of(*NESTED)
     if not nodes:
         return own
     if within.count(JOINT) + 1 >= MAX_DEPTH:
@@ -226,7 +226,7 @@ def _handlers(graph: Graph) -> Iterator[str]:
             why = _unmanageable(graph, node)
         elif handler in (*AUTOMATIC, *TASKS, *GATE_KINDS, SUBGRAPH):
             why = ""
-        elif not known_handler(handler):
+        elif not is_known_handler(handler):
             why = f"has the unknown type {handler!r:.40}; a run knows {', '.join(_KNOWN)}"
         else:
             why = f"({handler}) needs {_A_SESSION}; a run does {', '.join(_KNOWN)}"

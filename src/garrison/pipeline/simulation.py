@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from garrison.errors import UsageError
-from garrison.pipeline.flow.retry import policy_of
+from garrison.pipeline.flow.retry import retry_policy_of
 from garrison.pipeline.graph import Graph
 from garrison.pipeline.handlers.call import Call, Handler
 from garrison.pipeline.handlers.registry import BUILT_IN, OWN, offered
-from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome, fold_status
+from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome, normalize_status
 from garrison.pipeline.questions import AutoApprove, Prepared
 
 Told = Mapping[str, tuple[str, int | None]]
@@ -58,7 +58,7 @@ def played(call: Call, outcomes: Told, labels: Mapping[str, str]) -> Outcome:
 
 def _before(call: Call, status: str) -> int:
     """How many attempts of the node came to `status` already, if none came to anything else."""
-    a_visit = policy_of(call.attrs, call.graph.attrs).attempts if status in (FAIL, RETRY) else 1
+    a_visit = retry_policy_of(call.attrs, call.graph.attrs).attempts if status in (FAIL, RETRY) else 1
     return call.ended() * a_visit + call.place.failed
 
 
@@ -73,7 +73,7 @@ def parse_outcomes(words: Iterable[str]) -> dict[str, tuple[str, int | None]]:
     for word in words:
         node, equals, rest = word.partition("=")
         status, colon, times = rest.partition(":")
-        folded = fold_status(status) if status else None
+        folded = normalize_status(status) if status else None
         if not equals or not node or folded is None or (colon and not (times.isdigit() and int(times) > 0)):
             raise UsageError(f"--outcome {word!r:.60} is not NODE=STATUS[:TIMES], STATUS one of {', '.join(STATUSES)}")
         if node in found:

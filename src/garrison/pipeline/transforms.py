@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.condition import as_text
+from garrison.pipeline.condition import to_text
 from garrison.pipeline.dot_writer import to_dot
-from garrison.pipeline.graph import Graph, Node, Value, place, text
+from garrison.pipeline.graph import Graph, Node, Value, position, text
 from garrison.pipeline.stylesheet import Stylesheet, defaults, parse_stylesheet
 
 Transform = Callable[[Graph], Graph]
@@ -110,7 +110,7 @@ def expand_context(template: str, context: Mapping[str, object]) -> str:
     """`template` with `$context.KEY` replaced by what the context holds, as a condition would compare it."""
     if "$" not in template:
         return template
-    return expand(template, {f"context.{key}": as_text(value) for key, value in context.items()})
+    return expand(template, {f"context.{key}": to_text(value) for key, value in context.items()})
 
 
 def _replaced(match: re.Match[str], values: Mapping[str, object]) -> str:
@@ -133,7 +133,7 @@ def _expanded(node: Node, known: Mapping[str, object]) -> Node:
     attrs = dict(node.attrs)
     for key in EXPANDED:
         if key in attrs:
-            attrs[key] = Value(expand(attrs[key], values), *place(attrs[key]))
+            attrs[key] = Value(expand(attrs[key], values), *position(attrs[key]))
     return replace(node, attrs=attrs)
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.pipeline.gates import OpenGate
-from garrison.pipeline.node_status import step
+from garrison.pipeline.node_status import check_transition
 from garrison.processes.run_flow import RunFlow
 from garrison.records.names import Key
 from garrison.supervise import circuit
@@ -169,7 +169,7 @@ class RunState:
     def _on_node(self, data: dict[str, Any], at: str) -> None:
         old = self.nodes.get(data["node"])
         if old is not None and old.status != data["status"]:
-            step(old.status, data["status"])
+            check_transition(old.status, data["status"])
         if old is not None and data.get("attempt", 1) > old.attempt:  # each attempt has its deaths for itself
             self.deaths = {full: deaths for full, deaths in self.deaths.items()
                            if not full.startswith(f"runner-{data['node']}@")}

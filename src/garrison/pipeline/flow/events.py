@@ -1,7 +1,7 @@
-"""What can happen to a run: the events that a driver journals and the machine folds. Pure.
+"""Flow events: what can happen to a run. A driver journals them, and the machine applies them. Pure.
 
-The rule of this room: an event says what happened outside, never what follows from it; the same events give the same
-state. Each can be written as JSON and read back.
+An event records what happened outside the machine, never what follows from it; the same events lead to the same state.
+`EVENT_KINDS` names each kind in the journal.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from garrison.pipeline.outcome import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """An attempt at a place in flight came to its end.
+    """An attempt at a place in flight ended.
 
-    Without an outcome the handler said nothing: a success where the node has auto_status, else a failure. `attempt`
-    (0 = whichever it is) keeps an outcome that comes late from being taken for that of the next attempt.
+    Without an outcome the handler returned nothing: a success if the node has auto_status, else a failure. `attempt`
+    (0 = any) keeps a late outcome from counting for the next attempt.
     """
 
     place_id: str
@@ -29,9 +29,9 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """An attempt was lost without an outcome (its process died); the place goes on with the next attempt.
+    """An attempt was lost without an outcome (its process died); the place continues with the next attempt.
 
-    It does not count as a retry.
+    This does not count as a retry.
     """
 
     place_id: str
@@ -40,17 +40,17 @@ class Restarted:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """Everything in flight waits for a person or a signal, and the driver goes away; the run is `waiting`."""
+    """Everything in flight waits for a person or a signal, and the driver exits; the run is `waiting`."""
 
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A run that waited, or that a budget or a person stopped, goes on.
+    """A run that waited, or that a budget or a person stopped, continues.
 
-    `max_steps` replaces the budget (that of a run that is running, too). `again` also takes up a run that failed at a
-    node: that node is visited again.
+    `max_steps` replaces the budget (of a running run, too). `again` also resumes a run that failed at a node: that node
+    is visited again.
     """
 
     max_steps: int | None = None
@@ -59,7 +59,7 @@ class Resumed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The run's time (max_pipeline_duration) is used up; it can be resumed."""
+    """The run reached max_pipeline_duration; it can be resumed."""
 
     detail: str = ""
 
@@ -73,33 +73,33 @@ class Aborted:
 
 Event = Finished | Restarted | Suspended | Resumed | TimedOut | Aborted
 
-_KINDS: Mapping[str, type[Event]] = {
+EVENT_KINDS: Mapping[str, type[Event]] = {
     "finished": Finished, "restarted": Restarted, "suspended": Suspended, "resumed": Resumed, "timed_out": TimedOut,
     "aborted": Aborted,
 }
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+_KIND_NAMES = {kind: name for name, kind in EVENT_KINDS.items()}
 
 
 def event_to_data(event: Event) -> dict[str, Any]:
-    """An event as JSON values."""
-    if type(event) is Finished and event.outcome is not None and event.attempt:  # of every step one
+    """Return an event as JSON values."""
+    if type(event) is Finished and event.outcome is not None and event.attempt:  # the common case: one per step
         return {"event": "finished", "place_id": event.place_id, "outcome": event.outcome.to_data(),
                 "attempt": event.attempt}
-    found: dict[str, Any] = {"event": _NAMES[type(event)]}
+    data: dict[str, Any] = {"event": _KIND_NAMES[type(event)]}
     for key in event.__slots__:
         value = getattr(event, key)
         if isinstance(value, Outcome):
-            found[key] = value.to_data()
+            data[key] = value.to_data()
         elif value is not None and value is not False and value != "":
-            found[key] = value
-    return found
+            data[key] = value
+    return data
 
 
 def event_from_data(data: Mapping[str, Any]) -> Event:
-    """The event that `event_to_data` wrote; UsageError for a kind nobody knows."""
-    kind = _KINDS.get(data.get("event", ""))
+    """Return the event that `event_to_data` wrote; raise UsageError for an unknown kind."""
+    kind = EVENT_KINDS.get(data.get("event", ""))
     if kind is None:
-        raise UsageError(f"{data.get('event')!r:.40} is no event of a flow")
+        raise UsageError(f"{data.get('event')!r:.40} is not a flow event")
     values = {key: data[key] for key in kind.__slots__ if key in data}
     if kind is Finished:
         outcome = data.get("outcome")

@@ -1,7 +1,7 @@
-"""The machine that both drivers run: `begin` a run, `advance` it by events. Pure.
+"""The flow machine that both drivers use: `begin` a run, `advance` it by events. Pure and deterministic.
 
-The rule of this room: events in, state and change out, deterministically; an event that does not fit raises and changes
-nothing. Between two events every decided move is done, until all that is left is in flight or the run has ended.
+An event that does not fit the state raises and changes nothing. Between two events every decided move is done, until
+all that is left is in flight or the run has ended.
 """
 
 from __future__ import annotations
@@ -15,71 +15,73 @@ from garrison.pipeline.flow import dag, walk
 from garrison.pipeline.flow.events import Aborted, Event, Finished, Restarted, Resumed, Suspended, TimedOut
 from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, Program
 from garrison.pipeline.flow.state import FAILED, ROOT, RUNNING, WAITING, Change, FlowState, Move, copy_json
-from garrison.pipeline.flow.turn import Turn, final
+from garrison.pipeline.flow.turn import Turn, final_outcome
 from garrison.pipeline.node_status import FAILED as NODE_FAILED
 from garrison.pipeline.node_status import IMPL_COMPLETE, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
 
-_KNOWN = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
+_DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
+"""Statuses in the graph for which a node is not run."""
+_STRATEGIES = {"walk": walk, "dag": dag}
 
 
 def begin(program: Program, context: Mapping[str, Any] | None = None, seed: str = "", *, at: str | None = None,
           initial: Mapping[str, str] | None = None) -> FlowState:
-    """A new run of `program`, its first places already in flight. See `opening` for the arguments."""
-    return opening(program, context, seed, at=at, initial=initial)[0]
+    """Return a new run of `program` with its first places in flight. See `start` for the arguments."""
+    return start(program, context, seed, at=at, initial=initial)[0]
 
 
-def opening(program: Program, context: Mapping[str, Any] | None = None, seed: str = "", *, at: str | None = None,
-            initial: Mapping[str, str] | None = None) -> tuple[FlowState, Change]:
-    """A new run of `program`, and what beginning it brought about.
+def start(program: Program, context: Mapping[str, Any] | None = None, seed: str = "", *, at: str | None = None,
+          initial: Mapping[str, str] | None = None) -> tuple[FlowState, Change]:
+    """Return a new run of `program` and the effects of starting it.
 
-    `context` (JSON values) is put over the graph's attributes, which stand under `graph.X`. `seed` is the run's: it
-    decides the jitter of delays. A walk may begin `at` another node than the start. `initial` replaces the status words
-    that the graph brought along (node -> validated, impl_complete, failed; others mean nothing here).
+    `context` (JSON values) overrides the graph's attributes, which have the keys `graph.X`. `seed` decides the jitter
+    of delays. A walk may start `at` another node than the start. `initial` replaces the statuses in the graph (node ->
+    validated, impl_complete or failed; others have no effect).
     """
     words = program.initial if initial is None else initial
     first: dict[str, Any] = {**program.attrs, **copy_json(dict(context or {}))}
     state = FlowState(
         seed=seed, max_steps=program.max_steps, digest=program.digest, first_context=first,
-        initial={node: word for node, word in words.items() if word in _KNOWN and not program.units[node].automatic},
+        initial={node: word for node, word in words.items() if word in _DECIDED and not program.units[node].automatic},
     )
     turn = Turn(program, state, Change())
     turn.open_branch(ROOT, first, Outcome(SUCCESS))
     if at is not None and (program.flow == "dag" or at not in program.units):
-        raise Refused(f"a run cannot begin at {at}: " + ("flow=dag begins at the start" if at in program.units
+        raise Refused(f"a run cannot start at {at}: " + ("flow=dag starts at the start node" if at in program.units
                                                          else "the graph has no such node"))
     state.queue.append(Move(ROOT, at or program.start))
-    _work_off(turn)
+    _process_queue(turn)
     return state, turn.change
 
 
 def advance(program: Program, state: FlowState, event: Event) -> Change:
-    """Fold `event` into `state`; what that brought about. ForbiddenTransition, changing nothing, if it does not fit."""
+    """Apply `event` to `state` and return its effects; raise ForbiddenTransition if it does not fit."""
     turn = Turn(program, state, Change())
     match event:
         case Finished():
-            _finished(turn, event)
+            _finish(turn, event)
         case Restarted():
-            _restarted(turn, event)
+            _restart(turn, event)
         case Suspended():
             turn.become(WAITING)
             state.detail = event.reason
         case Resumed():
-            _resumed(turn, event)
+            _resume(turn, event)
         case TimedOut():
-            _refuse_ended(turn)
-            turn.stop("max_pipeline_duration_exceeded", event.detail or "the time of the run is used up")
+            _check_not_ended(turn)
+            turn.stop("max_pipeline_duration_exceeded", event.detail or "the run reached its time limit")
         case Aborted():
-            _refuse_ended(turn)
+            _check_not_ended(turn)
             turn.stop("aborted", event.detail or "the run was stopped")
     if state.status == RUNNING:
-        _work_off(turn)
+        _process_queue(turn)
     return turn.change
 
 
-def _work_off(turn: Turn) -> None:
+def _process_queue(turn: Turn) -> None:
     """Do the decided moves, one after another."""
-    state, strategy = turn.state, dag if turn.program.flow == "dag" else walk
+    state, strategy = turn.state, _STRATEGIES[turn.program.flow]
     while state.status == RUNNING:
         if state.queue:
             strategy.enter(turn, state.queue.popleft())
@@ -89,24 +91,24 @@ def _work_off(turn: Turn) -> None:
             return
 
 
-def _finished(turn: Turn, event: Finished) -> None:
+def _finish(turn: Turn, event: Finished) -> None:
     state = turn.state
     place = _in_flight(turn, event.place_id, event.attempt)
     unit = turn.program.units[place.node]
     if state.status == WAITING:
         turn.become(RUNNING)
     del state.in_flight[place.id]
-    if event.outcome is not None and turn.retried(place, event.outcome, unit):
+    if event.outcome is not None and turn.retry(place, event.outcome, unit):
         return
-    (dag if turn.program.flow == "dag" else walk).settle(turn, place, final(event.outcome, unit))
+    _STRATEGIES[turn.program.flow].settle(turn, place, final_outcome(event.outcome, unit))
 
 
-def _restarted(turn: Turn, event: Restarted) -> None:
+def _restart(turn: Turn, event: Restarted) -> None:
     place = _in_flight(turn, event.place_id, 0)
     turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0, reason=event.reason or place.reason))
 
 
-def _resumed(turn: Turn, event: Resumed) -> None:
+def _resume(turn: Turn, event: Resumed) -> None:
     state = turn.state
     failed, node, how = state.status == FAILED, state.node, state.resumable
     if failed and (not how or (how == "again" and not event.again)):
@@ -118,27 +120,30 @@ def _resumed(turn: Turn, event: Resumed) -> None:
     state.reason = state.detail = state.node = state.resumable = ""
     if not failed:
         return
-    # Whoever stopped the run also stopped what was in flight: those attempts are lost, not failed.
+    # What was in flight when the run was stopped was stopped with it: those attempts are lost, not failed.
     for place in list(state.in_flight.values()):
         turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0))
     if how == "again":
-        _again(turn, node)
+        _visit_again(turn, node)
 
 
-def _again(turn: Turn, node: str) -> None:
-    """Visit the node that failed the run once more: within a parallel the outermost parallel, and where a conditional
-    or a fan-in only passed a failure on, the node whose failure it was."""
+def _visit_again(turn: Turn, node: str) -> None:
+    """Visit the node that failed the run again.
+
+    Within a parallel that is the outermost parallel; where a conditional or a fan-in passed a failure on, it is the
+    node that failed.
+    """
     state = turn.state
     state.repeated.clear()
     state.redirects = 0
     if turn.program.flow == "dag":
-        dag.again(turn, node)
+        dag.retry_failed(turn, node)
         return
     if turn.program.units[node].handler in (CONDITIONAL, FAN_IN):
-        node = next((one for one in reversed(state.completed)
-                     if turn.program.units[one].handler not in (CONDITIONAL, FAN_IN)), node)
+        node = next((completed for completed in reversed(state.completed)
+                     if turn.program.units[completed].handler not in (CONDITIONAL, FAN_IN)), node)
     node = next((fan.node for fan in state.fans.values() if fan.branch == ROOT), node)
-    for path in [one for one in state.branches if one != ROOT]:
+    for path in [path for path in state.branches if path != ROOT]:
         del state.branches[path], state.contexts[path]
     state.fans.clear()
     last = state.outcomes.get(node)
@@ -154,6 +159,6 @@ def _in_flight(turn: Turn, place_id: str, attempt: int) -> Any:
     return place
 
 
-def _refuse_ended(turn: Turn) -> None:
+def _check_not_ended(turn: Turn) -> None:
     if turn.state.ended:
         raise ForbiddenTransition("the run", turn.state.status, FAILED, ())

@@ -1,22 +1,23 @@
-"""Parallels: branches opened, ended, judged and consolidated. Pure.
+"""Parallels: open, end, judge and consolidate branches. Pure.
 
-The rule of this room: a branch sees a deep copy of the context and what it writes stays in it; the run gets the results
-alone, in the order of the branches, as `parallel.results`: one object a branch with `id` (its first node), `branch`
-(its key), `status`, `notes`, `failure_reason`, `preferred_label`, `last_node`, `cancelled`, and `context` (what its
-handlers wrote). Beside it stand `parallel.success_count` and `parallel.failure_count`.
+A branch sees a deep copy of the context, and its writes stay in it. The run gets only the results, in branch order, as
+`parallel.results`: one object per branch with `id` (its first node), `branch` (its key), `status`, `notes`,
+`failure_reason`, `preferred_label`, `last_node`, `cancelled`, and `context` (the values its handlers wrote); and beside
+it `parallel.success_count` and `parallel.failure_count`.
 
-A branch ends when it arrives at the join, at an exit, or where its failure leads nowhere. The policies:
+A branch ends at the join, at an exit, or where its failure leads nowhere. The policies:
 
-    wait_all       all end; success, partial success when some failed, failure when all did
-    all_success    all end; a failure when any failed
-    first_success  the first success decides and the others are cancelled; a failure when all failed
+    wait_all       all end; success, partial success if some failed, failure if all did
+    all_success    all end; failure if any failed
+    first_success  the first success decides and cancels the others; failure if all failed
     k_of_n         all end; at least join_k must have succeeded
     quorum         all end; at least the fraction `quorum` must have succeeded (more than half without one)
 
-`error_policy`: `continue` as above; `fail_fast` the first failure decides and cancels; `ignore` failures do not count.
+`error_policy`: `continue` as above; with `fail_fast` the first failure decides and cancels; with `ignore` failures do
+not count.
 
-`max_retries` of the parallel itself opens all its branches again after a failure, as a visit of its own and at once:
-the nodes in it have their own retries and delays.
+`max_retries` of the parallel itself opens all its branches again after a failure, at once and as a new visit: the nodes
+in it have their own retries and delays.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, Fanning, Route, Unit
+from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, FanOut, Route, Unit
 from garrison.pipeline.flow.routing import choose
 from garrison.pipeline.flow.state import ROOT, Fan, Move, Place
 from garrison.pipeline.flow.turn import Turn
@@ -36,26 +37,26 @@ RESULTS = "parallel.results"
 _GOOD = (SUCCESS, PARTIAL, SKIPPED)
 
 
-def bare(outcome: Outcome) -> Outcome:
-    """An outcome as a node passes it on: without its context updates, which were applied where they came from."""
+def without_updates(outcome: Outcome) -> Outcome:
+    """Return an outcome as a node passes it on: its context updates were already applied where it came from."""
     return replace(outcome, context_updates={}, notes="") if outcome.context_updates or outcome.notes else outcome
 
 
-def fanning(turn: Turn, node: str) -> Fanning:
-    """The policies of a parallel."""
-    found = turn.program.units[node].fanning
-    assert found is not None, node
-    return found
+def fan_out_of(turn: Turn, node: str) -> FanOut:
+    """Return the settings of a parallel."""
+    fan_out = turn.program.units[node].fan_out
+    assert fan_out is not None, node
+    return fan_out
 
 
 # ---- opening ---------------------------------------------------------------------------------------------------------
 
 
-def opened(turn: Turn, place: Place, unit: Unit) -> bool:
-    """Open the branches of a parallel; False when no edge is followed, so that it is decided at once.
+def open_branches(turn: Turn, place: Place, unit: Unit) -> bool:
+    """Open the branches of a parallel; return False if it has none, so that it is decided at once.
 
-    Every unconditional edge is a branch, and every conditional one that holds after what came before, but for those
-    that ask for a failure: the parallel's own.
+    Every unconditional edge opens a branch, and so does every conditional one that is true after the previous outcome,
+    except those that ask for a failure: they lead on from the parallel's own.
     """
     state = turn.state
     last, context = state.branches[place.branch].last, state.contexts[place.branch]
@@ -68,86 +69,86 @@ def opened(turn: Turn, place: Place, unit: Unit) -> bool:
             key, number = f"{route.target}.{number}", number + 1
         starts[key] = Move(f"{place.id}/{key}", route.target, route.index, place.reason)
     keys = list(starts)
-    state.fans[place.id] = found = Fan(place.node, place.branch, place.visit, keys, starts, list(keys))
-    _start_more(turn, found)
+    state.fans[place.id] = fan = Fan(place.node, place.branch, place.visit, keys, starts, list(keys))
+    _start_branches(turn, fan)
     return bool(starts)
 
 
-def _start_more(turn: Turn, found: Fan) -> None:
-    limit = fanning(turn, found.node).max_parallel
-    while found.todo and len(found.running) < limit:
-        key = found.todo.pop(0)
-        found.running.append(key)
-        move = found.starts[key]
-        turn.open_branch(move.branch, turn.state.contexts[found.branch], Outcome(SUCCESS), found.node)
+def _start_branches(turn: Turn, fan: Fan) -> None:
+    limit = fan_out_of(turn, fan.node).max_parallel
+    while fan.todo and len(fan.running) < limit:
+        key = fan.todo.pop(0)
+        fan.running.append(key)
+        move = fan.starts[key]
+        turn.open_branch(move.branch, turn.state.contexts[fan.branch], Outcome(SUCCESS), fan.node)
         turn.change.branches.append(("started", move.branch))
-        turn.change.followed.append((found.branch, turn.program.edges[move.via]))
+        turn.change.followed.append((fan.branch, turn.program.edges[move.via]))
         turn.state.queue.append(move)
 
 
 # ---- within a branch -------------------------------------------------------------------------------------------------
 
 
-def borders(turn: Turn, branch: str) -> tuple[str, set[str]]:
-    """The join of a branch, and the nodes that lie outside: the parallels it is in, and the joins of outer ones."""
-    found = turn.state.fans[_fan_of(branch)]
-    join, outside, outer = fanning(turn, found.node).join, {found.node}, found.branch
+def branch_borders(turn: Turn, branch: str) -> tuple[str, set[str]]:
+    """Return the join of a branch and the nodes outside it: its enclosing parallels, and the joins of outer ones."""
+    fan = turn.state.fans[_fan_id(branch)]
+    join, outside, outer = fan_out_of(turn, fan.node).join, {fan.node}, fan.branch
     while outer:
-        found = turn.state.fans[_fan_of(outer)]
-        outside |= {found.node, fanning(turn, found.node).join}
-        outer = found.branch
+        fan = turn.state.fans[_fan_id(outer)]
+        outside |= {fan.node, fan_out_of(turn, fan.node).join}
+        outer = fan.branch
     return join, outside - {join}
 
 
-def left_for(turn: Turn, branch: str, target: str, unit: Unit, outcome: Outcome) -> str | None:
-    """The branch in which the retry target of `unit`, which failed in `branch`, is gone to; None if it is not.
+def leave_for_retry(turn: Turn, branch: str, target: str, unit: Unit, outcome: Outcome) -> str | None:
+    """Return the branch in which `unit`, which failed in `branch`, goes back to its retry target; None if it cannot.
 
-    Outside of its parallel, the parallel is given up with all its branches: what they did, they do again when the run
-    comes back to it. Not so where its policy counts on branches that fail.
+    A target outside of its parallel cancels the parallel with all its branches; they run again when the run returns to
+    it. A parallel whose policy allows for failed branches is not left.
     """
     there, fan_id = branch, ""
-    while not _inside(turn, there, target):
-        fan_id = _fan_of(there)
-        policy = fanning(turn, turn.state.fans[fan_id].node)
-        if policy.policy not in ("wait_all", "all_success") or policy.on_failure == "ignore":
+    while not _is_inside(turn, there, target):
+        fan_id = _fan_id(there)
+        fan_out = fan_out_of(turn, turn.state.fans[fan_id].node)
+        if fan_out.policy not in ("wait_all", "all_success") or fan_out.on_failure == "ignore":
             return None
         there = turn.state.fans[fan_id].branch
     if fan_id:
-        _stop(turn, fan_id)
-        turn.fail_in(there, unit.id, bare(outcome))
+        _cancel(turn, fan_id)
+        turn.fail_in(there, unit.id, without_updates(outcome))
     return there
 
 
-def _inside(turn: Turn, branch: str, target: str) -> bool:
+def _is_inside(turn: Turn, branch: str, target: str) -> bool:
     if branch == ROOT:
         return True
-    found = fanning(turn, turn.state.fans[_fan_of(branch)].node)
-    return target in found.region or target == found.join
+    fan_out = fan_out_of(turn, turn.state.fans[_fan_id(branch)].node)
+    return target in fan_out.region or target == fan_out.join
 
 
 def end_branch(turn: Turn, branch: str, outcome: Outcome, node: str) -> str | None:
-    """A branch has come to its end; the id of its parallel when that decides it, else None."""
-    fan_id, key = _fan_of(branch), branch.rpartition("/")[2]
-    found = turn.state.fans[fan_id]
+    """End a branch; return the id of its parallel if that decides it, else None."""
+    fan_id, key = _fan_id(branch), branch.rpartition("/")[2]
+    fan = turn.state.fans[fan_id]
     written = turn.close_branch(branch).written
-    found.running.remove(key)
-    found.results[key] = _result(found, key, outcome, node, written)
+    fan.running.remove(key)
+    fan.results[key] = _result(fan, key, outcome, node, written)
     turn.change.branches.append(("finished", branch))
-    if len(found.results) == len(found.keys) or _decided(fanning(turn, found.node), outcome):
+    if len(fan.results) == len(fan.keys) or _is_decisive(fan_out_of(turn, fan.node), outcome):
         return fan_id
-    _start_more(turn, found)
+    _start_branches(turn, fan)
     return None
 
 
-def _decided(policy: Fanning, outcome: Outcome) -> bool:
-    """Whether one branch's outcome decides the parallel before the others have ended."""
+def _is_decisive(fan_out: FanOut, outcome: Outcome) -> bool:
+    """Return whether one branch's outcome decides the parallel before the others have ended."""
     if outcome.status in _GOOD:
-        return policy.policy == "first_success"
-    return policy.on_failure == "fail_fast"
+        return fan_out.policy == "first_success"
+    return fan_out.on_failure == "fail_fast"
 
 
-def _result(found: Fan, key: str, outcome: Outcome, node: str, written: dict[str, Any]) -> dict[str, Any]:
-    return {"id": found.starts[key].node, "branch": key, "status": outcome.status, "notes": outcome.notes,
+def _result(fan: Fan, key: str, outcome: Outcome, node: str, written: dict[str, Any]) -> dict[str, Any]:
+    return {"id": fan.starts[key].node, "branch": key, "status": outcome.status, "notes": outcome.notes,
             "failure_reason": outcome.failure_reason, "preferred_label": outcome.preferred_label, "last_node": node,
             "cancelled": False, "context": written}
 
@@ -155,41 +156,41 @@ def _result(found: Fan, key: str, outcome: Outcome, node: str, written: dict[str
 # ---- closing ---------------------------------------------------------------------------------------------------------
 
 
-def closed(turn: Turn, fan_id: str) -> tuple[Place, Outcome]:
-    """Close a parallel: cancel what still runs, judge it; its place and its outcome, with the results as updates."""
-    found = _stop(turn, fan_id)
+def close(turn: Turn, fan_id: str) -> tuple[Place, Outcome]:
+    """Cancel the running branches of a parallel and judge it; return its place and its outcome, results included."""
+    fan = _cancel(turn, fan_id)
     results = []
-    for key in found.keys:
-        result = found.results.get(key)
+    for key in fan.keys:
+        result = fan.results.get(key)
         if result is None:
-            stopped = Outcome(SKIPPED, notes="cancelled")
-            result = {**_result(found, key, stopped, "", {}), "cancelled": True}
+            cancelled = Outcome(SKIPPED, notes="cancelled")
+            result = {**_result(fan, key, cancelled, "", {}), "cancelled": True}
         results.append(result)
-    policy = fanning(turn, found.node)
-    ignored = (FAIL,) if policy.on_failure == "ignore" else ()
-    counted = [one for one in results if one["status"] not in ignored]
-    done = [one for one in counted if not one["cancelled"]]
-    good = sum(one["status"] in _GOOD for one in done)
+    fan_out = fan_out_of(turn, fan.node)
+    ignored = (FAIL,) if fan_out.on_failure == "ignore" else ()
+    counted = [result for result in results if result["status"] not in ignored]
+    done = [result for result in counted if not result["cancelled"]]
+    good = sum(result["status"] in _GOOD for result in done)
     updates = {RESULTS: counted, "parallel.success_count": good, "parallel.failure_count": len(done) - good}
-    place = Place(fan_id, found.node, found.visit, 1, found.branch)
-    return place, replace(judge(policy, done, len(found.keys)), context_updates=updates)
+    place = Place(fan_id, fan.node, fan.visit, 1, fan.branch)
+    return place, replace(judge(fan_out, done, len(fan.keys)), context_updates=updates)
 
 
-def _stop(turn: Turn, fan_id: str) -> Fan:
-    """Take a parallel out of the state, and cancel what still runs in it."""
-    found = turn.state.fans.pop(fan_id)
-    for key in found.running:
+def _cancel(turn: Turn, fan_id: str) -> Fan:
+    """Remove a parallel from the state and cancel its running branches."""
+    fan = turn.state.fans.pop(fan_id)
+    for key in fan.running:
         path = f"{fan_id}/{key}"
         turn.close_branch(path)
         turn.change.branches.append(("cancelled", path))
-    return found
+    return fan
 
 
-def opened_again(turn: Turn, place: Place, outcome: Outcome) -> bool:
-    """Whether a parallel that failed as `outcome` is entered once more, because its own max_retries says so."""
+def retry(turn: Turn, place: Place, outcome: Outcome) -> bool:
+    """Enter a failed parallel again if its own max_retries allows it; return whether it does."""
     context, key = turn.state.contexts[place.branch], f"internal.retry_count.{place.node}"
     count = int(context.get(key, 0))
-    if outcome.status == FAIL and count < fanning(turn, place.node).retries:
+    if outcome.status == FAIL and count < fan_out_of(turn, place.node).retries:
         context[key] = count + 1
         turn.enqueue(place.branch, place.node, None, outcome.failure_reason)
         return True
@@ -198,29 +199,29 @@ def opened_again(turn: Turn, place: Place, outcome: Outcome) -> bool:
     return False
 
 
-def judge(policy: Fanning, done: Sequence[dict[str, Any]], branches: int) -> Outcome:
-    """The outcome of a parallel from the results of the branches that ended, by its policy."""
-    failed = [one for one in done if one["status"] not in _GOOD]
+def judge(fan_out: FanOut, done: Sequence[dict[str, Any]], branches: int) -> Outcome:
+    """Return the outcome of a parallel from the results of the branches that ended, by its policy."""
+    failed = [result for result in done if result["status"] not in _GOOD]
     good = len(done) - len(failed)
     counts = f"{good} of {branches} branches succeeded"
-    reasons = "; ".join(f"{one['branch']}: {one['failure_reason'] or one['status']}" for one in failed)
-    if policy.on_failure == "fail_fast" and failed:
-        enough = False
-    elif policy.policy == "first_success":
-        enough = good > 0
-    elif policy.policy == "all_success":
-        enough = not failed
+    reasons = "; ".join(f"{result['branch']}: {result['failure_reason'] or result['status']}" for result in failed)
+    if fan_out.on_failure == "fail_fast" and failed:
+        is_enough = False
+    elif fan_out.policy == "first_success":
+        is_enough = good > 0
+    elif fan_out.policy == "all_success":
+        is_enough = not failed
     else:
-        need = policy.need(branches)
-        enough = good >= need if need is not None else good > 0 or not failed
-    if not enough:
+        required = fan_out.required_successes(branches)
+        is_enough = good >= required if required is not None else good > 0 or not failed
+    if not is_enough:
         return Outcome(FAIL, notes=counts, failure_reason=f"{counts} ({reasons})" if reasons else counts)
-    partial = policy.policy == "wait_all" and failed
-    return Outcome(PARTIAL if partial else SUCCESS, notes=counts)
+    is_partial = fan_out.policy == "wait_all" and failed
+    return Outcome(PARTIAL if is_partial else SUCCESS, notes=counts)
 
 
 def failure_edge(turn: Turn, place: Place, unit: Unit, outcome: Outcome) -> Route | None:
-    """The conditional edge of a failed parallel that asks for its failure and was no branch of it."""
+    """Return the conditional edge of a failed parallel that asks for its failure and opened no branch."""
     if outcome.status != FAIL or not unit.conditional:
         return None
     branches = {result["id"] for result in outcome.context_updates[RESULTS]}
@@ -229,23 +230,23 @@ def failure_edge(turn: Turn, place: Place, unit: Unit, outcome: Outcome) -> Rout
         route for route in unit.conditional if route.target not in branches)), outcome, context)
 
 
-def goes_to_join(turn: Turn, unit: Unit, outcome: Outcome) -> bool:
-    """Whether the run goes on at the join: after a failure only where that can judge it, or with on_error=continue."""
+def continues_at_join(turn: Turn, unit: Unit, outcome: Outcome) -> bool:
+    """Return whether the run continues at the join: after a failure only if the join judges it or on_error says so."""
     if outcome.status != FAIL or unit.on_error_continue:
         return True
-    handler = turn.program.units[fanning(turn, unit.id).join].handler
+    handler = turn.program.units[fan_out_of(turn, unit.id).join].handler
     return handler == CONDITIONAL or (handler == FAN_IN and not unit.retry_targets)
 
 
-def consolidated(turn: Turn, branch: str) -> Outcome:
-    """The outcome of a fan-in: the best of `parallel.results`, named in the context; a failure when none is good."""
+def consolidate(turn: Turn, branch: str) -> Outcome:
+    """Return the outcome of a fan-in: the best of `parallel.results`, named in the context; FAIL if none is good."""
     line, context = turn.state.branches[branch], turn.state.contexts[branch]
     results = context.get(RESULTS)
     if not isinstance(results, list) or not results:
         return Outcome(FAIL, failure_reason="no parallel results to evaluate", failure_class="deterministic")
     last = turn.program.units.get(line.last_node)
-    if line.last.status == FAIL and last is not None and last.fanning and not last.on_error_continue:
-        return bare(line.last)
+    if line.last.status == FAIL and last is not None and last.fan_out and not last.on_error_continue:
+        return without_updates(line.last)
     best = min(enumerate(results), key=lambda pair: (*_rank(pair[1]), pair[0]))[1]
     updates = {"parallel.fan_in.best_id": best["id"], "parallel.fan_in.best_outcome": best["status"]}
     if best["status"] not in _GOOD or best["cancelled"]:
@@ -255,15 +256,15 @@ def consolidated(turn: Turn, branch: str) -> Outcome:
 
 
 def _rank(result: dict[str, Any]) -> tuple[int, float]:
-    """Status first, then the score that the branch wrote, the higher the better."""
+    """Return the sort key of a result: status first, then the score that the branch wrote, the higher the better."""
     score = result["context"].get("score", 0)
     number = score if isinstance(score, (int, float)) and not isinstance(score, bool) else 0
-    rank = len(STATUSES) if result["cancelled"] else _ORDER[result["status"]]
+    rank = len(STATUSES) if result["cancelled"] else _STATUS_RANK[result["status"]]
     return rank, -number
 
 
-_ORDER = {SUCCESS: 0, PARTIAL: 1, SKIPPED: 2, "retry": 3, FAIL: 4}
+_STATUS_RANK = {SUCCESS: 0, PARTIAL: 1, SKIPPED: 2, "retry": 3, FAIL: 4}
 
 
-def _fan_of(branch: str) -> str:
+def _fan_id(branch: str) -> str:
     return branch.rpartition("/")[0]

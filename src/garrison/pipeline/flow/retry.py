@@ -1,7 +1,6 @@
-"""How often an attempt is repeated and after which delay. Pure.
+"""Retry policy: how often an attempt is retried, and after which delay. Pure.
 
-The rule of this room: a delay is arithmetic on the attempt's number and a seed, so that a run resumed elsewhere waits
-as long as one that was not; nothing here sleeps or asks a clock.
+A delay depends only on the number of the retry and a seed, so that a resumed run waits as long as any other.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ CAP_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """At most `attempts` attempts; before the nth repetition `first_s` x `factor` ** (n - 1) seconds, at most 60.
+    """At most `attempts` attempts; `first_s` x `factor` ** (n - 1) seconds before the nth retry, at most 60.
 
     With `jitter` a delay is multiplied by 0.5 to 1.5.
     """
@@ -28,13 +27,12 @@ class RetryPolicy:
     factor: float = 2.0
     jitter: bool = True
 
-    def delay(self, repetition: int, seed: str) -> float:
-        """Seconds before the given repetition (from 1); the same for the same `seed`."""
+    def delay(self, retry: int, seed: str) -> float:
+        """Return the seconds before a retry (from 1); the same for the same `seed`."""
         try:
-            base = min(self.first_s * self.factor ** (repetition - 1), CAP_S)
+            base = min(self.first_s * self.factor ** (retry - 1), CAP_S)
         except OverflowError:
             base = CAP_S
-        # The seed decides, so that a resumed run waits as long; the strength of the generator does not matter.
         spread = random.Random(seed).uniform(0.5, 1.5) if self.jitter else 1.0
         return round(min(base * spread, CAP_S), 6)
 
@@ -48,25 +46,25 @@ PRESETS: Mapping[str, RetryPolicy] = {
     "linear": RetryPolicy(3, 0.5, 1.0),
     "patient": RetryPolicy(3, 2.0, 3.0),
 }
-"""What `retry_policy` may name."""
+"""Policies that `retry_policy` may name."""
 
 
-def policy_of(node: Mapping[str, str], graph: Mapping[str, str]) -> RetryPolicy:
-    """The policy of a node from its attributes and the graph's.
+def retry_policy_of(node: Mapping[str, str], graph: Mapping[str, str]) -> RetryPolicy:
+    """Return the policy of a node from its attributes and the graph's.
 
-    The number of repetitions is `max_retries` of the node; else its `retry_policy`; else `default_max_retries` (or
-    `default_max_retry`) of the graph; else the graph's `retry_policy`; else none. The delays are those of the policy
-    that is named, the node's before the graph's. Refused for a name that is no preset, TypeConflict for no number.
+    The number of retries is `max_retries` of the node; else its `retry_policy`; else `default_max_retries` (or
+    `default_max_retry`) of the graph; else the graph's `retry_policy`; else none. The delays are those of the named
+    policy, the node's before the graph's. Raise Refused for an unknown policy, TypeConflict for a bad number.
     """
-    own, common = _preset(node), _preset(graph)
-    shape = own or common or PRESETS["standard"]
-    repetitions = number(node, "max_retries")
-    if repetitions is None and own is None:
-        repetitions = number(graph, "default_max_retries", number(graph, "default_max_retry"))
-    if repetitions is None:
-        repetitions = shape.attempts - 1 if own or common else 0
+    node_preset, graph_preset = _preset(node), _preset(graph)
+    preset = node_preset or graph_preset or PRESETS["standard"]
+    retries = number(node, "max_retries")
+    if retries is None and node_preset is None:
+        retries = number(graph, "default_max_retries", number(graph, "default_max_retry"))
+    if retries is None:
+        retries = preset.attempts - 1 if node_preset or graph_preset else 0
     jitter = flag(node, "retry_jitter", flag(graph, "retry_jitter", True))
-    return replace(shape, attempts=max(int(repetitions), 0) + 1, jitter=jitter)
+    return replace(preset, attempts=max(int(retries), 0) + 1, jitter=jitter)
 
 
 def _preset(attrs: Mapping[str, str]) -> RetryPolicy | None:
@@ -74,5 +72,5 @@ def _preset(attrs: Mapping[str, str]) -> RetryPolicy | None:
     if name is None:
         return None
     if name.strip().lower() not in PRESETS:
-        raise Refused(f"retry_policy={name!r:.40} is none of {', '.join(PRESETS)}")
+        raise Refused(f"retry_policy={name!r:.40} is unknown; use {', '.join(PRESETS)}")
     return PRESETS[name.strip().lower()]

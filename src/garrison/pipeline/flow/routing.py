@@ -1,15 +1,14 @@
-"""Which edges are followed after a node. Pure.
+"""Choose the edges to follow after a node, from its outcome and the context. Pure, total and deterministic.
 
-The rule of this room: a node's edges, its outcome and the context go in, edges come out; total and deterministic. The
-order of the rules:
+The rules, in order:
 
 1. matching conditional edges, by weight, then target id;
 2. after FAIL an unconditional edge only into a conditional, or with on_error=continue, or out of a conditional whose
-   conditions ask for the outcome: there it is their else;
+   conditions ask for the outcome, where it is their else;
 3. otherwise the preferred label, the suggested ids, weight, target id;
-4. nothing. A partial success that matched nothing is routed once more as a success, which is what it counts as.
+4. nothing. A partial success that matched nothing is routed once more as a success.
 
-SKIPPED is routed as a success (an edge that asks for `outcome=skipped` finds it too).
+SKIPPED is routed as a success; an edge with `outcome=skipped` matches it too.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from garrison.pipeline.condition import normal_label
+from garrison.pipeline.condition import normalize_label
 from garrison.pipeline.flow.program import Route, Unit
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
 
@@ -26,53 +25,53 @@ Context = Mapping[str, Any]
 
 
 def choose(unit: Unit, outcome: Outcome, context: Context) -> Route | None:
-    """The one edge that a walk follows after `unit`; None when there is none."""
+    """Return the one edge that a walk follows after `unit`; None if there is none."""
     if unit.conditional:
-        first = _first(unit.conditional, outcome, context)
+        first = _first_match(unit.conditional, outcome, context)
         if first is not None:
             return first
-    plain = allowed(unit, outcome)
+    plain = allowed_routes(unit, outcome)
     if plain:
         return plain[0] if len(plain) == 1 else _preferred(plain, outcome)
     if outcome.status == PARTIAL:
-        return _first(unit.conditional, replace(outcome, status=SUCCESS), context)
+        return _first_match(unit.conditional, replace(outcome, status=SUCCESS), context)
     return None
 
 
 def choose_all(unit: Unit, outcome: Outcome, context: Context) -> list[Route]:
-    """Every edge that a dag follows after `unit`, in the order of the text.
+    """Return every edge that a dag follows after `unit`, in the order of the text.
 
-    A preferred label that unconditional edges bear closes those with another label; that is how a person's answer
+    If an unconditional edge has the preferred label, those with another label are closed; this is how a person's answer
     selects. Edges without a label stay open.
     """
-    found = _matching(unit.conditional, outcome, context) + _selected(allowed(unit, outcome), unit, outcome)
-    if not found and outcome.status == PARTIAL:
-        found = _matching(unit.conditional, replace(outcome, status=SUCCESS), context)
-    return sorted(found, key=lambda route: route.index)
+    routes = _matching(unit.conditional, outcome, context) + _selected(allowed_routes(unit, outcome), unit, outcome)
+    if not routes and outcome.status == PARTIAL:
+        routes = _matching(unit.conditional, replace(outcome, status=SUCCESS), context)
+    return sorted(routes, key=lambda route: route.index)
 
 
-def allowed(unit: Unit, outcome: Outcome) -> Sequence[Route]:
-    """The unconditional edges that may be followed after `outcome` (rule 2)."""
+def allowed_routes(unit: Unit, outcome: Outcome) -> Sequence[Route]:
+    """Return the unconditional edges that may be followed after `outcome` (rule 2)."""
     if outcome.status != FAIL or unit.on_error_continue or unit.asks_outcome:
         return unit.plain
     return [route for route in unit.plain if route.into_conditional]
 
 
-def _first(routes: Sequence[Route], outcome: Outcome, context: Context) -> Route | None:
+def _first_match(routes: Sequence[Route], outcome: Outcome, context: Context) -> Route | None:
     for route in routes:
         if _holds(route, outcome, context):
             return route
-    return _first(routes, replace(outcome, status=SUCCESS), context) if outcome.status == SKIPPED else None
+    return _first_match(routes, replace(outcome, status=SUCCESS), context) if outcome.status == SKIPPED else None
 
 
 def _matching(routes: Sequence[Route], outcome: Outcome, context: Context) -> list[Route]:
     if not routes:
         return []
-    found = [route for route in routes if _holds(route, outcome, context)]
-    if outcome.status == SKIPPED and not found:
+    matches = [route for route in routes if _holds(route, outcome, context)]
+    if outcome.status == SKIPPED and not matches:
         outcome = replace(outcome, status=SUCCESS)
-        found = [route for route in routes if _holds(route, outcome, context)]
-    return found
+        matches = [route for route in routes if _holds(route, outcome, context)]
+    return matches
 
 
 def _holds(route: Route, outcome: Outcome, context: Context) -> bool:
@@ -81,7 +80,7 @@ def _holds(route: Route, outcome: Outcome, context: Context) -> bool:
 
 def _preferred(routes: Sequence[Route], outcome: Outcome) -> Route:
     if outcome.preferred_label:
-        wanted = normal_label(outcome.preferred_label)
+        wanted = normalize_label(outcome.preferred_label)
         for route in routes:
             if route.label and route.label == wanted:
                 return route
@@ -93,7 +92,7 @@ def _preferred(routes: Sequence[Route], outcome: Outcome) -> Route:
 
 
 def _selected(routes: Sequence[Route], unit: Unit, outcome: Outcome) -> list[Route]:
-    wanted = normal_label(outcome.preferred_label) if outcome.preferred_label else ""
+    wanted = normalize_label(outcome.preferred_label) if outcome.preferred_label else ""
     if wanted and any(route.label == wanted for route in routes):
         return [route for route in routes if route.label in ("", wanted)]
     if unit.handler == "wait.human" and outcome.suggested_next_ids:

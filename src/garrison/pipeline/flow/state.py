@@ -1,12 +1,12 @@
-"""Where a run stands: plain data, lossless as JSON, changed by the machine alone. Pure.
+"""State of a run: plain data, lossless as JSON, changed only by the machine. Pure.
 
-The rule of this room: the state holds everything that the next decision needs and nothing that can be computed from the
-program; nothing in it depends on the order of a mapping. `completed` is history: it is shown and never decides.
+The state holds everything the next decision needs and nothing that can be computed from the program. Nothing in it
+depends on the order of a mapping. `completed` is history: it is displayed and never decides.
 
     running -> waiting                      everything in flight waits for a person or a signal
     waiting -> running                      something finished, or the run was resumed
     running | waiting -> done | failed
-    failed  -> running                      resumed, where `resumable` says how
+    failed  -> running                      resumed, as `resumable` allows
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as value
 else:
     def value(*, frozen, slots):
-        """A frozen dataclass to type checkers; made thrice as fast, for there are several a step."""
+        """A frozen dataclass to type checkers; creating one is three times as fast, and each step creates several."""
         return dataclass(slots=slots, unsafe_hash=frozen)
 
 RUNNING, WAITING, DONE, FAILED = "running", "waiting", "done", "failed"
@@ -35,10 +35,10 @@ FLOW_STATUS: Mapping[str, frozenset[str]] = {
     FAILED: frozenset({RUNNING}),
     DONE: frozenset(),
 }
-"""From each status of a run, those that may follow."""
+"""Status of a run → the statuses that may follow it."""
 
 ROOT = ""
-"""The branch that is the run itself."""
+"""Path of the branch that is the run itself."""
 
 
 @value(frozen=True, slots=True)
@@ -46,10 +46,9 @@ class Place:
     """One node in flight.
 
     `id` is stable and unique in a run: `impl#2` is the second visit, `fan#1/left/impl#1` a visit within a branch.
-    `attempt` counts from 1 within the visit, `failed` those attempts that ended in a recorded failure. `branch` is the
-    context it sees. `delay_s` is how long to wait before this attempt may start. `reason` says why the node is tried or
-    visited again (a failed attempt, a failure it was sent back for) and belongs into its prompt. `via` is the edge it
-    was entered by, an index of `Program.edges` (-1: none).
+    `attempt` counts from 1 within the visit, `failed` the attempts that ended in a recorded failure. `branch` is the
+    context it sees. `delay_s` is the delay before this attempt may start. `reason` says why the node is retried or
+    visited again; it belongs in the prompt. `via` is the edge it was entered by, an index of `Program.edges` (or -1).
     """
 
     id: str
@@ -65,7 +64,7 @@ class Place:
 
 @value(frozen=True, slots=True)
 class Move:
-    """A step that is decided and not yet done: `node` is to be entered in `branch`."""
+    """A decided step that is not done yet: enter `node` in `branch`."""
 
     branch: str
     node: str
@@ -75,7 +74,7 @@ class Move:
 
 @dataclass(slots=True)
 class Branch:
-    """A line of control: the outcome it carries on, the node that gave it, and what its handlers wrote."""
+    """A line of control: its latest outcome, the node of that outcome, and the context values its handlers wrote."""
 
     last: Outcome
     last_node: str = ""
@@ -85,7 +84,7 @@ class Branch:
 
 @dataclass(slots=True)
 class Fan:
-    """A parallel whose branches are under way. `starts` maps each branch's key to its first move, in branch order."""
+    """A parallel whose branches are running. `starts` maps each branch's key to its first move, in branch order."""
 
     node: str
     branch: str
@@ -97,13 +96,20 @@ class Fan:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+_PLAIN_FIELDS = (
+    "status", "reason", "detail", "node", "resumable", "seed", "max_steps", "steps", "redirects", "restarts", "visits",
+    "completed", "contexts", "initial", "first_context", "waiting_for", "arrived", "failures", "digest",
+)
+"""Fields of the state that are JSON values already."""
+
+
 @dataclass(slots=True)
 class FlowState:
-    """A run. Read it freely; only `begin` and `advance` change it.
+    """State of a run. Read it freely; only `begin` and `advance` change it.
 
-    `reason` is the code of what ended the run (`max_steps_exceeded`, ...) or, when a node failed it, that node's own
-    reason; `detail` is a sentence and `node` the node it happened at. `resumable` is "" or what Resumed needs: `budget`
-    (it goes on where it stopped) or `again` (the failed node is visited again). `steps` counts visits.
+    `reason` is the code of what ended the run (`max_steps_exceeded`, ...) or, if a node failed it, that node's own
+    reason; `detail` is a sentence, and `node` is where it happened. `resumable` is empty, or what Resumed needs:
+    `budget` (it continues where it stopped) or `again` (the failed node is visited again). `steps` counts visits.
     """
 
     status: str = RUNNING
@@ -134,45 +140,45 @@ class FlowState:
     digest: str = ""
 
     def context(self, branch: str = ROOT) -> Mapping[str, Any]:
-        """What a place in `branch` sees, read only."""
+        """Return the context of `branch`, read-only."""
         return MappingProxyType(self.contexts[branch])
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over (which it may not be for good, see `resumable`)."""
+        """Whether the run is over; `resumable` says whether it can continue."""
         return self.status in (DONE, FAILED)
 
     def to_data(self) -> dict[str, Any]:
-        """Everything as JSON values: the snapshot."""
-        found: dict[str, Any] = {key: getattr(self, key) for key in _PLAIN}
-        found["in_flight"] = {key: asdict(place) for key, place in self.in_flight.items()}
-        found["settled"] = sorted(self.settled)
-        found["queue"] = [asdict(move) for move in self.queue]
-        found["outcomes"] = {key: outcome.to_data() for key, outcome in self.outcomes.items()}
-        found["branches"] = {key: {**asdict_branch(branch)} for key, branch in self.branches.items()}
-        found["fans"] = {key: _fan_data(fan) for key, fan in self.fans.items()}
-        found["repeated"] = {key: list(value) for key, value in self.repeated.items()}
-        copied: dict[str, Any] = copy_json(found)
+        """Return the state as JSON values: the snapshot."""
+        data: dict[str, Any] = {key: getattr(self, key) for key in _PLAIN_FIELDS}
+        data["in_flight"] = {key: asdict(place) for key, place in self.in_flight.items()}
+        data["settled"] = sorted(self.settled)
+        data["queue"] = [asdict(move) for move in self.queue]
+        data["outcomes"] = {key: outcome.to_data() for key, outcome in self.outcomes.items()}
+        data["branches"] = {key: _branch_to_data(branch) for key, branch in self.branches.items()}
+        data["fans"] = {key: _fan_to_data(fan) for key, fan in self.fans.items()}
+        data["repeated"] = {key: list(value) for key, value in self.repeated.items()}
+        copied: dict[str, Any] = copy_json(data)
         return copied
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> FlowState:
-        """The state that `to_data` wrote."""
+        """Return the state that `to_data` wrote."""
         data = copy_json(dict(data))
-        state = cls(**{key: data[key] for key in _PLAIN})
+        state = cls(**{key: data[key] for key in _PLAIN_FIELDS})
         state.in_flight = {key: Place(**value) for key, value in data["in_flight"].items()}
         state.settled = set(data["settled"])
         state.queue = deque(Move(**value) for value in data["queue"])
         state.outcomes = {key: Outcome.from_data(value) for key, value in data["outcomes"].items()}
-        state.branches = {key: _branch_of(value) for key, value in data["branches"].items()}
-        state.fans = {key: _fan_of(value) for key, value in data["fans"].items()}
+        state.branches = {key: _branch_from_data(value) for key, value in data["branches"].items()}
+        state.fans = {key: _fan_from_data(value) for key, value in data["fans"].items()}
         state.repeated = {key: (value[0], value[1]) for key, value in data["repeated"].items()}
         return state
 
 
 @value(frozen=True, slots=True)
 class Step:
-    """A visit that came to its end with `outcome`; `automatic` when the run passed through by itself."""
+    """A visit that ended with `outcome`; `automatic` if the engine executed it itself."""
 
     place_id: str
     node: str
@@ -183,11 +189,11 @@ class Step:
 
 @dataclass(slots=True)
 class Change:
-    """What one event brought about, in order; for drivers, events and logs. Nothing in it is needed to go on.
+    """Effects of one event, in order, for drivers, events and logs; the state does not need it.
 
-    `started` holds every place that is to be run now: new ones, next attempts (`retried` too) and those of a resumed
-    run. `cancelled` holds places whose work nobody waits for any more. `branches` holds ("started" | "finished", path).
-    `ended` is the status of the run when this event ended it.
+    `started` holds every place to run now: new ones, next attempts (those in `retried` too) and those of a resumed run.
+    `cancelled` holds places whose work is no longer needed. `branches` holds ("started" | "finished", path). `ended` is
+    the run's status if this event ended it.
     """
 
     started: list[Place] = field(default_factory=list)
@@ -201,35 +207,30 @@ class Change:
     ended: str = ""
 
 
-_PLAIN = ("status", "reason", "detail", "node", "resumable", "seed", "max_steps", "steps", "redirects", "restarts",
-          "visits", "completed", "contexts", "initial", "first_context", "waiting_for", "arrived", "failures", "digest")
-
-
 def copy_json(value: Any) -> Any:
-    """A deep copy of JSON values."""
+    """Return a deep copy of JSON values."""
     kind = type(value)
     if kind is dict:
-        return {key: copy_json(one) for key, one in value.items()}
+        return {key: copy_json(item) for key, item in value.items()}
     if kind is list or kind is tuple:
-        return [copy_json(one) for one in value]
+        return [copy_json(item) for item in value]
     return value
 
 
-def asdict_branch(branch: Branch) -> dict[str, Any]:
-    """A branch as JSON values."""
+def _branch_to_data(branch: Branch) -> dict[str, Any]:
     return {"last": branch.last.to_data(), "last_node": branch.last_node, "counts": branch.counts,
             "written": branch.written}
 
 
-def _branch_of(data: dict[str, Any]) -> Branch:
+def _branch_from_data(data: dict[str, Any]) -> Branch:
     return Branch(Outcome.from_data(data["last"]), data["last_node"], data["counts"], data["written"])
 
 
-def _fan_data(fan: Fan) -> dict[str, Any]:
+def _fan_to_data(fan: Fan) -> dict[str, Any]:
     return {**asdict(fan), "starts": {key: asdict(move) for key, move in fan.starts.items()}}
 
 
-def _fan_of(data: dict[str, Any]) -> Fan:
+def _fan_from_data(data: dict[str, Any]) -> Fan:
     return Fan(data["node"], data["branch"], data["visit"], data["keys"],
                {key: Move(**move) for key, move in data["starts"].items()}, data["todo"], data["running"],
                data["results"])

@@ -1,7 +1,7 @@
-"""One turn of the machine: the state, what changes in it, and the few acts that every strategy uses. Pure.
+"""One turn of the machine: the operations on the state that both strategies use. Pure.
 
-The rule of this room: nothing here routes. A turn records outcomes, puts places in flight and ends the run; whoever
-routes puts moves into the queue, and the machine works the queue off.
+A turn records outcomes, puts places in flight and ends the run. It does not route: a strategy enqueues moves, and the
+machine processes the queue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from garrison.pipeline.outcome import DETERMINISTIC, FAIL, PARTIAL, RETRY, SUCCE
 
 @dataclass(slots=True)
 class Turn:
-    """`program` and `state` as they are, `change` as it grows."""
+    """The program, the state being changed, and the change so far."""
 
     program: Program
     state: FlowState
@@ -38,14 +38,14 @@ class Turn:
     # ---- the run -----------------------------------------------------------------------------------------------------
 
     def become(self, status: str) -> None:
-        """The run's next status, if the table lists it."""
+        """Set the run's status; raise ForbiddenTransition if FLOW_STATUS does not allow it."""
         allowed = FLOW_STATUS[self.state.status]
         if status not in allowed:
             raise ForbiddenTransition("the run", self.state.status, status, allowed)
         self.state.status = status
 
     def end(self, status: str, reason: str = "", detail: str = "", node: str = "", resumable: str = "") -> None:
-        """End the run. What is in flight is nobody's business any more, unless a larger budget may resume it."""
+        """End the run and cancel what is in flight; keep the moves to do if a larger budget may resume it."""
         state = self.state
         self.become(status)
         state.reason, state.detail, state.node, state.resumable = reason, detail, node, resumable
@@ -56,25 +56,25 @@ class Turn:
             state.queue.clear()
 
     def stop(self, reason: str, detail: str, node: str = "") -> None:
-        """End the run because a budget is used up; all that is needed to go on stays."""
+        """End the run because a budget is used up; it can continue from here with a larger one."""
         self.end(FAILED, reason, detail, node, "budget")
 
     # ---- contexts ----------------------------------------------------------------------------------------------------
 
     def open_branch(self, path: str, context: Mapping[str, Any], last: Outcome, last_node: str = "") -> Branch:
-        """A new line of control with a context of its own, a deep copy of `context`."""
+        """Add a branch with its own context, a deep copy of `context`."""
         self.state.contexts[path] = copy_json(dict(context))
         self.state.branches[path] = branch = Branch(last, last_node)
         return branch
 
     def close_branch(self, path: str) -> Branch:
-        """Take a line of control away, and all within it: its places, moves and parallels. Its data is returned."""
+        """Remove a branch with its places, moves and inner parallels, and return it."""
         state, inner = self.state, path + "/"
-        for place_id in [one for one in state.in_flight if one.startswith(inner)]:
+        for place_id in [key for key in state.in_flight if key.startswith(inner)]:
             self.change.cancelled.append(state.in_flight.pop(place_id))
         tables: tuple[dict[str, Any], ...] = (state.contexts, state.fans, state.branches)
         for table in tables:
-            for key in [one for one in table if one.startswith(inner)]:
+            for key in [path for path in table if path.startswith(inner)]:
                 del table[key]
         kept = [move for move in state.queue if move.branch != path and not move.branch.startswith(inner)]
         if len(kept) != len(state.queue):
@@ -86,19 +86,19 @@ class Turn:
     # ---- visits ------------------------------------------------------------------------------------------------------
 
     def visit(self, move: Move) -> Place | None:
-        """Begin a visit; None when a budget does not allow it (the run is stopped then, or has failed)."""
+        """Start a visit; None if a budget does not allow it and has ended the run."""
         state, unit = self.state, self.program.units[move.node]
         if state.steps >= state.max_steps:
             state.queue.appendleft(move)
-            self.stop("max_steps_exceeded", f"{state.steps} steps are done and {move.node} would be the next; "
-                                            "resume with a larger max_steps", move.node)
+            self.stop("max_steps_exceeded", f"{state.steps} steps are done and {move.node} is next; resume with a "
+                                            "larger max_steps", move.node)
             return None
-        seen = state.visits.get(move.node, 0)
-        if unit.max_visits is not None and seen >= unit.max_visits:
-            self.end(FAILED, "max_node_visits_exceeded", f"{move.node} was visited {seen} times already", move.node)
+        visits = state.visits.get(move.node, 0)
+        if unit.max_visits is not None and visits >= unit.max_visits:
+            self.end(FAILED, "max_node_visits_exceeded", f"{move.node} was already visited {visits} times", move.node)
             return None
         state.steps += 1
-        state.visits[move.node] = seen + 1
+        state.visits[move.node] = visits + 1
         branch, context = state.branches[move.branch], state.contexts[move.branch]
         branch.counts[move.node] = number = branch.counts.get(move.node, 0) + 1
         context["current_node"] = move.node
@@ -110,20 +110,20 @@ class Turn:
         return Place(name, move.node, number, 1, move.branch, 0, reason, 0, move.via)
 
     def launch(self, place: Place) -> None:
-        """Put an attempt in flight."""
+        """Put an attempt in flight, for the driver to run."""
         self.state.in_flight[place.id] = place
         self.change.started.append(place)
 
     def enqueue(self, branch: str, node: str, via: Route | None = None, reason: str = "") -> None:
-        """Decide that `node` is entered next in `branch`."""
+        """Add a move into `node` of `branch`."""
         if via is not None:
             self.change.followed.append((branch, via))
         self.state.queue.append(Move(branch, node, -1 if via is None else via.index, reason))
 
     # ---- outcomes ----------------------------------------------------------------------------------------------------
 
-    def retried(self, place: Place, outcome: Outcome, unit: Unit) -> bool:
-        """Whether another attempt follows; it is in flight then."""
+    def retry(self, place: Place, outcome: Outcome, unit: Unit) -> bool:
+        """Put another attempt in flight if the retry policy allows it; return whether it does."""
         if outcome.status not in (RETRY, FAIL) or outcome.failure_class == DETERMINISTIC:
             return False
         failed = place.failed + 1
@@ -132,14 +132,14 @@ class Turn:
         attempt = place.attempt + 1
         delay = unit.retry.delay(failed, f"{self.state.seed}/{place.node}/{attempt}")
         reason = outcome.failure_reason or outcome.notes or f"attempt {place.attempt} ended as {outcome.status}"
-        again = replace(place, attempt=attempt, failed=failed, delay_s=delay, reason=reason)
+        retry = replace(place, attempt=attempt, failed=failed, delay_s=delay, reason=reason)
         self.state.contexts[place.branch][f"internal.retry_count.{place.node}"] = failed
-        self.change.retried.append(again)
-        self.launch(again)
+        self.change.retried.append(retry)
+        self.launch(retry)
         return True
 
     def record(self, place: Place, outcome: Outcome, *, automatic: bool = False) -> None:
-        """Write down that a visit ended with `outcome`: history, context, and what the branch carries on."""
+        """Record the outcome of a visit in the history, the context and the branch."""
         state = self.state
         state.outcomes[place.node] = outcome
         state.completed.append(place.node)
@@ -153,7 +153,7 @@ class Turn:
             key = f"internal.retry_count.{place.node}"
             if key in context:
                 context[key] = 0
-        _tell(context, outcome)
+        _set_outcome_keys(context, outcome)
         if not automatic:
             context["last_stage"] = place.node
             if outcome.status == FAIL:
@@ -161,22 +161,22 @@ class Turn:
         self.change.finished.append(Step(place.id, place.node, place.branch, outcome, automatic))
 
     def fail_in(self, path: str, node: str, outcome: Outcome) -> None:
-        """Let the branch `path` know of the failure of a node that was within one of its parallels."""
+        """Record the failure of a node inside one of its parallels in the branch `path`."""
         branch, context = self.state.branches[path], self.state.contexts[path]
         branch.last, branch.last_node = outcome, node
-        _tell(context, outcome)
+        _set_outcome_keys(context, outcome)
         context["last_failure"], context["last_failed_node"] = outcome.failure_reason, node
 
-    def is_stuck(self, node: str, outcome: Outcome) -> bool:
-        """Whether `node` has now failed alike in as many visits in a row as it may; the run has failed then."""
+    def stop_if_stuck(self, node: str, outcome: Outcome) -> bool:
+        """End the run if `node` has failed in the same way in too many visits in a row; return whether it has."""
         repeated = self.state.repeated
         if outcome.status != FAIL:
             repeated.pop(node, None)
             return False
-        sign = f"{outcome.failure_class}: {outcome.failure_reason}"
-        before, count = repeated.get(node, ("", 0))
-        count = count + 1 if before == sign else 1
-        repeated[node] = (sign, count)
+        signature = f"{outcome.failure_class}: {outcome.failure_reason}"
+        previous, count = repeated.get(node, ("", 0))
+        count = count + 1 if previous == signature else 1
+        repeated[node] = (signature, count)
         if not 0 < self.program.units[node].max_same_failures <= count:
             return False
         self.end(FAILED, "stuck_cycle", f"{node} failed {count} times in a row in the same way: "
@@ -184,15 +184,15 @@ class Turn:
         return True
 
 
-def _tell(context: dict[str, Any], outcome: Outcome) -> None:
+def _set_outcome_keys(context: dict[str, Any], outcome: Outcome) -> None:
     context["outcome"] = outcome.status
     context["preferred_label"] = outcome.preferred_label
     context["failure_reason"] = outcome.failure_reason
     context["failure_class"] = outcome.failure_class
 
 
-def final(outcome: Outcome | None, unit: Unit) -> Outcome:
-    """What an attempt's outcome counts as when no other attempt follows."""
+def final_outcome(outcome: Outcome | None, unit: Unit) -> Outcome:
+    """Return the outcome of a visit from that of its last attempt."""
     if outcome is None:
         if unit.auto_status:
             return Outcome(SUCCESS, notes="auto_status: the handler ended without a status")

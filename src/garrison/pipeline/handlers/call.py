@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from garrison.errors import UsageError
-from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SUCCESS, Outcome, fold_status, from_status_file
+from garrison.pipeline.outcome import DETERMINISTIC, FAIL, SUCCESS, Outcome, from_status_file, normalize_status
 from garrison.pipeline.transforms import expand_context
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def as_outcome(value: Any, who: str) -> Outcome:
         case bool():
             return Outcome(SUCCESS if value else FAIL, failure_reason="" if value else f"{who} returned False")
         case str():
-            status = fold_status(value)
+            status = normalize_status(value)
             if status is not None:
                 return Outcome(status)
         case dict() | Mapping():

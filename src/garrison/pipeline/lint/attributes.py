@@ -21,7 +21,7 @@ from garrison.pipeline.graph import (
     TypeConflict,
     flag,
     number,
-    place,
+    position,
     seconds,
     text,
 )
@@ -130,7 +130,7 @@ def timeout_unit(view: View) -> Iterator[Found]:
             bare = attrs.get(key, "").strip()
             if key in types and bare.isascii() and bare.isdigit() and int(bare):
                 yield Found(f"{_whose(owner)}{key}={bare} has no unit and means {_spoken(int(bare))}",
-                            _unit_fix(key, int(bare)), owner, *place(attrs[key]))
+                            _unit_fix(key, int(bare)), owner, *position(attrs[key]))
 
 
 def _unit_fix(key: str, bare: int) -> str:
@@ -148,9 +148,9 @@ def status_known(view: View) -> Iterator[Found]:
     """The status that a graph brings along is one that garrison knows."""
     for node in view.graph.nodes.values():
         word = text(node.attrs, "status")
-        if word is not None and node_status.fold(word) is None:
-            yield Found(f"{node.id} has the unknown status {word!r:.40}", "use " + ", ".join(node_status.WORDS), node,
-                        *place(node.attrs["status"]))
+        if word is not None and node_status.normalize(word) is None:
+            yield Found(f"{node.id} has the unknown status {word!r:.40}",
+                        "use " + ", ".join(node_status.STATUS_WORDS), node, *position(node.attrs["status"]))
 
 
 def type_known(view: View) -> Iterator[Found]:
@@ -190,7 +190,7 @@ def prompt_on_llm_nodes(view: View) -> Iterator[Found]:
             continue
         if text(node.attrs, "llm_prompt"):
             yield Found(f"{node.id} has llm_prompt, which nothing here reads", "write prompt instead", node,
-                        *place(node.attrs["llm_prompt"]))
+                        *position(node.attrs["llm_prompt"]))
         elif not text(node.attrs, "label"):
             yield Found(f"{node.id} has neither a prompt nor a label, so its agent is told only its name",
                         'write prompt="..."', node)
@@ -206,7 +206,7 @@ def fidelity_valid(view: View) -> Iterator[Found]:
         word = text(attrs, key)
         if word is not None and word not in MODES:
             yield Found(f"{_whose(owner)}{key}={word:.40} is no fidelity", "use " + ", ".join(MODES), owner,
-                        *place(attrs[key]))
+                        *position(attrs[key]))
 
 
 def stylesheet_syntax(view: View) -> Iterator[Found]:
@@ -217,7 +217,7 @@ def stylesheet_syntax(view: View) -> Iterator[Found]:
     try:
         parse_stylesheet(sheet)
     except StylesheetSyntax as error:
-        yield Found(error.message, "", None, *place(view.graph.attrs["model_stylesheet"]))
+        yield Found(error.message, "", None, *position(view.graph.attrs["model_stylesheet"]))
 
 
 def _whose(owner: Node | Edge | None) -> str:

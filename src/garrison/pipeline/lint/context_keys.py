@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 from garrison.pipeline.condition import ConditionSyntax, keys_of
-from garrison.pipeline.graph import known_handler, place
+from garrison.pipeline.graph import is_known_handler, position
 from garrison.pipeline.lint.findings import Found, View, condition_of
 
 ENGINE = "the engine"
@@ -103,7 +103,7 @@ def context_key_unknown(view: View) -> Iterator[Found]:
             if right is None and told:
                 continue
             yield Found(f"{edge}: nothing in this graph writes {key}" + (" or speaks of it" if agents else ""),
-                        _fix(view, key, right, agents), edge, *place(edge.attrs["condition"]))
+                        _fix(view, key, right, agents), edge, *position(edge.attrs["condition"]))
 
 
 def _fix(view: View, key: str, right: str | None, agents: bool) -> str:
@@ -118,7 +118,7 @@ def _fix(view: View, key: str, right: str | None, agents: bool) -> str:
 
 def _may_be_told(view: View) -> bool:
     """Whether somebody may write keys whom this text says nothing of."""
-    return any(not known_handler(handler) for handler in set(view.handler.values())) or any(
+    return any(not is_known_handler(handler) for handler in set(view.handler.values())) or any(
         node.attrs.get("prompt", "").startswith("@") for node in view.graph.nodes.values())
 
 

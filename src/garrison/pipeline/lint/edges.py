@@ -18,10 +18,10 @@ from garrison.pipeline.condition import (
     ConditionSyntax,
     clauses_of,
     holds,
-    normal_label,
+    normalize_label,
     parse_condition,
 )
-from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, number, place
+from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, number, position
 from garrison.pipeline.lint.context_keys import VALUES
 from garrison.pipeline.lint.findings import Found, View, condition_of
 from garrison.pipeline.outcome import SUCCESS, Outcome
@@ -38,13 +38,13 @@ def condition_syntax(view: View) -> Iterator[Found]:
     for edge in view.graph.edges:
         condition = view.conditions.get(condition_of(edge))
         if isinstance(condition, ConditionSyntax):
-            yield Found(f"edge {edge}: {condition}", "", edge, *place(edge.attrs["condition"]))
-    for node in view.graph.of("stack.manager_loop"):
+            yield Found(f"edge {edge}: {condition}", "", edge, *position(edge.attrs["condition"]))
+    for node in view.graph.nodes_of("stack.manager_loop"):
         written = node.attrs.get("manager.stop_condition", "")
         try:
             parse_condition(written)
         except ConditionSyntax as error:
-            yield Found(f"{node.id}: manager.stop_condition: {error}", "", node, *place(written))
+            yield Found(f"{node.id}: manager.stop_condition: {error}", "", node, *position(written))
 
 
 def duplicate_edge(view: View) -> Iterator[Found]:
@@ -78,7 +78,7 @@ def conditions_not_exhaustive(view: View) -> Iterator[Found]:
         if not edges or view.handler[node.id] in CHOOSERS:
             continue
         conditions = [_condition(view, edge) for edge in edges]
-        if None in conditions or any(one.always for one in conditions if one):
+        if None in conditions or any(one.is_always_true for one in conditions if one):
             continue
         gap = next((case for case in _cases(conditions)
                     if not any(one and case.holds(one) for one in conditions)), None)
@@ -94,7 +94,7 @@ def _tied_always(view: View, node: Node) -> Found | None:
     """Several unconditional edges of the same, highest weight, which no label tells apart."""
     tied = _heaviest([edge for edge in view.outgoing[node.id] if _always(view, edge)])
     targets = sorted({edge.target for edge in tied})
-    labels = [normal_label(edge.attrs.get("label", "")) for edge in tied]
+    labels = [normalize_label(edge.attrs.get("label", "")) for edge in tied]
     if len(targets) < 2 or (all(labels) and len(set(labels)) == len(labels)):
         return None
     return Found(f"{len(targets)} edges of {node.id} have no condition; only the one to {targets[0]} is followed, "
@@ -143,7 +143,7 @@ def _condition(view: View, edge: Edge) -> Condition | None:
 
 def _always(view: View, edge: Edge) -> bool:
     condition = _condition(view, edge)
-    return condition is not None and condition.always
+    return condition is not None and condition.is_always_true
 
 
 # ---- cases -----------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from garrison.pipeline.condition import Condition, ConditionSyntax, parse_condition
-from garrison.pipeline.graph import Edge, Graph, Node, known_handler, one_line, text
+from garrison.pipeline.graph import Edge, Graph, Node, is_known_handler, one_line, text
 
 ERROR, WARNING = "error", "warning"
 
@@ -73,7 +73,7 @@ class View:
 
     def known(self, handler: str) -> bool:
         """Whether somebody here runs nodes of that handler."""
-        return known_handler(handler) or handler in self.registered
+        return is_known_handler(handler) or handler in self.registered
 
     @cached_property
     def flow(self) -> str | None:

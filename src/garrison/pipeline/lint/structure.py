@@ -24,7 +24,7 @@ MAX_SIMILAR = 500
 
 def start_node(view: View) -> Iterator[Found]:
     """Exactly one start."""
-    first, *more = view.graph.of("start") or (None,)
+    first, *more = view.graph.nodes_of("start") or (None,)
     if first is None:
         yield Found("the graph has no start node", "give one node shape=Mdiamond")
     for node in more:
@@ -33,7 +33,7 @@ def start_node(view: View) -> Iterator[Found]:
 
 def terminal_node(view: View) -> Iterator[Found]:
     """At least one exit."""
-    if not view.graph.of("exit"):
+    if not view.graph.nodes_of("exit"):
         yield Found("the graph has no exit node", "give one node shape=Msquare")
 
 
@@ -75,7 +75,7 @@ def undeclared_node(view: View) -> Iterator[Found]:
 
 def reachability(view: View) -> Iterator[Found]:
     """A way leads from the start to each node, along edges or by a retry target."""
-    starts = [node.id for node in view.graph.of("start")]
+    starts = [node.id for node in view.graph.nodes_of("start")]
     if not starts:
         return
     reached = reach([*starts, *_rescues(view.graph)], _ways(view))
@@ -124,7 +124,7 @@ def parallel_without_join(view: View) -> Iterator[Found]:
     if view.flow == "dag":
         return
     targets = view.graph.successors()
-    for node in view.graph.of("parallel"):
+    for node in view.graph.nodes_of("parallel"):
         branches = _branches(view, node)
         if targets[node.id] and find_join(node.id, branches, targets, view.handler) is None:
             yield Found(f"the branches of {node.id} never meet again", "lead them all to one node "

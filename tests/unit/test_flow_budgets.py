@@ -43,7 +43,7 @@ def test_how_many_attempts(graph: str, node: str, attempts: int) -> None:
 
 
 def test_a_preset_nobody_knows_is_refused_with_the_place() -> None:
-    with pytest.raises(Refused, match="node a: retry_policy='eager' is unknown; use none, standard, aggressive, linear"):
+    with pytest.raises(Refused, match="node a: retry_policy='eager' is unknown; use none, standard"):
         program_of("a [retry_policy=eager] start -> a -> exit")
 
 

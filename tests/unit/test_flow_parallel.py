@@ -237,7 +237,8 @@ def test_a_retry_target_of_the_parallel_comes_before_its_fan_in() -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    (", join_policy=some", "join_policy='some' is unknown; use wait_all"), (", join_policy=k_of_n", "needs join_k=1 to 3"),
+    (", join_policy=some", "join_policy='some' is unknown; use wait_all"),
+    (", join_policy=k_of_n", "needs join_k=1 to 3"),
     (", join_policy=k_of_n, join_k=4", "needs join_k=1 to 3"), (", quorum=2", "not a fraction"),
     (", error_policy=x", "error_policy='x' is unknown; use continue"), (", max_parallel=many", "not a number"),
 ])

@@ -24,7 +24,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from garrison.agents.claude.attempt_files import ClaudeFiles, read_json
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.json_files import read_json
 from garrison.testing.asked import Asked
 from garrison.testing.model_server import ModelServer
 from garrison.testing.turn import Turn, say, use
@@ -65,9 +66,9 @@ class Bench:
             subprocess.run(["git", *words], cwd=self.repo, check=True)
 
     @property
-    def files(self) -> ClaudeFiles:
+    def files(self) -> AttemptFiles:
         """The files of the node's sessions."""
-        return ClaudeFiles(self.root / "home/runs/r/nodes/task/1")
+        return AttemptFiles(self.root / "home/runs/r/nodes/task/1")
 
     def bare(self) -> subprocess.Popen[bytes]:
         """The SDK alone, in a process of its own."""

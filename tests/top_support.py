@@ -75,7 +75,7 @@ class Town:
         """A session of a node has cost that, today."""
         folder = RunFiles(self.home, run).attempt(node, 1) / "claude"
         folder.mkdir(parents=True, exist_ok=True)
-        budget.append(folder / "usage.jsonl", budget.Call("result", f"s-{node}", self.now(), usd, "opus"))
+        budget.append_usage(folder / "usage.jsonl", budget.UsageRecord("result", f"s-{node}", self.now(), usd, "opus"))
 
     def enqueue(self, run: str, node: str) -> None:
         """A node's branch waits in the merge queue of the only repository."""

@@ -9,7 +9,7 @@ from typing import Any
 from playwright.sync_api import Page, expect
 from served_run import serving
 
-from garrison.agents.claude.attempt_files import ClaudeFiles
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.records.run import RunFiles
 from support import wait_for
 from top_support import Town, town
@@ -32,7 +32,7 @@ def test_many_tabs_share_a_connection_from_the_first_run_on(tmp_path: Path, open
         expect(first.locator("main")).to_contain_text(f"garrison --home {tmp_path} launch")
         told = made.run("r1", *NODES)
         made.cost("r1", "a", 1.7)
-        order = ClaudeFiles(RunFiles(tmp_path, "r1").attempt("a", 1)).order
+        order = AttemptFiles(RunFiles(tmp_path, "r1").attempt("a", 1)).order
         order.write_text(json.dumps({"settings": {"budget": 2.0, "budget_run": 10.0}}))
         expect(first.locator("svg .node")).to_have_count(5)
         tabs = [first, *(first.context.new_page() for _ in range(TABS - 1))]

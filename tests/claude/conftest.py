@@ -76,9 +76,9 @@ class Scene:
 
     def endings(self, node: str, attempt: int = 1) -> list[str]:
         """How the node's stretches ended."""
-        from garrison.agents.claude.attempt_files import ClaudeFiles
+        from garrison.agents.claude.attempt_files import AttemptFiles
 
-        return [one.kind for one in ClaudeFiles(self.folder(node, attempt).parent).read_endings()]
+        return [one.kind for one in AttemptFiles(self.folder(node, attempt).parent).read_endings()]
 
     def cli(self, node: str) -> int | None:
         """The pid of the node's CLI, if it runs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.claude import cli_process
-from garrison.agents.claude.attempt_files import ClaudeFiles
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.merge.gate import WRAPPER
 from garrison.merge.slots import is_job_alive, read_pid
 from garrison.system import processes
@@ -78,7 +78,7 @@ def test_a_plain_session_of_another_boot_is_over_and_its_pid_nobodys(
 
 def test_a_cli_of_another_boot_is_forgotten_and_not_ended(
         tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.ProcessInfo) -> None:
-    files = ClaudeFiles(tmp_path)
+    files = AttemptFiles(tmp_path)
     files.process.parent.mkdir(parents=True, exist_ok=True)
     cli_process.record_process(files, other.pid, 1)
     rebooted.setenv("GARRISON_BOOT_ID", "boot-2")

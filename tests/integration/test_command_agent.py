@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.base import Assignment, Outcome, Profile
-from garrison.agents.command import CommandAgent, CommandWork
+from garrison.agents.base import Assignment, Outcome
+from garrison.agents.command import CommandAgent, CommandProfile, CommandWork
 from garrison.agents.registry import agent
 from garrison.agents.scripted import SCRIPTED
 from garrison.errors import GarrisonError, Refused
@@ -44,7 +44,7 @@ def finish(work: CommandWork, seconds: float = DEADLINE) -> Outcome:
     return outcome
 
 
-def run(profile: Profile | None, assignment: Assignment) -> Outcome:
+def run(profile: CommandProfile | None, assignment: Assignment) -> Outcome:
     made = CommandAgent(profile) if profile else CommandAgent()
     return finish(made.start(assignment, time.monotonic()))
 
@@ -68,7 +68,7 @@ def test_a_node_without_a_command_is_refused(assignment: Assignment) -> None:
 
 def test_a_profile_gives_its_words_to_the_program_as_they_are(assignment: Assignment) -> None:
     show = "import sys, json; json.dump(sys.argv[1:], open('argv', 'w'))"
-    profile = Profile("p", (sys.executable, "-c", show, "{prompt}", "{node}@{attempt}", "{x}", "$HOME", "a b"))
+    profile = CommandProfile("p", (sys.executable, "-c", show, "{prompt}", "{node}@{attempt}", "{x}", "$HOME", "a b"))
     assert run(profile, assignment).status == "success"
     given = json.loads((assignment.tree / "argv").read_text())
     assert given == [assignment.prompt_file.read_text(), "a@2", "{x}", "$HOME", "a b"]
@@ -82,7 +82,7 @@ def test_a_failure_says_its_last_words(assignment: Assignment) -> None:
 
 def test_a_missing_program_is_said_in_a_line(assignment: Assignment) -> None:
     with pytest.raises(GarrisonError, match=r"cannot start no-such-program in .*: No such file or directory") as caught:
-        CommandAgent(Profile("p", ("no-such-program", "{node}"))).start(assignment, 0.0)
+        CommandAgent(CommandProfile("p", ("no-such-program", "{node}"))).start(assignment, 0.0)
     assert "\n" not in str(caught.value)
 
 
@@ -118,14 +118,14 @@ def test_stop_ends_it(assignment: Assignment) -> None:
     ('{"status": "success"}', 0, "success"), ('{"status": "success"}', 1, "fail"),
     ('{"status": "fail", "reason": "tired"}', 0, "fail"), ("", 0, "fail")])
 def test_a_program_that_writes_its_own_result(assignment: Assignment, says: str, code: int, status: str) -> None:
-    profile = Profile("p", ("sh", "-c", f"printf '%s' '{says}' > \"$GARRISON_RESULT_FILE\"; exit {code}"), (),
+    profile = CommandProfile("p", ("sh", "-c", f"printf '%s' '{says}' > \"$GARRISON_RESULT_FILE\"; exit {code}"), (),
                       "result_file")
     assert run(profile, assignment).status == status
 
 
 def test_the_result_of_an_earlier_life_is_not_taken_for_this_ones(assignment: Assignment) -> None:
     (assignment.folder / "agent-result.json").write_text('{"status": "success"}')
-    assert run(Profile("p", ("true",), (), "result_file"), assignment).status == "fail"
+    assert run(CommandProfile("p", ("true",), (), "result_file"), assignment).status == "fail"
 
 
 # ---------------------------------------------------------------------------------------------------- scripted

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.claude.attempt_files import ClaudeFiles, append_line
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.json_files import append_line
 from garrison.records.journal import Writer, read_all
 from garrison.records.run import RunFiles
 from garrison.views.page_view import Observation, laid_over
@@ -320,7 +321,7 @@ def test_one_node_its_log_and_its_session(tmp_path: Path, monkeypatch: pytest.Mo
         folder = RunFiles(tmp_path, "crew-1").attempt("add_tests", 1)
         log = ("<script>alert(1)</script>\x1b[2J" + "é" * 70_000).encode() + b"\xc3"
         (folder / "output.log").write_bytes(log)
-        files = ClaudeFiles(folder)
+        files = AttemptFiles(folder)
         for event in ({"kind": "text", "text": "<img src=x onerror=alert(1)>"}, {"kind": "usage"},
                       {"kind": "tool", "name": "Bash", "input": {"command": "ls"}}, {"kind": "result", "usd": 0.5}):
             append_line(files.stream, {"at": made.now(), "life": 1, **event})

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from garrison.agents import prompt, registry, scripted
-from garrison.agents.base import Assignment, Outcome, Profile
-from garrison.agents.command import SHELL, fill, judged, settled
+from garrison.agents.base import Assignment, Outcome
+from garrison.agents.command import SHELL, CommandProfile, fill_placeholders, outcome_by_exit_code, outcome_of
 from garrison.errors import UsageError
 from garrison.records.run import Task
 from garrison.system.jobs import JobResult
@@ -35,8 +35,8 @@ def assignment(tmp_path: Path) -> Assignment:
     ("{command}", TASK.command), ("x{command}", "x{command}"), ("{other} {} {{node}}", "{other} {} {node-a}"),
     ('{"json": {"a": 1}}', '{"json": {"a": 1}}'), ("$(id) `x` \n *", "$(id) `x` \n *"), ("", "")])
 def test_templates(assignment: Assignment, word: str, filled: str) -> None:
-    given = fill(word, assignment, assignment.folder / "claim.json")
-    assert given == filled.replace("FOLDER", str(assignment.folder)).replace("TREE", str(assignment.tree))
+    given = fill_placeholders(word, assignment, assignment.folder / "claim.json")
+    assert given == filled.replace("FOLDER", str(assignment.folder)).replace("TREE", str(assignment.worktree))
 
 
 @pytest.mark.parametrize(("result", "outcome"), [
@@ -52,11 +52,11 @@ def test_templates(assignment: Assignment, word: str, filled: str) -> None:
     (JobResult(-15, True, 61.2), Outcome("fail", "timed out after 61 s: said", -15)),
     (JobResult(0, True, 60.0), Outcome("fail", "timed out after 60 s: said", 0))])
 def test_exit_zero(result: JobResult, outcome: Outcome) -> None:
-    assert judged(result, "said") == outcome
+    assert outcome_by_exit_code(result, "said") == outcome
 
 
 def test_who_said_nothing_leaves_no_colon() -> None:
-    assert judged(JobResult(-9, False, 1.0), "").reason == "killed by SIGKILL"
+    assert outcome_by_exit_code(JobResult(-9, False, 1.0), "").reason == "killed by SIGKILL"
 
 
 RULES = ("exit_zero", "result_file")
@@ -65,7 +65,7 @@ RULES = ("exit_zero", "result_file")
 def wrote(path: Path, body: Any, code: int, rule: str) -> Outcome:
     if body is not None:
         path.write_text(body if isinstance(body, str) else json.dumps(body))
-    return settled(rule, path, JobResult(code, False, 1.0), "printed")
+    return outcome_of(rule, path, JobResult(code, False, 1.0), "printed")
 
 
 @pytest.mark.parametrize(("body", "code", "status", "reason"), [
@@ -95,7 +95,7 @@ def test_exit_zero_and_what_the_program_says(tmp_path: Path, body: Any, code: in
 def test_what_an_agent_says_for_its_pipeline_is_kept(tmp_path: Path, rule: str) -> None:
     body = {"status": "success", "preferred_next_label": "ship", "suggested_next_ids": ["deploy"], "notes": "",
             "context": {"tests.red": 3}, "unknown": 1}
-    assert wrote(tmp_path / "claim.json", body, 0, rule).said == {
+    assert wrote(tmp_path / "claim.json", body, 0, rule).report == {
         "status": "success", "preferred_label": "ship", "suggested_next_ids": ["deploy"],
         "context_updates": {"tests.red": 3}}
 
@@ -107,7 +107,7 @@ def test_what_an_agent_says_for_its_pipeline_is_kept(tmp_path: Path, rule: str) 
 @pytest.mark.parametrize("rule", RULES)
 def test_what_cannot_be_meant_is_a_failure_that_says_so(tmp_path: Path, body: Any, wrong: str, rule: str) -> None:
     outcome = wrote(tmp_path / "claim.json", body, 0, rule)
-    assert outcome.status == "fail" and wrong in outcome.reason and not outcome.said
+    assert outcome.status == "fail" and wrong in outcome.reason and not outcome.report
 
 
 def test_the_agents_there_are(tmp_path: Path) -> None:
@@ -123,13 +123,13 @@ success = "result_file"
     found = registry.profiles(tmp_path)
     assert set(found) == {"claude", "command", "scripted", "aider", "other"}
     assert found["command"] is SHELL
-    assert found["aider"] == Profile("aider", ("aider", "--yes", "--message-file", "{prompt_file}"),
+    assert found["aider"] == CommandProfile("aider", ("aider", "--yes", "--message-file", "{prompt_file}"),
                                      ("OPENAI_API_KEY",))
     assert registry.agent("other", tmp_path).name == "other"
-    assert registry.check({"aider", "other", "command"}, tmp_path) == ["B", "OPENAI_API_KEY"]
+    assert registry.required_variables({"aider", "other", "command"}, tmp_path) == ["B", "OPENAI_API_KEY"]
     known = r"no agent 'x'; there are aider, claude, command, other, scripted \(more in .*config\.toml\)"
     with pytest.raises(UsageError, match=known):
-        registry.check({"aider", "x"}, tmp_path)
+        registry.required_variables({"aider", "x"}, tmp_path)
 
 
 def test_without_a_configuration_there_are_two(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_steps_are_played_in_the_life_they_are_for(tmp_path: Path, monkeypatch: 
     scripted.play("n", steps, 1)
     assert (tmp_path / "d/n.txt").read_text() == "one n\n" and (tmp_path / "notes").read_text() == "was here"
     out = capsys.readouterr().out.splitlines()
-    assert out == ["scripted agent (not a real one) for n, life 1", "end of n"]
+    assert out == ["scripted agent (not a real one) for n, incarnation 1", "end of n"]
     with pytest.raises(SystemExit) as caught:
         scripted.play("n", steps, 2)
     assert caught.value.code == 3 and (tmp_path / "d/n.txt").read_text() == "one n\ntwo\n"

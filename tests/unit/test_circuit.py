@@ -42,8 +42,8 @@ def test_what_is_no_fault_counts_neither_in_the_window_nor_in_the_total(kind: st
 
 
 def test_a_session_takes_its_classes_from_the_same_table() -> None:
-    assert {"authentication", "billing", "budget"} == claude.FOR_A_PERSON
-    assert {"overloaded", "server", "network", "hang", "too_long"} == claude._PASSING
+    assert {"authentication", "billing", "budget"} == claude.NEEDS_PERSON
+    assert {"overloaded", "server", "network", "hang", "too_long"} == claude._COUNTED
     assert failures.ruling(failures.CONTEXT).follows == "at once" and not failures.ruling(failures.CONTEXT).counts
     assert set(failures.CLASSES.values()) <= set(CLASSES)
 

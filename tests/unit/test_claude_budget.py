@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from garrison.agents.claude import budget
-from garrison.agents.claude.budget import Call, Limits, Meter
+from garrison.agents.claude.budget import Limits, Meter, UsageRecord
 
 USAGE = {"input_tokens": 1_000_000, "output_tokens": 100_000}
 
 
-def call(message: str, usd: float, session: str = "s", at: str = "2026-01-02T00:00:00Z") -> Call:
-    return Call("call", session, at, usd, "m", message, 10, 5)
+def call(message: str, usd: float, session: str = "s", at: str = "2026-01-02T00:00:00Z") -> UsageRecord:
+    return UsageRecord("call", session, at, usd, "m", message, 10, 5)
 
 
-def result(usd: float, session: str = "s", at: str = "2026-01-02T00:00:00Z") -> Call:
-    return Call("result", session, at, usd)
+def result(usd: float, session: str = "s", at: str = "2026-01-02T00:00:00Z") -> UsageRecord:
+    return UsageRecord("result", session, at, usd)
 
 
 def test_tokens_are_priced_by_the_models_name_and_dear_where_nobody_knows_it():
@@ -32,52 +33,52 @@ def test_tokens_are_priced_by_the_models_name_and_dear_where_nobody_knows_it():
 def test_what_is_no_count_of_tokens_costs_nothing_and_gives_nothing_back(count):
     told = {"input_tokens": count, "output_tokens": 100_000, "cache_read_input_tokens": count}
     assert budget.estimate("claude-haiku-4", told) == pytest.approx(0.5)
-    made = budget.call("s", "now", "m", "claude-haiku-4", told)
+    made = budget.call_record("s", "now", "m", "claude-haiku-4", told)
     assert (made.input, made.output, made.cache_read) == (0, 100_000, 0)
 
 
 def test_an_answer_billed_twice_counts_once_and_the_cli_wins():
-    assert budget.spent([call("a", 1.0), call("a", 2.0)]).usd == 2.0, "the later line knows more"
-    told = budget.spent([call("a", 9.0), result(0.5), call("b", 0.25)])
+    assert budget.total([call("a", 1.0), call("a", 2.0)]).usd == 2.0, "the later line knows more"
+    told = budget.total([call("a", 9.0), result(0.5), call("b", 0.25)])
     assert told.usd == 0.75, "what the CLI has billed, and what came after"
     assert (told.calls, told.input, told.output) == (2, 20, 10)
 
 
 def test_the_clis_total_counts_over_resumes_and_not_over_sessions():
-    assert budget.spent([result(1.0), call("b", 5.0), result(1.5)]).usd == 1.5
-    assert budget.spent([result(1.0), result(2.0, session="other")]).usd == 3.0
+    assert budget.total([result(1.0), call("b", 5.0), result(1.5)]).usd == 1.5
+    assert budget.total([result(1.0), result(2.0, session="other")]).usd == 3.0
 
 
-def of(stretch: str, *lines: Call) -> list[Call]:
-    return [replace(one, stretch=stretch) for one in lines]
+def of(stretch: str, *lines: UsageRecord) -> list[UsageRecord]:
+    return [replace(one, connection=stretch) for one in lines]
 
 
 def test_what_a_killed_cli_had_not_told_stays_on_the_bill():
     """Its total is inherited by the next stretch only if it could end in order; a kill takes the rest with it."""
     killed = [*of("1", call("a", 1.0), result(1.0), call("b", 2.0)), *of("2", call("c", 0.5), result(1.5))]
-    assert budget.spent(killed).usd == 3.5
+    assert budget.total(killed).usd == 3.5
     stopped = [*of("1", call("a", 1.0), result(1.0), call("b", 2.0)), *of("2", call("c", 0.5), result(3.5))]
-    assert budget.spent(stopped).usd == 3.5
+    assert budget.total(stopped).usd == 3.5
     twice = [*of("1", call("a", 1.0)), *of("2", call("b", 1.0)), *of("3", call("c", 1.0), result(1.0))]
-    assert budget.spent(twice).usd == 3.0
-    assert budget.spent(twice[:2]).usd == 2.0
+    assert budget.total(twice).usd == 3.0
+    assert budget.total(twice[:2]).usd == 2.0
 
 
 def test_a_day_is_charged_with_what_was_spent_on_it():
     calls = [result(1.0, at="2026-01-01T23:00:00Z"), call("b", 0.5), result(1.25), call("c", 0.5, at="2026-01-03T01Z")]
-    assert budget.spent_on(calls, "2026-01-01") == 1.0
-    assert budget.spent_on(calls, "2026-01-02") == 0.25
-    assert budget.spent_on(calls, "2026-01-03") == 0.5
+    assert budget.total_of_day(calls, "2026-01-01") == 1.0
+    assert budget.total_of_day(calls, "2026-01-02") == 0.25
+    assert budget.total_of_day(calls, "2026-01-03") == 0.5
 
 
 def test_a_torn_line_is_left_out_and_the_next_one_counts(tmp_path):
     path = tmp_path / "usage.jsonl"
-    budget.append(path, call("a", 1.0))
+    budget.append_usage(path, call("a", 1.0))
     with path.open("a") as file:
         file.write('{"kind": "ca')
-    assert budget.spent(budget.read(path)).usd == 1.0
-    budget.append(path, call("b", 2.0))
-    assert budget.spent(budget.read(path)).usd == 3.0, "a successor's line begins anew"
+    assert budget.total(budget.read_usage(path)).usd == 1.0
+    budget.append_usage(path, call("b", 2.0))
+    assert budget.total(budget.read_usage(path)).usd == 3.0, "a successor's line begins anew"
 
 
 @pytest.mark.parametrize(("limits", "which"), [
@@ -87,15 +88,22 @@ def test_each_limit_counts_what_it_should(tmp_path, limits, which):
     for run, node, attempt in (("r1", "a", 1), ("r1", "a", 2), ("r1", "b", 1), ("r2", "a", 1)):
         folder = tmp_path / "runs" / run / "nodes" / node / str(attempt) / "claude"
         folder.mkdir(parents=True)
-        budget.append(folder / "usage.jsonl", call("m", 0.5 if run == "r1" else 1.0))
+        budget.append_usage(folder / "usage.jsonl", call("m", 0.5 if run == "r1" else 1.0))
     meter = Meter(tmp_path, "r1", "a", limits)
     path = tmp_path / "runs/r1/nodes/a/2/claude/usage.jsonl"
-    over = meter.over("2026-01-02")
+    over = meter.exceeded("2026-01-02")
     assert bool(over) == (which == "node"), over
-    budget.append(path, call("n", 0.5))
-    assert meter.over("2026-01-02"), "a file that grew is read again"
-    assert which in meter.over("2026-01-02")
+    budget.append_usage(path, call("n", 0.5))
+    assert meter.exceeded("2026-01-02"), "a file that grew is read again"
+    assert which in meter.exceeded("2026-01-02")
 
 
 def test_without_a_limit_nothing_is_read(tmp_path):
-    assert Meter(tmp_path / "absent", "r1", "a", Limits()).over("2026-01-02") == ""
+    assert Meter(tmp_path / "absent", "r1", "a", Limits()).exceeded("2026-01-02") == ""
+
+
+def test_a_line_has_the_keys_of_version_0_1(tmp_path):
+    budget.append_usage(tmp_path / "usage.jsonl", call("a", 1.0))
+    line = json.loads((tmp_path / "usage.jsonl").read_text())
+    assert set(line) == {"kind", "session", "at", "usd", "model", "message", "input", "output", "cache_read",
+                         "cache_write", "stretch"}

@@ -39,6 +39,6 @@ def test_log_in_becomes_the_cli(tmp_path):
 
 
 def test_a_takeover_resumes_the_session_with_the_nodes_model():
-    words = takeover.argv(ClaudeSettings(model="haiku"), "an-id")
+    words = takeover.resume_argv(ClaudeSettings(model="haiku"), "an-id")
     assert words[1:5] == ["--resume", "an-id", "--model", "haiku"]
     assert words[5:] == ["--permission-mode", "default", "--setting-sources", ""], "a person is asked"

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 
 from garrison.agents import prompt
 from garrison.agents.base import Assignment
 from garrison.agents.claude import cli_process, prompts, takeover, tools
-from garrison.agents.claude.attempt import ClaudeWork
-from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json, read_lines, write_json
+from garrison.agents.claude.attempt import ClaudeAttempt
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.policy import Prompt
+from garrison.agents.json_files import append_line, read_json, read_lines, write_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.run import Task
 from support import DEADLINE, wait_for
 
 
-def made(folder) -> ClaudeFiles:
-    files = ClaudeFiles(folder)
+def made(folder) -> AttemptFiles:
+    files = AttemptFiles(folder)
     files.make()
     return files
 
 
 def test_a_mended_trouble_does_not_overwrite_an_answer(tmp_path):
     """The agent's question was answered; then the key was refused, and a person said that it is mended."""
-    work = ClaudeWork.__new__(ClaudeWork)
+    work = ClaudeAttempt.__new__(ClaudeAttempt)
     work.files = made(tmp_path)
     work.answer("1f", "blue")
     work.answer("trouble-3", "it is mended")
@@ -34,13 +35,13 @@ def test_a_mended_trouble_does_not_overwrite_an_answer(tmp_path):
 
 def test_two_questions_in_one_turn_are_both_asked(tmp_path):
     files = made(tmp_path)
-    ask = tools._ask(files).handler
-    asyncio.run(ask({"question": "Which colour?"}))
-    asyncio.run(ask({"question": "Which size?"}))
+    ask = tools.ask_guardian(files).call
+    ask(question="Which colour?")
+    ask(question="Which size?")
     first = read_json(files.question)
     assert first["text"] == "Which colour?\nWhich size?"
     write_json(files.answer, {"id": first["id"], "text": "blue, large"})
-    asyncio.run(ask({"question": "Which name?"}))
+    ask(question="Which name?")
     assert read_json(files.question)["text"] == "Which name?"
 
 
@@ -79,7 +80,7 @@ def test_who_has_a_session_in_hand_is_who_holds_the_lock(tmp_path):
     found = takeover.holder(files)
     assert found is not None
     assert found.pid == os.getpid()
-    assert "held by a person" in found.words()
+    assert "held by a person" in found.describe()
     lock.release()
     assert takeover.holder(files) is None, "a file that says so is no person"
 
@@ -91,13 +92,13 @@ def test_a_session_with_a_past_is_not_told_it_again_and_one_that_lost_it_is(tmp_
                             tmp_path, {}, wisdom="W")
     assignment.prompt_file.write_text(prompt.build(assignment.task, "b"))
     assert assignment.prompt_file.read_text().startswith("Done so far: x\n\n# Task n")
-    lost = prompts.first_words("task", assignment, files)
+    lost = prompts.first_message(Prompt.TASK, assignment, files, fresh=False)
     assert lost == assignment.prompt_file.read_text()
-    assert not prompts.first_words("go_on", assignment, files).count("# Task")
+    assert not prompts.first_message(Prompt.CONTINUE, assignment, files, fresh=False).count("# Task")
     write_json(files.session, {"id": "new", "begun": 1, "past": "s"})
-    assert prompts.first_words("task", assignment, files) == lost.removeprefix("Done so far: x\n\n")
-    again = prompts.first_words("go_on", assignment, files)
+    assert prompts.first_message(Prompt.TASK, assignment, files, fresh=False) == lost.removeprefix("Done so far: x\n\n")
+    again = prompts.first_message(Prompt.CONTINUE, assignment, files, fresh=False)
     assert again.startswith("# Task n") and "W" in again
     assignment.prompt_file.write_text("only the task")  # as a pipeline run without a garrison writes it
     files.session.unlink()
-    assert prompts.first_words("task", assignment, files) == "Done so far: x\n\nonly the task"
+    assert prompts.first_message(Prompt.TASK, assignment, files, fresh=False) == "Done so far: x\n\nonly the task"

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from garrison.agents import registry
-from garrison.agents.claude import settings, stream, tools_words
-from garrison.agents.claude.job import Order, from_json, to_json
+from garrison.agents.claude import settings, stream, tools
+from garrison.agents.claude.job import ConnectionJob, from_json, to_json
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
 from garrison.errors import UsageError
 
@@ -37,9 +37,11 @@ def test_a_validator_reads_only():
 
 
 def test_an_order_survives_its_file():
-    order = Order("/h", "r", "n", 2, 3, "/t", "/f", "id", True, "say", "system",
-                  ClaudeSettings(tools=("Read",), set={"A": "b"}), "validator")
+    order = ConnectionJob("/h", "r", "n", 2, 3, "/t", "/f", "id", True, "say", "system",
+                          ClaudeSettings(tools=("Read",), set={"A": "b"}), "validator")
     assert from_json(json.loads(json.dumps(to_json(order)))) == order
+    assert set(to_json(order)) == {"home", "run", "node", "attempt", "life", "tree", "folder", "session", "resume",
+                                   "prompt", "system", "settings", "part", "past", "attempts"}, "as version 0.1 has it"
 
 
 def test_profiles_of_both_kinds(tmp_path):
@@ -49,8 +51,8 @@ def test_profiles_of_both_kinds(tmp_path):
     found = registry.profiles(tmp_path)
     assert isinstance(found["second"], registry.ClaudeProfile)
     assert found["claude"].settings.model == "haiku"  # type: ignore[union-attr]
-    assert "EXTRA" in registry.check({"second", "tool"}, tmp_path)
-    assert "ANTHROPIC_API_KEY" in registry.check({"claude"}, tmp_path)
+    assert "EXTRA" in registry.required_variables({"second", "tool"}, tmp_path)
+    assert "ANTHROPIC_API_KEY" in registry.required_variables({"claude"}, tmp_path)
     with pytest.raises(UsageError, match="node n: max_turns"):
         registry.check_node("claude", "n", {"max_turns": "none"}, tmp_path)
 
@@ -73,7 +75,7 @@ def test_a_malformed_profile_is_refused(tmp_path, text):
     ({"kind": "result", "error": False, "usd": 0.5}, "── session ended its turn, $0.5000 in all"),
     ({"kind": "usage"}, ""), ({"kind": "from the future"}, "")])
 def test_what_a_person_sees(event, line):
-    assert stream.shown(event) == line
+    assert stream.render(event) == line
 
 
 def test_a_long_text_loses_its_middle():
@@ -89,12 +91,12 @@ def test_a_long_text_loses_its_middle():
     ({"verdict": "pass", "reason": "r", "criteria": [{"met": True, "evidence": ""}]}, "every criterion"),
     ({"verdict": "maybe", "reason": "r", "criteria": [{}]}, "verdict=pass")])
 def test_a_verdict_that_does_not_hold_is_sent_back(given, word):
-    assert word in tools_words.unsound(given)
+    assert word in tools.verdict_problem(given)
 
 
 def test_a_sound_verdict_counts():
     criteria = [{"criterion": "c", "met": False, "evidence": "e"}]
-    assert tools_words.unsound({"verdict": "fail", "reason": "r", "criteria": criteria}) == ""
+    assert tools.verdict_problem({"verdict": "fail", "reason": "r", "criteria": criteria}) == ""
 
 
 @pytest.mark.parametrize(("given", "told"), [
@@ -104,8 +106,8 @@ def test_a_sound_verdict_counts():
                                                                   "suggested_next_ids": ["b"]}),
     ({"status": "failure", "preferred_label": ""}, {"status": "fail"}), ({"status": "retry"}, {"status": "retry"})])
 def test_a_report_speaks_to_the_pipeline(given, told):
-    kept = tools_words.report_of({"summary": "s", **given})
-    assert tools_words.told_of(json.loads(json.dumps(kept))) == {**told, "notes": "s"}
+    kept = tools.check_report({"summary": "s", **given})
+    assert tools.to_agent_report(json.loads(json.dumps(kept))) == {**told, "notes": "s"}
 
 
 @pytest.mark.parametrize(("given", "word"), [
@@ -113,8 +115,9 @@ def test_a_report_speaks_to_the_pipeline(given, told):
     ({"status": "success", "summary": "s", "preferred_label": 3}, "preferred_label is not a text"),
     ({"status": "success", "summary": "s", "context_updates": ["x"]}, "context_updates is not an object")])
 def test_a_report_that_cannot_be_meant_is_sent_back(given, word):
-    assert word in tools_words.report_of(given)
+    with pytest.raises(UsageError, match=word):
+        tools.check_report(given)
 
 
 def test_who_reported_nothing_says_nothing():
-    assert tools_words.told_of(None) == {}
+    assert tools.to_agent_report(None) == {}

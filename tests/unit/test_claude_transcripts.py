@@ -8,8 +8,8 @@ import json
 import pytest
 
 from garrison.agents.claude import transcripts
-from garrison.agents.claude.attempt_files import append_line, append_lines, read_lines
 from garrison.agents.claude.transcripts import Mirror, TranscriptStore
+from garrison.agents.json_files import append_line, append_lines, read_lines
 from garrison.errors import Refused
 
 KEY = {"project_key": "-tree", "session_id": "s"}

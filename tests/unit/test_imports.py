@@ -12,7 +12,8 @@ def test_only_the_claude_agent_loads_the_sdk_only_the_screen_of_top_textual_and_
 import importlib, pkgutil, sys
 import garrison
 for found in pkgutil.walk_packages(garrison.__path__, "garrison."):
-    dear = found.name.startswith(("garrison.agents.claude", "garrison.delegation", "garrison.cli.top_app",
+    dear = found.name.startswith(("garrison.agents.claude", "garrison.agents.graph.claude_session",
+                                      "garrison.delegation", "garrison.cli.top_app",
                                   "garrison.web"))
     if not dear and not found.name.endswith("__main__"):
         importlib.import_module(found.name)

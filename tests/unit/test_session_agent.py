@@ -10,10 +10,16 @@ from typing import Any
 import pytest
 
 from garrison.agents import registry
-from garrison.agents.graph.session import Function
-from garrison.agents.session_agent import ORDER, SessionAgent, SessionWish
+from garrison.agents.base import Function
+from garrison.agents.session_agent import ORDER, SessionAgent, SessionOptions
 from garrison.errors import UsageError
-from garrison.processes.orchestrator.session_attempt import ASK, Work, claim_of, next_words, tools_of
+from garrison.processes.orchestrator.session_attempt import (
+    REPORT_REQUEST,
+    SessionProgram,
+    next_message,
+    result_of,
+    tools_of,
+)
 from garrison.session import Session, SessionState
 from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.scripted import Script
@@ -33,11 +39,11 @@ def test_a_node_or_a_profile_says_that_an_agent_is_a_session(tmp_path: Path) -> 
     assert not isinstance(registry.agent("scripted", home, attributes={}), SessionAgent)
     steady = registry.agent("steady", home)
     assert isinstance(steady, SessionAgent)
-    assert (steady.settings, steady.begin) == (None, SessionWish("established"))
+    assert (steady.settings, steady.defaults) == (None, SessionOptions("established"))
     thinker = registry.agent("thinker", home)
     assert isinstance(thinker, SessionAgent)
     assert thinker.settings is not None
-    assert "ANTHROPIC_API_KEY" in registry.check({"thinker"}, home)
+    assert "ANTHROPIC_API_KEY" in registry.required_variables({"thinker"}, home)
 
 
 @pytest.mark.parametrize(("agent", "says", "why"), [
@@ -61,21 +67,21 @@ def test_a_profile_of_a_session_with_an_unknown_setting_is_refused(tmp_path: Pat
 
 def test_what_is_said_next_and_what_comes_of_it() -> None:
     report = {"status": "failure", "summary": "no"}
-    assert next_words(0, None, "do it") == "do it"
-    assert next_words(1, None, "do it") == ASK
-    assert next_words(2, None, "do it") is None
-    assert next_words(1, report, "do it") is None
-    assert claim_of(None)["status"] == "fail"
-    assert claim_of(report) == {"status": "fail", "failure_reason": "no"}
-    assert claim_of({"status": "success", "summary": "yes"}) == {"status": "success", "notes": "yes"}
+    assert next_message(0, None, "do it") == "do it"
+    assert next_message(1, None, "do it") == REPORT_REQUEST
+    assert next_message(2, None, "do it") is None
+    assert next_message(1, report, "do it") is None
+    assert result_of(None)["status"] == "fail"
+    assert result_of(report) == {"status": "fail", "failure_reason": "no"}
+    assert result_of({"status": "success", "summary": "yes"}) == {"status": "success", "notes": "yes"}
     half = {"status": "partial_success", "summary": "half", "preferred_label": "again"}
-    assert claim_of(half) == {"status": "partial_success", "notes": "half", "preferred_label": "again"}
+    assert result_of(half) == {"status": "partial_success", "notes": "half", "preferred_label": "again"}
 
 
 def test_a_session_without_tools_is_refused_since_it_could_not_report(tmp_path: Path) -> None:
     (tmp_path / ORDER).write_text(json.dumps({"tier": "untrusted", "settings": None}))
     with pytest.raises(UsageError, match="tier untrusted has no tools, and could not report"):
-        Work(tmp_path / "prompt.md")
+        SessionProgram(tmp_path / "prompt.md")
 
 
 STEPS: list[dict[str, Any]] = [{"life": 1, "print": "a"}, {"notes": "b", "print": "c"}, {"life": 2, "print": "d"}]

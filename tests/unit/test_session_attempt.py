@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from garrison.agents.base import Outcome
-from garrison.agents.claude import budget, policy, prompts
-from garrison.agents.claude import failures as why
-from garrison.agents.claude import questions as asked
-from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json
+from garrison.agents.claude import budget, failures, policy, prompts, questions
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.session_agent import ORDER, SessionWork
-from garrison.processes.orchestrator.session_attempt import Work
+from garrison.agents.json_files import append_line, read_json
+from garrison.agents.session_agent import ORDER, SessionAttempt
+from garrison.processes.orchestrator.session_attempt import SessionProgram
 from garrison.records.life_lock import LifeLock
 from garrison.session.adapters import remembering
 from garrison.session.tools import Dispatch
@@ -28,7 +27,7 @@ class Programs:
     """An orchestrator's programs, each of which ends as told: an ending, or an outcome."""
 
     def __init__(self, folder: Path, *ends: policy.Ending | Outcome) -> None:
-        self.files, self.ends, self.begun = ClaudeFiles(folder), list(ends), 0
+        self.files, self.ends, self.begun = AttemptFiles(folder), list(ends), 0
         self.clock = 100.0
         self.assignment: Any = SimpleNamespace(folder=folder, output=folder / "output.log")
 
@@ -43,8 +42,8 @@ class Programs:
         append_line(self.files.endings, vars(end))
         return Outcome("fail", "it wrote no status")
 
-    def work(self) -> SessionWork:
-        return SessionWork(self.assignment, self.begin, 0.0, wall=lambda: self.clock)
+    def work(self) -> SessionAttempt:
+        return SessionAttempt(self.assignment, self.begin, 0.0, wall=lambda: self.clock)
 
 
 DONE = Outcome("success")
@@ -53,7 +52,7 @@ DONE = Outcome("success")
 def test_a_question_waits_without_a_program_also_in_a_later_life(tmp_path: Path) -> None:
     programs = Programs(tmp_path, policy.Ending(policy.QUESTION, 1.0, "Which?"), DONE)
     work = programs.work()
-    asked.ask(programs.files, "Which?", "c1")
+    questions.ask(programs.files, "Which?", "c1")
     assert work.poll(0.0) is None
     assert work.question is not None
     assert (work.question.text, work.process(), programs.begun) == ("Which?", None, 1)
@@ -65,17 +64,17 @@ def test_a_question_waits_without_a_program_also_in_a_later_life(tmp_path: Path)
     assert later.poll(0.0) is None
     assert not programs.files.waiting.exists()
     assert (later.poll(0.0), programs.begun, later.question) == (DONE, 2, None)
-    assert asked.answer_of(programs.files, "c1") == "blue"
-    assert asked.answer_of(programs.files, "c2") is None
+    assert questions.answer_to_call(programs.files, "c1") == "blue"
+    assert questions.answer_to_call(programs.files, "c2") is None
 
 
-@pytest.mark.parametrize("kind", [why.BUDGET, why.AUTHENTICATION, why.BILLING])
+@pytest.mark.parametrize("kind", [failures.BUDGET, failures.AUTHENTICATION, failures.BILLING])
 def test_what_only_a_person_can_mend_parks_until_they_say_so_or_a_new_life(tmp_path: Path, kind: str) -> None:
     programs = Programs(tmp_path, *[policy.Ending(kind, 1.0, "spent")] * 3, DONE)
     work = programs.work()
     assert work.poll(0.0) is None
     assert work.question is not None
-    assert why.WHAT_TO_DO[kind] in work.question.text
+    assert failures.WHAT_TO_DO[kind] in work.question.text
     assert (work.poll(0.0), programs.begun) == (None, 1)
     work.answer(work.question.id, "done")
     assert (work.poll(0.0), programs.begun) == (None, 2)
@@ -85,8 +84,8 @@ def test_what_only_a_person_can_mend_parks_until_they_say_so_or_a_new_life(tmp_p
 
 
 def test_what_passes_by_itself_is_waited_for_and_is_the_end_when_it_does_not_pass(tmp_path: Path) -> None:
-    ending = policy.Ending(why.NETWORK, 100.0, "gone")
-    most = policy.TROUBLES[why.NETWORK].most
+    ending = policy.Ending(failures.NETWORK, 100.0, "gone")
+    most = policy.TRANSIENT[failures.NETWORK].max_consecutive
     programs = Programs(tmp_path, *[ending] * (most + 1))
     work = programs.work()
     assert (work.poll(0.0), programs.begun, work.question) == (None, 1, None)
@@ -124,7 +123,7 @@ def test_a_result_that_came_while_a_person_took_over_counts(tmp_path: Path) -> N
 
 def test_the_model_is_told_that_a_person_was_there_until_something_else_ended_it(tmp_path: Path) -> None:
     prompt, ran = ordered(tmp_path), []
-    files = ClaudeFiles(tmp_path)
+    files = AttemptFiles(tmp_path)
     files.make()
     append_line(files.endings, vars(policy.Ending(policy.PERSON, 1.0)))
     heard: list[Any] = []
@@ -144,13 +143,13 @@ def test_the_model_is_told_that_a_person_was_there_until_something_else_ended_it
 
 
 def test_a_persons_cli_is_told_the_end_of_a_long_conversation() -> None:
-    told = prompts.taken_over("é" * prompts.LONGEST + "the end")
+    told = prompts.conversation_for_person("é" * prompts.MAX_CONVERSATION + "the end")
     assert len(told.encode()) < 128 * 1024
     assert told.strip().endswith("the end")
 
 
 def test_a_stop_and_a_kill_leave_the_session_to_a_later_life(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, Outcome("fail", "killed", killed=True), policy.Ending(why.BUDGET, 1.0, "spent"))
+    programs = Programs(tmp_path, Outcome("fail", "killed", killed=True), policy.Ending(failures.BUDGET, 1.0, "spent"))
     assert programs.work().poll(0.0) == Outcome("fail", "killed", killed=True)
     work = programs.work()
     work.poll(0.0)
@@ -174,7 +173,7 @@ def call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
     return {"id": f"c{number}", "name": name, "arguments": arguments}
 
 
-class Model(Work):
+class Model(SessionProgram):
     """A session whose model says what `plays` has for the number of results it has seen; `ran` is every other call."""
 
     ran: list[str]
@@ -197,7 +196,7 @@ class Model(Work):
                 self.ran += [one["name"] for one in calls]
                 return await Dispatch.__call__(_self, calls, agent)
         return {**remembering(), "llm_call": self._within_limits(ask),
-                "tool_dispatch": self._asking(Noted(self._own()))}
+                "tool_dispatch": self._with_questions(Noted(self._own_tools()))}
 
 
 def life(prompt: Path, ran: list[str], plays: list[Any]) -> Any:
@@ -218,38 +217,38 @@ def test_questions_of_one_batch_are_answered_one_by_one_and_its_other_calls_are_
         def __getitem__(self, place: Any) -> Any:
             return super().__getitem__({0: 0, 4: 1}.get(place, 2))
     plays = Hears([batch, REPORT, "Done."])
-    files = ClaudeFiles(tmp_path)
+    files = AttemptFiles(tmp_path)
     for text, answer in (("A?", "yes"), ("B?", "no")):
         assert life(prompt, ran, plays) is None
         assert (files.read_endings()[-1].kind, files.read_endings()[-1].reason, ran) == (policy.QUESTION, text, [])
-        asked.keep(files, read_json(files.question)["id"], answer)
+        questions.save_answer(files, read_json(files.question)["id"], answer)
     claim = life(prompt, ran, plays)
     assert (claim["status"], ran) == ("success", ["save_notes", "report_result"])
     assert read_json(files.folder / "answers.json") == {"c2": "yes", "c3": "no"}
 
 
-@pytest.mark.parametrize("ending", [why.BUDGET, why.AUTHENTICATION, why.OVERLOADED])
+@pytest.mark.parametrize("ending", [failures.BUDGET, failures.AUTHENTICATION, failures.OVERLOADED])
 def test_a_limit_and_a_refusal_end_the_program_in_mid_turn_and_cost_nothing_that_was_done(tmp_path: Path,
                                                                                          ending: str) -> None:
     prompt, ran = ordered(tmp_path), []
-    files = ClaudeFiles(tmp_path)
-    status = {why.AUTHENTICATION: 401, why.OVERLOADED: 529}.get(ending)
+    files = AttemptFiles(tmp_path)
+    status = {failures.AUTHENTICATION: 401, failures.OVERLOADED: 529}.get(ending)
     plays: list[Any] = [[call(1, "save_notes", text="n")], AgentFailure("no", status), "Done."]
     usage = tmp_path / "runs/r/nodes/a/attempts/1/claude/usage.jsonl"
     usage.parent.mkdir(parents=True)
-    if ending == why.BUDGET:
-        budget.append(usage, budget.Call("result", "s", "2026-01-31T00:00:00Z", 2.0))
+    if ending == failures.BUDGET:
+        budget.append_usage(usage, budget.UsageRecord("result", "s", "2026-01-31T00:00:00Z", 2.0))
     assert life(prompt, ran, plays) is None
     assert files.read_endings()[-1].kind == ending
     before = list(ran)
     usage.unlink(missing_ok=True)
     plays[1] = REPORT
     assert life(prompt, ran, plays)["status"] == "success"
-    assert (before, ran) == ([] if ending == why.BUDGET else ["save_notes"], ["save_notes", "report_result"])
+    assert (before, ran) == ([] if ending == failures.BUDGET else ["save_notes"], ["save_notes", "report_result"])
 
 
 def test_a_failure_that_no_wait_mends_ends_the_attempt(tmp_path: Path) -> None:
     prompt = ordered(tmp_path)
     with pytest.raises(Exception, match="no such model"):
         life(prompt, [], [AgentFailure("no such model", 404)])
-    assert ClaudeFiles(tmp_path).read_endings() == []
+    assert AttemptFiles(tmp_path).read_endings() == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.claude import budget
-from garrison.agents.claude.attempt_files import ClaudeFiles
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.budget import Limits
 from garrison.agents.session_agent import ORDER
 from garrison.records.run import RunFiles
@@ -17,11 +17,11 @@ from garrison.views import usage
 DAY = "2026-01-31"
 
 
-def call(home: Path, run: str, node: str, tokens: int, attempt: int = 1) -> ClaudeFiles:
+def call(home: Path, run: str, node: str, tokens: int, attempt: int = 1) -> AttemptFiles:
     """An answer of a node's session; where its files are."""
-    files = ClaudeFiles(RunFiles(home, run).attempt(node, attempt))
+    files = AttemptFiles(RunFiles(home, run).attempt(node, attempt))
     files.folder.mkdir(parents=True, exist_ok=True)
-    budget.append(files.usage, budget.call(f"{node}{attempt}", f"{DAY}T10:00:00Z", f"m{tokens}", "haiku",
+    budget.append_usage(files.usage, budget.call_record(f"{node}{attempt}", f"{DAY}T10:00:00Z", f"m{tokens}", "haiku",
                                            {"input_tokens": tokens, "output_tokens": 10}))
     return files
 

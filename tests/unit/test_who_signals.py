@@ -31,7 +31,7 @@ ALLOWED = {
     "garrison_demo/claude.py:terminate": (2, "children of its own, not reaped: the isolation, the model server"),
     "garrison_demo/sandbox.py:send_signal": (2, "a child of its own that is not reaped: the demo's launcher"),
     "testing/isolation.py:send_signal": (1, "a child of its own that is not reaped: what it isolates"),
-    "agents/claude/attempt.py:kill": (2, "`Job.kill`"),
+    "agents/claude/attempt.py:kill": (1, "`Job.kill`"),
     "agents/command.py:kill": (1, "`Job.kill`"),
     "processes/runner/process.py:kill": (1, "`Job.kill` of its jobs"),
     "processes/runner/jobs.py:kill": (1, "`Job.kill`"),

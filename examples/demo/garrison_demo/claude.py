@@ -23,7 +23,8 @@ from typing import Any
 
 import click
 
-from garrison.agents.claude.attempt_files import ClaudeFiles, read_json, read_lines
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.json_files import read_json, read_lines
 from garrison.cli.output import INTERRUPTED, print_table
 from garrison.config import checkout, find_home
 from garrison.errors import Refused
@@ -180,9 +181,9 @@ class ClaudeSessions:
     answered: dict[str, str] = field(default_factory=dict)
     """Question id → node."""
 
-    def files(self, node: str) -> ClaudeFiles:
+    def files(self, node: str) -> AttemptFiles:
         """Return the files of the node's sessions in its current attempt."""
-        return ClaudeFiles(self.sandbox.runtime.files(RUN).attempt(node, self.sandbox.state.nodes[node].attempt))
+        return AttemptFiles(self.sandbox.runtime.files(RUN).attempt(node, self.sandbox.state.nodes[node].attempt))
 
     def events(self, node: str) -> list[dict[str, Any]]:
         """Return the events of the node's sessions in its current attempt."""

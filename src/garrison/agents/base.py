@@ -1,15 +1,15 @@
-"""The seam's types: an assignment goes in, work is polled, an outcome comes out."""
+"""Agent interface: an assignment goes in, work is polled, an outcome comes out."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from garrison.records import atomic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.records.run import Task
@@ -17,103 +17,129 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One life's work at one attempt: the task, where to work, and the exact environment of its processes."""
+    """One incarnation's work at one attempt: the task, where to work, and the exact environment of its processes."""
 
     task: Task
-    tree: Path
+    worktree: Path
     folder: Path
     """The attempt's folder: prompt.md, output.log, notes.txt, result.json."""
     environment: Mapping[str, str]
     incarnation: int = 1
     wisdom: str = ""
-    """What earlier lives of this attempt learned; empty in its first."""
+    """What earlier incarnations of this attempt learned; empty in its first."""
     controllers: tuple[tuple[str, str], ...] = ()
-    """Who directs the agent, and in what: (full name, control type), nearest first."""
+    """(full name, control type) of those that direct the agent, nearest first."""
     attempts: Path | None = None
-    """Below it lie all attempts of the run, and what they kept of their sessions."""
+    """Folder below which all attempts of the run are kept, with their sessions' transcripts."""
 
     @property
     def context_file(self) -> Path:
         """The pipeline's context as a JSON object, where the run has one."""
         return self.folder / "context.json"
 
-    def tell_context(self, context: Mapping[str, Any]) -> None:
-        """Write the pipeline's context into that file."""
+    def write_context(self, context: Mapping[str, Any]) -> None:
+        """Write the pipeline's context to `context_file`."""
         atomic.write(self.context_file, (json.dumps(context, indent=2) + "\n").encode())
 
     @property
     def prompt_file(self) -> Path:
-        """What the agent is asked, with the wisdom of earlier lives."""
+        """The agent's prompt, with the wisdom of earlier incarnations."""
         return self.folder / "prompt.md"
 
     @property
     def output(self) -> Path:
-        """Where everything the agent prints goes."""
+        """Log of everything the agent prints."""
         return self.folder / "output.log"
 
     @property
     def notes(self) -> Path:
-        """Where an agent may leave notes for its successor."""
+        """File in which an agent may leave notes for its successor."""
         return self.folder / "notes.txt"
+
+
+class AgentReport(TypedDict, total=False):
+    """An agent's own report for its pipeline, as `result` parses it; also the field `said` of a result record."""
+
+    status: str
+    preferred_label: str
+    suggested_next_ids: list[str]
+    context_updates: dict[str, Any]
+    notes: str
+    failure_reason: str
+    failure_class: str
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the work ended; `status` is success or fail, `reason` is empty on success."""
+    """Result of the work; `status` is success or fail, `reason` is empty on success."""
 
     status: str
     reason: str = ""
     exit_code: int | None = None
     killed: bool = False
-    """Whether a signal ended it, its own crash or somebody's: no verdict on the work, which a successor takes up."""
-    said: Mapping[str, Any] = field(default_factory=dict)
-    """What the agent itself says for the pipeline (see `agents.result`); empty if it says nothing."""
+    """A signal ended it, from its own crash or from outside: no verdict on the work, so a successor continues it."""
+    report: AgentReport = field(default_factory=AgentReport)
+    """The agent's own report for the pipeline; empty if it made none."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Something only a person can settle; `id` tells it from the one before."""
+    """A question for a person; `id` differs from that of the question before."""
 
     id: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that a model may call as a tool.
+
+    `schema` is the JSON schema of its arguments. `call` returns the text of the result; a GarrisonError that it raises
+    is returned to the model as the error of the call, and the model continues.
+    """
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    call: Callable[..., str | Awaitable[str]]
 
 
 class Work(Protocol):
     """Work under way."""
 
     def poll(self, now: float) -> Outcome | None:
-        """The outcome once it has ended and nothing of it is left running; `now` is monotonic seconds."""
+        """Return the outcome once it has ended and nothing of it is left running; `now` is monotonic seconds."""
         ...
 
     def stop(self, now: float) -> None:
-        """Ask it to end; `poll` gives the outcome."""
+        """Begin to end it; `poll` returns the outcome."""
         ...
 
     def process(self) -> tuple[int, int] | None:
-        """(pid, start ticks) whose end should wake the loop."""
+        """Return (pid, start ticks) of the process whose end should wake the loop."""
         ...
 
     def wake_at(self) -> float | None:
-        """When `poll` wants to be called at the latest, monotonic seconds."""
+        """Return when `poll` has to be called at the latest, in monotonic seconds."""
         ...
 
     @property
     def session(self) -> str | None:
-        """The id of a session that a successor can resume, if there is one."""
+        """Id of a session that a successor can resume."""
         return None
 
     @property
     def phase(self) -> str | None:
-        """What the agent itself says of its phase, if it does."""
+        """Phase that the agent itself reported."""
         return None
 
     @property
     def question(self) -> Question | None:
-        """What it waits for a person to answer, if it does."""
+        """Question that it waits for a person to answer."""
         return None
 
     def answer(self, question: str, text: str) -> None:
-        """Give the answer to the question of that id; nobody has asked one here."""
+        """Give the answer to the question of that id; agents that never ask ignore it."""
         return
 
 
@@ -123,17 +149,5 @@ class Agent(Protocol):
     name: str
 
     def start(self, assignment: Assignment, now: float) -> Work:
-        """Begin; GarrisonError if it cannot."""
+        """Start the work; GarrisonError if that is impossible."""
         ...
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A command agent as the configuration names it: argv template, variables it may see, what counts as success."""
-
-    name: str
-    argv: tuple[str, ...] = ()
-    """Words with {prompt_file} {prompt} {tree} {node} {run} {attempt} {result_file} {command} put in."""
-    env: tuple[str, ...] = ()
-    success: str = "exit_zero"
-    """`exit_zero`, or `result_file`: the program itself writes GARRISON_RESULT_FILE with {"status": "success"}."""

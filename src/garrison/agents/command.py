@@ -1,18 +1,19 @@
-"""The command agent: any program, run in the worktree with its output in a file.
+"""Command agent: run any program in the worktree with its output in a file.
 
-Exit 0 is success (rule `exit_zero`), or the program writes GARRISON_RESULT_FILE itself (rule `result_file`). Under
-either rule it may write there which way the pipeline should go, and values for its context (see `said`);
-GARRISON_CONTEXT_FILE holds the context as it is. What it leaves uncommitted the orchestrator commits.
+Exit code 0 is success (rule `exit_zero`), or the program writes its own status to GARRISON_RESULT_FILE (rule
+`result_file`). Under either rule it may report there where the pipeline goes next and values for its context (see
+`result`); GARRISON_CONTEXT_FILE holds the present context. The orchestrator commits what the program leaves
+uncommitted.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from garrison.agents import result as said
-from garrison.agents.base import Outcome, Profile, Work
+from garrison.agents.base import AgentReport, Outcome, Work
+from garrison.agents.result import LANDING, read_report
 from garrison.errors import Refused
 from garrison.system.exit_info import describe_exit
 from garrison.system.jobs import Job, JobResult, read_tail
@@ -22,111 +23,126 @@ if TYPE_CHECKING:
 
     from garrison.agents.base import Assignment
 
-SHELL = Profile("command", ("/bin/sh", "-c", "{command}"))
-"""The node's own `command`, by a shell."""
+RULES = ("exit_zero", "result_file")
 
 
-_PLACES = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file)\}")
+@dataclass(frozen=True)
+class CommandProfile:
+    """A command agent as the configuration names it."""
+
+    name: str
+    argv: tuple[str, ...] = ()
+    """Words with {prompt_file} {prompt} {tree} {node} {run} {attempt} {result_file} {command} filled in."""
+    env: tuple[str, ...] = ()
+    """Variables of the caller's environment that it may see."""
+    success: str = "exit_zero"
+    """`exit_zero`, or `result_file`: the program itself writes GARRISON_RESULT_FILE with {"status": "success"}."""
+
+
+SHELL = CommandProfile("command", ("/bin/sh", "-c", "{command}"))
+"""Runs the node's own `command` in a shell."""
+_PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file)\}")
 
 
 class CommandAgent:
     """Runs one profile."""
 
-    def __init__(self, profile: Profile = SHELL) -> None:
+    def __init__(self, profile: CommandProfile = SHELL) -> None:
         self.profile = profile
         self.name = profile.name
 
     def start(self, assignment: Assignment, now: float) -> CommandWork:
         """Start the program in the worktree; Refused if the node gives it no command."""
-        if "{command}" in self.profile.argv and not assignment.task.command:
-            raise Refused(f"node {assignment.task.node} has no command=; give it one, or an agent that needs none")
-        claim = assignment.folder / "agent-result.json"
-        claim.unlink(missing_ok=True)
+        task = assignment.task
+        if "{command}" in self.profile.argv and not task.command:
+            raise Refused(f"node {task.node} has no command=; give it one, or an agent that needs none")
+        result_file = assignment.folder / "agent-result.json"
+        result_file.unlink(missing_ok=True)
         environment = {**assignment.environment, "GARRISON_PROMPT_FILE": str(assignment.prompt_file),
-                       "GARRISON_RESULT_FILE": str(claim), "GARRISON_NOTES_FILE": str(assignment.notes),
+                       "GARRISON_RESULT_FILE": str(result_file), "GARRISON_NOTES_FILE": str(assignment.notes),
                        "GARRISON_CONTEXT_FILE": str(assignment.context_file)}
-        if "script" in assignment.task.attributes:
-            environment["GARRISON_SCRIPT"] = str(assignment.tree / str(assignment.task.attributes["script"]))
-        job = Job.start([fill(word, assignment, claim) for word in self.profile.argv], env=environment,
-                        cwd=assignment.tree, log=assignment.output, timeout_s=assignment.task.timeout_s, now=now)
-        return CommandWork(job, assignment, self.profile.success, claim)
-
-
-def fill(word: str, assignment: Assignment, claim: Path) -> str:
-    """One word of an argv template with its {names} put in; other braces stay as they are."""
-    task = assignment.task
-    values = {"prompt_file": str(assignment.prompt_file), "tree": str(assignment.tree), "node": task.node,
-              "run": task.run_id, "attempt": str(task.attempt), "result_file": str(claim),
-              "command": task.command or ""}
-    if word == "{command}":
-        return values["command"]
-
-    def put(match: re.Match[str]) -> str:
-        name = match[1]
-        return assignment.prompt_file.read_text() if name == "prompt" else values[name]
-
-    return _PLACES.sub(put, word)  # in one pass: a path that holds {node} is not filled again
-
+        if "script" in task.attributes:
+            environment["GARRISON_SCRIPT"] = str(assignment.worktree / str(task.attributes["script"]))
+        argv = [fill_placeholders(word, assignment, result_file) for word in self.profile.argv]
+        job = Job.start(argv, env=environment, cwd=assignment.worktree, log=assignment.output,
+                        timeout_s=task.timeout_s, now=now)
+        return CommandWork(job, assignment, self.profile.success, result_file)
 
 
 class CommandWork(Work):
     """A running program."""
 
-    def __init__(self, job: Job, assignment: Assignment, success: str, claim: Path) -> None:
-        self.job, self.assignment, self.success, self.claim = job, assignment, success, claim
+    def __init__(self, job: Job, assignment: Assignment, rule: str, result_file: Path) -> None:
+        self._job, self._assignment, self._rule, self._result_file = job, assignment, rule, result_file
 
     def poll(self, now: float) -> Outcome | None:
-        """The outcome once the program and all it started are gone."""
-        result = self.job.poll(now)
+        """Return the outcome once the program and all it started are gone."""
+        result = self._job.poll(now)
         if result is None:
             return None
-        return settled(self.success, self.claim, result, read_tail(self.assignment.output, 3))
+        return outcome_of(self._rule, self._result_file, result, read_tail(self._assignment.output, 3))
 
     def stop(self, now: float) -> None:
-        """TERM, then KILL."""
-        self.job.kill(now)
+        """Send TERM, later KILL."""
+        self._job.kill(now)
 
     def process(self) -> tuple[int, int]:
-        """The program."""
-        return self.job.pid, self.job.ticks
+        """Return the program."""
+        return self._job.pid, self._job.ticks
 
     def wake_at(self) -> float | None:
-        """Its timeout, or the next step of ending it."""
-        return self.job.wake_at
+        """Return its timeout, or the next step of ending it."""
+        return self._job.wake_at
 
 
-def judged(result: JobResult, said: str) -> Outcome:
-    """The outcome of rule `exit_zero`; `said` are the program's last lines. Pure."""
+def fill_placeholders(word: str, assignment: Assignment, result_file: Path) -> str:
+    """Fill the {names} in one word of an argv template; other braces stay as they are."""
+    task = assignment.task
+    if word == "{command}":
+        return task.command or ""
+    values = {"prompt_file": str(assignment.prompt_file), "tree": str(assignment.worktree), "node": task.node,
+              "run": task.run_id, "attempt": str(task.attempt), "result_file": str(result_file)}
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        return assignment.prompt_file.read_text() if name == "prompt" else values[name]
+
+    return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that holds {node} is not filled again
+
+
+def outcome_of(rule: str, result_file: Path, result: JobResult, output: str) -> Outcome:
+    """Return the outcome by the profile's rule and the program's result file; `output` are its last lines."""
+    try:
+        report = read_report(result_file)
+    except ValueError as error:
+        how = "" if result.ok else f"; {describe_exit(result.exit_code)}"
+        reason = f"its result file is not what it should be: {error}{how}"
+        return Outcome("fail", reason, result.exit_code, killed=result.struck)
+    if rule == "result_file":
+        return outcome_by_report(report, result)
+    outcome = outcome_by_exit_code(result, output)
+    status = report.get("status", "")
+    if outcome.status == "success" and status and status not in LANDING:
+        outcome = Outcome("fail", report.get("failure_reason") or f"it says {status}", result.exit_code)
+    return replace(outcome, report=report)
+
+
+def outcome_by_exit_code(result: JobResult, output: str) -> Outcome:
+    """Apply the rule `exit_zero`; `output` are the program's last lines."""
     if result.ok:
         return Outcome("success", exit_code=0)
     if result.timed_out:
-        return Outcome("fail", f"timed out after {result.seconds:.0f} s: {said}", result.exit_code)
+        return Outcome("fail", f"timed out after {result.seconds:.0f} s: {output}", result.exit_code)
     how = describe_exit(result.exit_code) or "it ended"
-    return Outcome("fail", f"{how}: {said}" if said.strip() else how, result.exit_code, killed=result.struck)
+    return Outcome("fail", f"{how}: {output}" if output.strip() else how, result.exit_code, killed=result.struck)
 
 
-def settled(rule: str, claim: Path, result: JobResult, printed: str) -> Outcome:
-    """The outcome by the profile's rule and by what the program wrote into its result file."""
-    try:
-        told = said.read(claim)
-    except ValueError as error:
-        how = "" if result.ok else f"; {describe_exit(result.exit_code)}"
-        wrong = f"its result file is not what it should be: {error}{how}"
-        return Outcome("fail", wrong, result.exit_code, killed=result.struck)
-    if rule == "result_file":
-        return claimed(told, result)
-    found = judged(result, printed)
-    word = told.get("status", "")
-    if found.status == "success" and word and word not in said.LANDS:
-        found = Outcome("fail", told.get("failure_reason") or f"it says {word}", result.exit_code)
-    return replace(found, said=told)
-
-
-def claimed(told: dict[str, Any], result: JobResult) -> Outcome:
-    """The outcome of rule `result_file`: nothing is a success that the program did not say. Pure."""
-    if not told.get("status"):
-        return Outcome("fail", told.get("failure_reason") or f"it wrote no status; {describe_exit(result.exit_code)}",
-                       result.exit_code, killed=result.struck, said=told)
-    if told["status"] in said.LANDS and result.ok:
-        return Outcome("success", exit_code=0, said=told)
-    return Outcome("fail", told.get("failure_reason") or "it did not say success", result.exit_code, said=told)
+def outcome_by_report(report: AgentReport, result: JobResult) -> Outcome:
+    """Apply the rule `result_file`: only a program that reports success has succeeded."""
+    status = report.get("status")
+    if not status:
+        return Outcome("fail", report.get("failure_reason") or f"it wrote no status; {describe_exit(result.exit_code)}",
+                       result.exit_code, killed=result.struck, report=report)
+    if status in LANDING and result.ok:
+        return Outcome("success", exit_code=0, report=report)
+    return Outcome("fail", report.get("failure_reason") or "it did not say success", result.exit_code, report=report)

@@ -1,5 +1,4 @@
-"""The prompt of an attempt: templates in prompts/*.md filled, with the reason of a rework and the wisdom of earlier
-lives after them. Pure but for reading the templates."""
+"""Prompts of an attempt: templates in prompts/*.md, filled with the task, the reason of a rework and wisdom."""
 
 from __future__ import annotations
 
@@ -8,44 +7,57 @@ from string import Template
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from garrison.records.run import Task
 
+CONTROL_HEADING = "## Control Hierarchy"
 _FRESH = "You begin anew at the target's tip; what that attempt did is kept under a rescue ref."
 _MERGED = "The target's tip is merged into your branch."
 _CONFLICTS = "The target's tip is merged into your branch; resolve the conflict markers in:"
 
 
 def build(task: Task, branch: str, wisdom: str = "", conflicts: Sequence[str] = ()) -> str:
-    """The text for prompt.md; `wisdom` is the block of `records.wisdom`, empty in an attempt's first life."""
-    text = head(task) + _template("task.md").safe_substitute(
-        node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt,
+    """Return the text for prompt.md; `wisdom` is the block of `records.wisdom`, empty in a first incarnation."""
+    text = preamble(task) + fill_template(
+        "task.md", node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt,
         goal=task.goal or "not given", branch=branch, prd_ref=task.prd_ref or "none",
         acceptance=task.acceptance or "the merge gate")
     if task.rework_reason:
-        text += "\n" + _template("rework.md").safe_substitute(
-            attempt=str(task.attempt), reason=task.rework_reason, start=_start(task, conflicts))
+        text += "\n" + fill_template("rework.md", attempt=str(task.attempt), reason=task.rework_reason,
+                                     start=_start(task, conflicts))
     return f"{text}\n{wisdom}\n" if wisdom else text
 
 
-def head(task: Task) -> str:
-    """How a prompt begins: with what came before, which a session that goes on from an earlier node's knows."""
+def preamble(task: Task) -> str:
+    """Return how a prompt begins: with the work before, known to a session that continues an earlier node's."""
     return f"{task.preamble}\n\n" if task.preamble else ""
 
 
 def validation(task: Task, changes: str) -> str:
-    """What a validator is asked; `changes` is git's summary of what the branch changed."""
-    return _template("validate.md").safe_substitute(
-        node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt,
+    """Return a validator's prompt; `changes` is git's summary of what the branch changed."""
+    return fill_template(
+        "validate.md", node=task.node, label=task.label, prompt="" if task.prompt == task.label else task.prompt,
         goal=task.goal or "not given", prd_ref=task.prd_ref or "none", changes=changes.strip() or "nothing")
+
+
+def control_block(agent: str, controllers: Iterable[tuple[str, str]]) -> str:
+    """Return the block that names an agent's controllers, (id, control type) each, in the order given; '' for none."""
+    lines = [f"  - Agent '{controller}' ({control_type})" for controller, control_type in controllers]
+    if not lines:
+        return ""
+    return "\n".join([CONTROL_HEADING, f"You are agent '{agent}'. You report to the following controllers:", *lines, "",
+                      "Follow directives from your controllers while maintaining your specialized role.",
+                      "(end of the control hierarchy)"])
+
+
+def fill_template(name: str, **values: str) -> str:
+    """Fill a template of `prompts/`; names without a value stay as they are."""
+    text = resources.files("garrison.agents").joinpath(f"prompts/{name}").read_text()
+    return Template(text).safe_substitute(values)
 
 
 def _start(task: Task, conflicts: Sequence[str]) -> str:
     if task.rework != "merge":
         return _FRESH
     return "\n".join([_CONFLICTS, *(f"- {name}" for name in conflicts)]) if conflicts else _MERGED
-
-
-def _template(name: str) -> Template:
-    return Template(resources.files("garrison.agents").joinpath(f"prompts/{name}").read_text())

@@ -1,4 +1,4 @@
-"""Which agent a name means: those that are built in, and the profiles of the home's config.toml.
+"""Agent registry: look up an agent by name, built in or from a profile in the home's config.toml.
 
     [agents.aider]
     argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
@@ -10,32 +10,29 @@
     model = "haiku"
     tools = ["Read", "Grep"]
 
-A node with `session=true`, or a profile of kind `session`, has its Claude (or the scripted) agent run as a session: see
-`as_session`.
+A node with `session=true`, or a profile of kind `session`, runs its Claude (or the scripted) agent as a session: see
+`session_agent`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import session_agent
-from garrison.agents.base import Profile
+from garrison.agents.claude.job import VALIDATOR, WORKER
 from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile
-from garrison.agents.command import SHELL, CommandAgent
-from garrison.agents.session_agent import SessionAgent, SessionWish
+from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
+from garrison.agents.session_agent import SessionAgent, SessionOptions
 from garrison.errors import Refused, UsageError
 from garrison.records.config import config_path, read_config, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.agents.base import Agent
-
-RULES = ("exit_zero", "result_file")
-KINDS = ("command", "claude", "session")
 
 
 @dataclass(frozen=True)
@@ -49,139 +46,147 @@ class ClaudeProfile:
 
 @dataclass(frozen=True)
 class SessionProfile:
-    """An agent that runs another one's mind as a session."""
+    """An agent that runs the model of another one as a session."""
 
     name: str
     of: str
-    wish: SessionWish
+    options: SessionOptions
 
 
-Known = Profile | ClaudeProfile | SessionProfile
+Profile = CommandProfile | ClaudeProfile | SessionProfile
 
 
-def profiles(home: Path) -> dict[str, Known]:
-    """The agents a home knows, by name; UsageError if config.toml is malformed."""
+def profiles(home: Path) -> dict[str, Profile]:
+    """Return the agents of a home by name; UsageError if config.toml is malformed."""
     from garrison.agents.scripted import SCRIPTED
 
-    found: dict[str, Known] = {
-        "command": SHELL, "scripted": SCRIPTED, "claude": ClaudeProfile("claude")}
+    found: dict[str, Profile] = {"command": SHELL, "scripted": SCRIPTED, "claude": ClaudeProfile("claude")}
     path = config_path(home)
     agents = read_config(home).get("agents", {})
     if not isinstance(agents, dict):
         raise UsageError(f"{path}: agents should be a table of tables, [agents.NAME]")
     for name, values in agents.items():
-        found[name] = _profile(f"{path}, [agents.{name}]", name, values)
+        found[name] = _read_profile(f"{path}, [agents.{name}]", name, values)
     return found
 
 
-def _profile(where: str, name: str, values: Any) -> Known:
-    if not isinstance(values, dict):
-        raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
-    kind = values.get("kind", "claude" if name == "claude" else "command")
-    if kind not in KINDS:
-        raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(KINDS)}")
-    rest = {key: value for key, value in values.items() if key not in ("kind", "env")}
-    env = words_of(where, "env", values.get("env", []))
-    if kind == "session":
-        return _session(where, name, rest)
-    if kind == "claude":
-        return ClaudeProfile(name, from_profile(where, rest), (*ENVIRONMENT, *env))
-    return _command(where, name, rest, env)
-
-
-def _session(where: str, name: str, rest: dict[str, Any]) -> SessionProfile:
-    known = ("of", "tier", "turn_graph", "heartbeat_graph", "initiative")
-    unknown = sorted(set(rest) - set(known))
-    if unknown:
-        raise UsageError(f"{where}: {unknown[0]} is not a setting of a session; there are {', '.join(known)}")
-    of = rest.pop("of", "claude")
-    if not isinstance(of, str) or of == name:
-        raise UsageError(f"{where}: of should name another agent, one of kind claude or `scripted`")
-    return SessionProfile(name, of, session_agent.wish(where, rest))
-
-
-def _command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> Profile:
-    argv = words_of(where, "argv", values.get("argv"))
-    if not argv or not argv[0]:
-        raise UsageError(f"{where}: argv is empty; name the program to run")
-    success = values.get("success", "exit_zero")
-    if success not in RULES:
-        raise UsageError(f"{where}: success is {success!r}; use one of {', '.join(RULES)}")
-    return Profile(name, argv, env, success)
-
-
-def known(name: str, home: Path) -> Known:
-    """The profile of that name; UsageError with the names there are."""
+def find_profile(name: str, home: Path) -> Profile:
+    """Return the profile of that name; UsageError that lists the names there are."""
     found = profiles(home)
     if name not in found:
         raise UsageError(f"no agent {name!r}; there are {', '.join(sorted(found))} (more in {config_path(home)})")
     return found[name]
 
 
-def agent(name: str, home: Path, part: str = "worker", attributes: Mapping[str, Any] | None = None) -> Agent:
-    """The agent of that name, as a worker or a validator; UsageError with the names there are.
+def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, Any] | None = None) -> Agent:
+    """Return the agent of that name as a worker or a validator; UsageError that lists the names there are.
 
-    `attributes` are the node's: it may say that its worker runs as a session.
+    Args:
+        attributes: the node's; its worker may run as a session.
     """
-    profile = known(name, home)
-    if part == "worker" and (
-            isinstance(profile, SessionProfile) or session_agent.is_wanted(attributes or {}, f"agent {name}")):
-        return _as_session(profile, home)
+    profile = find_profile(name, home)
+    if role == WORKER and (
+            isinstance(profile, SessionProfile) or session_agent.is_session(attributes or {}, f"agent {name}")):
+        return _session_agent(profile, home)
     if isinstance(profile, ClaudeProfile):
         from garrison.agents.claude.attempt import ClaudeAgent
 
-        return ClaudeAgent(profile.name, profile.settings, part)
-    if part == "validator" or isinstance(profile, SessionProfile):
+        return ClaudeAgent(profile.name, profile.settings, role)
+    if role == VALIDATOR or isinstance(profile, SessionProfile):
         raise UsageError(f"agent {name} cannot validate: it is no Claude agent; for a command say acceptance=")
     return CommandAgent(profile)
 
 
-def session_wish(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> SessionWish | None:
-    """The session as which a node's agent runs, None if it runs as none; UsageError for what cannot be meant."""
-    profile = known(name, home)
-    if not isinstance(profile, SessionProfile) and not session_agent.is_wanted(attributes, f"node {node}"):
+def session_options(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> SessionOptions | None:
+    """Return the session options of a node's agent, None if it runs as none; UsageError for invalid ones."""
+    profile = find_profile(name, home)
+    if not isinstance(profile, SessionProfile) and not session_agent.is_session(attributes, f"node {node}"):
         return None
-    return session_agent.wish(f"node {node}", attributes, _as_session(profile, home).begin)
+    return session_agent.read_options(f"node {node}", attributes, _session_agent(profile, home).defaults)
 
 
-def claude_of(name: str, home: Path) -> ClaudeSettings | None:
-    """The settings of the Claude that an agent is, or that thinks for it; None if it is none."""
-    mind = _mind(known(name, home), home)
-    return mind.settings if isinstance(mind, ClaudeProfile) else None
+def claude_settings_of(name: str, home: Path) -> ClaudeSettings | None:
+    """Return the settings of the Claude that an agent is or that its session runs; None if there is none."""
+    model = _model_profile(find_profile(name, home), home)
+    return model.settings if isinstance(model, ClaudeProfile) else None
 
 
-def _as_session(profile: Known, home: Path) -> SessionAgent:
-    """The agent as a session; UsageError where nobody in it could think turn by turn."""
-    mind = _mind(profile, home)
-    begin = profile.wish if isinstance(profile, SessionProfile) else SessionWish()
-    if isinstance(mind, ClaudeProfile):
-        return SessionAgent(profile.name, mind.settings, begin)
-    if mind.name == session_agent.SCRIPTED:
-        return SessionAgent(profile.name, None, begin)
-    raise UsageError(f"agent {mind.name} cannot run as a session; a Claude agent can, and `scripted`")
+def required_variables(names: set[str], home: Path) -> list[str]:
+    """Return the environment variables that these agents ask for; UsageError for an unknown agent."""
+    return sorted({variable for name in sorted(names)
+                   for variable in _model_profile(find_profile(name, home), home).env})
 
 
-def check(names: set[str], home: Path) -> list[str]:
-    """Refuse unknown agents before a run begins; returns the variables the known ones ask for."""
-    return sorted({variable for name in sorted(names) for variable in _mind(known(name, home), home).env})
+def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> None:
+    """Refuse invalid attributes of a node's agent before a run begins."""
+    profile = find_profile(name, home)
+    session_options(name, node, attributes, home)
+    model = _model_profile(profile, home)
+    if isinstance(model, ClaudeProfile):
+        for_node(model.settings, node, attributes)
+        if find_spec("claude_agent_sdk") is None:
+            raise Refused(f"node {node} wants a Claude agent, but claude-agent-sdk is not installed; run scripts/test "
+                          "or scripts/demo once, or `pip install claude-agent-sdk`")
 
 
-def _mind(profile: Known, home: Path) -> Profile | ClaudeProfile:
-    """Who thinks in an agent."""
-    found = known(profile.of, home) if isinstance(profile, SessionProfile) else profile
+def _session_agent(profile: Profile, home: Path) -> SessionAgent:
+    """Return the agent as a session; UsageError where its model cannot be called turn by turn."""
+    model = _model_profile(profile, home)
+    defaults = profile.options if isinstance(profile, SessionProfile) else SessionOptions()
+    if isinstance(model, ClaudeProfile):
+        return SessionAgent(profile.name, model.settings, defaults)
+    if model.name == session_agent.SCRIPTED:
+        return SessionAgent(profile.name, None, defaults)
+    raise UsageError(f"agent {model.name} cannot run as a session; a Claude agent can, and `scripted`")
+
+
+def _model_profile(profile: Profile, home: Path) -> CommandProfile | ClaudeProfile:
+    """Return the agent whose model a profile runs: itself, or the one that a session names."""
+    found = find_profile(profile.of, home) if isinstance(profile, SessionProfile) else profile
     if isinstance(found, SessionProfile):
         raise UsageError(f"agent {profile.name} is a session of {found.name}, which is a session itself; name a Claude "
                          "agent, or `scripted`")
     return found
 
 
-def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> None:
-    """Refuse what a node says of its agent and cannot be meant, before a run begins."""
-    profile = known(name, home)
-    session_wish(name, node, attributes, home)
-    mind = _mind(profile, home)
-    if isinstance(mind, ClaudeProfile):
-        for_node(mind.settings, node, attributes)
-        if find_spec("claude_agent_sdk") is None:
-            raise Refused(f"node {node} wants a Claude agent, but claude-agent-sdk is not installed; run scripts/test "
-                          "or scripts/demo once, or `pip install claude-agent-sdk`")
+# ---- config.toml
+
+
+def _read_profile(where: str, name: str, values: Any) -> Profile:
+    if not isinstance(values, dict):
+        raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
+    kind = values.get("kind", "claude" if name == "claude" else "command")
+    if not isinstance(kind, str) or kind not in _READERS:
+        raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(_READERS)}")
+    rest = {key: value for key, value in values.items() if key not in ("kind", "env")}
+    return _READERS[kind](where, name, rest, words_of(where, "env", values.get("env", [])))
+
+
+def _read_command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> CommandProfile:
+    argv = words_of(where, "argv", values.get("argv"))
+    if not argv or not argv[0]:
+        raise UsageError(f"{where}: argv is empty; name the program to run")
+    success = values.get("success", "exit_zero")
+    if success not in RULES:
+        raise UsageError(f"{where}: success is {success!r}; use one of {', '.join(RULES)}")
+    return CommandProfile(name, argv, env, success)
+
+
+def _read_claude(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> ClaudeProfile:
+    return ClaudeProfile(name, from_profile(where, values), (*ENVIRONMENT, *env))
+
+
+def _read_session(where: str, name: str, values: dict[str, Any], _env: tuple[str, ...]) -> SessionProfile:
+    known = ("of", "tier", "turn_graph", "heartbeat_graph", "initiative")
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise UsageError(f"{where}: {unknown[0]} is not a setting of a session; there are {', '.join(known)}")
+    of = values.pop("of", "claude")
+    if not isinstance(of, str) or of == name:
+        raise UsageError(f"{where}: of should name another agent, one of kind claude or `scripted`")
+    return SessionProfile(name, of, session_agent.read_options(where, values))
+
+
+_READERS: Mapping[str, Callable[[str, str, dict[str, Any], tuple[str, ...]], Profile]] = {
+    "command": _read_command, "claude": _read_claude, "session": _read_session}
+"""Kind of a profile → reader of its table."""

@@ -1,96 +1,100 @@
-"""What an agent says for its pipeline besides success or failure: where to go next, and what later nodes should know.
+"""Agent's report for its pipeline: where to go next, and values for later nodes.
 
-A command agent writes it as one JSON object into GARRISON_RESULT_FILE; every key may be left out:
+A command agent writes it as one JSON object to GARRISON_RESULT_FILE; every key is optional:
 
     {"status": "success | partial_success | retry | fail | skipped",   (alias `outcome`)
-     "preferred_label": "ship",            the label of the edge to follow   (alias `preferred_next_label`)
-     "suggested_next_ids": ["deploy"],     nodes to go to, where no edge decides
+     "preferred_label": "ship",            label of the edge to follow   (alias `preferred_next_label`)
+     "suggested_next_ids": ["deploy"],     nodes to go to where no edge decides
      "context_updates": {"tests.red": 3},  values that conditions, prompts and later nodes read   (alias `context`)
      "notes": "…", "failure_reason": "…",  (alias `reason`)
-     "failure_class": "deterministic"}     then the failure is not retried
+     "failure_class": "deterministic"}     such a failure is not retried
 
-A status that is none of these words (`needs_review`) is a label of the agent's own, as if `preferred_label` said it.
-
-The rule of this room: pure; a key of the wrong type is told and nothing of the object counts, other keys are passed
-over.
+Any other status (`needs_review`) counts as `preferred_label`. A known key of the wrong type makes the whole object
+invalid; unknown keys are ignored.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from garrison.agents.base import AgentReport
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, SUCCESS, Outcome, normalize_status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+
 ALIASES: Mapping[str, str] = {"outcome": "status", "preferred_next_label": "preferred_label",
                               "context": "context_updates", "reason": "failure_reason"}
 TEXTS = ("status", "preferred_label", "notes", "failure_reason", "failure_class")
-LANDS = frozenset({SUCCESS, PARTIAL, SKIPPED})
-"""What an agent may say of itself for its branch to land."""
-MOST = 1 << 20
-"""Bytes of the file at most."""
+LANDING = frozenset({SUCCESS, PARTIAL, SKIPPED})
+"""Statuses with which an agent's branch may land."""
+MAX_BYTES = 1 << 20
+"""Longest result file."""
 
 
-def said(body: Any) -> dict[str, Any]:
-    """The known keys of what an agent said, aliases resolved and empty ones left out; ValueError says what is wrong."""
+def parse_report(body: Any) -> AgentReport:
+    """Return the known keys of a report without empty ones; ValueError names what is wrong."""
     if not isinstance(body, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004  # what a file says, not what a caller gave
-    found: dict[str, Any] = {}
+        raise ValueError("it is no JSON object")  # noqa: TRY004  # a file's content, not an argument's type
+    report: dict[str, Any] = {}
     for key, value in body.items():
         name = ALIASES.get(key, key)
         if name in TEXTS:
-            found[name] = _typed(key, value, str, "a text")
+            report[name] = _typed(key, value, str, "a text")
         elif name == "context_updates":
-            found[name] = _typed(key, value, dict, "an object")
+            report[name] = _typed(key, value, dict, "an object")
         elif name == "suggested_next_ids":
-            found[name] = _typed(key, value, list, "an array of node ids")
-            if not all(isinstance(one, str) for one in value):
+            report[name] = _typed(key, value, list, "an array of node ids")
+            if not all(isinstance(node, str) for node in value):
                 raise ValueError(f"{key} is not an array of node ids")
-    word = found.pop("status", "") or ""
+    word = report.pop("status", "") or ""
     if status := normalize_status(word):
-        found["status"] = status
-    elif word.strip() and not found.get("preferred_label"):
-        found["preferred_label"] = word.strip()
-    return {name: value for name, value in found.items() if value}
+        report["status"] = status
+    elif word.strip() and not report.get("preferred_label"):
+        report["preferred_label"] = word.strip()
+    return cast("AgentReport", {name: value for name, value in report.items() if value})
 
 
-def outcome(told: Mapping[str, Any], *, good: bool, reason: str = "", kind: str = "",
-            updates: Mapping[str, Any] | None = None) -> Outcome:
-    """What an attempt comes to in its pipeline, from what `said` gave and from whether it was a success: that is a
-    success unless the agent says partial or skipped, and a failure unless the agent asks for a retry.
-
-    `reason` and `kind` say why it failed, where the agent names no class of its own; `updates` are context values that
-    the agent's own win over.
-    """
-    word = told.get("status", "")
-    status = (word if word in (PARTIAL, SKIPPED) else SUCCESS) if good else RETRY if word == RETRY else FAIL
-    return Outcome(status, told.get("preferred_label", ""), tuple(told.get("suggested_next_ids", ())),
-                   {**(updates or {}), **told.get("context_updates", {})}, told.get("notes", ""),
-                   "" if good else reason, "" if good else told.get("failure_class") or kind)
-
-
-def _typed(key: str, value: Any, kind: type, what: str) -> Any:
-    if value is not None and not isinstance(value, kind):
-        raise ValueError(f"{key} is not {what}")
-    return value
-
-
-def read(path: Path) -> dict[str, Any]:
-    """What stands in a result file, {} if there is none; ValueError says what is wrong with it."""
+def read_report(path: Path) -> AgentReport:
+    """Return the report in a result file, empty if there is none; ValueError names what is wrong with the file."""
     try:
         with path.open("rb") as file:
-            raw = file.read(MOST + 1)
+            raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ValueError(f"it cannot be read ({error.strerror})") from error
-    if len(raw) > MOST:
-        raise ValueError(f"it has more than {MOST >> 20} MiB")
+    if len(raw) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
     try:
-        return said(json.loads(raw)) if raw.strip() else {}
+        return parse_report(json.loads(raw)) if raw.strip() else {}
     except (ValueError, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def to_pipeline_outcome(report: Mapping[str, Any], *, succeeded: bool, reason: str = "", failure_class: str = "",
+                        updates: Mapping[str, Any] | None = None) -> Outcome:
+    """Combine an attempt's result with the agent's report into an outcome for the pipeline.
+
+    A success stays one unless the agent reports partial or skipped; a failure stays one unless it asks for a retry.
+
+    Args:
+        reason: why it failed.
+        failure_class: class of the failure where the agent names none.
+        updates: context values; the agent's own take precedence.
+    """
+    word = report.get("status", "")
+    result, exceptions = (SUCCESS, (PARTIAL, SKIPPED)) if succeeded else (FAIL, (RETRY,))
+    status = word if word in exceptions else result
+    return Outcome(status, report.get("preferred_label", ""), tuple(report.get("suggested_next_ids", ())),
+                   {**(updates or {}), **report.get("context_updates", {})}, report.get("notes", ""),
+                   "" if succeeded else reason, "" if succeeded else report.get("failure_class") or failure_class)
+
+
+def _typed(key: str, value: Any, kind: type, description: str) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"{key} is not {description}")
+    return value

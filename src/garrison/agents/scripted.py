@@ -1,8 +1,7 @@
-"""The scripted agent: plays a YAML file instead of thinking. For tests and demonstrations; it does no real work.
+"""Scripted agent for tests and demonstrations: plays the steps of a YAML file, without a model.
 
-The script is the node's `script` attribute (a path in the tree), else `GARRISON_SCRIPTS/<node>.yaml`, else one small
-default edit. It is a
-list of steps; a step with `life: N` is played only in that incarnation:
+The script is the node's `script` attribute (a path in the worktree), else `GARRISON_SCRIPTS/<node>.yaml`, else one
+small default edit. It is a list of steps; a step with `life: N` is played only in that incarnation:
 
     - print: text                      - edit: {path: a.txt, text: "…", append: false}
     - commit: message                  - wait: seconds
@@ -22,9 +21,9 @@ from typing import Any
 
 import yaml
 
-from garrison.agents.base import Profile
+from garrison.agents.command import CommandProfile
 
-SCRIPTED = Profile("scripted", (sys.executable, "-P", "-m", "garrison.agents.scripted", "{node}"))
+SCRIPTED = CommandProfile("scripted", (sys.executable, "-P", "-m", "garrison.agents.scripted", "{node}"))
 
 DEFAULT: list[dict[str, Any]] = [
     {"edit": {"path": "scripted/{node}.txt", "text": "written by the scripted agent for {node}\n"}},
@@ -33,7 +32,7 @@ DEFAULT: list[dict[str, Any]] = [
 
 
 def script_for(node: str, environ: dict[str, str]) -> list[dict[str, Any]]:
-    """The steps for a node: GARRISON_SCRIPT, else GARRISON_SCRIPTS/<node>.yaml, else the default."""
+    """Return the steps for a node: GARRISON_SCRIPT, else GARRISON_SCRIPTS/<node>.yaml, else the default."""
     named = environ.get("GARRISON_SCRIPT")
     folder = environ.get("GARRISON_SCRIPTS")
     path = Path(named) if named else Path(folder) / f"{node}.yaml" if folder else None
@@ -45,23 +44,23 @@ def script_for(node: str, environ: dict[str, str]) -> list[dict[str, Any]]:
     return steps
 
 
-def play(node: str, steps: list[dict[str, Any]], life: int) -> None:
-    """Play the steps meant for this life, in the current directory."""
-    print(f"scripted agent (not a real one) for {node}, life {life}", flush=True)
+def play(node: str, steps: list[dict[str, Any]], incarnation: int) -> None:
+    """Play the steps for this incarnation, in the current directory."""
+    print(f"scripted agent (not a real one) for {node}, incarnation {incarnation}", flush=True)
     for step in steps:
-        if step.get("life", life) != life:
+        if step.get("life", incarnation) != incarnation:
             continue
         for name, value in step.items():
             if name != "life":
-                STEPS[name](filled(value, node))
+                STEPS[name](fill(value, node))
 
 
-def filled(value: Any, node: str) -> Any:
-    """A step's value with the node's name put in for {node}."""
+def fill(value: Any, node: str) -> Any:
+    """Replace {node} in a step's value by the node's name."""
     if isinstance(value, str):
         return value.replace("{node}", node)
     if isinstance(value, dict):
-        return {key: filled(item, node) for key, item in value.items()}
+        return {key: fill(item, node) for key, item in value.items()}
     return value
 
 
@@ -74,16 +73,16 @@ def _edit(value: dict[str, Any]) -> None:
 
 def _commit(message: str) -> None:
     subprocess.run(["git", "add", "-A"], check=True)
-    done = subprocess.run(["git", "diff", "--cached", "--quiet"], check=False).returncode == 0
-    if not done:
+    unchanged = subprocess.run(["git", "diff", "--cached", "--quiet"], check=False).returncode == 0
+    if not unchanged:
         identity = [] if os.environ.get("GIT_AUTHOR_NAME") else ["-c", "user.name=scripted", "-c",
                                                                  "user.email=scripted@localhost"]
         subprocess.run(["git", *identity, "commit", "-q", "--no-verify", "-m", message], check=True)
 
 
-def _crash(who: str) -> None:
-    os.kill(os.getppid() if who == "orchestrator" else os.getpid(), signal.SIGKILL)
-    time.sleep(60)  # the orchestrator's death does not end us; its runner's sweep does
+def _crash(victim: str) -> None:
+    os.kill(os.getppid() if victim == "orchestrator" else os.getpid(), signal.SIGKILL)
+    time.sleep(60)  # its orchestrator's death does not end it; the runner's sweep does
 
 
 def _notes(text: str) -> None:
@@ -98,11 +97,11 @@ STEPS: dict[str, Any] = {
     "print": lambda text: print(text, flush=True), "edit": _edit, "commit": _commit, "notes": _notes, "run": _run,
     "wait": lambda seconds: time.sleep(float(seconds)), "exit": lambda code: sys.exit(int(code)), "crash": _crash,
 }
-"""What a step may say → what plays it."""
+"""Step → function that plays it."""
 
 
 def main() -> None:
-    """The program: plays the script of the node named in argv."""
+    """Play the script of the node named in argv."""
     node = sys.argv[1]
     play(node, script_for(node, dict(os.environ)), int(os.environ.get("GARRISON_INCARNATION", "1")))
 

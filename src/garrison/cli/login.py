@@ -39,7 +39,7 @@ def login(name: str, console: bool, status: bool, home: str | None) -> None:
     ~/.claude. An ANTHROPIC_API_KEY in the environment of `garrison launch` does without.
     """
     place = find_home(home)
-    profile = registry.known(name, place)
+    profile = registry.find_profile(name, place)
     if not isinstance(profile, registry.ClaudeProfile):
         raise UsageError(f"agent {name} is no Claude agent; it has no log-in that garrison knows of")
     if not status and not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -66,4 +66,4 @@ def environment(home: Path, settings: ClaudeSettings, names: Sequence[str],
     """The CLI's environment: what a session has, but no key. Pure but for looking where the SDK lies."""
     wanted = [name for name in names if name not in KEYS]
     return child_environment(
-        source, wanted, {"GARRISON_HOME": str(home), **cli_process.cli_environment(home, settings)})
+        source, wanted, {"GARRISON_HOME": str(home), **cli_process.cli_environment(settings, home)})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents import registry
 from garrison.agents.base import Assignment
-from garrison.agents.result import outcome
+from garrison.agents.result import to_pipeline_outcome
 from garrison.errors import GarrisonError, UsageError
 from garrison.pipeline.fidelity import ways_on
 from garrison.pipeline.graph import Graph, text
@@ -58,7 +58,7 @@ class HomeAgent:
         for node in graph.nodes_of("codergen"):
             name = named(node.attrs, self.name)
             registry.check_node(name, node.id, node.attrs, self.home)
-            profile = registry.known(name, self.home)
+            profile = registry.find_profile(name, self.home)
             if "{command}" in getattr(profile, "argv", ()) and not command_of(node):
                 place = f"{graph.source}:{node.line}:{node.column}: " if node.line else ""
                 raise UsageError(f"{place}node {node.id} has no command=, and its agent is {name}; give it one, name "
@@ -76,15 +76,16 @@ class HomeAgent:
                     ways=list(ways_on(call.graph)[call.node.id]))
         environ = {**environment(call, folder), "GARRISON_HOME": str(self.home)}
         assignment = Assignment(task, call.run.tree, folder, environ, attempts=call.run.directory)
-        assignment.tell_context(dict(call.context))
+        assignment.write_context(dict(call.context))
         try:
             work = registry.agent(name, self.home, attributes=task.attributes).start(assignment, time.monotonic())
         except GarrisonError as error:
             return failed(str(error))
         ended = await _ended(work, call)
         call.session = work.session or call.session
-        told = {"notes": read_tail(assignment.output, 40), **ended.said}
-        return outcome(told, good=ended.status == "success", reason=ended.reason or "it failed", kind="agent")
+        report = {"notes": read_tail(assignment.output, 40), **ended.report}
+        return to_pipeline_outcome(report, succeeded=ended.status == "success", reason=ended.reason or "it failed",
+                                   failure_class="agent")
 
 
 async def _ended(work: Work, call: Call) -> Any:

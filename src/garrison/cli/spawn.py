@@ -124,7 +124,7 @@ def _launch_and_task(world: Runtime, node: str, prd: str, target: Path, run: str
     agent = options.pop("agent") or ("command" if options.get("command") else None)
     if agent is None:
         raise Refused(f"say what {node} does: --command 'CMD', or --agent NAME")
-    registry.check({agent}, world.home)
+    registry.required_variables({agent}, world.home)
     return launching.create_adhoc_run(world, node, prd, target, run=run or _fresh_run(world, node), agent=agent,
                            **{name: value for name, value in options.items() if value is not None})
 

@@ -14,7 +14,7 @@ import click
 from garrison.agents import registry
 from garrison.agents.claude import cli_process
 from garrison.agents.claude import takeover as session
-from garrison.agents.claude.attempt_files import ClaudeFiles
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
@@ -52,14 +52,15 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     key = Key("orchestrator", node, resolve.run_of_node(world.store, node, run))
     task, tree = _task(world, key)
     settings, beside = _settings(world, task)
-    files = ClaudeFiles(world.files(key.run).attempt(node, task.attempt))
-    (session.check_beside if beside else session.check)(node, files)
-    lock = files.kept_session / "session.lock" if beside else files.lock
-    with _keeping_the_terminal(), session.held(node, files, world.clock.utc(), lambda: _say_pause(world, key), lock):
+    files = AttemptFiles(world.files(key.run).attempt(node, task.attempt))
+    (session.conversation_of if beside else session.session_of)(node, files)
+    lock = files.garrison_session / "session.lock" if beside else files.lock
+    with _keeping_the_terminal(), session.taken_over(node, files, world.clock.utc(), lambda: _say_pause(world, key),
+                                                     lock):
         environment = _environment(world, world.launch(key.run), task, tree, settings)
-        code = session.work_beside(node, files, settings, environment, tree, session.run_here) if beside else \
-            session.hand_over(node, files, cli_process.config_folder(world.home), settings, environment, tree,
-                              session.run_here)
+        code = session.run_beside(node, files, settings, environment, tree, session.run_in_terminal) if beside else \
+            session.resume_cli(node, files, cli_process.config_folder(world.home), settings, environment, tree,
+                              session.run_in_terminal)
     goes_on = "goes on" if resolve.is_living(world.store, key) else (
         f"goes on when its run does: `garrison launch --resume {key.run}`")
     print_message(f"{node} {goes_on}" + (f"; the CLI ended with exit code {code}" if code else ""))
@@ -80,8 +81,8 @@ def _task(world: Runtime, key: Key) -> tuple[Task, Path]:
 
 def _settings(world: Runtime, task: Task) -> tuple[ClaudeSettings, bool]:
     """Those of its Claude, and whether that is a session of garrison's own."""
-    beside = registry.session_wish(task.agent, task.node, task.attributes, world.home) is not None
-    settings = registry.claude_of(task.agent, world.home)
+    beside = registry.session_options(task.agent, task.node, task.attributes, world.home) is not None
+    settings = registry.claude_settings_of(task.agent, world.home)
     if settings is None:
         raise Refused(f"the agent of {task.node} is {task.agent}, no Claude agent; `garrison attach {task.node} "
                       "--write` types into its terminal")
@@ -91,7 +92,7 @@ def _settings(world: Runtime, task: Task) -> tuple[ClaudeSettings, bool]:
 def _environment(world: Runtime, launch: Launch, task: Task, tree: Path, settings: ClaudeSettings) -> Mapping[str, str]:
     """The agent's, without the mark of its life: what bears that is ended with it."""
     own = {**worktree_environment(world, launch, task, tree, ""), **Git(Path(launch.repo)).author(tree),
-           **cli_process.cli_environment(world.home, settings)}
+           **cli_process.cli_environment(settings, world.home)}
     return {name: value for name, value in own.items() if name != "GARRISON_LIFE"}
 
 

@@ -37,17 +37,14 @@ def desk_of(home: Path, conversation: str, repo_root: Path | None = None) -> Age
 def claude_node(home: Path) -> tuple[str | None, dict[str, Any]]:
     """(model, metadata) of a Claude node of an agent graph with the home's settings and log-in."""
     from garrison.agents.claude import cli_process
-    from garrison.agents.registry import ClaudeProfile, known
+    from garrison.agents.registry import ClaudeProfile, find_profile
     from garrison.records import atomic
 
-    profile = known("claude", home)
+    profile = find_profile("claude", home)
     if not isinstance(profile, ClaudeProfile):
         raise UsageError("the agent `claude` of config.toml is no Claude agent, and this needs one")
     atomic.make_directory(cli_process.config_folder(home))
-    metadata: dict[str, Any] = {"env": cli_process.cli_environment(home, profile.settings), "cwd": str(home)}
-    if profile.settings.cli:
-        metadata["cli"] = profile.settings.cli
-    return profile.settings.model, metadata
+    return profile.settings.model, cli_process.graph_metadata(profile.settings, home, home)
 
 
 def _names(home: Path) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.graph.session import Function
+from garrison.agents.base import Function
 from garrison.delegation.crew import Specialist
 from garrison.delegation.preferences import Preferences
 from garrison.errors import UsageError

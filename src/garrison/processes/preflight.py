@@ -148,7 +148,7 @@ def _environment_names(world: Runtime, request: LaunchRequest, plan: RunPlan) ->
     """Variables that pass through: --env, and what the agents' profiles ask for. Unknown agents are refused here."""
     agents = {task.agent or ("command" if task.command else request.agent) for task in plan.tasks.values()}
     validators = {validator for task in plan.tasks.values() if (validator := validator_agent(task.attrs))}
-    asked = registry.check(agents | validators, world.home)
+    asked = registry.required_variables(agents | validators, world.home)
     for name in validators:
         registry.agent(name, world.home, VALIDATOR)
     if unset := unset_variables(world, request.env):
@@ -159,7 +159,7 @@ def _environment_names(world: Runtime, request: LaunchRequest, plan: RunPlan) ->
         if which == "command" and not task.command:
             raise Refused(f"node {name} has no command=; give it one, or name another agent with --agent or agent=")
         registry.check_node(which, name, task.attrs, world.home)
-        if session := registry.session_wish(which, name, task.attrs, world.home):
+        if session := registry.session_options(which, name, task.attrs, world.home):
             from garrison.session.trust import read_tiers, working_tier
 
             working_tier(session.tier, read_tiers())

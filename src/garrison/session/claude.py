@@ -17,10 +17,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from garrison.agents.base import Function
 from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
 from garrison.agents.graph.model import Node
-from garrison.agents.graph.session import Event, Function
+from garrison.agents.graph.session import Event
 from garrison.session.tools import Dispatch
 
 SYSTEM = ("You are the voice of a session that garrison keeps. You are given the conversation so far and answer its "

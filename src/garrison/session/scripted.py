@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from garrison.agents.graph.session import Function
-from garrison.agents.scripted import STEPS, filled
+from garrison.agents.base import Function
+from garrison.agents.scripted import STEPS, fill
 
 REPORT = "report_result"
 _VALUE: Mapping[str, Any] = {"type": "object", "required": ["value"], "properties": {"value": {}}}
@@ -23,7 +23,7 @@ class Script:
     def __init__(self, node: str, steps: list[dict[str, Any]], life: int) -> None:
         self._node = node
         self._life = life
-        self._calls = [(f"{number}:{name}", name, {"value": filled(value, node), **_only(step)})
+        self._calls = [(f"{number}:{name}", name, {"value": fill(value, node), **_only(step)})
                        for number, step in enumerate(steps, 1) if step.get("life", life) == life
                        for name, value in step.items() if name != "life"]
 

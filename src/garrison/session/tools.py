@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from garrison.agents.graph.session import Function
+from garrison.agents.base import Function
 
 LONG = 20_000
 """Characters of a result that the conversation keeps."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.agents.claude import budget
-from garrison.agents.claude.attempt_files import read_json
+from garrison.agents.json_files import read_json
 from garrison.agents.session_agent import ORDER
 from garrison.supervise.lease import parse_marker
 from garrison.system import resource_usage
@@ -117,7 +117,7 @@ class CostReader:
     """Reads what the sessions of a home have cost, every few seconds at most."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self._books, self._due, self._costs = home, budget.Books(), 0.0, Costs()
+        self.home, self._books, self._due, self._costs = home, budget.UsageCache(), 0.0, Costs()
         self._limits: dict[Path, tuple[int, budget.Limits]] = {}
 
     def read(self, day: str) -> Costs:
@@ -127,11 +127,11 @@ class CostReader:
             nodes: dict[tuple[str, str], budget.Spent] = {}
             limits: dict[tuple[str, str], budget.Limits] = {}
             today = 0.0
-            for run, node, path in budget.files_of(self.home):
+            for run, node, path in budget.usage_files(self.home):
                 calls = self._books.read(path)
-                nodes[run, node] = add_up([nodes.get((run, node), budget.Spent()), budget.spent(calls)])
+                nodes[run, node] = add_up([nodes.get((run, node), budget.Spent()), budget.total(calls)])
                 limits[run, node] = self._limits_beside(path)  # of the latest attempt: it asked last
-                today += budget.spent_on(calls, day)
+                today += budget.total_of_day(calls, day)
             self._costs = Costs(nodes, limits, today)
         return self._costs
 
@@ -172,17 +172,17 @@ def _lowest(limits: Iterable[float | None]) -> float | None:
 def cost_rows(home: Path, run: str | None, by: str) -> list[dict[str, Any]]:
     """Return what sessions have cost, a row a node, run, day or model: `of, calls, input, output, usd`."""
     groups: dict[str, list[budget.Spent]] = {}
-    for name, node, path in budget.files_of(home, run):
-        for key, part in _split(budget.read(path), by, name, node):
+    for name, node, path in budget.usage_files(home, run):
+        for key, part in _split(budget.read_usage(path), by, name, node):
             groups.setdefault(key, []).append(part)
     sums = {key: add_up(parts) for key, parts in sorted(groups.items())}
     return [{"of": key, "calls": spent.calls, "input": spent.input, "output": spent.output, "usd": spent.usd}
             for key, spent in sums.items()]
 
 
-def _split(calls: list[budget.Call], by: str, run: str, node: str) -> list[tuple[str, budget.Spent]]:
+def _split(calls: list[budget.UsageRecord], by: str, run: str, node: str) -> list[tuple[str, budget.Spent]]:
     """Split what one usage file holds into parts: (key, part)."""
-    whole = budget.spent(calls)
+    whole = budget.total(calls)
     if by == "node":
         return [(f"{run}/{node}", whole)]
     if by == "run":
@@ -190,13 +190,13 @@ def _split(calls: list[budget.Call], by: str, run: str, node: str) -> list[tuple
     if by == "day":
         return [(day, _of_day(calls, day)) for day in sorted({call.at[:10] for call in calls})]
     models = sorted({call.model for call in calls if call.model})
-    estimates = {model: budget.spent(call for call in calls if call.model == model) for model in models}
+    estimates = {model: budget.total(call for call in calls if call.model == model) for model in models}
     estimated = sum(part.usd for part in estimates.values())
     share = whole.usd / estimated if estimated else 0.0  # what the CLI billed, divided as the estimates are
     return [(model, budget.Spent(part.usd * share, part.calls, part.input, part.output))
             for model, part in estimates.items()]
 
 
-def _of_day(calls: list[budget.Call], day: str) -> budget.Spent:
-    part = budget.spent(call for call in calls if call.kind == "call" and call.at[:10] == day)
-    return budget.Spent(budget.spent_on(calls, day), part.calls, part.input, part.output)
+def _of_day(calls: list[budget.UsageRecord], day: str) -> budget.Spent:
+    part = budget.total(call for call in calls if call.kind == "call" and call.at[:10] == day)
+    return budget.Spent(budget.total_of_day(calls, day), part.calls, part.input, part.output)

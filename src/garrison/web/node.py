@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude.attempt_files import ClaudeFiles
+from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.errors import GarrisonError, NotFound
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -59,7 +59,7 @@ def detail(home: Path, run: str, node: str) -> dict[str, Any]:
             "hook": _hook(Store(home), Key("runner", node, run)),
             "why": [_line_json(line) for line in lines[-LINES:]],
             "transcripts": [{"attempt": number, "name": "session"} for number in range(1, last + 1)
-                            if ClaudeFiles(files.attempt(node, number)).stream.exists()],
+                            if AttemptFiles(files.attempt(node, number)).stream.exists()],
             "problems": sorted(log.problems)}
 
 
@@ -147,7 +147,7 @@ def transcript(home: Path, run: str, node: str, attempt: int | None, begin: int)
     A last line that is still being written is left for the next time.
     """
     folder, number = attempt_folder(home, run, node, attempt), attempt or RunFiles(home, run).latest_attempt(node)
-    path = ClaudeFiles(folder).stream
+    path = AttemptFiles(folder).stream
     blocks: list[dict[str, Any]] = []
     end = begin if begin <= _size(path) else 0
     if path.exists():

@@ -1,7 +1,8 @@
-"""The `claude` agent: real Claude sessions, begun, resumed and bounded by garrison.
+"""Claude agent: real Claude sessions, started, resumed and bounded by garrison.
 
-The rules of this room: only `stretch` (a process of its own, one for each stretch of a session) imports the SDK; the
-orchestrator that starts it stays light, and a session that waits costs no process at all. What is decided from how a
-stretch ended is in `decide`, what a failure means in `failures`, what a session may cost in `budget`; all three are
-pure. What happened is in the attempt's folder, under `claude/`, for people and for successors alike.
+* `attempt` runs in the orchestrator: it starts one connection after the other and waits in between, so a session that
+  waits costs no process.
+* `connection` is a process of its own, one for each connection to a CLI. Only `client` loads the SDK.
+* Pure decisions: `policy` (what follows the end of a connection), `failures` (classes of failures), `budget` (costs).
+* Facts are kept in the attempt's folder under `claude/` (`attempt_files`), for people and successors alike.
 """

@@ -1,7 +1,11 @@
-"""The `claude` agent as the orchestrator sees it: stretches started one after the other, and what happens in between.
+"""Attempt of a session that can be suspended: programs started one after the other, and the waits in between.
 
-Thin: what follows an ending is decided in `decide`. Between two stretches (a rate limit, a question, a refused key) no
-process of the session exists; the CLI's transcript is resumed by id.
+The program of a `SuspendableAttempt` ends whenever the session has to wait (a question, a rate limit, a refused key)
+and records why. `policy` decides what follows, and while the session waits no process of it exists. A person may take
+the session over meanwhile: the program is stopped, and started again when they have left.
+
+`ClaudeAttempt` runs connections to Claude, resumed by session id. `session_agent.SessionAttempt` runs a garrison
+session, which resumes at the node under way.
 """
 
 from __future__ import annotations
@@ -11,189 +15,239 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from garrison.agents.base import Assignment, Outcome, Question, Work
-from garrison.agents.claude import cli_process, policy, prompts, questions, takeover
-from garrison.agents.claude import failures as why
-from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json, write_json
-from garrison.agents.claude.job import Order, to_json
-from garrison.agents.claude.policy import Ending, Move
+from garrison.agents.base import AgentReport, Assignment, Outcome, Question, Work
+from garrison.agents.claude import cli_process, failures, job, policy, prompts, questions, takeover
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.job import ConnectionJob
+from garrison.agents.claude.policy import Decision, Ending, Step
 from garrison.agents.claude.settings import ClaudeSettings, for_node, read_only
-from garrison.agents.claude.tools_words import told_of
+from garrison.agents.claude.tools import to_agent_report
+from garrison.agents.json_files import read_json, write_json
 from garrison.records import atomic
-from garrison.system.jobs import Job, JobResult, read_tail
+from garrison.system.jobs import Job, read_tail
 
-STRETCH = (sys.executable, "-P", "-m", "garrison.agents.claude.connection")
-
-
-class ClaudeAgent:
-    """Starts sessions with one profile's settings, for a worker or for a validator."""
-
-    def __init__(self, name: str, settings: ClaudeSettings, part: str = "worker") -> None:
-        self.name, self.settings, self.part = name, settings, part
-
-    def start(self, assignment: Assignment, now: float) -> ClaudeWork:
-        """Begin, or go on where an earlier life was; UsageError if the node says what cannot be meant."""
-        task = assignment.task
-        if self.part == "validator":  # it is not the node's own agent: what the node says of that one is not its
-            return ClaudeWork(assignment, read_only(self.settings), now, part=self.part)
-        return ClaudeWork(assignment, for_node(self.settings, task.node, task.attributes), now)
+CONNECTION = (sys.executable, "-P", "-m", "garrison.agents.claude.connection")
 
 
-class ClaudeWork(Work):
-    """An attempt's session."""
+class SuspendableAttempt(Work):
+    """An attempt's session in one incarnation of its orchestrator."""
 
-    def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *,
-                 part: str = "worker", wall: Callable[[], float] = time.time,
-                 argv: Sequence[str] = STRETCH) -> None:
-        self.assignment, self.settings, self.part = assignment, settings, part
-        self.files = ClaudeFiles(assignment.folder)
+    def __init__(self, assignment: Assignment, now: float, *, wall: Callable[[], float] = time.time) -> None:
+        self.assignment, self._wall = assignment, wall
+        self.files = AttemptFiles(assignment.folder)
         self.files.make()
-        atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
-        self._wall, self._argv = wall, argv
         self.endings = self.files.read_endings()
-        self.job: Job | None = None
+        self.program: Work | None = None
         self.outcome: Outcome | None = None
-        self._stopping = self._held = False
-        self.move = self._next(began=True)
+        self._stopping = self._taken_over = False
+        # Whoever started this incarnation has seen to its predecessor's failure, or it is refused once more.
+        resolved = bool(self.endings) and self.endings[-1].kind in policy.NEEDS_PERSON
+        self.decision = policy.RESUME if resolved else self._decide()
         self._step(now)
 
-    # the seam's Work
+    # ---- of each kind of session
+
+    def _start(self, decision: Decision, now: float) -> Work:
+        """Start the session's program."""
+        raise NotImplementedError
+
+    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
+        """Return the attempt's outcome after its program ended; None: the policy decides by the endings.
+
+        Args:
+            recorded: the program has recorded an ending.
+        """
+        raise NotImplementedError
+
+    def _report(self) -> AgentReport:
+        """Return the agent's report for the pipeline once the policy has decided to finish."""
+        return {}
+
+    # ---- the protocol `Work`
 
     def poll(self, now: float) -> Outcome | None:
-        """One step; the outcome once there is one and nothing of the session is left running."""
-        if self.job is not None:
-            if takeover.holder(self.files) is not None:
-                self.job.kill(now)  # in order: the stretch says how it ended, and lets go of the session
-            result = self.job.poll(now)
-            if result is None:
+        """Take one step; return the outcome once there is one and nothing of the session is left running."""
+        if self.program is not None:
+            if not self._taken_over and takeover.holder(self.files) is not None:
+                self._taken_over = True
+                self.program.stop(now)
+            ended = self.program.poll(now)
+            if ended is None:
                 return None
-            self.job = None
-            self._ended(result)
+            self.program = None
+            self._program_ended(ended)
         if self.outcome is None:
             self._step(now)
         return self.outcome
 
     def stop(self, now: float) -> None:
-        """End the stretch; the session goes on in a later life."""
+        """End the program; the session continues in a later incarnation."""
         self._stopping = True
-        if self.job is not None:
-            self.job.kill(now)
+        if self.program is not None:
+            self.program.stop(now)
 
     def process(self) -> tuple[int, int] | None:
-        """The stretch's process, if one is under way, or that of a person who has the session in hand."""
-        return (self.job.pid, self.job.ticks) if self.job is not None else takeover.process(self.files)
+        """Return the program, or the takeover of a person who works in its place."""
+        return self.program.process() if self.program is not None else takeover.process(self.files)
 
     def wake_at(self) -> float | None:
-        """The end of a wait, on the monotonic clock."""
-        return self.job.wake_at if self.job is not None else questions.due(self.move, self._wall())
+        """Return the program's timeout, or the end of a wait."""
+        if self.program is not None:
+            return self.program.wake_at()
+        return questions.wake_at(self.decision, self._wall())
+
+    @property
+    def question(self) -> Question | None:
+        """Return what a person is asked: the agent's question, or a failure that only a person can resolve."""
+        return questions.open_question(self.files, self.endings, self.decision, over=self.outcome is not None)
+
+    def answer(self, question: str, text: str) -> None:
+        """Record a person's answer."""
+        questions.save_answer(self.files, question, text)
+
+    # ---- steps
+
+    def _decide(self) -> Decision:
+        if not self.endings:
+            return policy.first_decision(self.session)
+        return policy.decide(self.endings, questions.is_answered(self.files))
+
+    def _program_ended(self, ended: Outcome) -> None:
+        before, self.endings = len(self.endings), self.files.read_endings()
+        self.outcome = self._conclude(ended, recorded=len(self.endings) > before)
+        if self.outcome is None and not self._taken_over:
+            self.decision = self._decide()
+
+    def _step(self, now: float) -> None:
+        """Act on the decision, or wait for what it waits for."""
+        person = takeover.holder(self.files)
+        if self._taken_over and person is None:  # the takeover has recorded an ending of its own
+            self._taken_over, self.endings = False, self.files.read_endings()
+            self.decision = self._decide()
+        if self._stopping:
+            self.outcome = Outcome("fail", "stopped")
+        elif self.decision.step is Step.FINISH:
+            self._show_waiting("")
+            success = self.decision.success
+            self.outcome = Outcome("success" if success else "fail", "" if success else self.decision.reason,
+                                   report=self._report())
+        elif person is not None:
+            self._taken_over = True
+            self._show_waiting(person.describe())
+        elif waiting := questions.waiting_for(self.files, self.endings, self.decision, self._wall()):
+            self._show_waiting(waiting)
+        else:
+            if self.decision.step is not Step.CONNECT:  # its wait is over
+                self.decision = self._decide() if self.decision.step is Step.ASK else policy.RESUME
+            self._show_waiting("")
+            self.program = self._start(self.decision, now)
+
+    def _show_waiting(self, what: str) -> None:
+        questions.show_waiting(self.files, self.assignment.output, what)
+
+
+class ClaudeAgent:
+    """Starts Claude sessions with one profile's settings, for a worker or for a validator."""
+
+    def __init__(self, name: str, settings: ClaudeSettings, role: str = job.WORKER) -> None:
+        self.name, self.settings, self.role = name, settings, role
+
+    def start(self, assignment: Assignment, now: float) -> ClaudeAttempt:
+        """Begin, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
+        task = assignment.task
+        if self.role == job.VALIDATOR:  # the node's attributes are about its own agent, not about this one
+            return ClaudeAttempt(assignment, read_only(self.settings), now, role=self.role)
+        return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now)
+
+
+class ClaudeAttempt(SuspendableAttempt):
+    """An attempt's Claude session; each of its programs is a `connection`."""
+
+    def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = job.WORKER,
+                 wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
+        self.settings, self.role, self._argv = settings, role, argv
+        self._connection: _ConnectionProcess | None = None
+        atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
+        super().__init__(assignment, now, wall=wall)
 
     @property
     def session(self) -> str | None:
-        """The session's id, once one was chosen."""
+        """Return the session's id, once one was chosen."""
         body = read_json(self.files.session)
         return str(body["id"]) if body else None
 
     @property
     def phase(self) -> str | None:
-        """What the agent said of its phase."""
+        """Return the phase that the agent reported."""
         return self.files.phase.read_text() if self.files.phase.exists() else None
 
-    @property
-    def question(self) -> Question | None:
-        """What a person is asked, while it is open: the agent's question, or a trouble only a person can mend."""
-        return questions.open_question(self.files, self.endings, self.move, over=self.outcome is not None)
-
-    def answer(self, question: str, text: str) -> None:
-        """What a person answered."""
-        questions.keep(self.files, question, text)
-
-    # steps
-
-    def _next(self, *, began: bool = False) -> Move:
-        """The move that follows what happened so far."""
-        if not self.endings:
-            return policy.first_move(self.session)
-        last = self.endings[-1]
-        if began and last.kind in policy.FOR_A_PERSON:
-            return policy.after_wait()  # whoever began this life has seen to it, or it is refused once more
-        return policy.decide(self.endings, questions.answered(self.files))
-
-    def _step(self, now: float) -> None:
-        """Act on the move, or wait for what it waits for."""
-        if self._held and takeover.holder(self.files) is None:
-            self._held, self.endings = False, self.files.read_endings()  # a takeover leaves an ending of its own
-            self.move = self._next()
-        move = self.move
-        held = takeover.holder(self.files) if move.kind != "finish" else None
-        if self._stopping:
-            self.outcome = Outcome("fail", "stopped")
-        elif held is not None:
-            self._held = True
-            self._say_waiting(held.words())
-        elif move.kind == "finish":
-            self._say_waiting("")
-            self.outcome = Outcome("success" if move.success else "fail", "" if move.success else move.reason,
-                                   said=self._said())
-        elif waits := questions.waits(self.files, self.endings, move, self._wall()):
-            self._say_waiting(waits)
-        else:
-            self._start(self._next() if move.kind == "ask" else policy.after_wait() if move.kind != "start" else move,
-                        now)
-
-    def _start(self, move: Move, now: float) -> None:
-        self.move = move
+    def _start(self, decision: Decision, now: float) -> Work:
+        """Start a connection; an orphaned CLI on the same session is ended first."""
         cli_process.end_orphan(self.files)
-        self._say_waiting("")
         task, environment = self.assignment.task, self.assignment.environment
-        resume = move.how == "resume" and self.session is not None
+        resume = not decision.fresh and self.session is not None
         session = self.session if resume else str(uuid.uuid4())
         assert session is not None
         if not resume:
-            past = task.continues if self.part == "worker" and self.session is None else ""
-            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": past})
-        order = Order(environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
-                      str(self.assignment.tree), str(self.assignment.folder), session, resume,
-                      prompts.first_words(move.say if resume else prompts.FRESH.get(move.say, move.say),
-                                          self.assignment, self.files),
-                      prompts.system(self.assignment, self.settings, self.part), self.settings, self.part,
-                      self.files.past(), str(self.assignment.attempts or self.assignment.folder))
-        write_json(self.files.order, to_json(order))
-        self.job = Job.start([*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.tree,
-                             log=self.assignment.output, timeout_s=task.timeout_s, now=now)
+            parent = task.continues if self.role == job.WORKER and self.session is None else ""
+            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": parent})
+        order = ConnectionJob(
+            environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
+            str(self.assignment.worktree), str(self.assignment.folder), session, resume,
+            prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not resume),
+            prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
+            self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder))
+        write_json(self.files.order, job.to_json(order))
+        self._connection = _ConnectionProcess(Job.start(
+            [*self._argv, str(self.files.order)], env=environment, cwd=self.assignment.worktree,
+            log=self.assignment.output, timeout_s=task.timeout_s, now=now), self.assignment.output)
+        return self._connection
 
-    def _ended(self, result: JobResult) -> None:
-        """A stretch is over: by its own word, or else it died."""
-        before = len(self.endings)
-        self.endings = self.files.read_endings()
+    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
         if self._stopping:
-            return
-        if result.timed_out:
-            self.outcome = Outcome("fail", f"timed out after {result.seconds:.0f} s", result.exit_code)
-            return
-        if len(self.endings) == before:
-            kind = policy.STOPPED if takeover.holder(self.files) is not None else why.CRASH
-            self._record(Ending(kind, self._wall(), _why(result, self.assignment.output)))
-        if self.endings[-1].kind == why.CRASH:
-            self.outcome = Outcome("fail", self.endings[-1].reason, result.exit_code, killed=True)
-            return
-        self.move = self._next()
+            return None
+        if self._connection is not None and self._connection.timed_out:
+            return ended
+        if not recorded:
+            kind = policy.STOPPED if takeover.holder(self.files) is not None else failures.CRASH
+            self.endings.append(Ending(kind, self._wall(), ended.reason))
+            self.files.add_ending(self.endings[-1])
+        if self.endings[-1].kind == failures.CRASH:
+            return Outcome("fail", self.endings[-1].reason, ended.exit_code, killed=True)
+        return None
 
-    def _record(self, ending: Ending) -> None:
-        append_line(self.files.endings, vars(ending))
-        self.endings = [*self.endings, ending]
-
-    def _said(self) -> dict[str, Any]:
-        """What the agent reported for its pipeline; a validator's verdict is none of it."""
+    def _report(self) -> AgentReport:
+        """Return a worker's report; a validator's verdict is not for the pipeline."""
         reported = bool(self.endings) and self.endings[-1].kind == policy.REPORTED
-        return told_of(read_json(self.files.report)) if reported and self.part == "worker" else {}
-
-    def _say_waiting(self, what: str) -> None:
-        questions.say_waiting(self.files, self.assignment.output, what)
+        return to_agent_report(read_json(self.files.report)) if reported and self.role == job.WORKER else {}
 
 
-def _why(result: JobResult, output: Path) -> str:
-    if result.killed:
-        return "the session's process was killed"
-    return f"the session's process ended with exit code {result.exit_code}: {read_tail(output, 3)}"
+class _ConnectionProcess(Work):
+    """The process of one connection; its ending is in the attempt's files, its outcome says only how it exited."""
+
+    def __init__(self, process: Job, output: Path) -> None:
+        self._job, self._output = process, output
+        self.timed_out = False
+
+    def poll(self, now: float) -> Outcome | None:
+        result = self._job.poll(now)
+        if result is None:
+            return None
+        self.timed_out = result.timed_out
+        if result.timed_out:
+            reason = f"timed out after {result.seconds:.0f} s"
+        elif result.killed:
+            reason = "the session's process was killed"
+        else:
+            reason = f"the session's process ended with exit code {result.exit_code}: {read_tail(self._output, 3)}"
+        return Outcome("fail", reason, result.exit_code)
+
+    def stop(self, now: float) -> None:
+        self._job.kill(now)
+
+    def process(self) -> tuple[int, int]:
+        return self._job.pid, self._job.ticks
+
+    def wake_at(self) -> float | None:
+        return self._job.wake_at

@@ -1,34 +1,36 @@
-"""What sessions cost, and whether a limit is reached. The sums are pure; the files are read and appended to here alone.
+"""Costs of sessions, and the limits on them.
 
-`usage.jsonl` in an attempt's folder has one line for each answer of the model, written before that answer's tools run
-(`kind: call`, by message id, estimated from its tokens), and one at each result (`kind: result`, what the CLI says the
-session has cost since its beginning). A kill loses nothing but the answer that was under way. The CLI's total counts
-over resumes, but a CLI that was killed takes what it had not told with it: so a session's cost is its highest total,
-the estimates of what killed stretches did, and those of the calls that came after it.
+`usage.jsonl` in an attempt's folder has one line for each response of the model, written before that response's tools
+run (`kind: call`, by message id, estimated from its tokens), and one at each result (`kind: result`, the CLI's own
+total since the session began). A kill loses at most the response under way. The CLI's total counts over resumes, but a
+killed CLI takes with it what it had not reported. So a session's cost is its highest total, plus the estimates of calls
+that killed connections made, plus those of the calls after the last total.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude.attempt_files import append_line, read_lines
+from garrison.agents.json_files import append_line, read_lines
 
 PRICES = {"opus": (5.0, 25.0), "sonnet": (3.0, 15.0), "haiku": (1.0, 5.0)}
-"""US dollars for a million tokens, input and output, by a word of the model's name: estimates until the CLI tells."""
-DEAREST = (15.0, 75.0)
-"""For a model nobody knows: a limit errs on the safe side."""
+"""US dollars per million tokens, input and output, by a word of the model's name: estimates until the CLI's total."""
+HIGHEST_PRICE = (15.0, 75.0)
+"""For an unknown model: a limit errs on the safe side."""
 _CACHE_WRITE, _CACHE_READ = 1.25, 0.1
-"""What a token costs that is written to or read from the cache, as a part of an input token."""
+"""Price of a token written to or read from the cache, relative to an input token."""
 
 
 @dataclass(frozen=True)
-class Call:
+class UsageRecord:
     """One line of a usage file."""
 
     kind: str
+    """`call` or `result`."""
     session: str
     at: str
     usd: float
@@ -38,13 +40,13 @@ class Call:
     output: int = 0
     cache_read: int = 0
     cache_write: int = 0
-    stretch: str = ""
-    """Which of the session's processes wrote it."""
+    connection: str = ""
+    """The connection that wrote it, by its start; `stretch` in the file."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """A sum."""
+    """Sum of usage records."""
 
     usd: float = 0.0
     calls: int = 0
@@ -52,131 +54,162 @@ class Spent:
     output: int = 0
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits in US dollars; None: no limit."""
+
+    node: float | None = None
+    """Over all attempts of the node."""
+    run: float | None = None
+    day: float | None = None
+    """Of the whole home, a calendar day in UTC."""
+
+
+# ---- sums
+
+
 def estimate(model: str, usage: Mapping[str, Any]) -> float:
-    """US dollars of one answer by its token counts, as the Messages API names them."""
-    price_in, price_out = next((price for word, price in PRICES.items() if word in model.lower()), DEAREST)
-    counts = [tokens(usage, name) for name in (
+    """Return the cost of one response in US dollars by its token counts, named as in the Messages API."""
+    price_in, price_out = next((price for word, price in PRICES.items() if word in model.lower()), HIGHEST_PRICE)
+    counts = [token_count(usage, name) for name in (
         "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")]
     tokens_in = counts[0] + counts[1] * _CACHE_WRITE + counts[2] * _CACHE_READ
     return (tokens_in * price_in + counts[3] * price_out) / 1e6
 
 
-def call(session: str, at: str, message: str, model: str, usage: Mapping[str, Any], stretch: str = "") -> Call:
-    """The line of one answer, by the token counts of the Messages API."""
-    return Call("call", session, at, estimate(model, usage), model, message, tokens(usage, "input_tokens"),
-                tokens(usage, "output_tokens"), tokens(usage, "cache_read_input_tokens"),
-                tokens(usage, "cache_creation_input_tokens"), stretch)
-
-
-def tokens(usage: Mapping[str, Any], name: str) -> int:
-    """A count as it was told; 0 for what is no count: a proxy that tells nonsense must neither end a session nor give
-    money back."""
+def token_count(usage: Mapping[str, Any], name: str) -> int:
+    """Return a count; 0 for anything else, so that a proxy's nonsense neither ends a session nor returns money."""
     value = usage.get(name)
     return int(value) if isinstance(value, int | float) and 0 <= value < float("inf") else 0
 
 
-def spent(calls: Iterable[Call]) -> Spent:
-    """The sum of some lines, each session by what the CLI said last and what came after it."""
-    known: dict[str, Call] = {}
-    sessions: dict[str, list[Call]] = {}
-    for one in calls:
-        sessions.setdefault(one.session, []).append(one)
-        if one.kind == "call":
-            known[f"{one.session}/{one.message}"] = one
-    usd = sum(_session_usd(lines) for lines in sessions.values())
-    return Spent(usd, len(known), sum(one.input + one.cache_read + one.cache_write for one in known.values()),
-                 sum(one.output for one in known.values()))
+def call_record(session: str, at: str, message: str, model: str, usage: Mapping[str, Any],
+                connection: str = "") -> UsageRecord:
+    """Return the record of one response by its token counts, named as in the Messages API."""
+    return UsageRecord("call", session, at, estimate(model, usage), model, message, token_count(usage, "input_tokens"),
+                       token_count(usage, "output_tokens"), token_count(usage, "cache_read_input_tokens"),
+                       token_count(usage, "cache_creation_input_tokens"), connection)
 
 
-def spent_on(calls: list[Call], day: str) -> float:
-    """US dollars of one day (2026-01-31, UTC): what was spent by its end, less what was spent before it."""
-    until = [one for one in calls if one.at[:10] <= day]
-    return spent(until).usd - spent(one for one in until if one.at[:10] < day).usd
+def total(records: Iterable[UsageRecord]) -> Spent:
+    """Return the sum of some records, in the order they were written."""
+    calls: dict[str, UsageRecord] = {}
+    sessions: dict[str, list[UsageRecord]] = {}
+    for record in records:
+        sessions.setdefault(record.session, []).append(record)
+        if record.kind == "call":
+            calls[f"{record.session}/{record.message}"] = record
+    usd = sum(_session_total(lines) for lines in sessions.values())
+    return Spent(usd, len(calls), sum(call.input + call.cache_read + call.cache_write for call in calls.values()),
+                 sum(call.output for call in calls.values()))
 
 
-def _session_usd(lines: list[Call]) -> float:
-    told = lost = untold = 0.0
-    after: dict[str, float] = {}
-    stretch = ""
-    for one in lines:
-        if one.stretch != stretch:  # the one before ended without a word on these calls
-            stretch, untold, after = one.stretch, untold + sum(after.values()), {}
-        if one.kind == "call":
-            after[one.message] = one.usd
+def total_of_day(records: list[UsageRecord], day: str) -> float:
+    """Return the US dollars of one day (2026-01-31, UTC): spent by its end, less spent before it."""
+    until = [record for record in records if record.at[:10] <= day]
+    return total(until).usd - total(record for record in until if record.at[:10] < day).usd
+
+
+def _session_total(records: list[UsageRecord]) -> float:
+    reported = lost = unreported = 0.0
+    calls: dict[str, float] = {}
+    connection = ""
+    for record in records:
+        if record.connection != connection:  # the one before ended without reporting these calls
+            connection, unreported, calls = record.connection, unreported + sum(calls.values()), {}
+        if record.kind == "call":
+            calls[record.message] = record.usd
             continue
-        # A CLI that could end in order has put them into its total; one that was killed could not.
-        lost += untold if one.usd - told - sum(after.values()) < untold / 2 else 0.0
-        told, untold, after = max(told, one.usd), 0.0, {}
-    return told + lost + untold + sum(after.values())
+        # A CLI that ended by itself has added them to its total; a killed one could not.
+        lost += unreported if record.usd - reported - sum(calls.values()) < unreported / 2 else 0.0
+        reported, unreported, calls = max(reported, record.usd), 0.0, {}
+    return reported + lost + unreported + sum(calls.values())
 
 
-def read(path: Path) -> list[Call]:
-    """The lines of one usage file; a torn last line is left out."""
-    return [Call(**body) for body in read_lines(path)]  # a torn one is of an answer whose tools had not begun
-
-
-def append(path: Path, call: Call) -> None:
-    """Add a line."""
-    append_line(path, vars(call))
-
-
-def files_of(home: Path, run: str | None = None, node: str | None = None) -> Iterator[tuple[str, str, Path]]:
-    """(run, node, file) of every usage file of the home, or of one run, or of one node of it."""
-    root = home / "runs"
-    for path in sorted(root.glob(f"{run or '*'}/nodes/{node or '*'}/**/claude/usage.jsonl")):  # a validator's too
-        parts = path.relative_to(root).parts
-        yield parts[0], parts[2], path
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The three limits in US dollars; None: none."""
-
-    node: float | None = None
-    run: float | None = None
-    day: float | None = None
-
-
-def reached(limits: Limits, node: float, run: float, day: float) -> str:
-    """Which limit is reached by what was spent, in words; '' if none is."""
+def exceeded_limit(limits: Limits, node: float, run: float, day: float) -> str:
+    """Return in words which limit is reached by the US dollars spent; '' if none is."""
     for name, limit, used in (("node", limits.node, node), ("run", limits.run, run), ("day", limits.day, day)):
         if limit is not None and used >= limit:
             return f"${used:.2f} of the ${limit:.2f} for this {name} are spent"
     return ""
 
 
-class Books:
-    """Usage files, each read again only where it has grown."""
+# ---- files
+
+
+def usage_files(home: Path, run: str | None = None, node: str | None = None) -> Iterator[tuple[str, str, Path]]:
+    """Yield (run, node, file) of every usage file of the home, of one run, or of one node, its validator's included."""
+    root = home / "runs"
+    for path in sorted(root.glob(f"{run or '*'}/nodes/{node or '*'}/**/claude/usage.jsonl")):
+        parts = path.relative_to(root).parts
+        yield parts[0], parts[2], path
+
+
+def read_usage(path: Path) -> list[UsageRecord]:
+    """Return the records of one usage file; a torn last line is of a response whose tools had not begun."""
+    return [UsageRecord(**{("connection" if key == "stretch" else key): value for key, value in body.items()})
+            for body in read_lines(path)]
+
+
+def append_usage(path: Path, record: UsageRecord) -> None:
+    """Append one record."""
+    append_line(path, {("stretch" if key == "connection" else key): value for key, value in vars(record).items()})
+
+
+class UsageLog:
+    """Writes the usage events of one connection to a session's usage file."""
+
+    def __init__(self, path: Path, session: str) -> None:
+        self._path, self._session = path, session
+        self._connection = _now()
+
+    def record(self, event: Mapping[str, Any]) -> None:
+        """Append a `usage` or `result` event; other events are ignored."""
+        if event["kind"] == "usage":
+            append_usage(self._path, call_record(self._session, _now(), event["message"], event["model"],
+                                                 event["usage"], self._connection))
+        elif event["kind"] == "result" and event.get("usd"):
+            append_usage(self._path, UsageRecord("result", self._session, _now(), event["usd"],
+                                                 connection=self._connection))
+
+
+class UsageCache:
+    """Usage files, each read again only once it has grown."""
 
     def __init__(self) -> None:
-        self._seen: dict[Path, tuple[int, list[Call]]] = {}
+        self._files: dict[Path, tuple[int, list[UsageRecord]]] = {}
 
-    def read(self, path: Path) -> list[Call]:
-        """The lines of one file."""
+    def read(self, path: Path) -> list[UsageRecord]:
+        """Return the records of one file."""
         size = path.stat().st_size
-        known = self._seen.get(path)
-        if known is None or known[0] != size:
-            self._seen[path] = known = (size, read(path))
-        return known[1]
+        cached = self._files.get(path)
+        if cached is None or cached[0] != size:
+            self._files[path] = cached = (size, read_usage(path))
+        return cached[1]
 
 
 class Meter:
-    """What node, run and day have cost, read again only where a file has grown."""
+    """Costs of node, run and day against their limits."""
 
     def __init__(self, home: Path, run: str, node: str, limits: Limits) -> None:
         self.home, self.run, self.node, self.limits = home, run, node, limits
-        self._books = Books()
+        self._cache = UsageCache()
 
-    def over(self, day: str) -> str:
-        """Which limit is reached (`day` as 2026-01-31, UTC); ''."""
+    def exceeded(self, day: str = "") -> str:
+        """Return in words which limit is reached; '' if none is. `day` as 2026-01-31, UTC; '' for today."""
         if self.limits == Limits():
             return ""
+        today = day or _now()[:10]
         by_node, by_run, by_day = 0.0, 0.0, 0.0
-        for run, node, path in files_of(self.home, None if self.limits.day is not None else self.run):
-            calls = self._books.read(path)
-            by_day += spent_on(calls, day)
+        for run, node, path in usage_files(self.home, None if self.limits.day is not None else self.run):
+            records = self._cache.read(path)
+            by_day += total_of_day(records, today)
             if run == self.run:
-                used = spent(calls).usd
-                by_run += used
-                by_node += used if node == self.node else 0.0
-        return reached(self.limits, by_node, by_run, by_day)
+                usd = total(records).usd
+                by_run += usd
+                by_node += usd if node == self.node else 0.0
+        return exceeded_limit(self.limits, by_node, by_run, by_day)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -10,60 +10,66 @@ import signal
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude.attempt_files import read_json, write_json
+from garrison.agents.json_files import read_json, write_json
 from garrison.system import processes
 
 if TYPE_CHECKING:
-    from garrison.agents.claude.attempt_files import ClaudeFiles
+    from garrison.agents.claude.attempt_files import AttemptFiles
     from garrison.agents.claude.settings import ClaudeSettings
 
-
 WRAPPER = Path(__file__).with_name("cli.sh")
+"""Starts the CLI so that it dies with the process that started it."""
+_STEPS = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
+"""Signals to an orphan, and the seconds to wait after each: on TERM the CLI ends its tools and saves its transcript."""
 
 
 def config_folder(home: Path) -> Path:
-    """The CLI's own folder in a home (CLAUDE_CONFIG_DIR): log-in, settings, transcripts."""
+    """Return the CLI's own folder in a home (CLAUDE_CONFIG_DIR): log-in, settings, transcripts."""
     return home / "claude"
 
 
 def find_cli(settings: ClaudeSettings) -> str:
-    """The CLI: what the profile names, else the SDK's own, else `claude` on PATH."""
+    """Return the CLI: the profile's, else the one that the SDK bundles, else `claude` on PATH."""
     if settings.cli:
         return settings.cli
-    found = find_spec("claude_agent_sdk")
-    bundled = Path(found.origin).parent / "_bundled" / "claude" if found and found.origin else None
+    spec = find_spec("claude_agent_sdk")
+    bundled = Path(spec.origin).parent / "_bundled" / "claude" if spec and spec.origin else None
     return str(bundled) if bundled is not None and bundled.exists() else "claude"
 
 
-def cli_environment(home: Path, settings: ClaudeSettings) -> dict[str, str]:
-    """The variables that the CLI needs, whoever runs it."""
-    return {"CLAUDE_CONFIG_DIR": str(config_folder(home)), "GARRISON_CLAUDE_CLI": find_cli(settings),
-            "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", **settings.set}
+def cli_environment(settings: ClaudeSettings, home: Path | None = None) -> dict[str, str]:
+    """Return the variables that the CLI needs; without `home` it uses the person's own configuration folder."""
+    own = {} if home is None else {"CLAUDE_CONFIG_DIR": str(config_folder(home))}
+    return {**own, "GARRISON_CLAUDE_CLI": find_cli(settings), "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            **settings.set}
 
 
-_STEPS = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
-"""What is sent, and the seconds it is waited for: at a TERM the CLI ends its tools and writes what was said last."""
+def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str) -> dict[str, Any]:
+    """Return the metadata of an agent graph's node that runs a Claude with the home's settings and log-in."""
+    metadata: dict[str, Any] = {"env": cli_environment(settings, home), "cwd": str(cwd)}
+    return {**metadata, "cli": settings.cli} if settings.cli else metadata
 
 
-def record_process(files: ClaudeFiles, pid: int, life: int) -> None:
-    """Record the CLI that runs now; `life` 0: a person's."""
-    found = processes.probe(pid)
-    if found is not None:
-        write_json(files.process, {"pid": pid, "ticks": found.ticks, "boot": processes.boot_id(), "life": life})
+def record_process(files: AttemptFiles, pid: int, incarnation: int) -> None:
+    """Record the CLI that runs now; incarnation 0 for a person's."""
+    process = processes.probe(pid)
+    if process is not None:
+        write_json(files.process, {"pid": pid, "ticks": process.ticks, "boot": processes.boot_id(),
+                                   "life": incarnation})
 
 
-def end_orphan(files: ClaudeFiles) -> None:
-    """End the recorded CLI, if it still runs, and forget it."""
-    old = read_json(files.process)
-    if old is None:
+def end_orphan(files: AttemptFiles) -> None:
+    """End the recorded CLI if it still runs, and delete the record."""
+    recorded = read_json(files.process)
+    if recorded is None:
         return
-    for number, seconds in _STEPS if processes.same_boot(str(old.get("boot", ""))) else ():
-        if not processes.send(old["pid"], old["ticks"], number):
+    for number, seconds in _STEPS if processes.same_boot(str(recorded.get("boot", ""))) else ():
+        if not processes.send(recorded["pid"], recorded["ticks"], number):
             break
         until = time.monotonic() + seconds
-        while processes.is_running(old["pid"], old["ticks"]) and time.monotonic() < until:
+        while processes.is_running(recorded["pid"], recorded["ticks"]) and time.monotonic() < until:
             time.sleep(0.01)
     files.process.unlink(missing_ok=True)

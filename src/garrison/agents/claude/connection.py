@@ -1,7 +1,8 @@
-"""One stretch of a session: a process that connects the SDK to one CLI, says one prompt and keeps what happens.
+"""Connection to Claude: a process that runs one CLI for one prompt of a session and records what happens.
 
-`python -P -m garrison.agents.claude.connection ORDER`. It decides nothing about the attempt: it writes how it ended
-(`endings.jsonl`) and goes, and the orchestrator decides what follows. It dies with its orchestrator, the CLI with it.
+`python -P -m garrison.agents.claude.connection ORDER_FILE`. It decides nothing about the attempt: it writes how it
+ended to `endings.jsonl` and exits, and the orchestrator decides what follows. It dies with its orchestrator, and the
+CLI with it.
 """
 
 from __future__ import annotations
@@ -11,355 +12,265 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from claude_agent_sdk import (
-    AssistantMessage,
-    ClaudeAgentOptions,
-    ClaudeSDKClient,
+from garrison.agents.claude import budget, cli_process, failures, job, policy, questions, tools, transcripts
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.client import (
+    ClaudeClient,
     ClaudeSDKError,
+    Interrupted,
+    NoResult,
     ProcessError,
-    RateLimitEvent,
-    ResultMessage,
-    StreamEvent,
-    SystemMessage,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    UserMessage,
+    Silence,
+    build_options,
     project_key_for_directory,
 )
-
-from garrison.agents.claude import budget, cli_process, policy, tools, transcripts
-from garrison.agents.claude import failures as why
-from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json
-from garrison.agents.claude.job import Order, from_json
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.start_limiter import start_slot
-from garrison.agents.claude.stream import Event, cut, shown
-from garrison.agents.claude.transcripts import Mirror
-from garrison.agents.result import LANDS
+from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut, render
+from garrison.agents.json_files import append_line, read_json
+from garrison.agents.result import LANDING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.system.children import die_with_parent
 from garrison.system.terminal_text import clean_lines
 
-_LONG_WAIT = 15.0
-"""Seconds of the API's own retry delay beyond which the session is put down instead of kept waiting."""
-_TOOL_LIMIT = 660.0
-"""Seconds a tool under way may be silent: the CLI's own limit for a command is 600."""
-_LOCK_LIMIT = 30.0
-"""Seconds to wait for an earlier life's stretch to let go of the session."""
+if TYPE_CHECKING:
+    from claude_agent_sdk import ClaudeAgentOptions
+
+    from garrison.agents.claude.job import ConnectionJob
+
+_MAX_RETRY_DELAY = 15.0
+"""Seconds of the API's own retry delay beyond which the connection ends instead of waiting."""
+_LOCK_TIMEOUT = 30.0
+"""Seconds to wait for an earlier incarnation's connection to release the session."""
+_MAX_REASON = 2000
+_STREAMED = ("kind", "subtype", "error", "said", "usd", "turns", "status", "terminal_reason")
+"""Keys of a result in `stream.jsonl`."""
 
 
-class Stretch:
+class Connection:
     """One connection."""
 
-    def __init__(self, order: Order) -> None:
-        self.order, self.settings = order, order.settings
-        self.files = ClaudeFiles(order.attempt_folder)
-        self.meter = budget.Meter(Path(order.home), order.run, order.node, budget.Limits(
+    def __init__(self, order: ConnectionJob) -> None:
+        self.job, self.settings = order, order.settings
+        self.files = AttemptFiles(order.attempt_folder)
+        self._meter = budget.Meter(Path(order.home), order.run, order.node, budget.Limits(
             self.settings.budget, self.settings.budget_run, self.settings.budget_day))
-        self.ending: Ending | None = None
-        self.progress = False
-        self.stderr: list[str] = []
-        self._began = _now()
-        self._error = ""
-        """What the last message said of its failure: the API's word."""
-        self._tools: set[str] = set()
-        self._answers: dict[str | None, tuple[str, str, dict[str, Any]]] = {}
-        """Whose answer is under way (None: the session's own, else a subagent's): message id, model, usage so far."""
+        self._stderr: list[str] = []
+        self._client = ClaudeClient(options_of(order, self.files, self._stderr.append), stale=self.settings.stale)
+        self._usage_log = budget.UsageLog(self.files.usage, order.session)
         self._resets_at: float | None = None
         self._stop = asyncio.Event()
-        self.lock: LifeLock | None = None
-        """Held until this process ends: nobody else may run the CLI on the session."""
-
-    # what happens
-
-    def tell(self, event: Event) -> None:
-        """Keep an event, and show it."""
-        append_line(self.files.stream, {"at": _now(), "life": self.order.life, **event})
-        text = shown(event)
-        if text:
-            print(_clean(text), flush=True)
-
-    def note(self, text: str) -> None:
-        """Something that garrison did."""
-        self.tell({"kind": "note", "text": text})
+        self._lock: LifeLock | None = None
+        """Held until this process ends: no other may run a CLI on the session."""
 
     async def run(self) -> Ending:
-        """The whole stretch."""
+        """Run the connection to its end."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        over = self.meter.over(_now()[:10])
-        if over:
-            return self._end(why.BUDGET, over)
-        if not await self._hold():
-            return self._end(policy.STOPPED) if self._stop.is_set() else self._end(
-                why.CRASH, "another process still runs the session")
-        if not self._prepare():
-            return self._end(why.UNKNOWN_SESSION, f"nobody has the transcript of the session {self.order.past}, from "
-                             "which it was to go on")
+        if exceeded := self._meter.exceeded():
+            return self._ending(failures.BUDGET, exceeded)
+        if not await self._lock_session():
+            return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
+                failures.CRASH, "another process still runs the session")
+        if not self._prepare_transcript():
+            return self._ending(failures.UNKNOWN_SESSION, f"there is no transcript of session "
+                                f"{self.job.parent_session}, which this one was to continue")
         try:
-            return await self._connected()
+            return await self._connect()
         except ProcessError as error:
-            return await self._end_of_process(error)
+            return await self._process_ended(error)
         except ClaudeSDKError as error:
-            return self._end(*_start_failure(f"{error} {self._said()}"))
+            return self._ending(*_start_failure(f"{error} {self._stderr_tail()}"))
 
-    async def _hold(self) -> bool:
-        """Wait until nobody else runs the session; False if that takes too long, or we are to stop."""
-        until = time.monotonic() + _LOCK_LIMIT
+    async def _lock_session(self) -> bool:
+        """Wait until no other process runs the session; False if that takes too long, or we are to stop."""
+        until = time.monotonic() + _LOCK_TIMEOUT
         while not self._stop.is_set() and time.monotonic() < until:
-            self.lock = LifeLock.try_acquire(self.files.lock)
-            if self.lock is not None:
+            self._lock = LifeLock.try_acquire(self.files.lock)
+            if self._lock is not None:
                 return True
             await asyncio.sleep(0.05)
         return False
 
-    def _prepare(self) -> bool:
-        """Put the transcript back where the CLI's own is gone, and make that of a session which goes on from another;
-        False if there is none to go on from."""
-        order, config = self.order, cli_process.config_folder(Path(self.order.home))
-        if not order.goes_on:
+    def _prepare_transcript(self) -> bool:
+        """Restore or fork the transcript that the CLI resumes; False if the parent session has none."""
+        order, config = self.job, cli_process.config_folder(Path(self.job.home))
+        if not order.has_transcript:
             return True
-        found = transcripts.prepare(config, self.files.transcripts, order.session)
-        if found == "restored":
-            self.note("the CLI's transcript was gone; it is restored from the attempt's folder")
-        if found != "unknown" or not order.past:
+        state = transcripts.prepare(config, self.files.transcripts, order.session)
+        if state == "restored":
+            self._note("the CLI's transcript was gone; it is restored from the attempt's folder")
+        if state != "unknown" or not order.parent_session:
             return True
-        made = transcripts.fork(config, Path(order.attempts), order.past, order.session,
-                                project_key_for_directory(order.tree))
-        if made:
-            self.note(f"goes on from session {order.past}")
-        return made
+        forked = transcripts.fork(config, Path(order.attempts), order.parent_session, order.session,
+                                  project_key_for_directory(order.worktree))
+        if forked:
+            self._note(f"goes on from session {order.parent_session}")
+        return forked
 
-    def _queue(self, what: str) -> None:
-        """Say that other sessions are starting before this one, to whoever watches and to `status`."""
-        self.note(f"waits {what}")
-        atomic.write(self.files.waiting, what.encode(), durable=False)
-
-    async def _connected(self) -> Ending:
-        async with start_slot(Path(self.order.home), self.settings.starts, self._queue, self._stop) as started:
+    async def _connect(self) -> Ending:
+        async with start_slot(Path(self.job.home), self.settings.starts, self._show_wait, self._stop) as started:
             self.files.waiting.unlink(missing_ok=True)
             if self._stop.is_set():
-                return self._end(policy.STOPPED)
-            client = ClaudeSDKClient(options_of(self.order, self.files, self.stderr.append))
+                return self._ending(policy.STOPPED)
             try:
-                await client.connect()
-                await self._remember_process(client)
-                await client.query(self.order.prompt)
-                return await self._listen(client, started)
+                await self._client.connect()
+                pid = await self._client.pid()
+                if pid is not None:
+                    cli_process.record_process(self.files, pid, self.job.incarnation)
+                return await self._turn(started)
             finally:
-                await _quietly(client.disconnect())
+                await self._client.close()
 
-    async def _remember_process(self, client: ClaudeSDKClient) -> None:
-        pid = (await client.get_server_info() or {}).get("pid")
-        if isinstance(pid, int):
-            cli_process.record_process(self.files, pid, self.order.life)
-
-    async def _listen(self, client: ClaudeSDKClient, started: Any) -> Ending:
-        """Take messages until the turn's result, a decision to stop, or silence."""
-        messages = client.receive_response()
-        stopped = asyncio.ensure_future(self._stop.wait())
+    async def _turn(self, started: asyncio.Event) -> Ending:
+        """Record the turn's events until its result, or an event after which it is not continued."""
         try:
-            while True:
-                coming = asyncio.ensure_future(anext(messages, None))
-                done, _ = await asyncio.wait({coming, stopped}, timeout=self._patience(),
-                                             return_when=asyncio.FIRST_COMPLETED)
-                if coming not in done:
-                    coming.cancel()
-                    await _quietly(asyncio.wait_for(client.interrupt(), 2))
-                    return self._end(policy.STOPPED) if done else self._end(
-                        why.HANG, f"nothing was heard for {self._patience():.0f} s")
-                message = coming.result()
-                started.set()
-                ending = self._end(why.CRASH, "the CLI ended without a result") if message is None \
-                    else self._take(message)
-                if ending is not None:
-                    if not isinstance(message, ResultMessage):
-                        await _quietly(asyncio.wait_for(client.interrupt(), 2))
-                    return ending
-        finally:
-            stopped.cancel()
+            async with aclosing(self._client.turn(self.job.prompt, self._stop)) as events:
+                async for event in events:
+                    started.set()
+                    ending = self._record(event)
+                    if ending is not None:
+                        if event["kind"] != "result":
+                            await self._client.interrupt()
+                        return ending
+        except Interrupted:
+            return self._ending(policy.STOPPED)
+        except Silence as error:
+            return self._ending(failures.HANG, str(error))
+        except NoResult as error:
+            return self._ending(failures.CRASH, str(error))
+        raise AssertionError("a turn ends with its result")
 
-    def _patience(self) -> float:
-        return self.settings.stale + (_TOOL_LIMIT if self._tools else 0.0)
+    # ---- events
 
-    # one message
-
-    def _take(self, message: Any) -> Ending | None:
-        """Keep a message; the ending if it is one."""
-        if isinstance(message, StreamEvent):
-            return self._partial(message)
-        if isinstance(message, AssistantMessage):
-            self._assistant(message)
-        elif isinstance(message, UserMessage):
-            self._user(message)
-        elif isinstance(message, RateLimitEvent):
-            return self._rate_limit(message)
-        elif isinstance(message, ResultMessage):
-            return self._result(message)
-        elif isinstance(message, SystemMessage):
-            return self._system(message)
+    def _record(self, event: Event) -> Ending | None:
+        """Write an event to the stream or the usage file; return the ending if it is one."""
+        handler = _HANDLERS.get(event["kind"])
+        if handler is not None:
+            return handler(self, event)
+        self._write(event)
         return None
 
-    def _assistant(self, message: AssistantMessage) -> None:
-        for block in message.content:
-            if isinstance(block, TextBlock) and not message.error:
-                self.tell({"kind": "text", "text": block.text})
-            elif isinstance(block, ThinkingBlock):
-                self.tell({"kind": "thinking", "text": block.thinking})
-            elif isinstance(block, ToolUseBlock):
-                self._tools.add(block.id)
-                self.tell({"kind": "tool", "id": block.id, "name": block.name, "input": block.input})
-        self._error = message.error or ""
-        if message.error or message.model == "<synthetic>":
-            return
-        self.progress = True
-        if message.stop_reason and all(message.message_id != name for name, _, _ in self._answers.values()):
-            # Asked again without streaming, after a stream that broke: no event tells the tokens of such an answer.
-            self._bill(message.message_id or "", message.model, message.usage or {})
+    def _begin(self, event: Begin) -> None:
+        self._write({**event, "session": event["session"] or self.job.session, "resumed": self.job.has_transcript})
 
-    def _partial(self, message: StreamEvent) -> Ending | None:
-        """Put an answer on the bill when it begins, and again when its tokens are known, before its tools run; the
-        ending if a limit is reached."""
-        event, whose = message.event, message.parent_tool_use_id
-        if event.get("type") == "message_start":
-            body = event.get("message") or {}
-            self._answers[whose] = (str(body.get("id", "")), str(body.get("model", "")), dict(body.get("usage") or {}))
-        elif event.get("type") != "message_delta" or whose not in self._answers:
-            return None
-        name, model, usage = self._answers[whose]
-        usage.update({key: value for key, value in (event.get("usage") or {}).items() if value is not None})
-        self._bill(name, model, usage)
-        over = self.meter.over(_now()[:10]) if event["type"] == "message_delta" else ""
-        return self._end(why.BUDGET, over) if over else None
+    def _usage(self, event: Usage) -> Ending | None:
+        """Bill a response when it begins, and again when its tokens are known, before its tools run."""
+        self._usage_log.record(event)
+        exceeded = self._meter.exceeded() if event["final"] else ""
+        return self._ending(failures.BUDGET, exceeded) if exceeded else None
 
-    def _bill(self, name: str, model: str, usage: dict[str, Any]) -> None:
-        budget.append(self.files.usage, budget.call(self.order.session, _now(), name, model, usage, self._began))
-
-    def _user(self, message: UserMessage) -> None:
-        for block in message.content if isinstance(message.content, list) else []:
-            if isinstance(block, ToolResultBlock):
-                self._tools.discard(block.tool_use_id)
-                self.tell({"kind": "tool_result", "id": block.tool_use_id, "text": cut(_text_of(block.content)),
-                           "error": bool(block.is_error)})
-
-    def _system(self, message: SystemMessage) -> Ending | None:
-        data = message.data
-        if message.subtype == "init":
-            self.tell({"kind": "begin", "session": data.get("session_id", self.order.session),
-                       "model": data.get("model", ""), "resumed": self.order.goes_on,
-                       "version": data.get("claude_code_version", "")})
-        elif message.subtype == "api_retry":
-            return self._retry(data)
+    def _retry(self, event: Retry) -> Ending | None:
+        """End where a refusal is not worth waiting for: a person has to act, or the wait is long."""
+        self._write(event)
+        kind, reason = failures.classify(event["status"], event["error"]), f"{event['status'] or ''} {event['error']}"
+        if kind in policy.NEEDS_PERSON:
+            return self._ending(kind, reason)
+        if event["delay"] > _MAX_RETRY_DELAY:
+            return self._ending(kind, reason, resets_at=time.time() + event["delay"])
         return None
 
-    def _retry(self, data: dict[str, Any]) -> Ending | None:
-        """The API refused a call and the CLI would try again: some refusals are not waited for."""
-        status, delay = data.get("error_status"), float(data.get("retry_delay_ms") or 0) / 1000
-        said = str(data.get("error") or "")
-        self.tell({"kind": "retry", "status": status, "error": said, "delay": delay, "attempt": data.get("attempt")})
-        kind = why.classify(status, said)
-        if kind in policy.FOR_A_PERSON:
-            return self._end(kind, f"{status or ''} {said}".strip())
-        if delay > _LONG_WAIT:
-            return self._end(kind, f"{status or ''} {said}".strip(), resets_at=time.time() + delay)
-        return None
+    def _rate_limit(self, event: RateLimit) -> None:
+        self._write(event)
+        if event["status"] == "rejected":
+            self._resets_at = float(event["resets_at"]) if event["resets_at"] else None
 
-    def _rate_limit(self, message: RateLimitEvent) -> Ending | None:
-        info = message.rate_limit_info
-        self.tell({"kind": "limit", "status": info.status, "resets_at": info.resets_at, "type": info.rate_limit_type})
-        if info.status == "rejected":
-            self._resets_at = float(info.resets_at) if info.resets_at else None
-        return None
-
-    def _result(self, message: ResultMessage) -> Ending:
-        said = message.result or "; ".join(message.errors or []) or ""
-        self.tell({"kind": "result", "subtype": message.subtype, "error": message.is_error, "said": cut(said),
-                   "usd": message.total_cost_usd, "turns": message.num_turns, "status": message.api_error_status,
-                   "terminal_reason": message.terminal_reason})
-        if message.total_cost_usd:
-            budget.append(self.files.usage, budget.Call("result", self.order.session, _now(), message.total_cost_usd,
-                                                        stretch=self._began))
+    def _result(self, event: Result) -> Ending:
+        text = event["said"]
+        self._write({key: event[key] for key in _STREAMED} | {"said": cut(text)})  # type: ignore[literal-required]
+        self._usage_log.record(event)
         if report := read_json(self.files.report):
             return self._reported(report)
-        if message.subtype == "error_max_turns":
-            return self._end(why.MAX_TURNS, f"after {message.num_turns} turns")
-        if message.is_error:
-            kind = why.REFUSED if message.stop_reason == "refusal" else why.classify(
-                message.api_error_status, said, self._error)
-            return self._end(kind, said, resets_at=self._resets_at if kind == why.RATE_LIMIT else None)
-        asked, answer = read_json(self.files.question), read_json(self.files.answer)
-        if asked and (not answer or answer["id"] != asked["id"]):
-            return self._end(policy.QUESTION, asked["text"])
-        return self._end(policy.SILENT, "it ended its turn without report_result")
+        if event["subtype"] == "error_max_turns":
+            return self._ending(failures.MAX_TURNS, f"after {event['turns']} turns")
+        if event["error"]:
+            kind = failures.REFUSED if event["refused"] else failures.classify(
+                event["status"], text, self._client.last_error)
+            return self._ending(kind, text, resets_at=self._resets_at if kind == failures.RATE_LIMIT else None)
+        if question := questions.unanswered(self.files):
+            return self._ending(policy.QUESTION, question)
+        return self._ending(policy.SILENT, "it ended its turn without report_result")
 
-    # endings
+    def _write(self, event: Mapping[str, Any]) -> None:
+        """Append an event to the stream, and show it in the output."""
+        append_line(self.files.stream, {"at": _now(), "life": self.job.incarnation, **event})
+        text = render(event)
+        if text:
+            print(_clean(text), flush=True)
+
+    def _note(self, text: str) -> None:
+        self._write({"kind": "note", "text": text})
+
+    def _show_wait(self, what: str) -> None:
+        """Show that other sessions start before this one, in the output and in `status`."""
+        self._note(f"waits {what}")
+        atomic.write(self.files.waiting, what.encode(), durable=False)
+
+    # ---- endings
+
+    def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
+        report = read_json(self.files.report)
+        if report and not self._client.tool_running and kind not in (policy.STOPPED, failures.CRASH):
+            return self._reported(report)  # a failure after the report is no reason to repeat the work
+        return Ending(kind, time.time(), _clean(reason).strip()[:_MAX_REASON], False, resets_at, self._client.answered)
 
     def _reported(self, report: dict[str, Any]) -> Ending:
-        return Ending(policy.REPORTED, time.time(), _clean(report["summary"]).strip()[:2000],
-                      report["status"] in LANDS, None, self.progress)
+        return Ending(policy.REPORTED, time.time(), _clean(report["summary"]).strip()[:_MAX_REASON],
+                      report["status"] in LANDING, None, self._client.answered)
 
-    def _end(self, kind: str, reason: str = "", *, success: bool = False, resets_at: float | None = None) -> Ending:
-        report = read_json(self.files.report)
-        if report and not self._tools and kind not in (policy.STOPPED, why.CRASH):
-            return self._reported(report)  # what went wrong after the work was done is no reason to do more of it
-        return Ending(kind, time.time(), _clean(reason).strip()[:2000], success, resets_at, self.progress)
-
-    async def _end_of_process(self, error: ProcessError) -> Ending:
+    async def _process_ended(self, error: ProcessError) -> Ending:
         code = error.exit_code or 0
-        if code in (-signal.SIGTERM, 128 + signal.SIGTERM):  # whoever stops us sends it to both: ours may come later
+        if code in (-signal.SIGTERM, 128 + signal.SIGTERM):  # a stop signals the CLI and us; ours may arrive later
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), 0.5)
             if self._stop.is_set():
-                return self._end(policy.STOPPED)
+                return self._ending(policy.STOPPED)
         if code in (126, 127):
-            return self._end(why.INVALID, f"the CLI cannot be started: {self._said()}")
+            return self._ending(failures.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
         if code < 0 or code in (137, 143):
-            return self._end(why.CRASH, f"the CLI was killed (exit code {code})")
-        return self._end(*_start_failure(f"exit code {code}: {self._said() or error}"))
+            return self._ending(failures.CRASH, f"the CLI was killed (exit code {code})")
+        return self._ending(*_start_failure(f"exit code {code}: {self._stderr_tail() or error}"))
 
-    def _said(self) -> str:
-        return " ".join("".join(self.stderr).split())[-600:]
-
-
-def _start_failure(said: str) -> tuple[str, str]:
-    """The class of a failure of the CLI itself: what it said may name a cause; else it is the CLI that broke."""
-    kind = why.classify(None, said)
-    return (kind if kind != why.SERVER else why.CRASH), said
+    def _stderr_tail(self) -> str:
+        return " ".join("".join(self._stderr).split())[-600:]
 
 
-def options_of(order: Order, files: ClaudeFiles, stderr: Any) -> ClaudeAgentOptions:
-    """The SDK's options for an order."""
+_HANDLERS: Mapping[str, Callable[[Connection, Any], Ending | None]] = {
+    "begin": Connection._begin, "usage": Connection._usage, "retry": Connection._retry,
+    "limit": Connection._rate_limit, "result": Connection._result}
+"""Event → its handler; any other event is only written."""
+
+
+def options_of(order: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None]) -> ClaudeAgentOptions:
+    """Return the SDK's options for a job."""
     settings = order.settings
-    # Typed as the SDK's own only at run time: the values were checked when the settings were read, the store is tested.
-    choices: dict[str, Any] = {"permission_mode": settings.permission_mode, "effort": settings.effort,
-                               "session_store": Mirror(files.transcripts)}
-    return ClaudeAgentOptions(
-        cwd=order.tree, setting_sources=[], strict_mcp_config=True, tools=list(settings.tools),
-        allowed_tools=[*settings.tools, *tools.names(order.part)],
-        mcp_servers={tools.SERVER: tools.server(order.part, files, order.attempt_folder / "notes.txt")},
-        system_prompt={"type": "preset", "preset": "claude_code", "append": order.system},
-        model=settings.model, fallback_model=settings.fallback_model, max_turns=settings.max_turns,
-        session_id=None if order.goes_on else order.session, resume=order.session if order.goes_on else None,
-        cli_path=str(cli_process.WRAPPER), max_buffer_size=32 * 1024 * 1024, include_partial_messages=True,
-        stderr=stderr, session_store_flush="eager",
-        env=cli_process.cli_environment(Path(order.home), settings), **choices)
+    return build_options(
+        cwd=order.worktree, environment=cli_process.cli_environment(settings, Path(order.home)), tools=settings.tools,
+        functions=tools.tools_of(order.role, files, order.attempt_folder / "notes.txt"), server=tools.SERVER,
+        system_prompt={"type": "preset", "preset": "claude_code", "append": order.system_prompt}, model=settings.model,
+        fallback_model=settings.fallback_model, max_turns=settings.max_turns, effort=settings.effort,
+        permission_mode=settings.permission_mode,
+        session_id=None if order.has_transcript else order.session,
+        resume=order.session if order.has_transcript else None,
+        session_store=transcripts.Mirror(files.transcripts), session_store_flush="eager",
+        include_partial_messages=True, stderr=stderr)
 
 
-def _text_of(content: str | list[dict[str, Any]] | None) -> str:
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
-    return content or ""
+def _start_failure(text: str) -> tuple[str, str]:
+    """Classify a failure of the CLI itself by its text; without a known cause the CLI crashed."""
+    kind = failures.classify(None, text)
+    return (kind if kind != failures.SERVER else failures.CRASH), text
 
 
 def _clean(text: str) -> str:
-    """Without escape sequences and control characters: what a model says must not steer the terminal."""
+    """Remove escape sequences and control characters: a model's text must not steer the terminal."""
     return "\n".join(clean_lines(text))
 
 
@@ -367,19 +278,12 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-async def _quietly(work: Any) -> None:
-    with contextlib.suppress(ClaudeSDKError, TimeoutError, OSError):
-        await work
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Do what the order says; exit 0 once the ending is on disk."""
+    """Run the connection of a job; exit 0 once its ending is on disk."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     die_with_parent()
-    order = from_json(read_json(path))
-    stretch = Stretch(order)
-    ending = asyncio.run(stretch.run())
-    append_line(stretch.files.endings, vars(ending))
+    connection = Connection(job.from_json(read_json(path)))
+    connection.files.add_ending(asyncio.run(connection.run()))
     return 0
 
 

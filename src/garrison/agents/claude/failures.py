@@ -1,7 +1,6 @@
-"""What a failure of a session means: one table from what the API or the CLI said to a class. Pure.
+"""Classes of session failures: one table from the API's and the CLI's messages to a class.
 
-Source of the words: the error types of Anthropic's Messages API, and what the CLI makes of them in its result and retry
-messages (seen with the CLI's own texts).
+The texts are the error types of Anthropic's Messages API and the CLI's own wording in its result and retry messages.
 """
 
 from __future__ import annotations
@@ -16,22 +15,23 @@ AUTHENTICATION, BILLING, BUDGET = "authentication", "billing", "budget"
 CONTEXT, UNKNOWN_SESSION, INVALID = "context", "unknown_session", "invalid"
 MAX_TURNS, CRASH, HANG, NETWORK = "max_turns", "crash", "hang", "network"
 TOO_LONG, REFUSED = "too_long", "refused"
-"""An answer that hits the model's limit again and again; a model that refuses the task."""
+"""An answer that reaches the model's output limit; a model that refuses the task."""
 
 CLASSES: Mapping[str, str] = {
     RATE_LIMIT: restart.RATE_LIMIT, AUTHENTICATION: restart.AUTHENTICATION, BILLING: restart.BILLING,
     BUDGET: restart.BUDGET, CONTEXT: restart.CHURN, CRASH: restart.CRASH, HANG: restart.HUNG}
-"""What a stretch ended with → its class in the one table of what counts, waits and parks; any other is a crash."""
+"""Class of a failure → its class in the restart policy; any other is a crash there."""
 
-
-def ruling(kind: str) -> restart.Ruling:
-    """What the table says of an ending of a stretch."""
-    return restart.ruling(CLASSES.get(kind, restart.CRASH))
-
+WHAT_TO_DO = {
+    AUTHENTICATION: "the key or log-in was refused: set ANTHROPIC_API_KEY (and pass it on), or run `garrison login`",
+    BILLING: "the account cannot pay: mend that with the provider",
+    BUDGET: "the budget is used up: raise it in config.toml or the graph",
+}
+"""Instruction for the person without whom such a session cannot continue."""
 
 _BY_STATUS = {401: AUTHENTICATION, 402: BILLING, 403: AUTHENTICATION, 408: NETWORK, 413: CONTEXT, 429: RATE_LIMIT,
               529: OVERLOADED}
-_BY_WORD = (
+_BY_TEXT = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in (
     (UNKNOWN_SESSION, r"no conversation found|session .{0,60}not found"),
     (CONTEXT, r"prompt is too long|context (?:window|length|limit)|input length and .?max_tokens|request_too_large"),
     (BILLING, r"billing|credit balance|payment|insufficient (?:credit|quota|funds)"),
@@ -41,26 +41,28 @@ _BY_WORD = (
     (OVERLOADED, r"overloaded"),
     (NETWORK, r"connection (?:error|refused|reset|closed)|econn|etimedout|timed? ?out|socket|fetch failed|"
               r"unable to connect|network"),
-)
+))
 _BY_ERROR = {"max_output_tokens": TOO_LONG, "authentication_failed": AUTHENTICATION, "billing_error": BILLING,
              "rate_limit": RATE_LIMIT, "model_not_found": INVALID, "invalid_request": INVALID}
-"""What the CLI calls a failure in the message before the result."""
-_WORDS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _BY_WORD)
-
-WHAT_TO_DO = {
-    AUTHENTICATION: "the key or log-in was refused: set ANTHROPIC_API_KEY (and pass it on), or run `garrison login`",
-    BILLING: "the account cannot pay: mend that with the provider",
-    BUDGET: "the budget is used up: raise it in config.toml or the graph",
-}
-"""What a person must do before such a session can go on."""
+"""The CLI's name of a failure, in the message before the result."""
 
 
-def classify(status: int | None, said: str, error: str = "") -> str:
-    """The class of an API failure by its HTTP status (None: not known), the words that came with it, and what the CLI
-    calls it."""
+def ruling(kind: str) -> restart.Ruling:
+    """Return the restart policy's ruling on a class of failure."""
+    return restart.ruling(CLASSES.get(kind, restart.CRASH))
+
+
+def classify(status: int | None, text: str, error: str = "") -> str:
+    """Return the class of an API failure.
+
+    Args:
+        status: HTTP status, None if not known.
+        text: the message that came with it.
+        error: the CLI's own name of the failure.
+    """
     if status == 400:
-        return found if (found := _word(said)) in (CONTEXT, BILLING) else INVALID
-    if status == 403 and _word(said) == BILLING:
+        return by_text if (by_text := _classify_text(text)) in (CONTEXT, BILLING) else INVALID
+    if status == 403 and _classify_text(text) == BILLING:
         return BILLING
     if status in _BY_STATUS:
         return _BY_STATUS[status]
@@ -68,8 +70,8 @@ def classify(status: int | None, said: str, error: str = "") -> str:
         return SERVER
     if status is not None and status >= 400:
         return INVALID
-    return _BY_ERROR.get(error) or _word(said) or SERVER
+    return _BY_ERROR.get(error) or _classify_text(text) or SERVER
 
 
-def _word(said: str) -> str:
-    return next((kind for kind, pattern in _WORDS if pattern.search(said)), "")
+def _classify_text(text: str) -> str:
+    return next((kind for kind, pattern in _BY_TEXT if pattern.search(text)), "")

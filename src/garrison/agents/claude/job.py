@@ -1,45 +1,50 @@
-"""What a stretch is told: everything, in one file, so that its process needs no more than the file's name."""
+"""Job of a connection: everything its process needs, in the one file it is started with (`order.json`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude import settings as settings_
+from garrison.agents.claude import settings as claude_settings
 from garrison.agents.claude.settings import ClaudeSettings
+
+WORKER, VALIDATOR = "worker", "validator"
+_KEYS = {"incarnation": "life", "worktree": "tree", "system_prompt": "system", "role": "part",
+         "parent_session": "past"}
+"""Field → its key in the file, where they differ."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """One stretch: the session to begin or resume, and what to say first."""
+class ConnectionJob:
+    """One connection: the session to begin or resume, and its first message."""
 
     home: str
     run: str
     node: str
     attempt: int
-    life: int
-    tree: str
+    incarnation: int
+    worktree: str
     folder: str
     """The attempt's folder."""
     session: str
     resume: bool
     prompt: str
-    system: str
-    """What garrison adds to the system prompt."""
+    system_prompt: str
+    """Appended to the CLI's own."""
     settings: ClaudeSettings = field(default_factory=ClaudeSettings)
-    part: str = "worker"
-    """`worker`, or `validator`: which of garrison's tools it has."""
-    past: str = ""
-    """The session of an earlier node that this one goes on from, as a session of its own."""
+    role: str = WORKER
+    """WORKER or VALIDATOR: selects garrison's tools."""
+    parent_session: str = ""
+    """Session of an earlier node that this one continues as a session of its own."""
     attempts: str = ""
-    """The folder below which that one's transcript was kept."""
+    """Folder below which the parent session's transcript was kept."""
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the CLI finds a transcript: of the session itself, or of the one it goes on from."""
-        return self.resume or bool(self.past)
+    def has_transcript(self) -> bool:
+        """Whether the CLI resumes a transcript: the session's own, or one forked from the parent session."""
+        return self.resume or bool(self.parent_session)
 
     @property
     def attempt_folder(self) -> Path:
@@ -47,11 +52,14 @@ class Order:
         return Path(self.folder)
 
 
-def to_json(order: Order) -> dict[str, Any]:
-    """For order.json."""
-    return {**asdict(order), "settings": settings_.to_json(order.settings)}
+def to_json(job: ConnectionJob) -> dict[str, Any]:
+    """Return the content of order.json."""
+    body = {_KEYS.get(name, name): value for name, value in vars(job).items()}
+    return {**body, "settings": claude_settings.to_json(job.settings)}
 
 
-def from_json(values: Mapping[str, Any]) -> Order:
-    """The inverse of `to_json`."""
-    return Order(**{**values, "settings": settings_.from_json(values["settings"])})
+def from_json(body: Mapping[str, Any]) -> ConnectionJob:
+    """Invert `to_json`."""
+    names = {key: name for name, key in _KEYS.items()}
+    values = {names.get(key, key): value for key, value in body.items()}
+    return ConnectionJob(**{**values, "settings": claude_settings.from_json(values["settings"])})

@@ -1,177 +1,203 @@
-"""What follows when a stretch of a session has ended. Pure: the attempt's endings go in, one move comes out.
+"""Session policy: decide what follows when a connection to Claude has ended.
 
-A stretch is one connection to one CLI process; a session has as many as it needs. Endings are kept in the attempt's
-folder, so a successor of a dead orchestrator comes to the same move. Deaths are not decided here: a stretch that was
-killed ends the orchestrator's life, and its runner's restart policy counts it.
+A session has as many connections as it needs, each to one CLI process. How they ended is recorded in the attempt's
+folder, so a successor of a dead orchestrator comes to the same decision. Deaths are not decided here: a connection that
+was killed ends the orchestrator's incarnation, and its runner's restart policy counts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from garrison.agents.claude import failures as why
+from garrison.agents.claude import failures
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
+"""Endings that are no failures: it reported, it asked a person, its turn ended without a report, it was stopped, a
+person worked in its place."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How one stretch ended: a class of `failures` or of this module, when (seconds since 1970), in whose words."""
+    """How one connection ended; a line of `endings.jsonl`."""
 
     kind: str
+    """A class of `failures`, or an ending of this module."""
     at: float
+    """Seconds since 1970."""
     reason: str = ""
     success: bool = False
-    """Of a report: whether the agent says it succeeded."""
+    """Of a report: the agent reports success."""
     resets_at: float | None = None
-    """Of a rate limit: when it is over, seconds since 1970, if that was told."""
+    """Of a rate limit: when it ends, in seconds since 1970, if known."""
     progress: bool = False
-    """Whether the model answered anything in this stretch, so that earlier troubles are over."""
+    """The model answered in this connection, so earlier troubles are over."""
+
+
+class Step(StrEnum):
+    """What to do next."""
+
+    CONNECT = "connect"
+    WAIT = "wait"
+    ASK = "ask"
+    PARK = "park"
+    FINISH = "finish"
+
+
+class Prompt(StrEnum):
+    """First message of a connection."""
+
+    TASK = "task"
+    CONTINUE = "continue"
+    REPORT = "report"
+    ANSWER = "answer"
+    HAND_OVER = "hand_over"
+    PERSON = "person"
 
 
 @dataclass(frozen=True)
-class Move:
-    """What to do: `start` a stretch (`how`: fresh or resume; `say`: which prompt), `wait` until, `ask` the person,
-    `park` until a person has done something, or `finish`."""
+class Decision:
+    """CONNECT with a prompt, WAIT until a time, ASK the open question, PARK until a person has acted, or FINISH."""
 
-    kind: str
-    how: str = ""
-    say: str = ""
+    step: Step
+    prompt: Prompt = Prompt.CONTINUE
+    fresh: bool = False
+    """Begin a new session instead of resuming the present one."""
     until: float = 0.0
+    """Seconds since 1970."""
     success: bool = False
     reason: str = ""
+
+
+RESUME = Decision(Step.CONNECT)
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Waiting after the n-th trouble running: first × 2ⁿ⁻¹ seconds, at most `cap`; given up after `most` running, or
-    `in_all` of an attempt."""
+    """Waits between failures of one class: first × 2ⁿ⁻¹ seconds, at most `cap`."""
 
     first: float
     cap: float
-    most: int
-    in_all: int
-    """However much was done in between: what comes again and again after each step forward is the end, too."""
+    max_consecutive: int
+    """Failures running after which the attempt has failed."""
+    max_total: int
+    """Failures of one attempt after which it has failed, whatever progress it made in between: each costs a call."""
 
-    def delay(self, times: int) -> float:
-        """Seconds to wait after the `times`-th."""
-        return float(min(self.cap, self.first * 2.0 ** (times - 1)))
+    def delay(self, failure: int) -> float:
+        """Return the seconds to wait after the n-th failure running."""
+        return float(min(self.cap, self.first * 2.0 ** (failure - 1)))
 
 
-TROUBLES = {
-    why.RATE_LIMIT: Backoff(30.0, 900.0, 1_000, 10_000),
-    why.OVERLOADED: Backoff(2.0, 120.0, 20, 400),
-    why.SERVER: Backoff(2.0, 60.0, 8, 80),
-    why.NETWORK: Backoff(1.0, 60.0, 12, 240),
-    why.HANG: Backoff(0.5, 10.0, 3, 30),
-    why.TOO_LONG: Backoff(0.5, 10.0, 3, 3),
+TRANSIENT: Mapping[str, Backoff] = {
+    failures.RATE_LIMIT: Backoff(30.0, 900.0, 1_000, 10_000),
+    failures.OVERLOADED: Backoff(2.0, 120.0, 20, 400),
+    failures.SERVER: Backoff(2.0, 60.0, 8, 80),
+    failures.NETWORK: Backoff(1.0, 60.0, 12, 240),
+    failures.HANG: Backoff(0.5, 10.0, 3, 30),
+    failures.TOO_LONG: Backoff(0.5, 10.0, 3, 3),
 }
-"""What passes by itself. A rate limit is waited for until its reset where that was told, and gives nobody up."""
-LONGEST = 8 * 86_400.0
-"""Seconds that are waited for a reset, whatever was told: a week's limit, and a day."""
-_PASSING = frozenset(kind for kind in TROUBLES if why.ruling(kind).counts)
-MOST = max(TROUBLES[kind].most for kind in _PASSING)
-"""Troubles running of whatever kind but rate limits, after which an attempt is given up."""
-FOR_A_PERSON = frozenset(kind for kind in why.CLASSES if why.ruling(kind).follows == "person")
-HAND_OVERS = 5
-"""Fresh sessions an attempt may need because the context was full."""
+"""Failures that pass by themselves. A rate limit is waited for until its reset where that is known."""
+MAX_WAIT = 8 * 86_400.0
+"""Longest wait for a reset in seconds: a week's limit, and a day."""
+_COUNTED = frozenset(kind for kind in TRANSIENT if failures.ruling(kind).counts)
+MAX_CONSECUTIVE = max(TRANSIENT[kind].max_consecutive for kind in _COUNTED)
+"""Failures running of any class but rate limits, after which an attempt has failed."""
+NEEDS_PERSON = frozenset(kind for kind in failures.CLASSES if failures.ruling(kind).follows == "person")
+"""Failures that only a person can resolve."""
+MAX_HAND_OVERS = 5
+"""Fresh sessions that an attempt may need because its context was full."""
 
 
-def first_move(session: str | None) -> Move:
-    """Before any ending: go on with the session that an earlier life began, or begin one."""
-    return Move("start", "resume", "go_on") if session else Move("start", "fresh", "task")
+def first_decision(session: str | None) -> Decision:
+    """Decide before any ending: resume the session that an earlier incarnation began, or begin one."""
+    return RESUME if session else Decision(Step.CONNECT, Prompt.TASK, fresh=True)
 
 
-def decide(endings: Sequence[Ending], answered: bool = False) -> Move:
-    """The move after the last of an attempt's `endings` (at least one); `answered`: the open question has an answer."""
+def decide(endings: Sequence[Ending], answered: bool = False) -> Decision:
+    """Decide what follows the last of an attempt's `endings`; `answered`: the open question has its answer."""
     last = endings[-1]
-    if last.kind in TROUBLES:
-        return _after_trouble(endings)
-    if last.kind in FOR_A_PERSON:
-        return Move("park", reason=f"{why.WHAT_TO_DO[last.kind]} ({last.reason})")
-    return _SIMPLE.get(last.kind, _fail)(endings, answered)
+    if last.kind in TRANSIENT:
+        return _after_transient(endings)
+    if last.kind in NEEDS_PERSON:
+        return Decision(Step.PARK, reason=f"{failures.WHAT_TO_DO[last.kind]} ({last.reason})")
+    return _AFTER.get(last.kind, _after_other)(endings, answered)
 
 
-def _after_trouble(endings: Sequence[Ending]) -> Move:
-    """Wait and go on; the same trouble again and again without progress is the end, unless it is a rate limit."""
-    last = endings[-1]
-    backoff = TROUBLES[last.kind]
-    times, any_times = running(endings, {last.kind}), running(endings, _PASSING)
-    in_all = sum(1 for one in endings if one.kind == last.kind)
-    if times > backoff.most:
-        return Move("finish", reason=f"{last.kind} {times} times running: {last.reason}")
-    if last.kind in _PASSING and any_times > MOST:
-        return Move("finish", reason=f"{any_times} troubles running, at last {last.kind}: {last.reason}")
-    if in_all > backoff.in_all:
-        return Move("finish", reason=f"{last.kind} {in_all} times in one attempt: {last.reason}")
-    until = last.at + backoff.delay(times if last.kind == why.RATE_LIMIT else any_times)
-    if last.resets_at and last.resets_at > last.at:  # one that is past already was no help
-        until = min(last.resets_at, last.at + LONGEST)
-    return Move("wait", until=until, reason=f"{last.kind}: {last.reason}")
+def consecutive(endings: Sequence[Ending], kinds: Collection[str]) -> int:
+    """Count the latest failures of these classes running.
 
-
-def after_wait() -> Move:
-    """What a wait that is over is followed by."""
-    return Move("start", "resume", "go_on")
-
-
-def running(endings: Sequence[Ending], kinds: Collection[str]) -> int:
-    """How many of the endings running are of these kinds; other troubles in between are passed over, and progress or
-    any other ending begins the count anew."""
-    times = 0
+    Other transient failures in between are skipped; progress or any other ending starts a new count.
+    """
+    count = 0
     for ending in reversed(endings):
-        if ending.kind not in TROUBLES:
+        if ending.kind not in TRANSIENT:
             break
-        times += ending.kind in kinds
+        count += ending.kind in kinds
         if ending.progress:
             break
-    return times
+    return count
 
 
-def _reported(endings: Sequence[Ending], _answered: bool) -> Move:
-    return Move("finish", success=endings[-1].success, reason=endings[-1].reason)
-
-
-def _question(endings: Sequence[Ending], answered: bool) -> Move:
-    return Move("start", "resume", "answer") if answered else Move("ask", reason=endings[-1].reason)
-
-
-def _silent(endings: Sequence[Ending], _answered: bool) -> Move:
-    """It ended its turn without a report: it is asked for one once."""
-    if len(endings) > 1 and endings[-2].kind == SILENT:
-        return Move("finish", reason="it was asked for report_result and ended again without it")
-    return Move("start", "resume", "report")
-
-
-def _hand_over(endings: Sequence[Ending], _answered: bool) -> Move:
-    if sum(1 for one in endings if one.kind == why.CONTEXT) > HAND_OVERS:
-        return Move("finish", reason=f"its context was full {HAND_OVERS + 1} times: {endings[-1].reason}")
-    return Move("start", "fresh", "hand_over")
-
-
-def _unknown(endings: Sequence[Ending], _answered: bool) -> Move:
-    return Move("start", "fresh", "go_on")
-
-
-def _stopped(endings: Sequence[Ending], _answered: bool) -> Move:
-    """Stopped by a person, dead in an earlier life, or taken over by hand: all go on.
-
-    That a person was there is said until the model has answered to it.
-    """
-    for one in reversed(endings):
-        if one.kind == PERSON:
-            return Move("start", "resume", "person")
-        if one.progress or one.kind not in (STOPPED, why.CRASH):
-            break
-    return Move("start", "resume", "go_on")
-
-
-def _fail(endings: Sequence[Ending], _answered: bool) -> Move:
+def _after_transient(endings: Sequence[Ending]) -> Decision:
     last = endings[-1]
-    return Move("finish", reason=f"{last.kind}: {last.reason}" if last.reason else last.kind)
+    backoff = TRANSIENT[last.kind]
+    same, counted = consecutive(endings, {last.kind}), consecutive(endings, _COUNTED)
+    total = sum(1 for ending in endings if ending.kind == last.kind)
+    if same > backoff.max_consecutive:
+        return Decision(Step.FINISH, reason=f"{last.kind} {same} times running: {last.reason}")
+    if last.kind in _COUNTED and counted > MAX_CONSECUTIVE:
+        return Decision(Step.FINISH, reason=f"{counted} troubles running, at last {last.kind}: {last.reason}")
+    if total > backoff.max_total:
+        return Decision(Step.FINISH, reason=f"{last.kind} {total} times in one attempt: {last.reason}")
+    until = last.at + backoff.delay(same if last.kind == failures.RATE_LIMIT else counted)
+    if last.resets_at and last.resets_at > last.at:  # a reset in the past would make a loop without a pause
+        until = min(last.resets_at, last.at + MAX_WAIT)
+    return Decision(Step.WAIT, until=until, reason=f"{last.kind}: {last.reason}")
 
 
-_SIMPLE = {REPORTED: _reported, QUESTION: _question, SILENT: _silent, STOPPED: _stopped, why.CRASH: _stopped,
-           PERSON: _stopped,
-           why.CONTEXT: _hand_over, why.UNKNOWN_SESSION: _unknown}
+def _after_report(endings: Sequence[Ending], _answered: bool) -> Decision:
+    return Decision(Step.FINISH, success=endings[-1].success, reason=endings[-1].reason)
+
+
+def _after_question(endings: Sequence[Ending], answered: bool) -> Decision:
+    return Decision(Step.CONNECT, Prompt.ANSWER) if answered else Decision(Step.ASK, reason=endings[-1].reason)
+
+
+def _after_silence(endings: Sequence[Ending], _answered: bool) -> Decision:
+    """Ask once for the missing report."""
+    if len(endings) > 1 and endings[-2].kind == SILENT:
+        return Decision(Step.FINISH, reason="it was asked for report_result and ended again without it")
+    return Decision(Step.CONNECT, Prompt.REPORT)
+
+
+def _after_full_context(endings: Sequence[Ending], _answered: bool) -> Decision:
+    if sum(1 for ending in endings if ending.kind == failures.CONTEXT) > MAX_HAND_OVERS:
+        reason = f"its context was full {MAX_HAND_OVERS + 1} times: {endings[-1].reason}"
+        return Decision(Step.FINISH, reason=reason)
+    return Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
+
+
+def _after_unknown_session(endings: Sequence[Ending], _answered: bool) -> Decision:
+    return Decision(Step.CONNECT, fresh=True)
+
+
+def _after_interruption(endings: Sequence[Ending], _answered: bool) -> Decision:
+    """Resume after a stop, a death or a takeover; a takeover is mentioned until the model has answered to it."""
+    for ending in reversed(endings):
+        if ending.kind == PERSON:
+            return Decision(Step.CONNECT, Prompt.PERSON)
+        if ending.progress or ending.kind not in (STOPPED, failures.CRASH):
+            break
+    return RESUME
+
+
+def _after_other(endings: Sequence[Ending], _answered: bool) -> Decision:
+    last = endings[-1]
+    return Decision(Step.FINISH, reason=f"{last.kind}: {last.reason}" if last.reason else last.kind)
+
+
+_AFTER: Mapping[str, Callable[[Sequence[Ending], bool], Decision]] = {
+    REPORTED: _after_report, QUESTION: _after_question, SILENT: _after_silence,
+    STOPPED: _after_interruption, failures.CRASH: _after_interruption, PERSON: _after_interruption,
+    failures.CONTEXT: _after_full_context, failures.UNKNOWN_SESSION: _after_unknown_session}

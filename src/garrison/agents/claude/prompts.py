@@ -1,115 +1,108 @@
-"""What a session is told: its system prompt, and the first words of each stretch: filled templates of `agents/prompts`.
-
-Pure but for reading the templates and the attempt's files.
-"""
+"""Prompts of Claude sessions: system prompt and first message of each connection, from `agents/prompts/*.md`."""
 
 from __future__ import annotations
 
-from importlib import resources
-from string import Template
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from garrison.agents import prompt
-from garrison.agents.claude.attempt_files import read_json
-from garrison.agents.graph.control import HEADING, control_block
+from garrison.agents import prompt as task_prompt
+from garrison.agents.claude import questions
+from garrison.agents.claude.job import VALIDATOR, WORKER
+from garrison.agents.claude.policy import Prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from garrison.agents.base import Assignment
-    from garrison.agents.claude.attempt_files import ClaudeFiles
+    from garrison.agents.claude.attempt_files import AttemptFiles
     from garrison.agents.claude.settings import ClaudeSettings
 
-FRESH = {"go_on": "task", "report": "task", "answer": "task", "person": "task"}
-"""What a session without a past is told where a resumed one would be told something shorter."""
+SESSION = "session"
+"""Role of an agent that runs as a garrison session."""
+_SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
+MAX_CONVERSATION = 100_000
+"""Bytes of a conversation that a person's CLI is given: an argument of a program may have 128 KiB."""
 
 
-def system(assignment: Assignment, settings: ClaudeSettings, part: str = "worker") -> str:
-    """What garrison adds to the CLI's own system prompt."""
+def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = WORKER) -> str:
+    """Return what garrison appends to the CLI's own system prompt."""
     task = assignment.task
-    text = _fill(_SYSTEM[part], run=task.run_id, node=task.node, attempt=str(task.attempt),
-                 control=_control(assignment), ways=_ways(task.ways))
+    text = _fill(_SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
+                 control=_control(assignment), ways=_choices(task.ways))
     return f"{text}\n\n{settings.system_prompt}" if settings.system_prompt else text
 
 
-_SYSTEM = {"worker": "claude_system.md", "validator": "claude_validator.md", "session": "session_system.md"}
+def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, fresh: bool) -> str:
+    """Return the prompt of a connection; a `fresh` session needs the whole task where a resumed one knows it."""
+    if fresh and prompt is not Prompt.HAND_OVER:
+        prompt = Prompt.TASK
+    return _BUILDERS[prompt](assignment, files)
 
 
-def _ways(ways: Sequence[str]) -> str:
-    """What the agent may choose between with its report."""
+def conversation_for_person(conversation: str) -> str:
+    """Return the first message of a person's CLI in the place of an agent's session: the end of its conversation."""
+    text = conversation if len(conversation) <= MAX_CONVERSATION else f"…{conversation[-MAX_CONVERSATION:]}"
+    while len(text.encode()) > MAX_CONVERSATION:
+        text = f"…{text[len(text) // 10:]}"
+    return _fill("session_taken_over.md", conversation=text)
+
+
+def after_person() -> str:
+    """Return the message to an agent's session after a person has worked in its place."""
+    return _fill("session_person.md").strip()
+
+
+def _choices(ways: Sequence[str]) -> str:
+    """Return the ways that the agent may choose between with its report."""
     return "" if not ways else "\n" + _fill("claude_ways.md", ways="\n".join(f"- {way}" for way in ways))
 
 
 def _control(assignment: Assignment) -> str:
-    """The same block as in an agent graph: the garrison's layers are one."""
+    """Return the block of an agent graph, which names the controllers."""
     task = assignment.task
-    block = control_block(f"orchestrator-{task.node}@{task.run_id}", assignment.controllers)
-    return block or f"{HEADING}\nNobody directs you but the person who began this."
+    block = task_prompt.control_block(f"orchestrator-{task.node}@{task.run_id}", assignment.controllers)
+    return block or f"{task_prompt.CONTROL_HEADING}\nNobody directs you but the person who began this."
 
 
-def first_words(say: str, assignment: Assignment, files: ClaudeFiles) -> str:
-    """The prompt that a stretch begins with."""
-    return _SAYERS[say](assignment, files)
+def _task(assignment: Assignment, files: AttemptFiles) -> str:
+    preamble = task_prompt.preamble(assignment.task)
+    text = assignment.prompt_file.read_text().removeprefix(preamble)
+    return ("" if files.parent_session() else preamble) + text + _answer(files)
 
 
-def _task(assignment: Assignment, files: ClaudeFiles) -> str:
-    head = prompt.head(assignment.task)
-    told = assignment.prompt_file.read_text().removeprefix(head)
-    return ("" if files.past() else head) + told + _answered(files)
+def _continue(assignment: Assignment, files: AttemptFiles) -> str:
+    """Repeat the task where the session has a parent: it may have been interrupted before it received the task."""
+    task = _task(assignment, files) + "\n" if files.parent_session() else ""
+    return task + _fill("claude_go_on.md", wisdom=assignment.wisdom) + ("" if task else _answer(files))
 
 
-def _go_on(assignment: Assignment, files: ClaudeFiles) -> str:
-    """A session with the past of an earlier node may have been interrupted before it heard of this one."""
-    task = _task(assignment, files) + "\n" if files.past() else ""
-    return task + _fill("claude_go_on.md", wisdom=assignment.wisdom) + ("" if task else _answered(files))
+def _person(_assignment: Assignment, files: AttemptFiles) -> str:
+    return _fill("claude_person.md") + _answer(files)
 
 
-def _person(assignment: Assignment, files: ClaudeFiles) -> str:
-    return _fill("claude_person.md") + _answered(files)
+def _report(assignment: Assignment, _files: AttemptFiles) -> str:
+    return _fill("claude_report.md", node=assignment.task.node)  # names both tools: a session knows which one it has
 
 
-def _report(assignment: Assignment, files: ClaudeFiles) -> str:
-    return _fill("claude_report.md", node=assignment.task.node)  # names both tools: a session knows which it has
+def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
+    return _answer(files).strip()
 
 
-def _answer(assignment: Assignment, files: ClaudeFiles) -> str:
-    return _answered(files).strip()
-
-
-def _hand_over(assignment: Assignment, files: ClaudeFiles) -> str:
+def _hand_over(assignment: Assignment, files: AttemptFiles) -> str:
     notes = assignment.notes.read_text() if assignment.notes.exists() else ""
     return _task(assignment, files) + "\n" + _fill("claude_hand_over.md", notes=notes.strip() or "none were left")
 
 
-def _answered(files: ClaudeFiles) -> str:
-    """The last question with its answer; said again after a death, since nobody knows whether it was heard."""
-    asked, answer = read_json(files.question), read_json(files.answer)
-    if not asked or not answer or asked["id"] != answer["id"]:
-        return ""
-    return "\n" + _fill("claude_answer.md", question=asked["text"], answer=answer["text"])
+def _answer(files: AttemptFiles) -> str:
+    """Return the last question with its answer; repeated after a death, since it may not have arrived."""
+    answered = questions.last_answer(files)
+    return "" if answered is None else "\n" + _fill("claude_answer.md", question=answered[0], answer=answered[1])
 
 
-_SAYERS = {"task": _task, "go_on": _go_on, "report": _report, "answer": _answer, "hand_over": _hand_over,
-           "person": _person}
-
-
-LONGEST = 100_000
-"""Characters of a conversation that a person's CLI is told; an argument of a program has 128 KiB."""
-
-
-def taken_over(conversation: str) -> str:
-    """The first words of a person's CLI in the place of an agent that is a session: the conversation's end."""
-    told = conversation if len(conversation) <= LONGEST else f"…{conversation[-LONGEST:]}"
-    while len(told.encode()) > LONGEST:
-        told = f"…{told[len(told) // 10:]}"
-    return _fill("session_taken_over.md", conversation=told)
-
-
-def person_was_there() -> str:
-    """What such an agent is told when they have left."""
-    return _fill("session_person.md").strip()
+_BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
+    Prompt.TASK: _task, Prompt.CONTINUE: _continue, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone,
+    Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person}
 
 
 def _fill(name: str, **values: str) -> str:
-    text = resources.files("garrison.agents").joinpath(f"prompts/{name}").read_text()
-    return Template(text).safe_substitute(values).strip() + "\n"
+    return task_prompt.fill_template(name, **values).strip() + "\n"

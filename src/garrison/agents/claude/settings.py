@@ -1,30 +1,30 @@
-"""How a node's sessions are run: from the profile in config.toml, then from the node's attributes. Pure.
+"""Settings of Claude sessions: the profile in config.toml, overridden by the node's attributes.
 
-A profile of kind `claude` may say everything that a node may; the node wins. A value that cannot be meant is refused
-before the run begins.
+A profile of kind `claude` may set all of them, a node those in `ATTRIBUTES`. An invalid value is refused before the run
+begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from garrison.errors import UsageError
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")
-"""What an agent may use unless its profile or node names others; garrison's own tools come on top."""
+"""Default tools of an agent, in addition to garrison's own."""
 READ_ONLY = ("Read", "Glob", "Grep")
-"""What a validator may use."""
+"""Tools of a validator."""
 MODES = ("dontAsk", "acceptEdits", "plan", "default", "bypassPermissions", "auto")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 ENVIRONMENT = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "API_TIMEOUT_MS")
-"""Variables of the person's that a session needs; everything else stays out."""
+"""Variables of the person's environment that a session gets; it gets no others."""
 
 
 @dataclass(frozen=True)
 class ClaudeSettings:
-    """One session's settings. Money in US dollars, times in seconds; None: not said."""
+    """Settings of one session; money in US dollars, times in seconds, None for the default."""
 
     model: str | None = None
     fallback_model: str | None = None
@@ -33,20 +33,23 @@ class ClaudeSettings:
     max_turns: int | None = None
     effort: str | None = None
     system_prompt: str | None = None
-    """Added to what garrison says."""
+    """Appended to garrison's own."""
     budget: float | None = None
-    """Of the node, over all its attempts."""
+    """Limit of the node, over all its attempts."""
     budget_run: float | None = None
     budget_day: float | None = None
-    """Of the whole home, a calendar day in UTC."""
+    """Limit of the whole home, a calendar day in UTC."""
     stale: float = 240.0
-    """Silence of a session, no tool under way, after which it is interrupted."""
+    """Silence of a session outside of tool calls, after which it is interrupted."""
     starts: int = 2
-    """How many sessions may start at one time in the home."""
+    """Sessions that may start at one time in the home."""
     cli: str | None = None
-    """Another CLI than the SDK's own."""
+    """Path of another CLI than the SDK's own."""
     set: Mapping[str, str] = field(default_factory=dict)
     """Variables set for the CLI."""
+
+
+# ---- values; a ValueError says what is expected
 
 
 def _text(value: Any) -> str:
@@ -63,14 +66,20 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _count(value: Any) -> int:
-    number = int(str(value))
+    try:
+        number = int(str(value))
+    except ValueError:
+        raise ValueError("a number") from None
     if number < 1:
         raise ValueError("a whole number above 0")
     return number
 
 
 def _amount(value: Any) -> float:
-    number = float(str(value).strip().lower().removesuffix("usd").strip("$ "))
+    try:
+        number = float(str(value).strip().lower().removesuffix("usd").strip("$ "))
+    except ValueError:
+        raise ValueError("a number") from None
     if not 0 < number < 1e9:
         raise ValueError("a number above 0")
     return number
@@ -86,7 +95,7 @@ def _one_of(*words: str) -> Callable[[Any], str]:
 
 
 def _mapping(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError("a table of texts")
     return dict(value)
 
@@ -96,54 +105,52 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "effort": _one_of(*EFFORTS), "system_prompt": _text, "budget": _amount, "budget_run": _amount,
     "budget_day": _amount, "stale": _amount, "starts": _count, "cli": _text, "set": _mapping,
 }
-"""Setting → how its value is read."""
+"""Setting → reader of its value."""
 ATTRIBUTES = {"model": ("model", "llm_model"), "effort": ("effort", "reasoning_effort"), "tools": ("tools",),
               "permission_mode": ("permission_mode",), "max_turns": ("max_turns",), "budget": ("budget",),
               "system_prompt": ("system_prompt",), "fallback_model": ("fallback_model",)}
-"""Setting → the node attributes that say it, the first found wins."""
+"""Setting → node attributes that set it; the first one present wins."""
 
 
 def from_profile(where: str, values: Mapping[str, Any]) -> ClaudeSettings:
-    """The settings of a profile's table; UsageError, beginning with `where`, for what cannot be meant."""
+    """Return the settings of a profile's table; UsageError, beginning with `where`, for an invalid one."""
     unknown = sorted(set(values) - set(READERS))
     if unknown:
         raise UsageError(f"{where}: {unknown[0]} is not a setting; there are {', '.join(sorted(READERS))}")
-    return _with(ClaudeSettings(), where, values)
+    return _override(ClaudeSettings(), where, values)
 
 
 def for_node(profile: ClaudeSettings, node: str, attributes: Mapping[str, Any]) -> ClaudeSettings:
-    """The profile with what the node says; UsageError for what cannot be meant."""
-    said = {}
+    """Return the profile with the node's attributes over it; UsageError for an invalid one."""
+    values = {}
     for name, spellings in ATTRIBUTES.items():
-        found = next((attributes[word] for word in spellings if word in attributes), None)
-        if found is not None:
-            said[name] = found
-    return _with(profile, f"node {node}", said)
+        value = next((attributes[spelling] for spelling in spellings if spelling in attributes), None)
+        if value is not None:
+            values[name] = value
+    return _override(profile, f"node {node}", values)
 
 
 def read_only(profile: ClaudeSettings) -> ClaudeSettings:
-    """The profile for a validator: nothing that writes, whatever the profile allows."""
-    kept = tuple(tool for tool in profile.tools if tool in READ_ONLY)
-    return replace(profile, tools=kept or READ_ONLY, permission_mode="dontAsk")
+    """Return the profile for a validator: no tool that writes, whatever the profile allows."""
+    tools = tuple(tool for tool in profile.tools if tool in READ_ONLY)
+    return replace(profile, tools=tools or READ_ONLY, permission_mode="dontAsk")
 
 
-def _with(settings: ClaudeSettings, where: str, values: Mapping[str, Any]) -> ClaudeSettings:
+def _override(settings: ClaudeSettings, where: str, values: Mapping[str, Any]) -> ClaudeSettings:
     read = {}
     for name, value in values.items():
         try:
             read[name] = READERS[name](value)
-        except (ValueError, AttributeError) as error:
-            wanted = str(error) if "literal" not in str(error) and "convert" not in str(error) else "a number"
-            raise UsageError(f"{where}: {name}={value!r} should be {wanted}") from error
+        except ValueError as error:
+            raise UsageError(f"{where}: {name}={value!r} should be {error}") from error
     return replace(settings, **read)
 
 
 def to_json(settings: ClaudeSettings) -> dict[str, Any]:
-    """For the order that a stretch is given."""
-    values = {one.name: getattr(settings, one.name) for one in fields(settings)}
-    return {**values, "tools": list(settings.tools), "set": dict(settings.set)}
+    """Return the settings for order.json."""
+    return {**vars(settings), "tools": list(settings.tools), "set": dict(settings.set)}
 
 
 def from_json(values: Mapping[str, Any]) -> ClaudeSettings:
-    """The inverse of `to_json`."""
+    """Invert `to_json`."""
     return ClaudeSettings(**{**values, "tools": tuple(values["tools"])})

@@ -1,6 +1,7 @@
-"""How many sessions may start at one time in a home: a start costs half a second of a core and 200 MiB.
+"""Limit of concurrent session starts in a home: a start costs half a second of a core and 200 MiB.
 
-Each start holds one of the files `run/claude-start-<n>` until the session has answered; the kernel frees it at a death.
+Each start holds one of the lock files `run/claude-start-<n>` until the session has answered; the kernel releases it at
+a death.
 """
 
 from __future__ import annotations
@@ -13,36 +14,34 @@ from pathlib import Path
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 
-_LOOK = 0.1
-"""Seconds between two looks for a free place."""
-_HELD = 30.0
-"""Seconds after which a start no longer counts as one, answered or not."""
+_POLL_INTERVAL = 0.1
+_MAX_HOLD = 30.0
+"""Seconds after which a start no longer counts, answered or not."""
 
 
 @asynccontextmanager
-async def start_slot(home: Path, places: int, note: Callable[[str], None],
+async def start_slot(home: Path, slots: int, on_wait: Callable[[str], None],
                      stop: asyncio.Event) -> AsyncIterator[asyncio.Event]:
-    """Wait for a place, unless `stop` is set meanwhile; give the event that says the start is over."""
+    """Wait for a slot, unless `stop` is set meanwhile; yield the event that ends the start."""
     folder = atomic.make_directory(home / "run")
-    lock, told = None, False
-    while not stop.is_set() and (lock := _try(folder, places)) is None:
-        if not told:
-            note(f"for its turn: {places} at a time start")
-            told = True
-        await asyncio.sleep(_LOOK)
+    lock, waiting = None, False
+    while not stop.is_set() and (lock := _try_lock(folder, slots)) is None:
+        if not waiting:
+            on_wait(f"for its turn: {slots} at a time start")
+            waiting = True
+        await asyncio.sleep(_POLL_INTERVAL)
     started = asyncio.Event()
-    keeper = asyncio.ensure_future(_keep(lock, started))
+    holder = asyncio.ensure_future(_hold(lock, started))
     try:
         yield started
     finally:
         started.set()
-        await keeper
+        await holder
 
 
-async def _keep(lock: LifeLock | None, started: asyncio.Event) -> None:
-    """Hold the place until the start is over."""
+async def _hold(lock: LifeLock | None, started: asyncio.Event) -> None:
     try:
-        await asyncio.wait_for(started.wait(), _HELD)
+        await asyncio.wait_for(started.wait(), _MAX_HOLD)
     except TimeoutError:
         pass
     finally:
@@ -50,8 +49,8 @@ async def _keep(lock: LifeLock | None, started: asyncio.Event) -> None:
             lock.release()
 
 
-def _try(folder: Path, places: int) -> LifeLock | None:
-    for number in range(1, places + 1):
+def _try_lock(folder: Path, slots: int) -> LifeLock | None:
+    for number in range(1, slots + 1):
         lock = LifeLock.try_acquire(folder / f"claude-start-{number}")
         if lock is not None:
             return lock

@@ -1,99 +1,135 @@
-"""Event stream of a Claude session (`stream.jsonl`): event kinds, terminal rendering, tool call in flight.
+"""Event stream of a Claude session (`stream.jsonl`): the events, their terminal rendering, the tool call in flight.
 
-An event is one small JSON object of kind `begin, text, thinking, tool, tool_result, retry, limit, usage, result, note`.
-Only `connection` translates SDK messages into events; readers of a stream need no SDK.
+Only `client` translates the SDK's messages into events; readers of a stream need no SDK.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-Event = dict[str, Any]
-LONG = 2_000
-"""Characters of one text that the stream keeps of a tool's output; the CLI's own transcript has the rest."""
-_SHOWN = 240
-
-
-def shown(event: Event) -> str:
-    """The line or lines for the terminal; '' for what a person need not see."""
-    teller = _TELLERS.get(event["kind"])
-    return teller(event) if teller else ""
+MAX_TEXT = 2_000
+"""Characters that the stream keeps of a tool's output; the CLI's own transcript has the rest."""
+_MAX_SHOWN = 240
+_TAIL_BYTES = 256 * 1024
+"""End of the stream that is read; results are cut, so a tool's call is nearly always within it."""
+TOOL_TIMEOUT = 900.0
+"""Seconds a tool call may be silent for an observer: a little above what the session itself allows (`connection`)."""
 
 
-def _begin(event: Event) -> str:
-    how = "resumed" if event.get("resumed") else "begun"
-    return f"── session {event['session'][:8]} {how}, {event.get('model') or 'default model'}"
+class Begin(TypedDict):
+    """The CLI has started or resumed the session."""
+
+    kind: Literal["begin"]
+    session: str
+    model: str
+    resumed: bool
+    version: str
 
 
-def _text(event: Event) -> str:
-    return str(event["text"]).strip()
+class Text(TypedDict):
+    """Text or thinking of the model."""
+
+    kind: Literal["text", "thinking"]
+    text: str
 
 
-def _thinking(event: Event) -> str:
-    return "  (thinks) " + _brief(event["text"]) if event["text"].strip() else ""
+class ToolCall(TypedDict):
+    """The model calls a tool."""
+
+    kind: Literal["tool"]
+    id: str
+    name: str
+    input: Any
 
 
-def _tool(event: Event) -> str:
-    return f"  → {event['name'].removeprefix('mcp__garrison__')} {_brief(_argument(event['input']))}"
+class ToolResult(TypedDict):
+    """A tool's result, cut to `MAX_TEXT`."""
+
+    kind: Literal["tool_result"]
+    id: str
+    text: str
+    error: bool
 
 
-def _argument(given: Any) -> str:
-    """The one argument that tells a person most."""
-    if isinstance(given, dict):
-        for name in ("command", "file_path", "path", "pattern", "question", "summary", "text", "phase"):
-            if isinstance(given.get(name), str):
-                return str(given[name])
-    return json.dumps(given, ensure_ascii=False)
+class Retry(TypedDict):
+    """The API refused a call; the CLI will retry after `delay` seconds."""
+
+    kind: Literal["retry"]
+    status: int | None
+    error: str
+    delay: float
+    attempt: int | None
 
 
-def _tool_result(event: Event) -> str:
-    mark = "✗" if event.get("error") else "←"
-    return f"  {mark} {_brief(event['text'])}" if event["text"].strip() else f"  {mark} (nothing)"
+class RateLimit(TypedDict):
+    """State of a rate limit; `resets_at` in seconds since 1970."""
+
+    kind: Literal["limit"]
+    status: str
+    resets_at: float | None
+    type: str | None
 
 
-def _retry(event: Event) -> str:
-    return f"  … the API answered {event.get('status') or event.get('error') or 'nothing'}; trying again in " \
-           f"{event.get('delay', 0):.0f} s"
+class Usage(TypedDict):
+    """Token counts of one model response; not in `stream.jsonl` but in `usage.jsonl`."""
+
+    kind: Literal["usage"]
+    message: str
+    model: str
+    usage: Mapping[str, Any]
+    final: bool
+    """All tokens of a streamed response are known; its tools run next."""
 
 
-def _note(event: Event) -> str:
-    return f"── {event['text']}"
+class Result(TypedDict):
+    """End of a turn; the last three are not in `stream.jsonl`."""
+
+    kind: Literal["result"]
+    subtype: str
+    error: bool
+    said: str
+    usd: float | None
+    """Cost since the session's beginning."""
+    turns: int
+    status: int | None
+    terminal_reason: str | None
+    usage: Mapping[str, Any] | None
+    session: str
+    refused: bool
+    """The model refused to answer."""
 
 
-def _result(event: Event) -> str:
-    cost = f", ${event['usd']:.4f} in all" if event.get("usd") is not None else ""
-    how = f"failed: {_brief(event.get('said') or event.get('subtype', ''))}" if event.get("error") else "ended its turn"
-    return f"── session {how}{cost}"
+class Note(TypedDict):
+    """Something that garrison did."""
+
+    kind: Literal["note"]
+    text: str
 
 
-def _brief(text: str) -> str:
-    line = " ".join(str(text).split())
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+Event: TypeAlias = "Begin | Text | ToolCall | ToolResult | Retry | RateLimit | Usage | Result | Note"
 
 
-_TELLERS = {"begin": _begin, "text": _text, "thinking": _thinking, "tool": _tool, "tool_result": _tool_result,
-            "retry": _retry, "note": _note, "result": _result}
+def render(event: Mapping[str, Any]) -> str:
+    """Return the line or lines for the terminal; '' for an event that is not shown."""
+    renderer = _RENDERERS.get(event["kind"])
+    return renderer(event) if renderer else ""
 
 
 def cut(text: str) -> str:
-    """A long text with its middle left out."""
-    return text if len(text) <= LONG else f"{text[:LONG // 2]}\n… {len(text) - LONG} characters …\n{text[-LONG // 2:]}"
-
-
-SILENT = 900.0
-"""Seconds a tool under way may be silent: a little above what the session itself allows it (`stretch`)."""
-_TAIL = 256 * 1024
-"""Bytes of the stream's end that are read; results are cut, so a tool's beginning is nearly always among them."""
+    """Leave out the middle of a long text."""
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT // 2]}\n… {len(text) - MAX_TEXT} characters …\n{text[-MAX_TEXT // 2:]}"
 
 
 def tool_in_flight(attempt: Path) -> tuple[str, float] | None:
-    """(name, seconds it may be silent) of the last tool without a result in this attempt's session; None if none."""
-    under_way: dict[str, str] = {}
+    """Return (name, seconds it may be silent) of the last tool call without a result in this attempt's session."""
+    calls: dict[str, str] = {}
     for line in _tail(attempt / "claude" / "stream.jsonl").splitlines():
         try:
             event = json.loads(line)
@@ -101,19 +137,75 @@ def tool_in_flight(attempt: Path) -> tuple[str, float] | None:
             continue
         kind = event.get("kind") if isinstance(event, dict) else None
         if kind in ("begin", "result"):
-            under_way.clear()
+            calls.clear()
         elif kind == "tool":
-            under_way[str(event.get("id"))] = str(event.get("name", ""))
+            calls[str(event.get("id"))] = str(event.get("name", ""))
         elif kind == "tool_result":
-            under_way.pop(str(event.get("id")), None)
-    return (list(under_way.values())[-1], SILENT) if under_way else None
+            calls.pop(str(event.get("id")), None)
+    return (list(calls.values())[-1], TOOL_TIMEOUT) if calls else None
+
+
+def _render_begin(event: Mapping[str, Any]) -> str:
+    how = "resumed" if event.get("resumed") else "begun"
+    return f"── session {event['session'][:8]} {how}, {event.get('model') or 'default model'}"
+
+
+def _render_text(event: Mapping[str, Any]) -> str:
+    return str(event["text"]).strip()
+
+
+def _render_thinking(event: Mapping[str, Any]) -> str:
+    return "  (thinks) " + _one_line(event["text"]) if event["text"].strip() else ""
+
+
+def _render_tool(event: Mapping[str, Any]) -> str:
+    return f"  → {event['name'].removeprefix('mcp__garrison__')} {_one_line(_main_argument(event['input']))}"
+
+
+def _main_argument(arguments: Any) -> str:
+    if isinstance(arguments, dict):
+        for name in ("command", "file_path", "path", "pattern", "question", "summary", "text", "phase"):
+            if isinstance(arguments.get(name), str):
+                return str(arguments[name])
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def _render_tool_result(event: Mapping[str, Any]) -> str:
+    mark = "✗" if event.get("error") else "←"
+    return f"  {mark} {_one_line(event['text'])}" if event["text"].strip() else f"  {mark} (nothing)"
+
+
+def _render_retry(event: Mapping[str, Any]) -> str:
+    return f"  … the API answered {event.get('status') or event.get('error') or 'nothing'}; trying again in " \
+           f"{event.get('delay', 0):.0f} s"
+
+
+def _render_note(event: Mapping[str, Any]) -> str:
+    return f"── {event['text']}"
+
+
+def _render_result(event: Mapping[str, Any]) -> str:
+    cost = f", ${event['usd']:.4f} in all" if event.get("usd") is not None else ""
+    failure = _one_line(event.get("said") or event.get("subtype", ""))
+    how = f"failed: {failure}" if event.get("error") else "ended its turn"
+    return f"── session {how}{cost}"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(str(text).split())
+    return line if len(line) <= _MAX_SHOWN else line[: _MAX_SHOWN - 1] + "…"
+
+
+_RENDERERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "begin": _render_begin, "text": _render_text, "thinking": _render_thinking, "tool": _render_tool,
+    "tool_result": _render_tool_result, "retry": _render_retry, "note": _render_note, "result": _render_result}
 
 
 def _tail(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL))
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
             return file.read()
     except OSError:
         return b""

@@ -1,111 +1,166 @@
-"""The tools an agent has to speak with its garrison, in the process of its stretch. Each writes one file, nothing more.
+"""Tools that garrison offers an agent, as MCP tools of the server `garrison`: report, phase, notes, questions, verdict.
 
 `report_result` is the only way to success: a session that ends without it is asked once, then its attempt has failed.
+Each tool writes one file of the attempt, nothing more. Loads no SDK: `client` turns the functions into MCP tools.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from claude_agent_sdk import SdkMcpTool, create_sdk_mcp_server, tool
-
+from garrison.agents.base import AgentReport, Function
 from garrison.agents.claude import questions
-from garrison.agents.claude.attempt_files import ClaudeFiles, write_json
-from garrison.agents.claude.tools_words import ASK_GUARDIAN, REPORT_RESULT, SAVE_NOTES, report_of, unsound
+from garrison.agents.claude.job import VALIDATOR
+from garrison.agents.json_files import write_json
+from garrison.agents.result import parse_report
+from garrison.errors import UsageError
 from garrison.records import atomic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from garrison.agents.claude.attempt_files import AttemptFiles
 
 SERVER = "garrison"
 PHASES = ("planning", "executing", "impl_complete")
-"""Where an orchestrator's own hook may be; what comes after is its runner's."""
-Answer = dict[str, Any]
+"""Phases that an orchestrator's own hook may be in; later ones are its runner's."""
+STATUSES = ("success", "partial_success", "retry", "failure")
+"""How a task may be reported to have ended; the first two land."""
+FOR_THE_PIPELINE = ("preferred_label", "suggested_next_ids", "context_updates")
+"""Other fields of a report that the pipeline reads."""
+_MAX_NOTES = 2000
+"""Characters of a summary that the pipeline keeps."""
+_ACCEPTED = "Noted. End your turn now."
+_STRING = {"type": "string"}
 
 
-WORKER, VALIDATOR = "worker", "validator"
-NAMES = {WORKER: ("report_result", "update_phase", "save_notes", "ask_guardian"), VALIDATOR: ("report_verdict",)}
-"""Part → its tools."""
+def tools_of(role: str, files: AttemptFiles, notes: Path) -> list[Function]:
+    """Return the tools of a worker or validator; `notes` is the file for a successor."""
+    if role == VALIDATOR:
+        return [report_verdict(files)]
+    return [report_result(files), update_phase(files), save_notes(notes), ask_guardian(files)]
 
 
-def names(part: str) -> list[str]:
-    """The tools of a part as the CLI calls them, for its allow-list."""
-    return [f"mcp__{SERVER}__{name}" for name in NAMES[part]]
+def report_result(files: AttemptFiles) -> Function:
+    """Return the tool with which a worker reports how its task ended."""
+    def call(**arguments: Any) -> str:
+        write_json(files.report, check_report(arguments))
+        return _ACCEPTED
+
+    return Function(
+        "report_result", "Say how the task ended. Without this call the task has failed. Call it once, at the end.", {
+            "type": "object", "required": ["status", "summary"], "properties": {
+                "status": {"type": "string", "enum": list(STATUSES), "description": "partial_success: what is there is "
+                           "worth landing, though not all was done. retry: it failed, and another attempt may do "
+                           "better."},
+                "summary": {"type": "string", "description": "What was done, or why it could not be."},
+                "evidence": {"type": "array", "items": _STRING,
+                             "description": "What proves it: commands that were run and what they said, commits."},
+                "preferred_label": {**_STRING, "description": "Only where the task leaves you a choice of how the "
+                                    "pipeline goes on: the label of the way to take."},
+                "suggested_next_ids": {"type": "array", "items": _STRING, "description": "Nodes to go to, best first, "
+                                       "where no label decides."},
+                "context_updates": {"type": "object", "description": "Values that later steps of the pipeline read, by "
+                                    "key, such as {\"tests.failed\": 3}."}}}, call)
 
 
-def server(part: str, files: ClaudeFiles, notes: Path) -> Any:
-    """The in-process MCP server with the tools of a part; `notes` is the file for a successor."""
-    made = [_verdict(files)] if part == VALIDATOR else [_report(files), _phase(files), _notes(notes), _ask(files)]
-    return create_sdk_mcp_server(SERVER, "1.0.0", made)
-
-
-def _told(text: str, *, error: bool = False) -> Answer:
-    return {"content": [{"type": "text", "text": text}], **({"is_error": True} if error else {})}
-
-
-def _report(files: ClaudeFiles) -> SdkMcpTool[Any]:
-    @tool("report_result", *REPORT_RESULT)
-    async def report_result(given: dict[str, Any]) -> Answer:
-        report = report_of(given)
-        if isinstance(report, str):
-            return _told(report, error=True)
-        write_json(files.report, report)
-        return _told("Noted. End your turn now.")
-
-    return report_result
-
-
-def _phase(files: ClaudeFiles) -> SdkMcpTool[Any]:
-    @tool("update_phase", "Say which phase your work has reached: planning, executing or impl_complete.",
-          {"type": "object", "required": ["phase"], "properties": {"phase": {"type": "string", "enum": list(PHASES)}}})
-    async def update_phase(given: dict[str, Any]) -> Answer:
-        phase = given.get("phase")
+def update_phase(files: AttemptFiles) -> Function:
+    """Return the tool with which a worker reports its phase."""
+    def call(phase: Any = None, **_unknown: Any) -> str:
         if phase not in PHASES:
-            return _told(f"{phase!r} is not a phase of yours; there are {', '.join(PHASES)}", error=True)
+            raise UsageError(f"{phase!r} is not a phase of yours; there are {', '.join(PHASES)}")
         atomic.write(files.phase, str(phase).encode())
-        return _told(f"Your phase is {phase}.")
+        return f"Your phase is {phase}."
 
-    return update_phase
+    return Function(
+        "update_phase", f"Say which phase your work has reached: {', '.join(PHASES[:-1])} or {PHASES[-1]}.",
+        {"type": "object", "required": ["phase"], "properties": {"phase": {"type": "string", "enum": list(PHASES)}}},
+        call)
 
 
-def _verdict(files: ClaudeFiles) -> SdkMcpTool[Any]:
+def save_notes(path: Path) -> Function:
+    """Return the tool with which an agent leaves notes for its successor in a file."""
+    def call(text: Any = None, **_unknown: Any) -> str:
+        notes = str(text or "").strip()
+        if not notes:
+            raise UsageError("there is no text")
+        atomic.write(path, (notes + "\n").encode(errors="replace"))
+        return "Kept."
+
+    return Function("save_notes", "Keep notes for whoever goes on if this session dies; they replace the notes before.",
+                    {"type": "object", "required": ["text"], "properties": {"text": _STRING}}, call)
+
+
+def ask_guardian(files: AttemptFiles | None) -> Function:
+    """Return the tool with which an agent asks a person.
+
+    The question ends its turn, and the answer is its next message. Without `files` the caller of the tools waits for
+    the answer, which is the tool's result.
+    """
+    def call(question: Any = None, **_unknown: Any) -> str:
+        text = str(question or "").strip()
+        if not text:
+            raise UsageError("there is no question")
+        if files is not None:
+            questions.ask(files, text)
+        return "Your question is passed on. End your turn now; the answer will be your next message."
+
+    description = "Ask the person in charge one question that you cannot settle yourself."
+    if files is not None:
+        description += " End your turn after it; the answer comes as your next message, however long it takes."
+    return Function("ask_guardian", description,
+                    {"type": "object", "required": ["question"], "properties": {"question": _STRING}}, call)
+
+
+def report_verdict(files: AttemptFiles) -> Function:
+    """Return the tool with which a validator gives its verdict."""
+    def call(**arguments: Any) -> str:
+        if problem := verdict_problem(arguments):
+            raise UsageError(problem)
+        write_json(files.report, {"status": "success" if arguments["verdict"] == "pass" else "failure",
+                                  "summary": str(arguments["reason"]), "criteria": arguments["criteria"]})
+        return _ACCEPTED
+
     criterion = {"type": "object", "required": ["criterion", "met", "evidence"], "properties": {
-        "criterion": {"type": "string"}, "met": {"type": "boolean"}, "evidence": {"type": "string"}}}
-
-    @tool("report_verdict", "Give your verdict on the work. Without this call the work counts as refused.", {
-        "type": "object", "required": ["verdict", "reason", "criteria"], "properties": {
-            "verdict": {"type": "string", "enum": ["pass", "fail"]},
-            "reason": {"type": "string", "description": "For whoever does the work again: what is wrong, and where."},
-            "criteria": {"type": "array", "items": criterion}}})
-    async def report_verdict(given: dict[str, Any]) -> Answer:
-        wrong = unsound(given)
-        if wrong:
-            return _told(wrong, error=True)
-        write_json(files.report, {"status": "success" if given["verdict"] == "pass" else "failure",
-                                  "summary": str(given["reason"]), "criteria": given["criteria"]})
-        return _told("Noted. End your turn now.")
-
-    return report_verdict
+        "criterion": _STRING, "met": {"type": "boolean"}, "evidence": _STRING}}
+    return Function(
+        "report_verdict", "Give your verdict on the work. Without this call the work counts as refused.", {
+            "type": "object", "required": ["verdict", "reason", "criteria"], "properties": {
+                "verdict": {"type": "string", "enum": ["pass", "fail"]},
+                "reason": {**_STRING, "description": "For whoever does the work again: what is wrong, and where."},
+                "criteria": {"type": "array", "items": criterion}}}, call)
 
 
-def _notes(path: Path) -> SdkMcpTool[Any]:
-    @tool("save_notes", *SAVE_NOTES)
-    async def save_notes(given: dict[str, Any]) -> Answer:
-        text = str(given.get("text") or "").strip()
-        if not text:
-            return _told("there is no text", error=True)
-        atomic.write(path, (text + "\n").encode(errors="replace"))
-        return _told("Kept.")
+def check_report(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of report.json; UsageError if the arguments of `report_result` do not make a report."""
+    status, summary = arguments.get("status"), str(arguments.get("summary") or "").strip()
+    if status not in STATUSES or not summary:
+        raise UsageError(f"say status={', status='.join(STATUSES[:-1])} or status={STATUSES[-1]}, and a summary")
+    evidence = arguments.get("evidence") or []
+    try:
+        extra = parse_report({name: arguments[name] for name in FOR_THE_PIPELINE if arguments.get(name)})
+    except ValueError as error:
+        raise UsageError(f"{error}; say it again") from error
+    return {"status": status, "summary": summary,
+            "evidence": [str(item) for item in evidence] if isinstance(evidence, list) else [], **extra}
 
-    return save_notes
+
+def to_agent_report(report: Any) -> AgentReport:
+    """Return what report.json says for the pipeline; empty without a report."""
+    if not isinstance(report, dict):
+        return {}
+    fields = {name: report[name] for name in ("status", *FOR_THE_PIPELINE) if name in report}
+    return parse_report({**fields, "notes": str(report.get("summary", ""))[:_MAX_NOTES]})
 
 
-def _ask(files: ClaudeFiles) -> SdkMcpTool[Any]:
-    @tool("ask_guardian", f"{ASK_GUARDIAN[0]} End your turn after it; the answer comes as your next message, however "
-          "long it takes.", ASK_GUARDIAN[1])
-    async def ask_guardian(given: dict[str, Any]) -> Answer:
-        text = str(given.get("question") or "").strip()
-        if not text:
-            return _told("there is no question", error=True)
-        questions.ask(files, text)
-        return _told("Your question is passed on. End your turn now; the answer will be your next message.")
-
-    return ask_guardian
+def verdict_problem(arguments: dict[str, Any]) -> str:
+    """Return why a verdict does not count, since it lacks a part or contradicts itself; '' if it does."""
+    criteria = arguments.get("criteria")
+    if arguments.get("verdict") not in ("pass", "fail") or not str(arguments.get("reason") or "").strip():
+        return "say verdict=pass or verdict=fail, and a reason"
+    if not isinstance(criteria, list) or not criteria or not all(isinstance(item, dict) for item in criteria):
+        return "say at least one criterion, each with criterion, met and evidence"
+    proven = all(item.get("met") is True and item.get("evidence") for item in criteria)
+    if arguments["verdict"] == "pass" and not proven:
+        return "a pass needs every criterion met, with evidence; say verdict=fail, or what proves the rest"
+    return ""

@@ -12,7 +12,6 @@ lines and duplicates.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -20,88 +19,184 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from garrison.agents.claude.attempt_files import append_lines, encode, read_lines
+from garrison.agents.json_files import append_lines, encode, read_lines
 from garrison.errors import Refused
 from garrison.records import atomic
 
-SAID = frozenset({"user", "assistant"})
-"""The kinds of entries without which there is nothing to resume."""
+MESSAGES = frozenset({"user", "assistant"})
+"""Kinds of entries without which there is nothing to resume."""
 SYSTEM_PROMPT = "prompt_snapshot"
-"""What the CLI calls an attachment that holds the system prompt; while there is one, it takes no other."""
+"""The CLI's attachment that holds the system prompt; while there is one, the CLI accepts no other."""
 SIDECAR = "agent_metadata"
-"""What the SDK calls an entry that holds what the CLI keeps beside a subagent's transcript."""
+"""The SDK's entry that holds the file which the CLI keeps beside a subagent's transcript."""
+
+Entry = dict[str, Any]
+Key = Mapping[str, Any]
+
+
+# ---- the copy
+
+
+class TranscriptStore:
+    """Transcripts below one folder; its methods are those of the SDK's session store."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    async def append(self, key: Key, entries: list[Entry]) -> None:
+        """Append entries durably."""
+        if entries:
+            import asyncio  # the orchestrator, which only reads transcripts, needs no event loop
+
+            await asyncio.to_thread(self.add, key, entries)
+
+    async def load(self, key: Key) -> list[Entry] | None:
+        """Return all entries of a transcript; None if there is none."""
+        return self.read(key)
+
+    async def list_sessions(self, project_key: str) -> list[dict[str, Any]]:
+        """Return each session of a project with its last change in milliseconds since 1970."""
+        files = (self.root / _file_name(project_key)).glob("*.jsonl")
+        return [{"session_id": path.stem, "mtime": int(path.stat().st_mtime * 1000)} for path in files]
+
+    async def list_subkeys(self, key: Key) -> list[str]:
+        """Return the subpaths of a session's transcripts beside its main one."""
+        folder = self.path(key).with_suffix("")
+        return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.jsonl"))
+
+    async def delete(self, key: Key) -> None:
+        """Remove a transcript; with a session's main one, all others of the session."""
+        path = self.path(key)
+        path.unlink(missing_ok=True)
+        if not key.get("subpath"):
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+
+    def path(self, key: Key) -> Path:
+        """Return the file of a key; Refused if a part of the key would lead out of the folder."""
+        folder = self.root / _file_name(key["project_key"])
+        if not key.get("subpath"):
+            return folder / f"{_file_name(key['session_id'])}.jsonl"
+        parts = PurePosixPath(key["subpath"]).parts
+        return folder.joinpath(_file_name(key["session_id"]), *map(_file_name, parts[:-1]),
+                               f"{_file_name(parts[-1])}.jsonl")
+
+    def add(self, key: Key, entries: Iterable[Entry]) -> None:
+        """Append entries durably, without an event loop."""
+        path = self.path(key)
+        atomic.make_directory(path.parent)
+        append_lines(path, entries, durable=True)
+
+    def read(self, key: Key) -> list[Entry] | None:
+        """Return all entries of a transcript, without an event loop; None if there is none."""
+        path = self.path(key)
+        return deduplicate(read_lines(path)) if path.exists() else None
+
+
+class Mirror(TranscriptStore):
+    """Store for the SDK that is written to but never read.
+
+    The SDK would lay out what it loads in a temporary folder at each resume, with a copy of the log-in, and a kill
+    would leave that behind. `prepare` restores what is missing before the SDK is asked to resume.
+    """
+
+    async def load(self, key: Key) -> list[Entry] | None:
+        """Return nothing."""
+        return None
+
+
+def identity_of(entry: Entry) -> str:
+    """Return what two copies of one entry have in common: its uuid, else all of it."""
+    name = entry.get("uuid") if isinstance(entry, dict) else None
+    return str(name) if name else json.dumps(entry, sort_keys=True)
+
+
+def deduplicate(entries: Iterable[Entry]) -> list[Entry]:
+    """Drop repeated entries with a uuid; others stay as often as they are there (a title may be set twice)."""
+    seen: set[str] = set()
+    kept = []
+    for entry in entries:
+        name = str(entry.get("uuid") or "") if isinstance(entry, dict) else ""
+        if not name or name not in seen:
+            kept.append(entry)
+        seen.add(name)
+    return kept
+
+
+# ---- resuming and forking
 
 
 def prepare(config: Path, copy: Path, session: str) -> str:
-    """Make ready to resume: `own` (the CLI has it), `restored` (from the copy) or `unknown` (nobody has it)."""
+    """Reconcile transcript and copy; return `own` (the CLI has it), `restored` (from the copy) or `unknown`."""
     store = TranscriptStore(copy)
     own = own_transcript(config, session)
     if own is not None:
-        torn = _headless(read_lines(own), store.read(_key(own)) or [])
+        headless = _is_headless(read_lines(own), store.read(_key(own)) or [])
         for path, key in _transcripts(own):
             _catch_up(store, key, path)
-        if not torn:
+        if not headless:
             return "own"
     kept = copy / own.parent.name / own.name if own else next(iter(sorted(copy.glob(f"*/{session}.jsonl"))), None)
-    if kept is None or not _worth(kept):
+    if kept is None or not _has_messages(kept):
         return "unknown"
     _restore(store, kept, config / "projects" / kept.parent.name)
     return "restored"
 
 
-def fork(config: Path, attempts: Path, past: str, session: str, project: str) -> bool:
-    """Let `session` begin with the transcript of `past`, in the CLI's folder `project`; False if nobody has that.
+def fork(config: Path, attempts: Path, parent: str, session: str, project: str) -> bool:
+    """Begin `session` with the transcript of `parent`, in the CLI's folder `project`; False if there is none.
 
-    The session of an earlier node is left as it is: it may be gone on from again, in another attempt or branch. Its
-    subagents' transcripts and its system prompt stay behind: the new one has a node, an attempt and ways of its own.
+    The parent, a session of an earlier node, stays as it is: other attempts or branches may continue it too. Its
+    subagents' transcripts and its system prompt are left out, since the new session has a node and an attempt of its
+    own.
     """
-    own = own_transcript(config, past)
-    kept = [path for path in attempts.rglob(f"transcripts/*/{past}.jsonl") if _worth(path)] if own is None else []
-    source = own or next(iter(sorted(kept)), None)
+    own = own_transcript(config, parent)
+    copies = [path for path in attempts.rglob(f"transcripts/*/{parent}.jsonl") if _has_messages(path)] \
+        if own is None else []
+    source = own or next(iter(sorted(copies)), None)
     if source is None:
         return False
-    told = [entry for entry in once(read_lines(source)) if isinstance(entry, dict) and entry.get("uuid")]
-    entries = [{**entry, "sessionId": session} for entry in _relinked(told)]
+    messages = [entry for entry in deduplicate(read_lines(source)) if isinstance(entry, dict) and entry.get("uuid")]
+    entries = [{**entry, "sessionId": session} for entry in _without_system_prompt(messages)]
     target = atomic.make_directory(config / "projects" / project) / f"{session}.jsonl"
     atomic.write(target, b"".join(encode(entry) + b"\n" for entry in entries))
     return True
 
 
-def _relinked(entries: list[Entry]) -> Iterator[Entry]:
-    """The entries without those in which the CLI keeps a system prompt; what followed one follows what it followed."""
-    left_out: dict[Any, Any] = {}
+def own_transcript(config: Path, session: str) -> Path | None:
+    """Return the CLI's transcript of a session in whatever project; None if nothing in it can be resumed."""
+    paths = [path for path in config.glob(f"projects/*/{session}.jsonl") if _has_messages(path)]
+    return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _without_system_prompt(entries: list[Entry]) -> Iterator[Entry]:
+    """Drop the CLI's system prompts; an entry that followed one follows that one's parent."""
+    dropped: dict[Any, Any] = {}
     for entry in entries:
         parent = entry.get("parentUuid")
-        parent = left_out.get(parent, parent)
+        parent = dropped.get(parent, parent)
         if (entry.get("attachment") or {}).get("type") == SYSTEM_PROMPT:
-            left_out[entry["uuid"]] = parent
+            dropped[entry["uuid"]] = parent
         else:
             yield {**entry, "parentUuid": parent}
 
 
-def _headless(own: list[Any], kept: list[Entry]) -> bool:
-    """Whether the CLI's transcript goes on from an entry that only the copy has: it was removed while a CLI wrote."""
+def _is_headless(own: list[Any], kept: list[Entry]) -> bool:
+    """Whether the CLI's transcript continues an entry that only the copy has: it was removed while a CLI wrote."""
     parents = {entry.get("parentUuid") for entry in own if isinstance(entry, dict)} - {None}
-    lacking = parents - {entry.get("uuid") for entry in own if isinstance(entry, dict)}
-    return any(entry.get("uuid") in lacking for entry in kept)
+    missing = parents - {entry.get("uuid") for entry in own if isinstance(entry, dict)}
+    return any(entry.get("uuid") in missing for entry in kept)
 
 
 def _key(main: Path) -> dict[str, str]:
     return {"project_key": main.parent.name, "session_id": main.stem}
 
 
-def own_transcript(config: Path, session: str) -> Path | None:
-    """The CLI's transcript of a session, whatever project it lies under; None if nothing in it can be resumed."""
-    found = [path for path in config.glob(f"projects/*/{session}.jsonl") if _worth(path)]
-    return max(found, key=lambda path: path.stat().st_mtime, default=None)
-
-
-def _worth(path: Path) -> bool:
-    return any(isinstance(entry, dict) and entry.get("type") in SAID for entry in read_lines(path))
+def _has_messages(path: Path) -> bool:
+    return any(isinstance(entry, dict) and entry.get("type") in MESSAGES for entry in read_lines(path))
 
 
 def _transcripts(main: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    """(file, key) of a session's transcript and those of its subagents, as the CLI or the copy lays them out."""
+    """Yield (file, key) of a session's subagents' transcripts, then of its own, in the CLI's or the copy's layout."""
     key = _key(main)
     folder = main.with_suffix("")
     for path in sorted(folder.rglob("*.jsonl")):
@@ -110,19 +205,19 @@ def _transcripts(main: Path) -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def _catch_up(store: TranscriptStore, key: dict[str, str], path: Path) -> None:
-    known = {same(entry) for entry in store.read(key) or []}
-    missing = [entry for entry in _entries(path) if same(entry) not in known]
+    existing = {identity_of(entry) for entry in store.read(key) or []}
+    missing = [entry for entry in _entries(path) if identity_of(entry) not in existing]
     if missing:
         store.add(key, missing)
 
 
 def _entries(path: Path) -> list[Entry]:
-    """A transcript of the CLI's, and what it keeps beside it."""
+    """Return the entries of a CLI's transcript, and its sidecar as the SDK's entry."""
     try:
-        beside = [{"type": SIDECAR, **json.loads(_sidecar(path).read_bytes())}]
+        sidecar = [{"type": SIDECAR, **json.loads(_sidecar(path).read_bytes())}]
     except (OSError, ValueError, TypeError):
-        beside = []
-    return [*read_lines(path), *beside]
+        sidecar = []
+    return [*read_lines(path), *sidecar]
 
 
 def _restore(store: TranscriptStore, kept: Path, project: Path) -> None:
@@ -130,13 +225,12 @@ def _restore(store: TranscriptStore, kept: Path, project: Path) -> None:
     for path, key in _transcripts(kept):
         target = root / path.relative_to(kept.parent)
         atomic.make_directory(target.parent)
-        for left in target.parent.glob(f".{target.name}.*.tmp"):
-            left.unlink(missing_ok=True)
+        for leftover in target.parent.glob(f".{target.name}.*.tmp"):
+            leftover.unlink(missing_ok=True)
         entries = store.read(key) or []
-        beside = [entry for entry in entries if _is_sidecar(entry)]
-        if beside:
-            told = {name: value for name, value in beside[-1].items() if name != "type"}
-            atomic.write(_sidecar(target), encode(told))
+        sidecars = [entry for entry in entries if _is_sidecar(entry)]
+        if sidecars:
+            atomic.write(_sidecar(target), encode({key: value for key, value in sidecars[-1].items() if key != "type"}))
         atomic.write(target, b"".join(encode(entry) + b"\n" for entry in entries if not _is_sidecar(entry)))
 
 
@@ -148,95 +242,9 @@ def _sidecar(path: Path) -> Path:
     return path.with_suffix(".meta.json")
 
 
-Entry = dict[str, Any]
-Key = Mapping[str, Any]
-
-
-class TranscriptStore:
-    """The transcripts below one folder."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    async def append(self, key: Key, entries: list[Entry]) -> None:
-        """Add entries, durably."""
-        if entries:
-            await asyncio.to_thread(self.add, key, entries)
-
-    async def load(self, key: Key) -> list[Entry] | None:
-        """All entries of a transcript; None if there is none."""
-        return self.read(key)
-
-    async def list_sessions(self, project_key: str) -> list[dict[str, Any]]:
-        """Each session of a project, with its last change in milliseconds since 1970."""
-        files = (self.root / _part(project_key)).glob("*.jsonl")
-        return [{"session_id": path.stem, "mtime": int(path.stat().st_mtime * 1000)} for path in files]
-
-    async def list_subkeys(self, key: Key) -> list[str]:
-        """The subpaths of a session's transcripts beside its main one."""
-        folder = self.path(key).with_suffix("")
-        return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.jsonl"))
-
-    async def delete(self, key: Key) -> None:
-        """Remove a transcript; a session's main one takes the others with it."""
-        path = self.path(key)
-        path.unlink(missing_ok=True)
-        if not key.get("subpath"):
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-
-    def path(self, key: Key) -> Path:
-        """The file of a key; Refused if a part of it would lead out of the folder."""
-        folder = self.root / _part(key["project_key"])
-        if not key.get("subpath"):
-            return folder / f"{_part(key['session_id'])}.jsonl"
-        parts = PurePosixPath(key["subpath"]).parts
-        return folder.joinpath(_part(key["session_id"]), *map(_part, parts[:-1]), f"{_part(parts[-1])}.jsonl")
-
-    def add(self, key: Key, entries: Iterable[Entry]) -> None:
-        """`append`, for callers without a loop."""
-        path = self.path(key)
-        atomic.make_directory(path.parent)
-        append_lines(path, entries, durable=True)
-
-    def read(self, key: Key) -> list[Entry] | None:
-        """`load`, for callers without a loop."""
-        path = self.path(key)
-        return once(read_lines(path)) if path.exists() else None
-
-
-class Mirror(TranscriptStore):
-    """The same for the SDK, which is told nothing of what is kept.
-
-    What it is told of, it would lay out in a temporary folder at each resume, with a copy of the log-in, and a kill
-    would leave that there. `transcripts.prepare` puts back what is missing, before the SDK is asked to resume.
-    """
-
-    async def load(self, key: Key) -> list[Entry] | None:
-        """Nothing."""
-        return None
-
-
-def same(entry: Entry) -> str:
-    """What two copies of one entry have in common: its uuid, else all of it."""
-    name = entry.get("uuid") if isinstance(entry, dict) else None
-    return str(name) if name else json.dumps(entry, sort_keys=True)
-
-
-def once(entries: Iterable[Entry]) -> list[Entry]:
-    """Those with a uuid only the first time; the others as often as they are there (a title may be set twice)."""
-    seen: set[str] = set()
-    kept = []
-    for entry in entries:
-        name = str(entry.get("uuid") or "") if isinstance(entry, dict) else ""
-        if not name or name not in seen:
-            kept.append(entry)
-        seen.add(name)
-    return kept
-
-
-def _part(name: Any) -> str:
-    """A part of a key as the name of a file or folder."""
-    text = str(name)
+def _file_name(part: Any) -> str:
+    """Return a part of a key as the name of a file or folder."""
+    text = str(part)
     if not text or text in (".", "..") or os.sep in text or "\0" in text:
         raise Refused(f"{text!r} cannot be a part of a transcript's name")
     return text

@@ -1,4 +1,4 @@
-"""The agent graph: agents as nodes, who directs whom as edges, sessions only where somebody is spoken to.
+"""Agent graph: agents as nodes, control edges between them, a session for each agent once it gets a message.
 
     async with AgentGraph("desk") as graph:
         await graph.add_node("lead", "You lead.", "sonnet")
@@ -6,26 +6,44 @@
         await graph.add_edge("lead", "analyst", control_type="supervisor")
         reply = await graph.send_message("lead", "analyst", "What changed?")
 
-The rules of this room: who directs whom is decided in `control`, what follows a failure in `recovery`, which status may
-follow which in `model`; all three are pure. `sessions` alone starts and ends sessions, each inside one task of its own,
-and the graph never knows what kind of session it is. Nothing here loads the SDK before the first agent is activated.
+Pure parts: `control` (who directs whom), `retry` (what follows a failure), `model` (allowed status transitions). Only
+`session_manager` starts and ends sessions, each inside one task of its own; it knows the protocol `session.Session`,
+and `claude_session` implements it. Names are imported when they are used: asyncio, and with the first agent the SDK.
 """
 
-from garrison.agents.graph.control import ControlGraph, effective_prompt
-from garrison.agents.graph.graph import AgentGraph
-from garrison.agents.graph.model import (
-    AgentFailure,
-    AgentGraphError,
-    AgentStatus,
-    Edge,
-    Message,
-    Node,
-    NodeNotFoundError,
-)
-from garrison.agents.graph.serialization import load_graph, save_graph
-from garrison.agents.graph.session import Connect, Function, Session, SessionSpec
-from garrison.agents.graph.session_manager import AgentSessionManager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from garrison.agents.base import Function
+    from garrison.agents.graph.control import ControlGraph, effective_prompt
+    from garrison.agents.graph.graph import AgentGraph
+    from garrison.agents.graph.model import (
+        AgentFailure,
+        AgentGraphError,
+        AgentStatus,
+        Edge,
+        Message,
+        Node,
+        NodeNotFoundError,
+    )
+    from garrison.agents.graph.serialization import load_graph, save_graph
+    from garrison.agents.graph.session import Connect, Session, SessionSpec
+    from garrison.agents.graph.session_manager import AgentSessionManager
 
 __all__ = ["AgentFailure", "AgentGraph", "AgentGraphError", "AgentSessionManager", "AgentStatus", "Connect",
            "ControlGraph", "Edge", "Function", "Message", "Node", "NodeNotFoundError", "Session", "SessionSpec",
            "effective_prompt", "load_graph", "save_graph"]
+
+_MODULES = {
+    "base": ("Function",), "graph.control": ("ControlGraph", "effective_prompt"), "graph.graph": ("AgentGraph",),
+    "graph.model": ("AgentFailure", "AgentGraphError", "AgentStatus", "Edge", "Message", "Node", "NodeNotFoundError"),
+    "graph.serialization": ("load_graph", "save_graph"), "graph.session": ("Connect", "Session", "SessionSpec"),
+    "graph.session_manager": ("AgentSessionManager",)}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"garrison.agents.{_MODULE_OF[name]}"), name)

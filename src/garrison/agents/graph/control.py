@@ -1,30 +1,19 @@
-"""Who directs whom: edges by adjacency, and the block that tells a subordinate of its controllers. Pure.
+"""Control hierarchy of an agent graph: edges by adjacency, and the effective prompt of a directed agent.
 
-The rule of this room: nothing here knows of sessions. Each question costs the degree of the nodes it is about, never
-the number of edges; each answer is sorted, so that the same graph gives the same prompt.
+Each question costs the degree of the nodes it is about, never the number of edges. Answers are sorted, so that the same
+graph gives the same prompt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from garrison.agents.graph.model import AgentGraphError, Edge, NodeNotFoundError
-
-HEADING = "## Control Hierarchy"
-
-
-def control_block(node_id: str, controllers: Iterable[tuple[str, str]]) -> str:
-    """The delimited block for a prompt: (id, control type) of each controller, in the order given; '' without any."""
-    lines = [f"  - Agent '{who}' ({what})" for who, what in controllers]
-    if not lines:
-        return ""
-    return "\n".join([HEADING, f"You are agent '{node_id}'. You report to the following controllers:", *lines, "",
-                      "Follow directives from your controllers while maintaining your specialized role.",
-                      "(end of the control hierarchy)"])
+from garrison.agents.prompt import control_block
 
 
 def effective_prompt(original: str, node_id: str, controllers: Sequence[tuple[str, str]]) -> str:
-    """What a session is begun with: the original prompt, and the block where somebody directs the node."""
+    """Return the prompt a session starts with: the original, and the block that names the node's controllers."""
     block = control_block(node_id, controllers)
     return f"{original}\n\n{block}" if block else original
 
@@ -45,24 +34,24 @@ class ControlGraph:
 
     @property
     def edges(self) -> list[Edge]:
-        """Every edge once, in the order they came."""
+        """Every edge once, in the order they were added."""
         return [edge for targets in self._out.values() for edge in targets.values()]
 
-    def need(self, *ids: str) -> None:
-        """NodeNotFoundError for the first of `ids` that is not there."""
+    def require(self, *ids: str) -> None:
+        """Raise NodeNotFoundError for the first of `ids` that is not in the graph."""
         for node_id in ids:
             if node_id not in self._out:
                 raise NodeNotFoundError(node_id, self.name)
 
     def add_node(self, node_id: str) -> None:
-        """A node without edges; AgentGraphError if it is there already."""
+        """Add a node without edges; AgentGraphError if it exists."""
         if node_id in self._out:
             raise AgentGraphError(f"node {node_id!r} is already in graph {self.name!r}; remove it first")
         self._out[node_id], self._in[node_id] = {}, {}
 
     def remove_node(self, node_id: str) -> list[str]:
-        """Take a node out with its edges; the ids of those it directed."""
-        self.need(node_id)
+        """Remove a node with its edges; return the ids of its former subordinates."""
+        self.require(node_id)
         orphaned = self.subordinates(node_id)
         for target in self._out.pop(node_id):
             self._in[target].pop(node_id, None)
@@ -71,8 +60,8 @@ class ControlGraph:
         return orphaned
 
     def add_edge(self, edge: Edge) -> None:
-        """Connect two nodes; AgentGraphError for an edge to itself, or where the two have one in that direction."""
-        self.need(edge.source, edge.target)
+        """Connect two nodes; AgentGraphError for an edge to itself, or where that direction is already connected."""
+        self.require(edge.source, edge.target)
         if edge.source == edge.target:
             raise AgentGraphError(f"{edge.source!r} cannot direct itself")
         if edge.target in self._out[edge.source] or (not edge.directed and edge.source in self._out[edge.target]):
@@ -81,43 +70,47 @@ class ControlGraph:
         self._out[edge.source][edge.target] = edge
         self._in[edge.target][edge.source] = edge
 
+    def has_edge(self, source: str, target: str) -> bool:
+        """Return whether an edge was added from `source` to `target`."""
+        return target in self._out.get(source, {})
+
     def edge(self, source: str, target: str) -> Edge:
-        """The edge from `source` to `target`, an undirected one from either side; AgentGraphError without any."""
-        self.need(source, target)
-        found = self._out[source].get(target)
-        back = self._out[target].get(source)
-        if found is None and back is not None and not back.directed:
-            found = back
-        if found is None:
+        """Return the edge from `source` to `target`, an undirected one from either side; AgentGraphError for none."""
+        self.require(source, target)
+        edge = self._out[source].get(target)
+        reverse = self._out[target].get(source)
+        if edge is None and reverse is not None and not reverse.directed:
+            edge = reverse
+        if edge is None:
             raise AgentGraphError(f"no edge from {source!r} to {target!r} in graph {self.name!r}")
-        return found
+        return edge
 
     def remove_edge(self, source: str, target: str) -> Edge:
-        """Disconnect two nodes; the edge that was there."""
+        """Disconnect two nodes; return the edge that was removed."""
         edge = self.edge(source, target)
         del self._out[edge.source][edge.target], self._in[edge.target][edge.source]
         return edge
 
     def controllers(self, node_id: str) -> list[str]:
-        """Who directs the node, sorted."""
-        return [who for who, _ in self.controllers_with_types(node_id)]
+        """Return the controllers of a node, sorted."""
+        return [controller for controller, _ in self.controllers_with_types(node_id)]
 
     def controllers_with_types(self, node_id: str) -> list[tuple[str, str]]:
-        """(id, control type) of each controller, sorted."""
-        self.need(node_id)
+        """Return (id, control type) of each controller, sorted."""
+        self.require(node_id)
         return sorted((source, edge.control_type) for source, edge in self._in[node_id].items() if edge.directed)
 
     def subordinates(self, node_id: str) -> list[str]:
-        """Whom the node directs, sorted."""
-        self.need(node_id)
+        """Return the nodes that a node directs, sorted."""
+        self.require(node_id)
         return sorted(target for target, edge in self._out[node_id].items() if edge.directed)
 
     def is_controller(self, controller: str, subordinate: str) -> bool:
-        """Whether the one directs the other, without anybody between."""
-        self.need(controller, subordinate)
+        """Return whether `controller` directs `subordinate` by an edge of its own."""
+        self.require(controller, subordinate)
         edge = self._out[controller].get(subordinate)
         return edge is not None and edge.directed
 
     def relationships(self) -> dict[str, list[str]]:
-        """Controller → its subordinates, both sorted; nodes that direct nobody are left out."""
+        """Return controller → its subordinates, both sorted; nodes that direct none are left out."""
         return {node_id: below for node_id in sorted(self._out) if (below := self.subordinates(node_id))}

@@ -1,4 +1,4 @@
-"""`AgentGraph`: the graph that users hold. Thin: edges are in `control`, sessions in `sessions`, files in `files`."""
+"""`AgentGraph`: the public class. Edges are in `control`, sessions in `session_manager`, files in `serialization`."""
 
 from __future__ import annotations
 
@@ -28,17 +28,21 @@ if TYPE_CHECKING:
 
 
 def claude(spec: SessionSpec) -> Session:
-    """A real Claude session for a node; loads the SDK when the first is made."""
-    from garrison.agents.claude.conversation import ClaudeConversation
+    """Return a Claude session for a node; the first one loads the SDK."""
+    from garrison.agents.graph.claude_session import ClaudeSession
 
-    return ClaudeConversation(spec)
+    return ClaudeSession(spec)
 
 
 class AgentGraph:
-    """Agents and who directs them; an async context manager that ends every session it began.
+    """Agents and their control edges; an async context manager that ends every session it started.
 
-    `connect` makes the sessions (default: Claude by its SDK). `clock` gives UTC times, `sleep` waits between retries;
-    both are there for tests. Ids and control types are single lines, since they stand in prompts.
+    Ids and control types are single lines, since they are used in prompts.
+
+    Args:
+        connect: makes the sessions (default: Claude through its SDK).
+        clock: returns UTC times, for tests.
+        sleep: waits between retries, for tests.
     """
 
     def __init__(self, name: str = "graph", *, connect: Connect = claude, start_timeout: float = START_TIMEOUT,
@@ -48,7 +52,7 @@ class AgentGraph:
         self.control = ControlGraph(name)
         self.nodes: dict[str, Node] = {}
         self.messages: list[Message] = []
-        """Everything said in this graph, in order."""
+        """All messages of this graph, in order."""
         self._clock = clock
         self.sessions = AgentSessionManager(connect, self._prompt_of, sleep=sleep, start_timeout=start_timeout)
 
@@ -64,7 +68,7 @@ class AgentGraph:
     # ---- nodes and edges
 
     async def add_node(self, node_id: str, system_prompt: str, model: str | None = None, **metadata: Any) -> Node:
-        """Add an agent; it costs no session before it is spoken to. AgentGraphError if the id is taken."""
+        """Add an agent; its session starts with its first message. AgentGraphError if the id exists."""
         check_name("node's id", node_id)
         if not isinstance(system_prompt, str):
             raise UsageError(f"the system prompt of {node_id!r} is {type(system_prompt).__name__}; give text")
@@ -73,7 +77,7 @@ class AgentGraph:
         return self.nodes[node_id]
 
     async def remove_node(self, node_id: str) -> None:
-        """Stop an agent and take it out; those it directed get their prompt anew at their next activation."""
+        """Stop an agent and remove it; its subordinates get a new prompt at their next activation."""
         node = self.get_node(node_id)
         await self.sessions.stop(node)
         for subordinate in self.control.remove_node(node_id):
@@ -83,38 +87,40 @@ class AgentGraph:
 
     async def add_edge(self, from_node: str, to_node: str, directed: bool = True,
                        control_type: str = SUPERVISOR, **properties: Any) -> Edge:
-        """Let `from_node` direct `to_node` (or, undirected, know it); a running agent is told when next begun."""
+        """Let `from_node` direct `to_node` (or, undirected, know it); a running agent is told at its next start."""
         edge = Edge(from_node, to_node, directed, check_name("control type", control_type), properties)
         self.control.add_edge(edge)
-        self._mark(edge)
+        self._mark_prompt(edge)
         return edge
 
     async def remove_edge(self, from_node: str, to_node: str) -> None:
-        """Take an edge out; AgentGraphError if there is none."""
-        self._mark(self.control.remove_edge(from_node, to_node))
+        """Remove an edge; AgentGraphError if there is none."""
+        self._mark_prompt(self.control.remove_edge(from_node, to_node))
 
-    def _mark(self, edge: Edge) -> None:
+    def _mark_prompt(self, edge: Edge) -> None:
         if edge.directed:
             self.nodes[edge.target].prompt_dirty = True
 
     def get_node(self, node_id: str) -> Node:
-        """The node; NodeNotFoundError without one."""
+        """Return the node; NodeNotFoundError if there is none."""
         if node_id not in self.nodes:
             raise NodeNotFoundError(node_id, self.name)
         return self.nodes[node_id]
 
     def node_exists(self, node_id: str) -> bool:
-        """Whether a node of that id is there."""
+        """Return whether there is a node of that id."""
         return node_id in self.nodes
 
-    # ---- talking
+    # ---- messages
 
     async def send_message(self, from_node: str, to_node: str, content: str, *, on_event: Listener | None = None,
                            **metadata: Any) -> Message:
-        """Say something to an agent, which is activated if need be; its whole reply (`str(reply)` is the text).
+        """Send a message to an agent, which is activated if need be; return its reply (`str(reply)` is the text).
 
-        Message and reply are kept in `messages`. `on_event` gets the pieces as they come. AgentFailure once all
-        tries are used up; the message is kept all the same.
+        Message and reply are kept in `messages`; the message also if all tries failed and AgentFailure is raised.
+
+        Args:
+            on_event: called with every event as it arrives.
         """
         self.get_node(from_node)
         recipient = self.get_node(to_node)
@@ -122,13 +128,13 @@ class AgentGraph:
             raise UsageError(f"there is nothing to say to {to_node!r}: the message is empty")
         sent = self._keep(from_node, to_node, content, None, metadata)
         prompt = f"Message from agent '{from_node}':\n\n{content}" if from_node != to_node else content
-        said = await self.sessions.ask(recipient, prompt, on_event)
-        return self._keep(to_node, from_node, said, sent.number, {})
+        reply = await self.sessions.ask(recipient, prompt, on_event)
+        return self._keep(to_node, from_node, reply, sent.number, {})
 
     def get_messages(self, node_a: str, node_b: str) -> list[Message]:
-        """What two agents said to each other, in order."""
+        """Return the messages between two agents, in order."""
         pair = {self.get_node(node_a).id, self.get_node(node_b).id}
-        return [one for one in self.messages if {one.sender, one.recipient} == pair]
+        return [message for message in self.messages if {message.sender, message.recipient} == pair]
 
     def _keep(self, sender: str, recipient: str, content: str, reply_to: int | None,
               metadata: dict[str, Any]) -> Message:
@@ -136,18 +142,18 @@ class AgentGraph:
         self.messages.append(message)
         return message
 
-    # ---- lives
+    # ---- sessions
 
     async def start_agent(self, node_id: str) -> None:
-        """Begin an agent's session; AgentGraphError if it runs. A call while it is starting waits for that start."""
+        """Start an agent's session; AgentGraphError if it runs. A call while it is starting waits for that start."""
         await self.sessions.start(self.get_node(node_id))
 
     async def stop_agent(self, node_id: str) -> None:
-        """End an agent's session; without one nothing happens."""
+        """End an agent's session, if it has one."""
         await self.sessions.stop(self.get_node(node_id))
 
     async def restart_agent(self, node_id: str) -> None:
-        """End the session if there is one and begin a new one, with the present prompt and no past."""
+        """End the session if there is one and start a new one, with the present prompt and no memory."""
         await self.sessions.restart(self.get_node(node_id))
 
     async def stop_all(self) -> None:
@@ -155,32 +161,32 @@ class AgentGraph:
         await self.sessions.stop_all(self.nodes)
 
     def get_agent_status(self, node_id: str) -> dict[str, Any]:
-        """node_id, status, model, is_running, attempts, last_error, error_count, created_at (UTC, ISO 8601)."""
+        """Return node_id, status, model, is_running, attempts, last_error, error_count, created_at (UTC, ISO 8601)."""
         node = self.get_node(node_id)
         return {"node_id": node.id, "status": node.status.value, "model": node.model,
                 "is_running": self.sessions.is_running(node_id), "attempts": node.attempts,
                 "last_error": node.last_error, "error_count": node.error_count, "created_at": node.created_at}
 
-    # ---- who directs whom
+    # ---- control hierarchy
 
     def get_controllers(self, node_id: str) -> list[str]:
-        """Who directs the node, sorted."""
+        """Return the controllers of a node, sorted."""
         return self.control.controllers(node_id)
 
     def get_subordinates(self, node_id: str) -> list[str]:
-        """Whom the node directs, sorted."""
+        """Return the nodes that a node directs, sorted."""
         return self.control.subordinates(node_id)
 
     def is_controller(self, controller_id: str, subordinate_id: str) -> bool:
-        """Whether the one directs the other, without anybody between."""
+        """Return whether the first directs the second by an edge of its own."""
         return self.control.is_controller(controller_id, subordinate_id)
 
     def get_control_relationships(self) -> dict[str, list[str]]:
-        """Controller → its subordinates, all sorted."""
+        """Return controller → its subordinates, all sorted."""
         return self.control.relationships()
 
     def get_effective_prompt(self, node_id: str) -> str:
-        """What the node's next session would be begun with."""
+        """Return the prompt that the node's next session would start with."""
         return self._prompt_of(self.get_node(node_id))
 
     def _prompt_of(self, node: Node) -> str:
@@ -189,27 +195,27 @@ class AgentGraph:
     # ---- files and other libraries
 
     def save(self, path: Path | str) -> None:
-        """Write nodes, edges and messages to a JSON file, whole or not at all; sessions are not kept."""
+        """Write nodes, edges and messages to a JSON file, atomically; sessions are not saved."""
         from garrison.agents.graph.serialization import save_graph
 
         save_graph(self, path)
 
     @classmethod
     def load(cls, path: Path | str, **options: Any) -> AgentGraph:
-        """The graph that `save` wrote; nobody runs in it. `options` are those of the constructor."""
+        """Read a graph that `save` wrote; no agent of it runs. `options` are those of the constructor."""
         from garrison.agents.graph.serialization import load_graph
 
         return load_graph(path, **options)
 
     def to_networkx(self) -> Any:
-        """A `networkx.DiGraph` with the same attributes; an undirected edge stands in both directions."""
+        """Return a `networkx.DiGraph` with the same attributes; an undirected edge is there in both directions."""
         from garrison.agents.graph.serialization import to_networkx
 
         return to_networkx(self)
 
     @classmethod
     def from_networkx(cls, graph: Any, **options: Any) -> AgentGraph:
-        """The inverse of `to_networkx`; of any networkx graph whose nodes have a `system_prompt`."""
+        """Convert any networkx graph whose nodes have a `system_prompt`."""
         from garrison.agents.graph.serialization import from_networkx
 
         return from_networkx(graph, **options)

@@ -1,11 +1,11 @@
-"""What an agent graph is made of: nodes, edges, messages, the life of an agent, and its errors. Pure.
+"""Data model of an agent graph: nodes, edges, messages, an agent's status, and the errors.
 
     initializing -> active        the first message, or start_agent
-    initializing -> error         it could not be started, after all tries
+    initializing -> error         its start failed in all tries
     active -> stopped             stop_agent, or the graph is left
-    active -> error               a message failed, after all tries
+    active -> error               a message failed in all tries
     stopped | error -> active     the next message, start_agent, restart_agent
-    error -> stopped              stop_agent: what is left of it is let go
+    error -> stopped              stop_agent
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SUPERVISOR = "supervisor"
 
 
 class AgentGraphError(GarrisonError):
-    """What an agent graph refuses, or an agent that could not do what it was asked."""
+    """An agent graph refused an operation, or an agent failed."""
 
 
 class NodeNotFoundError(AgentGraphError, NotFound):
-    """No node of that id is in the graph."""
+    """The graph has no node of that id."""
 
     def __init__(self, node_id: str, graph: str) -> None:
         super().__init__(f"no node {node_id!r:.120} in graph {graph!r:.80}; add it with add_node")
@@ -35,7 +35,7 @@ class NodeNotFoundError(AgentGraphError, NotFound):
 
 
 class AgentFailure(AgentGraphError):
-    """A session failed: `status` is the API's HTTP status where it is known, the cause what its client raised."""
+    """A session failed; `status` is the API's HTTP status if known, the cause is the client's own exception."""
 
     def __init__(self, message: str, status: int | None = None, error: str = "") -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ class AgentFailure(AgentGraphError):
 
 
 class AgentStatus(StrEnum):
-    """Where an agent is in its life."""
+    """Status of an agent."""
 
     INITIALIZING = "initializing"
     ACTIVE = "active"
@@ -57,7 +57,7 @@ TRANSITIONS: Mapping[AgentStatus, frozenset[AgentStatus]] = {
     AgentStatus.STOPPED: frozenset({AgentStatus.ACTIVE, AgentStatus.ERROR}),
     AgentStatus.ERROR: frozenset({AgentStatus.ACTIVE, AgentStatus.STOPPED}),
 }
-"""From each status, those that may follow."""
+"""Allowed transitions."""
 
 
 @dataclass(slots=True)
@@ -72,38 +72,39 @@ class Node:
     """UTC, ISO 8601."""
     status: AgentStatus = AgentStatus.INITIALIZING
     effective_prompt: str = ""
-    """What its session was last begun with; empty before the first."""
+    """Prompt that its session last started with; empty before the first."""
     prompt_dirty: bool = True
-    """Whether the next activation has to compute the prompt anew."""
+    """The next activation has to compute the prompt again."""
     attempts: int = 0
     """Tries of the last activation or message."""
     last_error: str | None = None
     error_count: int = 0
-    """Activations and messages that failed for good since the last success."""
+    """Activations and messages that failed in all tries since the last success."""
 
     @property
     def original_system_prompt(self) -> str:
-        """The prompt without the block of its controllers."""
+        """Prompt without the block of its controllers."""
         return self.system_prompt
 
     @property
     def effective_system_prompt(self) -> str:
-        """What its session was last begun with; empty before the first."""
+        """Prompt that its session last started with; empty before the first."""
         return self.effective_prompt
 
     def move(self, new: AgentStatus) -> None:
-        """Change the status; ForbiddenTransition (and nothing changed) if the table does not list the step."""
+        """Change the status; ForbiddenTransition, with nothing changed, for a step that `TRANSITIONS` does not list."""
         if new is self.status:
             return
         allowed = TRANSITIONS[self.status]
         if new not in allowed:
-            raise ForbiddenTransition(f"agent {self.id}", self.status.value, new.value, [one.value for one in allowed])
+            raise ForbiddenTransition(f"agent {self.id}", self.status.value, new.value,
+                                      [status.value for status in allowed])
         self.status = new
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`source` directs `target` when directed; else the two only know each other."""
+    """Connection of two nodes: `source` directs `target` if directed, else they only know each other."""
 
     source: str
     target: str
@@ -114,7 +115,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What one agent said to another; `reply_to` is the number of the message it answers."""
+    """Message of one agent to another; `reply_to` is the number of the message it answers."""
 
     number: int
     sender: str
@@ -129,7 +130,7 @@ class Message:
 
 
 def check_name(what: str, name: object) -> str:
-    """`name`, if it may stand in a prompt: one line of 1 to 200 printable characters; UsageError if not."""
+    """Return `name` if it is one line of 1 to 200 printable characters, as prompts need it; UsageError if not."""
     if not isinstance(name, str) or not name.strip() or len(name) > MAX_NAME or not name.isprintable():
         raise UsageError(f"{name!r:.60} cannot be a {what}; use one line of 1 to {MAX_NAME} printable characters")
     return name

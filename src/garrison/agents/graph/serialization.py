@@ -1,4 +1,4 @@
-"""Agent graphs as files and as networkx graphs. Sessions are never kept: in a graph that was read, nobody runs."""
+"""Agent graphs as JSON files and as networkx graphs. Sessions are not saved: no agent of a loaded graph runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = 1
 
 
 def to_data(graph: AgentGraph) -> dict[str, Any]:
-    """The graph as JSON's shapes."""
+    """Return the graph as JSON data."""
     return {"schema": SCHEMA, "name": graph.name,
             "nodes": [{**asdict(node), "status": node.status.value} for node in graph.nodes.values()],
             "edges": [asdict(edge) for edge in graph.control.edges],
@@ -25,7 +25,7 @@ def to_data(graph: AgentGraph) -> dict[str, Any]:
 
 
 def from_data(data: dict[str, Any], **options: Any) -> AgentGraph:
-    """The inverse of `to_data`: who was active is stopped, and every prompt is computed anew."""
+    """Invert `to_data`; active agents become stopped, and every prompt is computed again."""
     graph = AgentGraph(data["name"], **options)
     for body in data["nodes"]:
         node = Node(**{**body, "status": AgentStatus(body["status"]), "prompt_dirty": True})
@@ -41,7 +41,7 @@ def from_data(data: dict[str, Any], **options: Any) -> AgentGraph:
 
 
 def save_graph(graph: AgentGraph, path: Path | str) -> None:
-    """Write the graph, durably, whole or not at all; UsageError if its metadata is not JSON's."""
+    """Write the graph durably and atomically; UsageError if its metadata cannot be written as JSON."""
     try:
         text = json.dumps(to_data(graph), ensure_ascii=False, indent=1)
     except (TypeError, ValueError) as error:
@@ -50,7 +50,7 @@ def save_graph(graph: AgentGraph, path: Path | str) -> None:
 
 
 def load_graph(path: Path | str, **options: Any) -> AgentGraph:
-    """The graph of a file; NotFound, RecordCorrupt or NewerSchema where there is none that can be read."""
+    """Read the graph of a file; NotFound, RecordCorrupt or NewerSchema if that is impossible."""
     path = Path(path)
     try:
         data = json.loads(path.read_bytes())
@@ -64,27 +64,29 @@ def load_graph(path: Path | str, **options: Any) -> AgentGraph:
 
 
 def to_networkx(graph: AgentGraph) -> Any:
-    """A networkx.DiGraph: nodes with system_prompt, model, status, metadata; edges with directed, control_type,
-    properties."""
+    """Return a networkx.DiGraph with the nodes' and edges' attributes; an undirected edge is there both ways."""
     nx = _networkx()
-    found = nx.DiGraph(name=graph.name)
+    converted = nx.DiGraph(name=graph.name)
     for node in graph.nodes.values():
-        found.add_node(node.id, system_prompt=node.system_prompt, model=node.model, status=node.status.value,
-                       metadata=dict(node.metadata))
+        converted.add_node(node.id, system_prompt=node.system_prompt, model=node.model, status=node.status.value,
+                           metadata=dict(node.metadata))
     for edge in graph.control.edges:
         attributes = {"directed": edge.directed, "control_type": edge.control_type,
                       "properties": dict(edge.properties)}
-        found.add_edge(edge.source, edge.target, **attributes)
+        converted.add_edge(edge.source, edge.target, **attributes)
         if not edge.directed:
-            found.add_edge(edge.target, edge.source, **attributes)
-    return found
+            converted.add_edge(edge.target, edge.source, **attributes)
+    return converted
 
 
-def from_networkx(found: Any, **options: Any) -> AgentGraph:
-    """A graph of any networkx graph: `system_prompt` is taken from each node ('' without), the rest of its attributes
-    become metadata; edges of an undirected graph, and those that say directed=False, direct nobody."""
-    graph = AgentGraph(str(found.graph.get("name") or "graph"), **options)
-    for node_id, attributes in found.nodes(data=True):
+def from_networkx(source: Any, **options: Any) -> AgentGraph:
+    """Convert any networkx graph.
+
+    Each node's `system_prompt` is used ('' without one), its other attributes become metadata. Edges of an undirected
+    graph, and those with directed=False, direct nobody.
+    """
+    graph = AgentGraph(str(source.graph.get("name") or "graph"), **options)
+    for node_id, attributes in source.nodes(data=True):
         rest = dict(attributes)
         prompt, model = rest.pop("system_prompt", ""), rest.pop("model", None)
         rest.pop("status", None)
@@ -92,12 +94,12 @@ def from_networkx(found: Any, **options: Any) -> AgentGraph:
         name = check_name("node's id", node_id)
         graph.control.add_node(name)
         graph.nodes[name] = Node(name, prompt, model, metadata, graph._now())
-    for source, target, attributes in found.edges(data=True):
+    for begin, end, attributes in source.edges(data=True):
         rest = dict(attributes)
-        directed = bool(rest.pop("directed", found.is_directed()))
+        directed = bool(rest.pop("directed", source.is_directed()))
         kind = check_name("control type", rest.pop("control_type", SUPERVISOR))
-        edge = Edge(source, target, directed, kind, {**rest.pop("properties", {}), **rest})
-        if directed or target not in graph.control._out or source not in graph.control._out[target]:
+        edge = Edge(begin, end, directed, kind, {**rest.pop("properties", {}), **rest})
+        if directed or not graph.control.has_edge(end, begin):
             graph.control.add_edge(edge)
     return graph
 

@@ -1,12 +1,12 @@
-"""What an agent graph needs of a session, whatever stands behind it: Claude, another program, or a test's script.
+"""Session protocol of agent graphs: what any model, program or test must implement to be an agent's session.
 
-The rule of this seam: a session is connected, asked and closed by one and the same task, one question at a time; what
-it says comes as the events of `agents.claude.stream` (`text` pieces carry `text`), and a turn that failed raises.
+A session is connected, asked and closed by one and the same task, one question at a time. It answers with the events of
+`agents.claude.stream` (pieces of kind `text` carry `text`), and raises when a turn failed.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """Who is to be started: the node's id, its effective system prompt, its model (None: the default), its metadata."""
+    """Agent to start: the node's id, its effective prompt, its model (None: the default), its metadata."""
 
     node_id: str
     system_prompt: str
@@ -27,30 +27,17 @@ class Session(Protocol):
     """One agent's conversation."""
 
     async def connect(self) -> None:
-        """Begin; whatever it holds is released by `close`, even if this fails half-way."""
+        """Begin; `close` releases whatever it holds, even if this fails half-way."""
         ...
 
     def ask(self, content: str) -> AsyncIterator[Event]:
-        """Say something; its events until the turn is over. AgentFailure (or the client's own error) if that fails."""
+        """Send a message and yield its events until the turn is over; raise AgentFailure or the client's own error."""
         ...
 
     async def close(self) -> None:
-        """End it and let go of everything; again is no matter."""
+        """End it and release everything. Idempotent."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """Something an agent may call: `schema` is the JSON schema of its arguments, `call` gives the text it is told.
-
-    A GarrisonError of `call` is told to the agent as an error; it goes on. In a node's metadata: `functions=[…]`.
-    """
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
-    call: Callable[..., str | Awaitable[str]]
-
-
 Connect = Callable[[SessionSpec], Session]
-"""Makes a session object; cheap, nothing is started yet."""
+"""Makes a session object; cheap, it starts nothing yet."""

@@ -1,8 +1,8 @@
-"""The sessions of an agent graph: begun when somebody is first spoken to, kept in a task of their own, ended by us.
+"""Session manager of an agent graph: start a session with its agent's first message, ask it, stop it.
 
-The rules of this room: a session lives in one task from `connect` to `close`, because the client's own tasks cannot be
-left by another. Calls for the same agent wait for one another; agents never wait for each other. What follows a failure
-is decided in `recovery`; a session that failed is closed, and the next try begins a new one with the present prompt.
+A session lives in one task from `connect` to `close`, because the client's own tasks cannot be left by another. Calls
+for the same agent wait for one another; agents never wait for each other. `retry` decides what follows a failure; a
+failed session is closed, and the next try starts a new one with the present prompt.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class _Question:
 
 @dataclass
 class _Running:
-    """A session under way: its task, and the questions it is given."""
+    """A running session: its task, and the questions it is to answer."""
 
     session: Session
     ready: asyncio.Future[None]
     questions: asyncio.Queue[_Question | None] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None
     busy: bool = False
-    """Whether a question is being answered."""
+    """A question is being answered."""
 
     @property
-    def up(self) -> bool:
-        """Whether it is connected and its task goes on."""
+    def connected(self) -> bool:
+        """Whether it has connected and its task still runs."""
         return self.ready.done() and self.task is not None and not self.task.done()
 
 
 class AgentSessionManager:
-    """Starts, asks and stops the sessions of nodes; `prompt_of` gives a node's effective prompt when one begins."""
+    """Starts, asks and stops the sessions of nodes; `prompt_of` returns a node's effective prompt at a start."""
 
     def __init__(self, connect: Connect, prompt_of: Callable[[Node], str], *,
                  sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -61,19 +61,19 @@ class AgentSessionManager:
         self._connect, self._prompt_of, self._sleep = connect, prompt_of, sleep
         self._start_timeout = start_timeout
         self.ended = False
-        """Whether nobody may be begun any more: whoever was just starting would outlive the graph."""
+        """No session may start any more, since it would outlive the graph."""
         self._sessions: dict[str, Session] = {}
         self._running: dict[str, _Running] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._turns: dict[str, asyncio.Lock] = {}
 
     def is_running(self, node_id: str) -> bool:
-        """Whether the agent has a session under way."""
+        """Return whether the agent has a connected session."""
         running = self._running.get(node_id)
-        return running is not None and running.up
+        return running is not None and running.connected
 
     def create_session(self, node: Node) -> Session:
-        """The node's session object, made if there is none; nothing is started."""
+        """Return the node's session object, made if there is none; start nothing."""
         if node.id not in self._sessions:
             if node.prompt_dirty or not node.effective_prompt:
                 node.effective_prompt = self._prompt_of(node)
@@ -83,9 +83,9 @@ class AgentSessionManager:
         return self._sessions[node.id]
 
     async def start(self, node: Node) -> None:
-        """Begin the node's session, with retries; AgentGraphError if it already runs."""
+        """Start the node's session, with retries; AgentGraphError if it already runs."""
         if self.is_running(node.id):
-            raise AgentGraphError(f"agent {node.id!r} is already running; restart_agent begins it anew")
+            raise AgentGraphError(f"agent {node.id!r} is already running; restart_agent starts it again")
         if self._lock(node.id).locked():
             return await self.activate(node)
         async with self._lock(node.id):
@@ -93,41 +93,43 @@ class AgentSessionManager:
         return None
 
     async def activate(self, node: Node) -> None:
-        """Begin the node's session unless it runs; a call during its start waits for that start."""
+        """Start the node's session unless it runs; a call during its start waits for that start."""
         async with self._lock(node.id):
             if not self.is_running(node.id):
                 await self._start(node)
 
     async def ask(self, node: Node, content: str | Callable[[], str], listener: Listener | None = None) -> str:
-        """Say something to the node and wait for its whole answer; the session is begun first where none runs.
+        """Send a message to the node and return its whole answer, starting its session first where none runs.
 
-        A function gives the words of each try anew: a failure may come after much was done.
+        Args:
+            content: the message, or a function that returns it for each try: a failure may come after much was done.
+            listener: called with every event.
         """
         async with self._turns.setdefault(node.id, asyncio.Lock()):
             await self.activate(node)
             return await self._retried(node, lambda: self._answer(node, content, listener))
 
     async def stop(self, node: Node) -> bool:
-        """End the node's session and drop its client; whether one ran."""
+        """End the node's session and drop its client; return whether one ran."""
         async with self._lock(node.id):
             return await self._stop(node)
 
     async def restart(self, node: Node) -> None:
-        """End the session, and begin a new one with the present prompt."""
+        """End the session, and start a new one with the present prompt."""
         async with self._lock(node.id):
             await self._stop(node)
             await self._start(node)
 
     async def stop_all(self, nodes: dict[str, Node]) -> None:
-        """End every session, side by side; what one says against it is logged, and the others end all the same."""
+        """End all sessions concurrently; log the failure of one without keeping the others."""
         ids = [node_id for node_id in {*self._running, *self._sessions} if node_id in nodes]
         ended = await asyncio.gather(*(self.stop(nodes[node_id]) for node_id in ids), return_exceptions=True)
         for node_id, how in zip(ids, ended, strict=True):
             if isinstance(how, BaseException):
-                logger.error("agent %s did not stop in order: %s", node_id, retry.words(how))
+                logger.error("agent %s did not stop gracefully: %s", node_id, retry.describe(how))
 
     def forget(self, node_id: str) -> None:
-        """Drop what is kept for a node that is no more; its session has been stopped."""
+        """Drop what is kept for a removed node, whose session has been stopped."""
         for kept in (self._sessions, self._running, self._locks, self._turns):
             kept.pop(node_id, None)
 
@@ -137,16 +139,16 @@ class AgentSessionManager:
         return self._locks.setdefault(node_id, asyncio.Lock())
 
     async def _start(self, node: Node) -> None:
-        await self._retried(node, lambda: self._begin(node))
+        await self._retried(node, lambda: self._try_start(node))
 
-    async def _begin(self, node: Node) -> None:
-        """One try to begin; whatever it leaves behind is dropped."""
+    async def _try_start(self, node: Node) -> None:
+        """Try once to start the session; drop whatever a failed try leaves behind."""
         await self._drop(node.id)
         if self.ended:
-            raise AgentGraphError(f"the graph has ended; agent {node.id!r} is not begun in it any more")
+            raise AgentGraphError(f"the graph has ended; agent {node.id!r} is not started in it any more")
         running = _Running(self.create_session(node), asyncio.get_running_loop().create_future())
         self._running[node.id] = running
-        running.task = asyncio.create_task(_live(running, self._start_timeout), name=f"agent {node.id}")
+        running.task = asyncio.create_task(_run_session(running, self._start_timeout), name=f"agent {node.id}")
         try:
             await asyncio.wait({running.ready})
             running.ready.result()
@@ -163,29 +165,29 @@ class AgentSessionManager:
         return ran
 
     async def _drop(self, node_id: str) -> None:
-        """End the task of a session, and forget the client: the next one is made with the prompt of that time."""
+        """End the task of a session and forget its client: the next one is made with the prompt of that time."""
         running = self._running.pop(node_id, None)
         self._sessions.pop(node_id, None)
         if running is None or running.task is None:
             return
         running.questions.put_nowait(None)
         if running.busy or not running.ready.done():
-            running.task.cancel()  # whoever asked is told that it was stopped
+            running.task.cancel()  # the caller's question fails with the reason
         done, _ = await asyncio.wait({running.task}, timeout=CLOSE_TIMEOUT)
         if not done:
             running.task.cancel()
             await asyncio.wait({running.task}, timeout=CLOSE_TIMEOUT)
-        _refuse_the_rest(running)
+        _refuse_pending(running)
 
-    # ---- one question
+    # ---- questions
 
     async def _answer(self, node: Node, content: str | Callable[[], str], listener: Listener | None) -> str:
         async with self._lock(node.id):
             if not self.is_running(node.id):
-                await self._begin(node)
+                await self._try_start(node)
             running = self._running[node.id]
-        words = content if isinstance(content, str) else content()
-        question = _Question(words, listener, asyncio.get_running_loop().create_future())
+        message = content if isinstance(content, str) else content()
+        question = _Question(message, listener, asyncio.get_running_loop().create_future())
         running.questions.put_nowait(question)
         assert running.task is not None
         both: set[asyncio.Future[Any]] = {question.answer, running.task}
@@ -197,20 +199,20 @@ class AgentSessionManager:
         except AgentGraphError as error:
             if not isinstance(error, AgentFailure):
                 raise
-            await self._let_go(node, running)
+            await self._drop_failed(node, running)
             raise
         except Exception:
-            await self._let_go(node, running)
+            await self._drop_failed(node, running)
             raise
 
-    async def _let_go(self, node: Node, running: _Running) -> None:
-        """Drop a session that failed, unless another took its place meanwhile."""
+    async def _drop_failed(self, node: Node, running: _Running) -> None:
+        """Drop a failed session, unless another has replaced it meanwhile."""
         async with self._lock(node.id):
             if self._running.get(node.id) is running:
                 await self._drop(node.id)
 
     async def _retried(self, node: Node, once: Callable[[], Awaitable[T]]) -> T:
-        """Try as often as `recovery` says, and keep in the node what came of it."""
+        """Try as often as the retry policy allows, and record the result in the node."""
         attempt = 0
         while True:
             attempt += 1
@@ -219,9 +221,9 @@ class AgentSessionManager:
                 result = await once()
             except Exception as error:
                 if isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure):
-                    raise  # an order, not a failure
+                    raise  # a refusal, not a failure
                 delay = retry.delay_after(attempt, error)
-                node.last_error = retry.words(error)
+                node.last_error = retry.describe(error)
                 logger.warning("agent %s, try %d: %s", node.id, attempt, node.last_error)
                 if delay is None:
                     node.error_count += 1
@@ -235,8 +237,8 @@ class AgentSessionManager:
                 return result
 
 
-async def _live(running: _Running, start_timeout: float) -> None:
-    """A session's whole life in one task."""
+async def _run_session(running: _Running, start_timeout: float) -> None:
+    """Connect a session, answer its questions and close it, in one task."""
     try:
         try:
             async with asyncio.timeout(start_timeout):  # wait_for would connect in a task of its own
@@ -250,7 +252,7 @@ async def _live(running: _Running, start_timeout: float) -> None:
         running.ready.set_result(None)
         while (question := await running.questions.get()) is not None:
             running.busy = True
-            await _one(running.session, question)
+            await _answer_question(running.session, question)
             running.busy = False
     finally:
         with contextlib.suppress(Exception):
@@ -258,24 +260,24 @@ async def _live(running: _Running, start_timeout: float) -> None:
                 await running.session.close()
 
 
-async def _one(session: Session, question: _Question) -> None:
-    """Ask one question; its failure is the questioner's, not the task's."""
-    said = []
+async def _answer_question(session: Session, question: _Question) -> None:
+    """Ask one question; its failure is the caller's, not the task's."""
+    texts = []
     try:
         async for event in session.ask(question.content):
             if question.listener is not None:
                 question.listener(event)
             if event.get("kind") == "text":
-                said.append(str(event["text"]))
+                texts.append(str(event["text"]))
     except Exception as error:
         if not question.answer.done():
             question.answer.set_exception(error)
     else:
         if not question.answer.done():
-            question.answer.set_result("".join(said))
+            question.answer.set_result("".join(texts))
 
 
-def _refuse_the_rest(running: _Running) -> None:
+def _refuse_pending(running: _Running) -> None:
     while not running.questions.empty():
         question = running.questions.get_nowait()
         if question is not None and not question.answer.done():

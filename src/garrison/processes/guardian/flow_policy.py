@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents import result as said
+from garrison.agents.result import to_pipeline_outcome
 from garrison.pipeline import gates
 from garrison.pipeline.fidelity import Carried
 from garrison.pipeline.flow import Finished, Resumed, TimedOut, event_to_data
@@ -119,8 +119,9 @@ def task_outcome(kind: str, node: NodeState, result: Result | None) -> Outcome:
     claim: Mapping[str, Any] = result.said if result is not None else {}
     if node.kind == GIVEN_UP:
         claim = {**claim, "failure_class": DETERMINISTIC}
-    return said.outcome(claim, good=node.status == "validated", reason=node.reason or "it failed without a reason",
-                        kind=node.kind or _CLASSES[kind], updates=_updates(kind, result) if result is not None else {})
+    return to_pipeline_outcome(
+        claim, succeeded=node.status == "validated", reason=node.reason or "it failed without a reason",
+        failure_class=node.kind or _CLASSES[kind], updates=_updates(kind, result) if result is not None else {})
 
 
 _CLASSES = {"tool": "exit", "codergen": "agent"}

@@ -153,7 +153,7 @@ class Orchestrator:
         wisdom = build_wisdom_prompt_block(self.hook) if again else ""
         self.assignment = replace(self.assignment, wisdom=wisdom)
         text = prompt.build(self.task, self.life.identity.branch or "", wisdom, self._conflicts())
-        self.assignment.tell_context(self.task.context)
+        self.assignment.write_context(self.task.context)
         atomic.write(self.assignment.prompt_file, text.encode())
         failpoint.here(":prompted")
         self._move("executing")
@@ -231,7 +231,7 @@ class Orchestrator:
                                                           outcome.exit_code)
         result = Result(self.task.run_id, self.task.node, self.task.attempt, self.life.incarnation, outcome.status,
                         self.world.clock.utc(), reason, outcome.exit_code, self.git.head(self.tree),
-                        read_tail(self.assignment.output, 20), dict(outcome.said),
+                        read_tail(self.assignment.output, 20), dict(outcome.report),
                         (self.work.session if self.work is not None else None) or "")
         with self.world.store.locked(Identity, self.life.key, incarnation=self.life.incarnation) as found:
             require_unfenced(found, self.life.key)

@@ -1,15 +1,15 @@
-"""An orchestrator's agent as a garrison session: the task is its first message, and its turns are a graph.
+"""Session attempt: the program that runs an attempt's agent as a garrison session, whose turns are a graph.
 
 `python -P -m garrison.processes.orchestrator.session_attempt PROMPT_FILE`, started by the orchestrator in the node's
-worktree. The session is kept beside the prompt in the attempt's folder (`session/`), so that a successor finishes the
-turn that was under way: nodes of its graph that are done are not done again. The orchestrator's beat stays its own; the
-session has heartbeats only where the node gave it an initiative.
+worktree. The session is saved beside the prompt in the attempt's folder (`session/`), so that a successor finishes the
+turn under way: completed nodes of its graph are not repeated. The orchestrator's heartbeat stays its own; the session
+has heartbeats only where the node gave it an initiative.
 
-    no turn yet                       the task is said
+    no turn yet                       the task is sent
     a turn without a report           it is asked for one, once
     a report, or a second turn        the result file is written, and the program ends
-    a question, a limit reached,      an ending is written, and the program ends in the middle of the turn, which its
-    an API that refuses               successor takes up at the node that was under way
+    a question, a limit reached,      an ending is written, and the program ends in the middle of the turn; its
+    an API that refuses               successor resumes at the node under way
 
 The session's tools are the workflow tools that fit, restricted to one directory. Their names are those of the trust
 tiers (`session/trust.toml`); a tool that a session's tier does not allow does not exist for its model.
@@ -27,23 +27,20 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 from garrison.agents import scripted
-from garrison.agents.claude import budget, cli_process, policy, prompts, settings
-from garrison.agents.claude import failures as why
-from garrison.agents.claude import questions as asked
-from garrison.agents.claude.attempt_files import ClaudeFiles, append_line, read_json, write_json
-from garrison.agents.claude.stream import shown
-from garrison.agents.claude.tools_words import ASK_GUARDIAN, REPORT_RESULT, SAVE_NOTES, report_of, told_of
+from garrison.agents.base import Function
+from garrison.agents.claude import budget, cli_process, failures, policy, prompts, questions, settings, tools
+from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.stream import render
 from garrison.agents.graph import retry
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.graph.session import Function
-from garrison.agents.result import LANDS
+from garrison.agents.json_files import read_json, write_json
+from garrison.agents.result import LANDING
 from garrison.agents.session_agent import ORDER
-from garrison.errors import GarrisonError, UsageError
+from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.session import Initiative, Session, SessionState
 from garrison.session.adapters import remembering
@@ -56,129 +53,94 @@ from garrison.system.terminal_text import clean_lines
 from garrison.workflow.tools import Toolbox
 
 MAX_STEPS = 3_000
-"""Visits of nodes in one turn: a task may need some hundred calls of tools, each of three visits."""
-TURNS = 2
-"""Turns a task may take: the task itself, and being asked for the report."""
-_ASK_TOOL = 1
-ASK = "You ended your turn without a report. Call `report_result` now: with what you did and what proves it, or with " \
-      "status `failure` and the reason."
-
-
+"""Visits of nodes in one turn: a task may need some hundred tool calls, each of three visits."""
+MAX_TURNS = 2
+"""Turns of a task: the task itself, and the request for its report."""
+REPORT_REQUEST = "You ended your turn without a report. Call `report_result` now: with what you did and what proves " \
+                 "it, or with status `failure` and the reason."
 _ASK = "ask_guardian"
+_TEXT: Mapping[str, Any] = {"type": "string"}
+_TOOLBOX: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any], tuple[str, ...]]] = {
+    "read": (Toolbox.read, {"path": _TEXT}, ("path",)),
+    "list": (Toolbox.list_files, {"pattern": _TEXT}, ()),
+    "search": (Toolbox.search, {"expression": _TEXT, "pattern": _TEXT}, ("expression",)),
+    "log": (Toolbox.git_log, {"limit": {"type": "integer"}, "revisions": _TEXT}, ()),
+    "write": (Toolbox.write, {"path": _TEXT, "text": _TEXT}, ("path", "text")),
+    "edit": (Toolbox.edit, {"path": _TEXT, "old": _TEXT, "new": _TEXT}, ("path", "old", "new")),
+    "run": (Toolbox.run, {"command": _TEXT, "check": {"type": "boolean"}}, ("command",)),
+}
+"""Tool → its method, the schema of each argument, the required ones."""
 
 
-def next_words(turns: int, report: Mapping[str, Any] | None, prompt: str) -> str | None:
-    """What is said next; None when the session is at its end. Pure."""
-    if report is not None or turns >= TURNS:
+def tools_of(root: Path, tier: Tier) -> dict[str, Function]:
+    """Return the tools that a tier allows, working in `root`."""
+    box = Toolbox(root)
+    return {name: Function(name, (method.__doc__ or "").strip(),
+                           {"type": "object", "properties": dict(properties), "required": list(required)},
+                           method.__get__(box))
+            for name, (method, properties, required) in _TOOLBOX.items() if tier.allows(name)}
+
+
+def next_message(turns: int, report: Mapping[str, Any] | None, prompt: str) -> str | None:
+    """Return the next message to the session; None when it is at its end."""
+    if report is not None or turns >= MAX_TURNS:
         return None
-    return prompt if turns == 0 else ASK
+    return prompt if turns == 0 else REPORT_REQUEST
 
 
-def claim_of(report: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the result file says. Pure."""
+def result_of(report: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the content of the result file."""
     if report is None:
         return {"status": "fail", "failure_reason": "it was asked for report_result and ended again without it"}
-    told = told_of(report)
-    if told["status"] not in LANDS:
-        told["failure_reason"] = told.pop("notes")
-    return told
+    result: dict[str, Any] = {**tools.to_agent_report(report)}
+    if result["status"] not in LANDING:
+        result["failure_reason"] = result.pop("notes")
+    return result
 
 
-class Work:
-    """One life of the session of one attempt."""
+class SessionProgram:
+    """One run of the session of one attempt."""
 
-    def __init__(self, prompt: Path, leave: Callable[[], None] = lambda: None) -> None:
-        """`leave` may end the program at once when the session is to wait."""
-        self.prompt, self.folder, self._leave = prompt, prompt.parent, leave
-        self.order: dict[str, Any] = read_json(self.folder / ORDER)
-        self.files = ClaudeFiles(self.folder)
+    def __init__(self, prompt: Path, exit_now: Callable[[], None] = lambda: None) -> None:
+        """Read the order; `exit_now` may end the process at once when the session has to wait."""
+        self.prompt, self._exit_now = prompt, exit_now
+        self.order: dict[str, Any] = read_json(prompt.parent / ORDER)
+        self.files = AttemptFiles(prompt.parent)
         self.files.make()
-        found = working_tier(self.order["tier"], read_tiers())
-        self.tier: Tier = replace(found, tools=(*found.tools, *self._own()))
+        tier = working_tier(self.order["tier"], read_tiers())
+        self.tier: Tier = replace(tier, tools=(*tier.tools, *self._own_tools()))
         self.settings = settings.from_json(self.order["settings"]) if self.order["settings"] else None
-        self._began = _now()
-        self._model_session = uuid.uuid4().hex
+        self._usage_log = budget.UsageLog(self.files.usage, uuid.uuid4().hex)
         self._suspended: asyncio.Future[policy.Ending]
-        self._spoke = False
-
-    def _own(self) -> dict[str, Function]:
-        """The tools that every session of a task has, whatever its tier."""
-        def report_result(**given: Any) -> str:
-            report = report_of(given)
-            if isinstance(report, str):
-                raise UsageError(report)
-            write_json(self.files.report, report)
-            return "Noted. End your turn now."
-
-        def save_notes(text: str) -> str:
-            atomic.write(Path(self.order["notes"]), (text.strip() + "\n").encode(errors="replace"))
-            return "Kept."
-
-        return {"report_result": Function("report_result", *REPORT_RESULT, report_result),
-                "save_notes": Function("save_notes", *SAVE_NOTES, save_notes),
-                _ASK: Function(_ASK, *ASK_GUARDIAN, str)}
-
-    def _asking(self, dispatch: Dispatch) -> Callable[..., Any]:
-        """The dispatch, with the questions of a batch before its other calls: those are then done once."""
-        async def dispatched(calls: list[dict[str, Any]], agent: str) -> list[str]:
-            said = {number: await self._asked(one) for number, one in enumerate(calls) if one.get("name") == _ASK}
-            others = iter(await dispatch([one for one in calls if one.get("name") != _ASK], agent))
-            return [said[number] if number in said else next(others) for number in range(len(calls))]
-        return dispatched
-
-    async def _asked(self, wanted: Mapping[str, Any]) -> str:
-        """The answer to a call of `ask_guardian`: a call that has one has it for good, however often it is done."""
-        given = wanted.get("arguments") or {}
-        question = str(given.get("question") or given.get("value") or "").strip()
-        if not question:
-            return "error: there is no question"
-        call = str(wanted.get("id") or question)
-        told = read_json(self._answers) or {}
-        answer = told.get(call) or asked.answer_of(self.files, call)
-        if answer is None:
-            asked.ask(self.files, question, call)
-            await self._suspend(policy.QUESTION, question)
-        write_json(self._answers, {**told, call: answer})
-        return f"The answer: {answer}"
-
-    @property
-    def _answers(self) -> Path:
-        return self.files.folder / "answers.json"
-
-    async def _suspend(self, kind: str, reason: str) -> NoReturn:
-        """End the program here: the node under way has no outcome, and is done again by the successor."""
-        if not self._suspended.done():
-            self._suspended.set_result(policy.Ending(kind, time.time(), reason, progress=self._spoke))
-        await asyncio.Event().wait()
-        raise AssertionError("nothing sets that")
+        self._answered = False
 
     async def run(self) -> dict[str, Any] | None:
-        """What the result file says; None if the session waits for what its last ending says."""
+        """Return the content of the result file; None if the session waits as its last ending says."""
         self._suspended = asyncio.get_running_loop().create_future()
-        work = asyncio.create_task(self.done())
-        either: set[asyncio.Future[Any]] = {work, self._suspended}
+        turns = asyncio.create_task(self._turns())
+        either: set[asyncio.Future[Any]] = {turns, self._suspended}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._suspended.done():
-            return work.result()
-        append_line(self.files.endings, vars(self._suspended.result()))
-        self._leave()
-        work.cancel()
-        await asyncio.wait({work})
+            return turns.result()
+        self.files.add_ending(self._suspended.result())
+        self._exit_now()
+        turns.cancel()
+        await asyncio.wait({turns})
         return None
 
-    async def done(self) -> dict[str, Any]:
-        """Go on until there is a report, or none to be had; what the result file says."""
+    async def _turns(self) -> dict[str, Any]:
+        """Run turns until there is a report or none can be expected; return the content of the result file."""
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(self._session(await self._adapters(stack)))
             while True:
                 report = read_json(self.files.report)
-                words = next_words(session.state.turn_count, report, self.prompt.read_text())
-                if words is None:
-                    return claim_of(report)
-                await session.send(words)
+                message = next_message(session.state.turn_count, report, self.prompt.read_text())
+                if message is None:
+                    return result_of(report)
+                await session.send(message)
 
     def _session(self, adapters: Mapping[str, Callable[..., Any]]) -> Session:
-        folder = self.files.kept_session
+        folder = self.files.garrison_session
         order = self.order
         initiative = Initiative(budget=order["initiative"]) if order["initiative"] else None
         options: dict[str, Any] = {
@@ -193,117 +155,124 @@ class Work:
     async def _adapters(self, stack: AsyncExitStack) -> dict[str, Callable[..., Any]]:
         if self.settings is None:
             steps = scripted.script_for(self.order["node"], dict(os.environ))
-            played = Script(self.order["node"], steps, self.order["life"])
-            dispatch = self._asking(Dispatch({**played.tools(), **self._own()}, fatal=True, on_call=_told_call))
-            return {**remembering(), "llm_call": played.llm_call, "tool_dispatch": dispatch}
-        tools = {**tools_of(Path(self.order["tree"]), self.tier), **self._own()}
-        home = Path(self.order["home"])
-        metadata: dict[str, Any] = {"env": cli_process.cli_environment(home, self.settings), "cwd": self.order["tree"]}
-        if self.settings.cli:
-            metadata["cli"] = self.settings.cli
+            script = Script(self.order["node"], steps, self.order["life"])
+            dispatch = Dispatch({**script.tools(), **self._own_tools()}, fatal=True, on_call=_show_call)
+            return {**remembering(), "llm_call": script.llm_call, "tool_dispatch": self._with_questions(dispatch)}
+        functions = {**tools_of(Path(self.order["tree"]), self.tier), **self._own_tools()}
+        metadata = cli_process.graph_metadata(self.settings, Path(self.order["home"]), self.order["tree"])
         adapters = await stack.enter_async_context(claude_adapters(
-            self.settings.model, metadata, tools, system=self.order["system"], hear=self._heard))
+            self.settings.model, metadata, functions, system=self.order["system"], hear=self._record))
+        dispatch = Dispatch(functions, on_call=_show_call, on_result=_show_result)
         return {**adapters, "llm_call": self._within_limits(adapters["llm_call"]),
-                "tool_dispatch": self._asking(Dispatch(tools, on_call=_told_call, on_result=_told_result))}
+                "tool_dispatch": self._with_questions(dispatch)}
+
+    # ---- tools and questions
+
+    def _own_tools(self) -> dict[str, Function]:
+        """Return the tools of every session of a task, whatever its tier."""
+        own = (tools.report_result(self.files), tools.save_notes(Path(self.order["notes"])), tools.ask_guardian(None))
+        return {function.name: function for function in own}
+
+    def _with_questions(self, dispatch: Dispatch) -> Callable[..., Any]:
+        """Wrap the dispatch: questions of a batch come before its other calls, so that those are done only once."""
+        async def dispatch_batch(calls: list[dict[str, Any]], agent: str) -> list[str]:
+            answers = {number: await self._ask(call) for number, call in enumerate(calls) if call.get("name") == _ASK}
+            others = iter(await dispatch([call for call in calls if call.get("name") != _ASK], agent))
+            return [answers[number] if number in answers else next(others) for number in range(len(calls))]
+        return dispatch_batch
+
+    async def _ask(self, call: Mapping[str, Any]) -> str:
+        """Return the answer to a call of `ask_guardian`; an answered call keeps its answer, however often it is run."""
+        arguments = call.get("arguments") or {}
+        question = str(arguments.get("question") or arguments.get("value") or "").strip()
+        if not question:
+            return "error: there is no question"
+        call_id = str(call.get("id") or question)
+        answers = read_json(self.files.answers) or {}
+        answer = answers.get(call_id) or questions.answer_to_call(self.files, call_id)
+        if answer is None:
+            questions.ask(self.files, question, call_id)
+            await self._suspend(policy.QUESTION, question)
+        write_json(self.files.answers, {**answers, call_id: answer})
+        return f"The answer: {answer}"
+
+    async def _suspend(self, kind: str, reason: str) -> NoReturn:
+        """End the program here: the node under way has no outcome, and is repeated by the successor."""
+        if not self._suspended.done():
+            self._suspended.set_result(policy.Ending(kind, time.time(), reason, progress=self._answered))
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets that event")
+
+    # ---- the model
 
     def _within_limits(self, ask: Callable[..., Any]) -> Callable[..., Any]:
-        """The model, asked while no limit on what it may cost is reached and nothing refuses it that may be mended."""
+        """Wrap the model: suspend at a limit on its costs, and at a failure that passes or a person can resolve."""
         assert self.settings is not None
         limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
         meter = budget.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
-
         endings = self.files.read_endings()
-        after = [{"role": "user", "content": prompts.person_was_there()}] \
+        after_person = [{"role": "user", "content": prompts.after_person()}] \
             if endings and endings[-1].kind == policy.PERSON else []
 
-        async def asked(messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> Any:
-            over = meter.over(_now()[:10])
-            if over:
-                await self._suspend(why.BUDGET, over)
+        async def ask_within_limits(messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> Any:
+            if exceeded := meter.exceeded():
+                await self._suspend(failures.BUDGET, exceeded)
             atomic.write(self.files.conversation, prompt_of(messages, mode, {}).encode(errors="replace"), durable=False)
             try:
-                answer = await ask([*messages, *after], mode, options)
+                answer = await ask([*messages, *after_person], mode, options)
             except AgentFailure as error:
-                kind = why.classify(error.status, str(error), error.error)
-                hopeless = error.__cause__ is not None and not retry.is_transient(error.__cause__)
-                if hopeless or (kind not in policy.FOR_A_PERSON and kind not in policy.TROUBLES):
+                kind = failures.classify(error.status, str(error), error.error)
+                permanent = error.__cause__ is not None and not retry.is_transient(error.__cause__)
+                if permanent or (kind not in policy.NEEDS_PERSON and kind not in policy.TRANSIENT):
                     raise
-                await self._suspend(kind, retry.words(error))
-            self._spoke = True
+                await self._suspend(kind, retry.describe(error))
+            self._answered = True
             return answer
-        return asked
+        return ask_within_limits
 
-    def _heard(self, event: Mapping[str, Any]) -> None:
-        """Show what the model says, and put what it costs on the bill."""
-        if event["kind"] == "usage":
-            budget.append(self.files.usage, budget.call(self._model_session, _now(), event["message"], event["model"],
-                                                        event["usage"], self._began))
-        elif event["kind"] == "result" and event.get("usd"):
-            budget.append(self.files.usage, budget.Call("result", self._model_session, _now(), event["usd"],
-                                                        stretch=self._began))
-        elif event["kind"] in ("text", "thinking"):
+    def _record(self, event: Mapping[str, Any]) -> None:
+        """Bill what the model costs, and show what it writes."""
+        self._usage_log.record(event)
+        if event["kind"] in ("text", "thinking"):
             _show(event)
 
 
-def _told_call(name: str, arguments: Mapping[str, Any]) -> None:
+def _show_call(name: str, arguments: Mapping[str, Any]) -> None:
     _show({"kind": "tool", "name": name, "input": dict(arguments)})
 
 
-def _told_result(_name: str, text: str) -> None:
+def _show_result(_name: str, text: str) -> None:
     _show({"kind": "tool_result", "text": text, "error": text.startswith("error: ")})
 
 
 def _show(event: Mapping[str, Any]) -> None:
-    text = shown(dict(event))
+    text = render(event)
     if text:
         print("\n".join(clean_lines(text)), flush=True)
 
 
-def _gone() -> None:
-    """End at once, as by a kill. A client that is closed in order would first tell the model that its call failed, and
-    the model's next answer would be paid for and heard by nobody; so it dies with us."""
+def _exit_at_once() -> None:
+    """Exit as if killed.
+
+    A client that is closed gracefully would first report its call as failed to the model, and the model's next response
+    would be paid for and lost; so the client dies with us.
+    """
     sys.stdout.flush()
     os._exit(0)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Do the work, and write the result file."""
+    """Run the session, and write the result file unless it waits."""
     die_with_parent()
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     try:
-        claim = asyncio.run(Work(Path((sys.argv[1:] if argv is None else argv)[0]), _gone).run())
+        result = asyncio.run(SessionProgram(Path((sys.argv[1:] if argv is None else argv)[0]), _exit_at_once).run())
     except GarrisonError as error:
-        claim = {"status": "fail", "failure_reason": " ".join(str(error).split())}
-    if claim is not None:
-        atomic.write(Path(os.environ["GARRISON_RESULT_FILE"]), json.dumps(claim).encode())
+        result = {"status": "fail", "failure_reason": " ".join(str(error).split())}
+    if result is not None:
+        atomic.write(Path(os.environ["GARRISON_RESULT_FILE"]), json.dumps(result).encode())
     return 0
 
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-_TEXT: Mapping[str, Any] = {"type": "string"}
-_METHODS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any], tuple[str, ...]]] = {
-    "read": (Toolbox.read, {"path": _TEXT}, ("path",)),
-    "list": (Toolbox.list_files, {"pattern": _TEXT}, ()),
-    "search": (Toolbox.search, {"expression": _TEXT, "pattern": _TEXT}, ("expression",)),
-    "log": (Toolbox.git_log, {"limit": {"type": "integer"}, "revisions": _TEXT}, ()),
-    "write": (Toolbox.write, {"path": _TEXT, "text": _TEXT}, ("path", "text")),
-    "edit": (Toolbox.edit, {"path": _TEXT, "old": _TEXT, "new": _TEXT}, ("path", "old", "new")),
-    "run": (Toolbox.run, {"command": _TEXT, "check": {"type": "boolean"}}, ("command",)),
-}
-"""Tool → what does it, the schema of each argument, those that are needed."""
-
-
-def tools_of(root: Path, tier: Tier) -> dict[str, Function]:
-    """The tools that exist at a tier, working in `root`."""
-    box = Toolbox(root)
-    return {name: Function(name, (method.__doc__ or "").strip(),
-                           {"type": "object", "properties": dict(properties), "required": list(needed)},
-                           method.__get__(box))
-            for name, (method, properties, needed) in _METHODS.items() if tier.allows(name)}

@@ -1,0 +1,292 @@
+"""Claude client: the one module that talks to the SDK, used by connections, agent graphs, sessions and delegation.
+
+A client starts one CLI, sends it prompts, and yields the events of each turn (`stream`). It decides nothing about what
+a failure means. Connect, turns and close belong to one task, since the SDK's own tasks cannot be left by another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, cast
+
+from claude_agent_sdk import (
+    AssistantMessage,
+    ClaudeAgentOptions,
+    ClaudeSDKClient,
+    ClaudeSDKError,
+    ProcessError,
+    RateLimitEvent,
+    ResultMessage,
+    SdkMcpTool,
+    StreamEvent,
+    SystemMessage,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserMessage,
+    create_sdk_mcp_server,
+    project_key_for_directory,
+)
+
+from garrison.agents.claude import cli_process
+from garrison.agents.claude.stream import Event, Usage, cut
+from garrison.errors import GarrisonError
+
+if TYPE_CHECKING:
+    from garrison.agents.base import Function
+
+__all__ = ["ClaudeClient", "ClaudeSDKError", "Interrupted", "NoResult", "ProcessError", "Silence", "build_options",
+           "project_key_for_directory"]
+
+TOOL_TIMEOUT = 660.0
+"""Seconds a tool call may be silent beyond the stale limit: the CLI's own limit for a command is 600."""
+_INTERRUPT_TIMEOUT = 2.0
+_MAX_LINE = 32 * 1024 * 1024
+"""Longest line of the CLI; the SDK's own limit of 1 MiB breaks on large tool results."""
+
+
+class Interrupted(Exception):
+    """The caller's stop event was set during a turn."""
+
+
+class Silence(Exception):
+    """Nothing was received for too long; `seconds` is the limit."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"nothing was heard for {seconds:.0f} s")
+        self.seconds = seconds
+
+
+class NoResult(Exception):
+    """The CLI ended without a result."""
+
+
+def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[str], functions: Sequence[Function],
+                  server: str, system_prompt: Any, model: str | None, max_turns: int | None = None,
+                  permission_mode: str = "dontAsk", **options: Any) -> ClaudeAgentOptions:
+    """Return the SDK's options.
+
+    Args:
+        tools: the CLI's own tools that it may use.
+        functions: functions of ours that it may call, as tools of the MCP server named `server`.
+        options: further options of the SDK, as they are.
+    """
+    servers: dict[str, Any] = {}
+    if functions:
+        servers[server] = create_sdk_mcp_server(server, "1.0.0", [_mcp_tool(each) for each in functions])
+    return ClaudeAgentOptions(
+        cwd=cwd, env=dict(environment), cli_path=str(cli_process.WRAPPER), max_buffer_size=_MAX_LINE,
+        setting_sources=[], strict_mcp_config=True, tools=list(tools),
+        allowed_tools=[*tools, *(f"mcp__{server}__{each.name}" for each in functions)],
+        mcp_servers=servers, system_prompt=system_prompt, model=model, max_turns=max_turns,
+        permission_mode=permission_mode,  # type: ignore[arg-type]  # checked where settings are read
+        **options)
+
+
+class ClaudeClient:
+    """One CLI; after `stale` seconds of silence, outside of tool calls, a turn has failed (None: never)."""
+
+    def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None) -> None:
+        self._client = ClaudeSDKClient(options)
+        self._stale = stale
+        self._messages = _MessageReader()
+
+    @property
+    def tool_running(self) -> bool:
+        """Whether a tool call has no result yet."""
+        return bool(self._messages.tool_calls)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the model has answered anything."""
+        return self._messages.answered
+
+    @property
+    def last_error(self) -> str:
+        """The CLI's own name of a failure in its last message, '' for none."""
+        return self._messages.last_error
+
+    async def connect(self) -> None:
+        """Start the CLI; `close` releases it even if this fails half-way."""
+        await self._client.connect()
+
+    async def pid(self) -> int | None:
+        """Return the CLI's process id."""
+        pid = (await self._client.get_server_info() or {}).get("pid")
+        return pid if isinstance(pid, int) else None
+
+    async def turn(self, prompt: str, stop: asyncio.Event | None = None) -> AsyncGenerator[Event]:
+        """Send a prompt and yield the events until its result, which comes last.
+
+        Raises:
+            Interrupted: `stop` was set; the CLI was interrupted.
+            Silence: nothing was received for too long; the CLI was interrupted.
+            NoResult: the CLI ended without a result.
+            ProcessError: the CLI died.
+        """
+        await self._client.query(prompt)
+        unlimited = stop is None and self._stale is None
+        received = self._client.receive_response() if unlimited else self._watched(stop)
+        async with aclosing(cast("AsyncGenerator[Any]", received)) as messages:
+            async for message in messages:
+                for event in self._messages.read(message):
+                    yield event
+                    if event["kind"] == "result":
+                        return
+        raise NoResult("the CLI ended without a result")
+
+    async def interrupt(self) -> None:
+        """Interrupt the present turn; 50 ms instead of the 5 s that a disconnect without it takes."""
+        await _ignore_failure(asyncio.wait_for(self._client.interrupt(), _INTERRUPT_TIMEOUT))
+
+    async def close(self) -> None:
+        """End the CLI."""
+        await _ignore_failure(self._client.disconnect())
+
+    async def _watched(self, stop: asyncio.Event | None) -> AsyncGenerator[Any]:
+        """Yield the SDK's messages of a turn until its result, the stop event or silence."""
+        messages = self._client.receive_response()
+        stopped = asyncio.ensure_future((stop or asyncio.Event()).wait())
+        try:
+            while True:
+                received = asyncio.ensure_future(anext(messages, None))
+                done, _ = await asyncio.wait({received, stopped}, timeout=self._patience(),
+                                             return_when=asyncio.FIRST_COMPLETED)
+                if received not in done:
+                    received.cancel()
+                    await self.interrupt()
+                    if done:
+                        raise Interrupted
+                    raise Silence(self._patience() or 0.0)
+                message = received.result()
+                if message is None:
+                    return
+                yield message
+        finally:
+            stopped.cancel()
+
+    def _patience(self) -> float | None:
+        if self._stale is None:
+            return None
+        return self._stale + (TOOL_TIMEOUT if self.tool_running else 0.0)
+
+
+class _MessageReader:
+    """Translates the SDK's messages into events, and keeps what the next ones depend on."""
+
+    def __init__(self) -> None:
+        self.tool_calls: set[str] = set()
+        """Calls without a result."""
+        self.answered = False
+        self.last_error = ""
+        self._responses: dict[str | None, tuple[str, str, dict[str, Any]]] = {}
+        """Streamed response under way (None: the session's own, else a subagent's): message id, model, usage so far."""
+
+    def read(self, message: Any) -> list[Event]:
+        """Return the events of one message."""
+        for kind, reader in _READERS:
+            if isinstance(message, kind):
+                return reader(self, message)
+        return []
+
+    def _stream_event(self, message: StreamEvent) -> list[Event]:
+        """Report usage when a response begins, and again once its tokens are known, before its tools run."""
+        event, source = message.event, message.parent_tool_use_id
+        if event.get("type") == "message_start":
+            body = event.get("message") or {}
+            self._responses[source] = (str(body.get("id", "")), str(body.get("model", "")),
+                                       dict(body.get("usage") or {}))
+        elif event.get("type") != "message_delta" or source not in self._responses:
+            return []
+        message_id, model, usage = self._responses[source]
+        usage.update({key: value for key, value in (event.get("usage") or {}).items() if value is not None})
+        return [_usage(message_id, model, usage, final=event["type"] == "message_delta")]
+
+    def _assistant(self, message: AssistantMessage) -> list[Event]:
+        events: list[Event] = []
+        for block in message.content:
+            if isinstance(block, TextBlock) and not message.error:
+                events.append({"kind": "text", "text": block.text})
+            elif isinstance(block, ThinkingBlock):
+                events.append({"kind": "thinking", "text": block.thinking})
+            elif isinstance(block, ToolUseBlock):
+                self.tool_calls.add(block.id)
+                events.append({"kind": "tool", "id": block.id, "name": block.name, "input": block.input})
+        self.last_error = message.error or ""
+        if message.error or message.model == "<synthetic>":
+            return events
+        self.answered = True
+        streamed = any(message.message_id == message_id for message_id, _, _ in self._responses.values())
+        if message.usage and not streamed:  # without streaming, or asked again without it after a stream broke
+            events.insert(0, _usage(message.message_id or "", message.model, message.usage))
+        return events
+
+    def _user(self, message: UserMessage) -> list[Event]:
+        events: list[Event] = []
+        for block in message.content if isinstance(message.content, list) else []:
+            if isinstance(block, ToolResultBlock):
+                self.tool_calls.discard(block.tool_use_id)
+                events.append({"kind": "tool_result", "id": block.tool_use_id, "text": cut(_text_of(block.content)),
+                               "error": bool(block.is_error)})
+        return events
+
+    def _system(self, message: SystemMessage) -> list[Event]:
+        data = message.data
+        if message.subtype == "init":
+            return [{"kind": "begin", "session": str(data.get("session_id") or ""), "model": data.get("model", ""),
+                     "resumed": False, "version": data.get("claude_code_version", "")}]
+        if message.subtype == "api_retry":
+            return [{"kind": "retry", "status": data.get("error_status"), "error": str(data.get("error") or ""),
+                     "delay": float(data.get("retry_delay_ms") or 0) / 1000, "attempt": data.get("attempt")}]
+        return []
+
+    def _rate_limit(self, message: RateLimitEvent) -> list[Event]:
+        info = message.rate_limit_info
+        return [{"kind": "limit", "status": info.status, "resets_at": info.resets_at, "type": info.rate_limit_type}]
+
+    def _result(self, message: ResultMessage) -> list[Event]:
+        refused = message.is_error and message.stop_reason == "refusal"
+        return [{"kind": "result", "subtype": message.subtype, "error": message.is_error,
+                 "said": message.result or "; ".join(message.errors or []) or "", "usd": message.total_cost_usd,
+                 "turns": message.num_turns, "status": message.api_error_status,
+                 "terminal_reason": message.terminal_reason, "usage": message.usage, "session": message.session_id,
+                 "refused": refused}]
+
+
+_READERS: Sequence[tuple[type, Callable[[_MessageReader, Any], list[Event]]]] = (
+    (StreamEvent, _MessageReader._stream_event), (AssistantMessage, _MessageReader._assistant),
+    (UserMessage, _MessageReader._user), (RateLimitEvent, _MessageReader._rate_limit),
+    (ResultMessage, _MessageReader._result), (SystemMessage, _MessageReader._system))
+"""Class of a message → its reader; the first match counts, since SystemMessage has subclasses of its own."""
+
+
+def _usage(message: str, model: str, usage: Mapping[str, Any], *, final: bool = False) -> Usage:
+    return {"kind": "usage", "message": message, "model": model, "usage": usage, "final": final}
+
+
+def _mcp_tool(function: Function) -> SdkMcpTool[Any]:
+    async def call(arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            result = function.call(**arguments)
+            text = await result if isawaitable(result) else result
+        except (GarrisonError, TypeError) as error:  # TypeError: arguments that the schema does not know
+            return {"content": [{"type": "text", "text": str(error)}], "is_error": True}
+        return {"content": [{"type": "text", "text": str(text)}]}
+
+    return SdkMcpTool(function.name, function.description, dict(function.schema), call)
+
+
+def _text_of(content: str | list[dict[str, Any]] | None) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", f"[{part.get('type')}]")) for part in content)
+    return content or ""
+
+
+async def _ignore_failure(work: Any) -> None:
+    with contextlib.suppress(ClaudeSDKError, TimeoutError, OSError):
+        await work

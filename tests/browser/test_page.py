@@ -268,7 +268,7 @@ def test_a_gate_is_answered_from_the_page_and_the_run_goes_on(crew: Served, open
     expect(page.get_by_role("button", name="Yes, land it")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#waits .card")).to_have_count(1)
-    expect(page.locator('svg .node[data-node="land"]')).to_have_class(re.compile("s-passed"))
+    expect(page.locator('svg .node[data-node="land"]')).to_have_class(re.compile("s-landed"))
     crew.place.free("slow")
     expect(page.locator('svg .node[data-node="slow"]')).to_have_class(re.compile("s-landed"))
     expect(page.locator("#announcements")).not_to_be_empty()

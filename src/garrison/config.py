@@ -1,66 +1,81 @@
-"""Where state lives and how patient the layers are. The only room that reads the environment for itself.
+"""Configuration: the home, the timing of the processes, and the home's `config.toml`.
 
-Everything here is decided from arguments (`environ`, paths), so that a test or a resume by cron sees what it gives.
+This is the only module that reads garrison's environment variables for itself. Everything is computed from arguments
+(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has two tables:
+
+    [agents.aider]                                  # a profile: how an agent of that name is run
+    argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
+    env = ["OPENAI_API_KEY"]
+
+    [notify]                                        # a command that is run when a person is needed
+    command = ["notify-send", "garrison {run}", "{text}"]
+    on = ["escalate", "question", "failed"]
+    timeout = 10
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from garrison.errors import UsageError
+from garrison.errors import RecordUnreadable, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+AGENT_KINDS = ("command", "claude", "session")
+"""Kinds of agent profiles."""
+OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
+"""Events that `[notify]` can name."""
+
 
 @dataclass(frozen=True)
 class Timing:
-    """How long the layers wait, in seconds; each is set by `GARRISON_<NAME>`."""
+    """How long the processes wait, in seconds; each value is set by `GARRISON_<NAME>`."""
 
     rescan: float = 1.0
-    """The slow timer that makes a lost event cost a second."""
+    """Period of the slow timer, which bounds the cost of a lost event."""
     spawn_deadline: float = 30.0
-    """From the lease to `active`; later is a failed start."""
+    """From the lease to `active`; a later start counts as failed."""
     beat_timeout: float = 300.0
-    """Silence after which a life is reported stale."""
+    """Age of the last heartbeat after which a process is reported stale."""
     orphan_grace: float = 600.0
-    """After so long without guardian and launcher a runner begins nothing new."""
+    """Time without a guardian and a launcher after which a runner starts nothing new."""
     restart_window: float = 600.0
-    """Deaths of one name that are older do not count when its restart is decided."""
+    """Sliding window in which the deaths of a name count."""
     healthy_after: float = 60.0
-    """A life that lived so long begins its name's backoff anew; a probe that did ends its parking."""
+    """Uptime that resets the backoff of a name; a probe that reaches it closes the circuit breaker."""
     probe_after: float = 0.0
-    """From the parking of a name to its first probe, doubled after each that fails; 0: as long as the window."""
+    """From parking a name to its first probe, doubled after each that fails; 0: as long as the window."""
     damage_patience: float = 5.0
-    """How long a layer waits for a damaged record to be mended before it gives up, saying which."""
+    """How long a process waits for a damaged record to be repaired before it gives up and names it."""
     git_patience: float = 10.0
-    """How long the same refusal of git may spoil every turn before a node or an attempt fails for it; a lock passes."""
+    """How long the same error of git is retried before the node or attempt fails for it; a lock passes."""
     sweep_grace: float = 2.0
-    """Between TERM and KILL when a life is replaced."""
+    """Between TERM and KILL when an incarnation is replaced."""
     rescue_every: float = 300.0
     """Between two snapshots of an agent's uncommitted work."""
     rescue_limit: float = 120.0
-    """How long one of them may take; a tree that needs longer is tried less and less often."""
+    """Longest duration of a snapshot; a worktree that needs longer is tried less and less often."""
     stop_launcher: float = 60.0
     stop_guardian: float = 45.0
     stop_runner: float = 30.0
     stop_orchestrator: float = 15.0
-    """Deadlines of an orderly stop; each layer's is shorter than its parent's."""
+    """Deadlines of a graceful stop; each process has less time than its parent."""
     gate_timeout: float = 1800.0
     acceptance_timeout: float = 1800.0
     setup_timeout: float = 1800.0
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Timing:
-        """The defaults, overridden by `GARRISON_RESCAN`, `GARRISON_ORPHAN_GRACE` and so on."""
+        """Return the defaults, overridden by `GARRISON_RESCAN`, `GARRISON_ORPHAN_GRACE` and so on."""
         values = {}
-        for field in fields(cls):
-            text = environ.get(f"GARRISON_{field.name.upper()}")
+        for declared in fields(cls):
+            text = environ.get(f"GARRISON_{declared.name.upper()}")
             if text is not None:
-                values[field.name] = _seconds(field.name, text)
+                values[declared.name] = _seconds(declared.name, text)
         return cls(**values)
 
 
@@ -74,14 +89,17 @@ def _seconds(name: str, text: str) -> float:
     return value
 
 
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
 def checkout() -> Path | None:
-    """The source checkout garrison runs from, if it does."""
+    """Return the source checkout that garrison runs from, if any."""
     root = Path(__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() and (root / "scripts").is_dir() else None
 
 
 def find_home(option: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path:
-    """The home: `option`, else GARRISON_HOME, else the checkout's state/, else the user's state directory.
+    """Return the home: `option`, else GARRISON_HOME, else the checkout's state/, else the user's state directory.
 
     Never the current directory: cron, an agent in a worktree and a person must see the same state.
     """
@@ -104,12 +122,12 @@ def _user_state(environ: Mapping[str, str]) -> Path:
 
 
 def homes_list(environ: Mapping[str, str] | None = None) -> Path:
-    """The file that lists the homes this user has launched in, one a line."""
+    """Return the file that lists the homes in which this user has launched, one per line."""
     return _user_state(os.environ if environ is None else environ) / "homes"
 
 
 def trees_root(environ: Mapping[str, str] | None = None) -> Path:
-    """Where worktrees and gate slots live: GARRISON_TREES, else the user cache directory's `garrison/`."""
+    """Return the root of worktrees and gate slots: GARRISON_TREES, else the user cache directory's `garrison/`."""
     environ = os.environ if environ is None else environ
     if environ.get("GARRISON_TREES"):
         return Path(os.path.abspath(environ["GARRISON_TREES"]))  # noqa: PTH100
@@ -118,3 +136,100 @@ def trees_root(environ: Mapping[str, str] | None = None) -> Path:
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("garrison"))
+
+
+# --- config.toml ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """A profile `[agents.NAME]`; `settings` are the keys that depend on its kind, as the file has them."""
+
+    name: str
+    kind: str
+    where: str
+    """File and table, for error messages."""
+    env: tuple[str, ...] = ()
+    """Names of environment variables that the agent gets."""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NotifyConfig:
+    """The table `[notify]`: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
+
+    command: tuple[str, ...] = ()
+    on: tuple[str, ...] = ("escalate", "question", "failed")
+    timeout: float = 10.0
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """A home's config.toml. Each table is checked when it is asked for."""
+
+    path: Path
+    tables: dict[str, Any]
+
+    def agents(self) -> list[AgentConfig]:
+        """Return the agent profiles; UsageError if they are malformed."""
+        agents = self.tables.get("agents", {})
+        if not isinstance(agents, dict):
+            raise UsageError(f"{self.path}: agents should be a table of tables, [agents.NAME]")
+        return [_parse_agent(f"{self.path}, [agents.{name}]", name, table) for name, table in agents.items()]
+
+    def notify(self) -> NotifyConfig:
+        """Return the table `[notify]`; UsageError if it is malformed."""
+        return parse_notify(f"{self.path}, [notify]", self.tables.get("notify", {}))
+
+
+def config_path(home: Path) -> Path:
+    """Return the path of a home's configuration."""
+    return home / "config.toml"
+
+
+def read_config(home: Path) -> ConfigFile:
+    """Read a home's config.toml, which may be absent; UsageError if it is not TOML."""
+    import tomllib  # most processes need no configuration
+
+    path = config_path(home)
+    try:
+        return ConfigFile(path, tomllib.loads(path.read_bytes().decode()))
+    except FileNotFoundError:
+        return ConfigFile(path, {})
+    except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        raise RecordUnreadable(path, str(error.strerror).lower()) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+
+
+def _parse_agent(where: str, name: str, table: Any) -> AgentConfig:
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
+    kind = table.get("kind", "claude" if name == "claude" else "command")
+    if kind not in AGENT_KINDS:
+        raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(AGENT_KINDS)}")
+    settings = {key: value for key, value in table.items() if key not in ("kind", "env")}
+    return AgentConfig(name, kind, where, string_list(where, "env", table.get("env", [])), settings)
+
+
+def parse_notify(where: str, table: Any) -> NotifyConfig:
+    """Parse a table `[notify]`; UsageError names what is wrong."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{where} should be a table with command, on and timeout")
+    if unknown := sorted(set(table) - {"command", "on", "timeout"}):
+        raise UsageError(f"{where}: {unknown[0]} is not known; there are command, on and timeout")
+    command = string_list(where, "command", table.get("command", []))
+    occasions = string_list(where, "on", table.get("on", list(NotifyConfig.on)))
+    if wrong := [one for one in occasions if one not in OCCASIONS]:
+        raise UsageError(f"{where}: on names {wrong[0]!r}; there are {', '.join(OCCASIONS)}")
+    timeout = table.get("timeout", NotifyConfig.timeout)
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 600:
+        raise UsageError(f"{where}: timeout should be seconds, above 0 and at most 600")
+    return NotifyConfig(command, occasions, float(timeout))
+
+
+def string_list(where: str, key: str, value: Any) -> tuple[str, ...]:
+    """Return a list of strings as a tuple; UsageError names table (`where`) and key if it is none."""
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise UsageError(f"{where}: {key} should be a list of strings")
+    return tuple(value)

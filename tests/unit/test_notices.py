@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
+from garrison.config import NotifyConfig, parse_notify
 from garrison.errors import UsageError
 from garrison.processes.notifications import (
     Notification,
     Notifier,
-    NotifyConfig,
     due_notifications,
     notify_argv,
-    parse_notify_config,
 )
 from garrison.processes.run_state import NodeState, RunState, from_snapshot, replay_run, to_snapshot
 from garrison.records.journal import Entry
@@ -104,4 +103,4 @@ def test_what_is_said_never_becomes_another_word_or_place() -> None:
 ])
 def test_a_table_that_cannot_be_meant_is_refused(table: Any, wrong: str) -> None:
     with pytest.raises(UsageError, match=wrong):
-        parse_notify_config("config.toml, [notify]", table)
+        parse_notify("config.toml, [notify]", table)

@@ -26,8 +26,8 @@ from garrison.agents.claude.job import VALIDATOR, WORKER
 from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings, for_node, from_profile
 from garrison.agents.command import RULES, SHELL, CommandAgent, CommandProfile
 from garrison.agents.session_agent import SessionAgent, SessionOptions
+from garrison.config import config_path, read_config, string_list
 from garrison.errors import Refused, UsageError
-from garrison.records.config import config_path, read_config, words_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,12 +61,8 @@ def profiles(home: Path) -> dict[str, Profile]:
     from garrison.agents.scripted import SCRIPTED
 
     found: dict[str, Profile] = {"command": SHELL, "scripted": SCRIPTED, "claude": ClaudeProfile("claude")}
-    path = config_path(home)
-    agents = read_config(home).get("agents", {})
-    if not isinstance(agents, dict):
-        raise UsageError(f"{path}: agents should be a table of tables, [agents.NAME]")
-    for name, values in agents.items():
-        found[name] = _read_profile(f"{path}, [agents.{name}]", name, values)
+    for config in read_config(home).agents():
+        found[config.name] = _READERS[config.kind](config.where, config.name, dict(config.settings), config.env)
     return found
 
 
@@ -152,18 +148,8 @@ def _model_profile(profile: Profile, home: Path) -> CommandProfile | ClaudeProfi
 # ---- config.toml
 
 
-def _read_profile(where: str, name: str, values: Any) -> Profile:
-    if not isinstance(values, dict):
-        raise UsageError(f"{where} should be a table with argv, env and success, or with kind = \"claude\"")
-    kind = values.get("kind", "claude" if name == "claude" else "command")
-    if not isinstance(kind, str) or kind not in _READERS:
-        raise UsageError(f"{where}: kind is {kind!r}; use one of {', '.join(_READERS)}")
-    rest = {key: value for key, value in values.items() if key not in ("kind", "env")}
-    return _READERS[kind](where, name, rest, words_of(where, "env", values.get("env", [])))
-
-
 def _read_command(where: str, name: str, values: dict[str, Any], env: tuple[str, ...]) -> CommandProfile:
-    argv = words_of(where, "argv", values.get("argv"))
+    argv = string_list(where, "argv", values.get("argv"))
     if not argv or not argv[0]:
         raise UsageError(f"{where}: argv is empty; name the program to run")
     success = values.get("success", "exit_zero")

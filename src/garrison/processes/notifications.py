@@ -18,12 +18,11 @@ import os
 import re
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from garrison.errors import GarrisonError, UsageError
+from garrison.errors import GarrisonError
 from garrison.processes.loop import log_line
 from garrison.records import atomic
-from garrison.records.config import config_path, read_config, words_of
 from garrison.system.jobs import Job
 from garrison.system.terminal_text import clean
 
@@ -31,21 +30,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from garrison.config import NotifyConfig
     from garrison.processes.run_state import RunState
 
-OCCASIONS = ("escalate", "question", "failed", "done", "stopped")
 _PLACE = re.compile(r"\{(text|run|event|node)\}")
 _LONG = 500
 """Characters of what somebody said, in one message."""
-
-
-@dataclass(frozen=True)
-class NotifyConfig:
-    """The `[notify]` table: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
-
-    command: tuple[str, ...] = ()
-    on: tuple[str, ...] = ("escalate", "question", "failed")
-    timeout: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -56,30 +46,6 @@ class Notification:
     event: str
     text: str
     node: str = ""
-
-
-def read_notify_config(home: Path) -> NotifyConfig:
-    """The home's `[notify]`; UsageError if it cannot be meant."""
-    return parse_notify_config(f"{config_path(home)}, [notify]", read_config(home).get("notify", {}))
-
-
-def parse_notify_config(where: str, table: Any) -> NotifyConfig:
-    """What a table means; UsageError names what is wrong. Pure."""
-    if not isinstance(table, dict):
-        raise UsageError(f"{where} should be a table with command, on and timeout")
-    if unknown := sorted(set(table) - {"command", "on", "timeout"}):
-        raise UsageError(f"{where}: {unknown[0]} is not known; there are command, on and timeout")
-    command, occasions = _words(where, "command", table), _words(where, "on", table)
-    if wrong := [one for one in occasions or () if one not in OCCASIONS]:
-        raise UsageError(f"{where}: on names {wrong[0]!r}; there are {', '.join(OCCASIONS)}")
-    timeout = table.get("timeout", NotifyConfig.timeout)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 600:
-        raise UsageError(f"{where}: timeout should be seconds, above 0 and at most 600")
-    return NotifyConfig(command or (), NotifyConfig.on if occasions is None else occasions, float(timeout))
-
-
-def _words(where: str, key: str, table: Mapping[str, Any]) -> tuple[str, ...] | None:
-    return None if table.get(key) is None else words_of(where, key, table[key])
 
 
 def due_notifications(state: RunState, given_up: Iterable[tuple[str, str, str]], told: set[str], config: NotifyConfig,

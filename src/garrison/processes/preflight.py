@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
-from garrison.config import trees_root
+from garrison.config import read_config, trees_root
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.merge import verdicts as merge_decide
 from garrison.merge.config import QueueConfig
@@ -25,7 +25,6 @@ from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run, rewriting
 from garrison.pipeline.subpipelines import beside
 from garrison.pipeline.transforms import rewritten
-from garrison.processes import notifications
 from garrison.processes.loop import log_line
 from garrison.processes.run_plan import check_journal_present, read_plan
 from garrison.processes.run_state import RunState, replay_run
@@ -84,7 +83,7 @@ class PreparedLaunch:
 def prepare_launch(world: Runtime, request: LaunchRequest, report: Callable[[str], None]) -> PreparedLaunch:
     """Check everything, run the pre-flight; returns what `create` writes. Refused or UsageError otherwise."""
     text = _read(request.pipeline)
-    notifications.read_notify_config(world.home)
+    read_config(world.home).notify()
     graph, text = rewritten(parse(text, str(request.pipeline)), text)
     plan = plan_run(graph, max_steps=request.max_steps, load=rewriting(beside))
     repo = validate_repository(request.target)

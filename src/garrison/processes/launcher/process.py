@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison.config import NotifyConfig, read_config
 from garrison.errors import GarrisonError
 from garrison.merge.queue import MergeQueue
 from garrison.processes import notifications
@@ -324,13 +325,13 @@ class Launcher:
         self.supervisor.journal.close()
 
 
-def _notify_config(home: Path) -> notifications.NotifyConfig:
+def _notify_config(home: Path) -> NotifyConfig:
     """What the launch checked; a configuration that was spoiled since is said, and keeps nobody from working."""
     try:
-        return notifications.read_notify_config(home)
+        return read_config(home).notify()
     except GarrisonError as error:
         log_line(f"{error}; nobody is notified")
-        return notifications.NotifyConfig()
+        return NotifyConfig()
 
 
 def describe_escalation(said: dict[str, Any]) -> str:

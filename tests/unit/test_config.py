@@ -67,4 +67,4 @@ def test_trees_and_the_list_of_homes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_the_checkout_is_this_one() -> None:
     found = config.checkout()
-    assert found is not None and (found / "tests/unit/test_settings.py").is_file()
+    assert found is not None and (found / "tests/unit/test_config.py").is_file()

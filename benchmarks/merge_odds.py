@@ -15,32 +15,32 @@ from garrison.merge.verdicts import VerdictCache
 
 def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: float = 0.06) -> float:
     """Seconds until the last entry is judged, `width` gates at a time; exactly the bad ones are rejected."""
-    seen, now, seq = VerdictCache(), 0.0, 0
+    verdicts, now, seq = VerdictCache(), 0.0, 0
     waiting, rejected = list(range(entries)), set[int]()
     line: list[int] = []
     landed: tuple[int, ...] = ()
     running: dict[str, tuple[float, list[int]]] = {}
-    seen.green[_tree(landed), "k"] = None
+    verdicts.green[_tree(landed), "k"] = None
     while waiting or line:
         if not line:
-            count = batch.choose_batch_size(seen.judged, len(waiting), [run] if seq else [], width=width)
+            count = batch.choose_batch_size(verdicts.rejections, len(waiting), [run] if seq else [], width=width)
             line, waiting = waiting[:count], waiting[count:]
-            seen.fresh()
-        trees = [_tree((*landed, *line[:place])) for place in range(len(line) + 1)]
+            verdicts.forget_base()
+        trees = [_tree((*landed, *line[:index])) for index in range(len(line) + 1)]
         names = [str(number) for number in line]
-        known = seen.known("k", set(running))
-        red = batch.shortest_red(trees, known)
+        evidence = verdicts.evidence("k", set(running))
+        red = batch.shortest_red(trees, evidence)
         if 0 < red < len(line):
             waiting[:0], line = line[red:], line[:red]
             continue
-        step, seq = batch.decide_next(names, trees, known, width=width), seq + 1
+        step, seq = batch.decide_next(names, trees, evidence, width=width), seq + 1
         if isinstance(step, batch.RunGates):
             wanted = {trees[count] for count in step.wanted}
             running = {tree: one for tree, one in running.items() if tree in wanted}
             running |= {trees[count]: (now + run, line[:count]) for count in step.start}
             tree, (now, tested) = min(running.items(), key=lambda one: one[1])
             del running[tree]
-            seen.verdict(tree, "k", "red" if bad.intersection(tested) else "green", tuple(map(str, tested)), seq)
+            verdicts.record(tree, "k", "red" if bad.intersection(tested) else "green", tuple(map(str, tested)), seq)
             continue
         assert not isinstance(step, batch.PauseQueue), "a base that passes is no reason to pause"
         count = step.count if isinstance(step, batch.Land) else 1
@@ -50,8 +50,8 @@ def drained(entries: int, bad: set[int], width: int, run: float = 1.0, land: flo
             rejected.add(line[0])
         line = line[count:]
         for _ in range(count):
-            seen.judge(rejected=isinstance(step, batch.Reject))
-        seen.fresh()
+            verdicts.record_judgement(rejected=isinstance(step, batch.Reject))
+        verdicts.forget_base()
     assert rejected == bad, "judged wrongly"
     return now
 

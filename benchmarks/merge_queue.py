@@ -297,46 +297,46 @@ def flaky(entries: int, wrong: float, table: Table) -> None:
 
 def judged(entries: int, bad: set[int], wrong: float, dice: random.Random) -> tuple[set[int], int]:
     """Entries that the deciding functions reject, and the gate runs that it took; a tree is the set of its entries."""
-    seen, waiting, rejected = VerdictCache(), list(range(entries)), set()
+    verdicts, waiting, rejected = VerdictCache(), list(range(entries)), set()
     landed = 0
     last: tuple[int, ...] = ()
     runs = seq = 0
     line: list[int] = []
-    seen.green[_tree(landed, last), "k"] = None
+    verdicts.green[_tree(landed, last), "k"] = None
     while waiting or line:
         if not line:
-            count = batch.choose_batch_size(seen.judged, min(len(waiting), 40), [1.0])
+            count = batch.choose_batch_size(verdicts.rejections, min(len(waiting), 40), [1.0])
             line, waiting = waiting[:count], waiting[count:]
-            seen.fresh()
+            verdicts.forget_base()
         trees = [_tree(landed + place, (*last, *line[:place])) for place in range(len(line) + 1)]
-        known, names = seen.known("k", ()), [str(number) for number in line]
-        red = batch.shortest_red(trees, known)
+        evidence, names = verdicts.evidence("k", ()), [str(number) for number in line]
+        red = batch.shortest_red(trees, evidence)
         if 0 < red < len(line):
             waiting[:0], line = line[red:], line[:red]
             continue
-        step = batch.decide_next(names, trees, known)
+        step = batch.decide_next(names, trees, evidence)
         seq += 1
         if isinstance(step, batch.Land):
             landed, last = landed + step.count, (*last, *line[:step.count])[-40:]
             line = line[step.count:]
             for _ in range(step.count):
-                seen.judge(rejected=False)
-            seen.fresh()
+                verdicts.record_judgement(rejected=False)
+            verdicts.forget_base()
         elif isinstance(step, batch.Reject):
             rejected.add(line.pop(0))
-            seen.judge(rejected=True)
-            seen.fresh()
+            verdicts.record_judgement(rejected=True)
+            verdicts.forget_base()
         elif isinstance(step, batch.RunGates):
             count = step.start[0]
             runs += 1
             red_run = bool(bad.intersection(line[:count])) or dice.random() < wrong
             fold = (trees[count], "k", "red" if red_run else "green")
             if count:
-                seen.verdict(*fold, tuple(names[:count]), seq)
+                verdicts.record(*fold, tuple(names[:count]), seq)
             else:
-                seen.of_base(*fold, seq)
+                verdicts.record_base(*fold, seq)
         else:
-            seen.fresh()  # a person looks, and lets it go on
+            verdicts.forget_base()  # a person looks, and lets it go on
     return rejected, runs
 
 

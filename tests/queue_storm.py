@@ -30,10 +30,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.errors import Fenced, GarrisonError, LockLost
-from garrison.merge import batch, failpoint
+from garrison.merge import batch
 from garrison.merge import processor as merge_processor
-from garrison.merge.commands import EntryOptions
 from garrison.merge.config import QueueConfig
+from garrison.merge.entry import EntryOptions
 from garrison.merge.processor import MergeProcessor, Wait
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
@@ -86,7 +86,7 @@ class World:
         """Whether somebody has the target checked out."""
         self.together = dice.random() < 0.7
         """Whether its short gates are worth batches."""
-        batch.SHORT_TEST = -1.0 if self.together else 99.0
+        batch.SHORT_GATE = -1.0 if self.together else 99.0
         merge_processor.SNAPSHOT_EVERY = dice.choice((10, 40, 2000))
         cores = len(os.sched_getaffinity(0)) if dice.random() < 0.5 else 1
         if not self.open:
@@ -262,7 +262,7 @@ class Storm:
         _kill(child)
 
     def _failpoint(self, world: World) -> None:
-        child = self._start(world, self.dice.choice(failpoint.NAMES))
+        child = self._start(world, self.dice.choice(merge_processor.FAILPOINTS))
         child.join(3.0)
         _kill(child)
 

@@ -125,4 +125,4 @@ def check(world: World, *, foreign: int = 0) -> None:
     told = {entry.id: entry.status for entry in world.queue.entries()}
     judge(Case(world.repo, world.home, world.start, foreign=strange, told=told, enqueued=list(told),
                witness=None if world.config.no_gate else world.witness, edits=None,
-               resting=all(entry.final for entry in world.queue.entries())))
+               resting=all(entry.is_final for entry in world.queue.entries())))

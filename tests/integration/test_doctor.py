@@ -17,6 +17,7 @@ import pytest
 from garrison.doctor import cleanup
 from garrison.doctor.examine import apply_fixes, examine
 from garrison.doctor.findings import Finding
+from garrison.merge import commands
 from garrison.merge.queue import MergeQueue, pin_ref
 from garrison.merge.slots import acquire_slot
 from garrison.processes.run_status import run_statuses
@@ -81,7 +82,7 @@ class Home:
         """What the gates of pre-flight and of an entry that was withdrawn printed."""
         queue = MergeQueue(self.place.home, self.place.repo)
         entry = queue.enqueue(run, "a", 1, f"garrison/{run}/a").id
-        queue.cancel(entry, "not wanted")
+        commands.cancel(queue, entry, "not wanted")
         self.git.delete_refs([pin_ref(entry, "head")])  # as a processor would
         made = [queue.folder / "logs" / name for name in (f"preflight-{run}.log", f"{entry}.1.log")]
         for path in made:

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from merge_support import World, check, drive, git, until
 
-from garrison.merge import batch
-from garrison.merge.commands import EntryOptions
+from garrison.merge import batch, commands
+from garrison.merge.entry import EntryOptions
 from garrison.merge.queue import Wait
 from garrison.records import journal
 
 
 @pytest.fixture(autouse=True)
 def quick_gates_are_worth_a_batch(monkeypatch):
-    monkeypatch.setattr(batch, "SHORT_TEST", 0.0)
+    monkeypatch.setattr(batch, "SHORT_GATE", 0.0)
 
 
 def lined_up(world: World, *nodes: str, **changes: dict[str, str | None]) -> None:
@@ -96,7 +96,7 @@ def test_a_gate_that_fails_once_rejects_nobody(tmp_path):
     world.drain()
     assert set(statuses(world).values()) == {"landed"}
     assert runs_of(world)[1:4] == [["a", "b", "c", "d"], ["a", "b"], ["a"]]
-    assert world.queue.state.seen.known("", ()).wavers
+    assert world.queue.state.verdicts.evidence("", ()).flaky
     check(world)
 
 
@@ -154,7 +154,7 @@ def test_one_of_a_batch_is_withdrawn_under_test_and_the_others_go_on_without_it(
     lined_up(world, *"abc")
     processor = world.processor()
     until(lambda: isinstance(step := processor.step(), Wait) and step.kind == "gate", "a running gate")
-    world.queue.cancel(world.entry("b").id, "not wanted any more")
+    commands.cancel(world.queue, world.entry("b").id, "not wanted any more")
     drive(processor)
     processor.close()
     assert statuses(world) == {"first": "landed", "a": "landed", "b": "cancelled", "c": "landed"}
@@ -183,7 +183,7 @@ def test_a_gate_that_broke_rejects_nobody_of_the_batch(tmp_path):
     assert records(world, "test")[-1]["of"] == "base"
     assert {statuses(world)[node] for node in "abc"} == {"queued"}
     (tmp_path / "broken").unlink()
-    world.queue.resume("mended")
+    world.queue.lift_own_pause("mended")
     world.drain()
     assert set(statuses(world).values()) == {"landed"}
     check(world)
@@ -228,7 +228,7 @@ def test_a_processor_that_wants_one_verdict_at_a_time_gets_it(tmp_path):
     world = World(tmp_path)
     lined_up(world, *"abc")
     processor = world.processor()
-    processor.most = 1
+    processor.max_batch = 1
     drive(processor)
     processor.close()
     assert runs_of(world) == [["first"], ["a"], ["b"], ["c"]]

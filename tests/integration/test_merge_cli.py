@@ -15,6 +15,7 @@ from garrison.cli.main import main
 from garrison.cli.merge_queue_process import enqueue, process_next
 from garrison.merge.config import QueueConfig
 from garrison.merge.processor import Wait
+from garrison.merge.records import LandingStarted, StatusChanged
 from garrison.processes.merge_client import describe_foreign_entries, foreign_entries_note
 from garrison.processes.runtime import Runtime as Outside
 from garrison.records import hook as hooks
@@ -189,8 +190,8 @@ def test_one_that_lands_is_not_withdrawn(world):
     entry = enqueue("one", "one")["entry"]["id"]
     tip = world.tip()
     with world.queue.locked():
-        world.queue.append("state", {"entry": entry, "status": "candidate", "base": tip, "tree": "t", "commit": tip})
-        world.queue.append("landing", {"entry": entry, "old": tip, "new": tip})
+        world.queue.append(StatusChanged((entry,), "candidate", base=tip, trees=("t",), commits=(tip,)))
+        world.queue.append(LandingStarted((entry,), tip, tip, (tip,)))
     refused = call("cancel", entry)
     assert (refused.exit_code, "is landing" in refused.stderr) == (1, True)
 

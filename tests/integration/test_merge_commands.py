@@ -11,6 +11,7 @@ from test_merge_cli import call
 from garrison.cli.merge_queue_process import process
 from garrison.merge import commands, recovery
 from garrison.merge.queue import PINS
+from garrison.merge.records import LandingStarted, VerdictGiven
 
 
 @pytest.fixture
@@ -162,10 +163,8 @@ def test_doctor_mends_what_a_crash_left_and_says_so(world):
     processor.step()
     candidate = world.entry("one").commit
     with world.queue.locked():
-        world.queue.append("verdict", {"entry": one.id, "of": "entry", "tree": world.entry("one").tree, "command": "k",
-                                       "result": "green", "reason": "", "log": ""})
-        world.queue.append("landing", {"entry": one.id, "entries": [one.id], "commits": [candidate], "old": tip,
-                                       "new": candidate})
+        world.queue.append(VerdictGiven((one.id,), "entry", world.entry("one").tree, "k", "green", "", ""))
+        world.queue.append(LandingStarted((one.id,), tip, candidate, (candidate,)))
     processor.close()
     two = world.enqueue("two")
     git(world.repo, "update-ref", "-d", f"{PINS}/{two.id}/head")
@@ -173,7 +172,7 @@ def test_doctor_mends_what_a_crash_left_and_says_so(world):
         journal.write(b'{"seq":99,"torn')
     found = told("doctor", "--json")["findings"]
     assert [one["mended"] for one in found] == [True, True, True]
-    assert "never whole" in found[0]["what"]
+    assert "an incomplete record" in found[0]["what"]
     assert f"pinned {two.id}" in found[1]["what"]
     assert f"settled the landing of {one.id}: landed" in found[2]["what"]
     assert world.tip() == candidate

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 
 import pytest
 from merge_support import World, check, git
 
 from garrison.errors import Refused
 from garrison.merge import commands, guard, recovery
+from garrison.merge.records import Configured
 
 
 @pytest.fixture
@@ -121,7 +123,7 @@ def git_refuses(world, *arguments):
 
 
 def test_a_guard_that_was_half_put_up_can_be_taken_down(world):
-    world.queue.append("config", {**world.queue.state.config.record(), "guard": False})
+    world.queue.append(Configured(replace(world.queue.state.config, guard=False)))
     commands.reconfigure(world.queue, guard=False)
     assert not refused(world, "commit", "-q", "--allow-empty", "-m", "x")
 

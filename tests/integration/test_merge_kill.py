@@ -9,7 +9,7 @@ import signal
 import pytest
 from merge_support import World, check, drive, git
 
-from garrison.merge import batch, commands, failpoint, recovery
+from garrison.merge import batch, commands, recovery
 from garrison.merge import processor as merge_processor
 from garrison.merge import queue as queue_module
 from garrison.merge.processor import MergeProcessor
@@ -45,7 +45,7 @@ def victim(world: World, point: str) -> int:
     return process.exitcode
 
 
-@pytest.mark.parametrize("point", failpoint.NAMES)
+@pytest.mark.parametrize("point", merge_processor.FAILPOINTS)
 def test_killed_at_every_step_twice(tmp_path, point):
     world = World(tmp_path)
     world.branch("one", {"one.txt": "1\n"})
@@ -67,10 +67,10 @@ def test_killed_at_every_step_twice(tmp_path, point):
 
 
 @pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "landed_first" else pytest.mark.slow)
-                                   for point in failpoint.NAMES])
+                                   for point in merge_processor.FAILPOINTS])
 def test_killed_at_every_step_of_batches_twice(tmp_path, point, monkeypatch):
     """A batch with a bad entry in its middle: kills amid halving, amid a landing of several, and in what follows."""
-    monkeypatch.setattr(batch, "SHORT_TEST", 0.0)
+    monkeypatch.setattr(batch, "SHORT_GATE", 0.0)
     world = World(tmp_path)
     world.branch("first", {"first": "1\n"})
     world.enqueue("first")
@@ -127,7 +127,7 @@ def test_a_landing_that_became_blocked_while_nobody_processed_waits(tmp_path):
     assert (world.repo / "lines.txt").read_text() == "mine\n"
     assert world.tip() == world.start
     git(world.repo, "checkout", "-q", "lines.txt")
-    processor.lander.looked = float("-inf")
+    processor.lander.retried_at = float("-inf")
     drive(processor)
     processor.close()
     assert world.entry("one").status == "landed"
@@ -165,7 +165,7 @@ def _dies_enqueueing(world: World, point: str) -> None:
     world.enqueue("one")
 
 
-@pytest.mark.parametrize("point", failpoint.ENQUEUE)
+@pytest.mark.parametrize("point", queue_module.FAILPOINTS)
 def test_whoever_dies_enqueueing_may_say_it_again(tmp_path, point, monkeypatch):
     world, synced = World(tmp_path), []
     world.branch("one", {"one.txt": "1\n"})

@@ -9,9 +9,10 @@ from merge_support import World, check, drive, git, until
 
 from garrison.errors import Refused
 from garrison.merge import commands
-from garrison.merge.commands import EntryOptions
 from garrison.merge.config import QueueConfig
+from garrison.merge.entry import EntryOptions
 from garrison.merge.processor import Wait
+from garrison.merge.records import LandingStarted, StatusChanged
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_an_entry_under_test_is_let_go_and_the_others_go_on(world, how):
         assert commands.hold(world.queue, one.id).status == "held"
         assert commands.hold(world.queue, one.id).reason == "held by a person"
     elif how == "cancel":
-        world.queue.cancel(one.id, "not wanted")
+        commands.cancel(world.queue, one.id, "not wanted")
     elif how == "another strategy":
         again = world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(strategy="squash"))
         assert (again.id, again.status, again.strategy) == (one.id, "queued", "squash")
@@ -76,9 +77,9 @@ def test_what_was_asked_in_the_middle_of_a_step_is_met_at_the_next(world, monkey
     processor = world.processor()
     swap = processor.lander._swap
 
-    def late(landing, *, begun):
+    def late(landing, *, recorded):
         commands.hold(world.queue, one.id)
-        return swap(landing, begun=begun)
+        return swap(landing, recorded=recorded)
 
     monkeypatch.setattr(processor.lander, "_swap", late)
     drive(processor)
@@ -98,7 +99,7 @@ def test_a_persons_pause_outlasts_verdicts_moves_of_the_target_and_processors(wo
     git(world.repo, "commit", "-q", "--allow-empty", "-m", "moved")
     drive(processor, "paused")
     processor.close()
-    world.queue.resume("pre-flight passed")
+    world.queue.lift_own_pause("pre-flight passed")
     world.drain(until="paused")
     assert states(world)["one"] in ("testing", "candidate")
     assert commands.resume(world.queue).is_manual
@@ -152,10 +153,10 @@ def test_other_wishes_are_the_same_entry_and_too_late_once_it_lands(world):
     assert world.queue.state.seq == seq, "nothing new was said"
     assert world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(priority=5)).priority == 5
     with world.queue.locked():
-        world.queue.append("state", {"entry": one.id, "status": "candidate", "base": "b", "tree": "t", "commit": "c"})
-        world.queue.append("landing", {"entry": one.id, "old": "b", "new": "c"})
+        world.queue.append(StatusChanged((one.id,), "candidate", base="b", trees=("t",), commits=("c",)))
+        world.queue.append(LandingStarted((one.id,), "b", "c", ("c",)))
     for late in (lambda: world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(priority=1)),
-                 lambda: commands.hold(world.queue, one.id), lambda: world.queue.cancel(one.id, ""),
+                 lambda: commands.hold(world.queue, one.id), lambda: commands.cancel(world.queue, one.id, ""),
                  lambda: commands.reconfigure(world.queue, gate="other")):
         with pytest.raises(Refused, match="landing"):
             late()

@@ -13,6 +13,7 @@ from garrison.merge import strategies
 from garrison.merge.config import QueueConfig
 from garrison.merge.processor import Progress, Wait
 from garrison.merge.queue import MergeQueue
+from garrison.merge.records import QueueResumed
 from garrison.records import log_retention
 from garrison.system import disk_space, processes
 
@@ -255,7 +256,7 @@ def test_a_second_processor_stands_by_and_a_fenced_one_stops(world):
     with pytest.raises(Fenced):
         first.step()
     with pytest.raises(Fenced):
-        first.writer.append("resume", {"reason": "it looked before the other took over"})
+        first.writer.append(QueueResumed("decided before the other took over"))
     assert isinstance(second.step(), Progress)
     first.close()
     second.close()
@@ -268,7 +269,7 @@ def test_another_gate_is_refused_showing_both_while_the_queue_is_in_use(world):
         world.queue.configure(QueueConfig("make check"))
     world.drain()
     processor = world.processor()
-    with pytest.raises(Refused, match="living processor"):
+    with pytest.raises(Refused, match="a running processor"):
         world.queue.configure(QueueConfig("make check"))
     processor.close()
     world.queue.configure(QueueConfig("make check"))
@@ -431,7 +432,8 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor = world.processor()
     processor.step()
     built = world.entry("one").commit
-    again = strategies.build(world.queue.git, entry, world.start, processor.builder._trailers(entry, (entry.id,), 1))
+    trailers = processor.builder._trailers(entry, (entry.id,), 1)
+    again = strategies.build_candidate(world.queue.git, entry, world.start, trailers)
     assert again.commit == built
     processor.close()
 

@@ -132,15 +132,15 @@ def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(wor
     drive(processor)
     monkeypatch.undo()
     assert world.entry("one").status == "landed"
-    assert [owed.path for owed in world.queue.state.owed] == [str(world.repo)]
+    assert [owed.path for owed in world.queue.state.stale_checkouts] == [str(world.repo)]
     assert (world.repo / "lines.txt").read_text() == "edited meanwhile\n"
     world.enqueue("two")  # must not land over a checkout that is behind
     drive(processor, "blocked")
     (world.repo / "lines.txt").write_text("".join(f"{n}\n" for n in range(10)))
-    processor.lander.looked = float("-inf")
+    processor.lander.retried_at = float("-inf")
     drive(processor)
     processor.close()
-    assert world.queue.state.owed == ()
+    assert world.queue.state.stale_checkouts == ()
     assert world.entry("two").status == "landed"
     assert git(world.repo, "status", "--porcelain") == ""
     check(world)
@@ -152,14 +152,14 @@ def test_a_move_cut_off_half_way_is_finished(world):
     git(world.repo, "checkout", "-q", "main")
     new = git(world.repo, "rev-parse", "one")
     checkout = Checkout(world.queue.git, world.repo)
-    assert checkout.take() is None
+    assert checkout.lock() is None
     git(world.repo, "update-ref", "refs/heads/main", new, world.start)
     for name in ("one.txt", "lines.txt"):
         (world.repo / name).write_text(git(world.repo, "show", f"{new}:{name}") + "\n")
     left = Checkout(world.queue.git, world.repo)  # the successor finds the lock and knows it
-    assert left.take() is None
-    assert left.move(world.start, new, again=True) is None
-    left.release()
+    assert left.lock() is None
+    assert left.move(world.start, new, resuming=True) is None
+    left.unlock()
     assert git(world.repo, "status", "--porcelain") == ""
     assert not (world.repo / ".git/index.lock").exists()
 
@@ -180,7 +180,7 @@ def test_a_move_cut_off_inside_a_file_is_finished(world, left):
 def test_a_foreign_index_lock_is_never_removed(world):
     (world.repo / ".git/index.lock").write_text("")
     checkout = Checkout(world.queue.git, world.repo)
-    assert "index.lock" in checkout.take().why
+    assert "index.lock" in checkout.lock().why
     checkout.recover()
     assert (world.repo / ".git/index.lock").exists()
 
@@ -205,22 +205,22 @@ def test_a_copy_of_the_index_that_another_processor_removed_is_made_again(world)
     """Between rehearsal and move: without it git would take every file of the checkout for untracked."""
     new = git(world.repo, "rev-parse", "one")
     checkout = Checkout(world.queue.git, world.repo)
-    assert checkout.take() is None
+    assert checkout.lock() is None
     assert checkout.rehearse(world.start, new) is None
     git(world.repo, "update-ref", "refs/heads/main", new, world.start)
     for left in (world.repo / ".git").glob("garrison-index-*"):
         left.unlink()
-    assert checkout.move(world.start, new, again=False) is None
-    checkout.release()
+    assert checkout.move(world.start, new, resuming=False) is None
+    checkout.unlock()
     assert git(world.repo, "status", "--porcelain") == ""
 
 
 def test_an_edit_between_rehearsal_and_move_is_kept(world):
     new = git(world.repo, "rev-parse", "one")
     checkout = Checkout(world.queue.git, world.repo)
-    assert checkout.take() is None
+    assert checkout.lock() is None
     assert checkout.rehearse(world.start, new) is None
     (world.repo / "lines.txt").write_text("mine\n")
-    assert checkout.move(world.start, new, again=False) is not None
-    checkout.release()
+    assert checkout.move(world.start, new, resuming=False) is not None
+    checkout.unlock()
     assert (world.repo / "lines.txt").read_text() == "mine\n"

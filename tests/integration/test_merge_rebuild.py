@@ -11,7 +11,8 @@ import pytest
 from merge_support import World, git
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.merge import commands, failpoint, outcome_signals, recovery
+from garrison.merge import commands, outcome_signals, recovery
+from garrison.merge.entry import EntryOptions
 from garrison.merge.queue import MergeQueue
 from garrison.records import signals
 from support import DEADLINE
@@ -31,7 +32,7 @@ def world(tmp_path):
         world.branch(name, {"lines.txt": f"{name}\n"})
     for name in ("one", "squashed", "bad", "clash"):
         world.queue.enqueue("r", name, 1, name, recipient=f"runner-{name}@r",
-                            options=commands.EntryOptions(strategy="squash" if name == "squashed" else None))
+                            options=EntryOptions(strategy="squash" if name == "squashed" else None))
     world.drain()
     for outcome in world.queue.state.outcomes:
         signals.post(world.home, outcome_signals.to_signal(outcome), outcome.seq)
@@ -126,7 +127,7 @@ def test_a_journal_that_was_begun_anew_is_joined_to_what_was_before(world, aside
     world.enqueue("four")
     known, told = doctored(world)
     assert known == {**BEFORE, "kept": "held" if aside else "queued", "four": "queued"}
-    assert "begun anew" in told[0]
+    assert "begun again" in told[0]
 
 
 def test_a_living_processor_is_not_disturbed(tmp_path):
@@ -136,7 +137,7 @@ def test_a_living_processor_is_not_disturbed(tmp_path):
     processor = world.processor()
     raw = world.queue.path.read_bytes()
     world.queue.path.write_bytes(raw.replace(b'"kind":"enq"', b'"kind":"qne"', 1))
-    with pytest.raises(Refused, match="stop it, then say doctor again"):
+    with pytest.raises(Refused, match="stop it, then run doctor again"):
         recovery.repair(MergeQueue(world.home, world.repo), world.trees)
     processor.close()
 
@@ -156,7 +157,7 @@ def _dies_mending(world, point):
 
 
 @pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "rebuilt" else pytest.mark.slow)
-                                   for point in failpoint.REBUILD])
+                                   for point in recovery.FAILPOINTS])
 def test_a_doctor_killed_over_it_is_called_again(world, point):
     """The journal is damaged, a landing's record and its signal are lost, and what it brought was taken back since."""
     lines = world.queue.path.read_bytes().splitlines(keepends=True)

@@ -126,7 +126,7 @@ def test_a_remote_that_is_away_or_refuses_is_waited_for(world):
     made = processor(world)
     found = until(lambda: refusal(made), "a refusal")
     made.close()
-    assert "origin did not take main" in found.reason
+    assert "origin did not accept main" in found.reason
     assert world.queue.state.landing
     hook.unlink()
     drain(world)

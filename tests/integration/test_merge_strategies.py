@@ -6,7 +6,7 @@ import pytest
 from merge_support import World, git
 
 from garrison.merge.entry import STRATEGIES, MergeEntry
-from garrison.merge.strategies import build
+from garrison.merge.strategies import build_candidate
 
 OF_OTHERS = "Ann Else <ann@x> 1600000000 +0200"
 
@@ -36,8 +36,8 @@ def built(world, oid, strategy, base=None):
     def trailers(tree):
         return [f"Tested: {tree}"]
 
-    first = build(world.queue.git, entry(oid, strategy), base or world.tip(), trailers)
-    assert build(world.queue.git, entry(oid, strategy), base or world.tip(), trailers) == first
+    first = build_candidate(world.queue.git, entry(oid, strategy), base or world.tip(), trailers)
+    assert build_candidate(world.queue.git, entry(oid, strategy), base or world.tip(), trailers) == first
     return first
 
 

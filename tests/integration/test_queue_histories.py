@@ -272,7 +272,7 @@ def test_a_candidate_that_was_collected_under_us_is_built_again(tmp_path, when):
     until(lambda: getattr(processor.step(), "what", "") == when, when)
     commit = world.entry("one").commit
     (world.repo / ".git/objects" / commit[:2] / commit[2:]).unlink()
-    until(lambda: _patiently(processor) and world.entry("one").final, "a landing")
+    until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
     drive(processor)
     processor.close()
     assert statuses(world) == {"one": "landed"}
@@ -317,7 +317,7 @@ def test_a_slot_that_git_cannot_make_ready_is_nobodys_verdict(world, monkeypatch
         prepare(slot, commit, *more)
 
     monkeypatch.setattr(Slot, "prepare", trouble)
-    until(lambda: _patiently(processor) and world.entry("one").final, "a landing")
+    until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
     drive(processor)
     processor.close()
     assert statuses(world) == {"one": "landed"}

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from merge_support import World, check, drive, git, until
 
-from garrison.merge import batch, commands, failpoint, processor
+from garrison.merge import batch, processor
 from garrison.merge import entry as order
+from garrison.merge.entry import EntryOptions
 from garrison.merge.processor import Progress
+from garrison.system import failpoint
 from queue_storm import FORK, Storm, _kill, work
 from support import DEADLINE
 
@@ -25,7 +27,7 @@ STOPS = ("candidate", "verdict_before", "swapped")
 @pytest.mark.parametrize(("kills", "seed"), [(5, 5), pytest.param(150, 6, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
 def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed, monkeypatch):
-    monkeypatch.setattr(batch, "SHORT_TEST", batch.SHORT_TEST)  # a storm sets these for each of its worlds
+    monkeypatch.setattr(batch, "SHORT_GATE", batch.SHORT_GATE)  # a storm sets these for each of its worlds
     monkeypatch.setattr(processor, "SNAPSHOT_EVERY", processor.SNAPSHOT_EVERY)
     storm = Storm(tmp_path, seed, each=min(kills, 40))
     storm.blow(kills)
@@ -50,7 +52,7 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.parametrize("point", [*STOPS, *(pytest.param(name, marks=pytest.mark.slow) for name in failpoint.NAMES
+@pytest.mark.parametrize("point", [*STOPS, *(pytest.param(name, marks=pytest.mark.slow) for name in processor.FAILPOINTS
                                              if name not in (*STOPS, "landing"))])
 def test_a_stopped_processor_does_nothing_more_once_another_has_taken_over(tmp_path, point):
     """Its lock's file is gone (`git clean -fdx`), the other one finishes; then it goes on, and must give way."""
@@ -122,10 +124,10 @@ def test_priority_passes_nobody_for_ever(tmp_path):
         git(world.repo, "update-ref", f"refs/heads/{name}", made)
     world.enqueue("first")
     coming, passed = iter(range(order.PLACES + 4)), 0
-    while not world.entry("first").final:
+    while not world.entry("first").is_final:
         while len(world.queue.state.unfinished()) < 4:
             name = f"n{next(coming)}"
-            world.queue.enqueue("r", name, 1, name, options=commands.EntryOptions(priority=1))
+            world.queue.enqueue("r", name, 1, name, options=EntryOptions(priority=1))
         done = processor.step()
         passed += isinstance(done, Progress) and done.what == "landed"
     drive(processor)

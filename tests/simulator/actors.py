@@ -962,7 +962,7 @@ class Runner(Layer):
             yield 0.5
         if name not in w.queue.entries:
             waiting = [entry.id for entry in w.queue.entries_of(run, self.node)
-                       if not entry.final and entry.status != "landing"]
+                       if not entry.is_final and entry.status != "landing"]
             w.append_merge(self.me, "enq", {
                 "entry": name, "run": run, "node": self.node, "attempt": self.task.attempt, "branch": self.node,
                 "oid": head, "target": "main", "repo": "", "recipient": self.key.full, "supersedes": waiting})
@@ -1185,8 +1185,8 @@ class Processor(Layer):
             w.sync_merge()
             w.queue_lock = None
             yield None
-            if w.queue.test is not None and w.queue.test.job in w.gates:
-                self.gate = w.queue.test.job
+            if w.queue.gate is not None and w.queue.gate.job in w.gates:
+                self.gate = w.queue.gate.job
             self.working = True
         again = True
         self.waits = ""
@@ -1248,7 +1248,7 @@ class Processor(Layer):
                 return False
             yield from self._append("resume", {"reason": "the target moved"})
             return True
-        line, waiting = state.line(), state.waiting()
+        line, waiting = state.batch(), state.waiting()
         if not line and not waiting:
             self.waits = "empty"
             return False
@@ -1279,7 +1279,7 @@ class Processor(Layer):
         config = state.config
         assert config is not None
         trees = (f"tree of {entry.base}", entry.tree)
-        step = batch.decide_next([entry.id], trees, state.seen.known(config.command_key, ()))
+        step = batch.decide_next([entry.id], trees, state.verdicts.evidence(config.command_key, ()))
         if isinstance(step, batch.Land) and entry.verdict == "green":
             yield from self._land(entry)
         elif isinstance(step, batch.Land):
@@ -1317,7 +1317,7 @@ class Processor(Layer):
     def _watch(self) -> Does:
         w, state, name = self.w, self.w.queue, self.gate
         assert name is not None
-        test = state.tests.get(name)
+        test = state.gates.get(name)
         if test is None:
             for proc in w.bearers(gate_marker(name)):
                 w.kill(proc, "gate abandoned")
@@ -1328,7 +1328,7 @@ class Processor(Layer):
             self.waits = "gate"
             return False
         result, self.gate = result or "lost", None
-        yield from self._verdict(test.entry, test.of, test.tree, result)
+        yield from self._verdict(test.first, test.subject, test.tree, result)
         w.gates.pop(name, None)
         return True
 
@@ -1355,7 +1355,7 @@ class Processor(Layer):
     def _settle_landing(self) -> Does:
         w, landing = self.w, self.w.queue.landing
         assert landing is not None
-        entry = w.queue.entry(landing.entry)
+        entry = w.queue.entry(landing.first)
         if landing.new in w.history:
             yield from self._append("landed", {"entry": entry.id, "commit": landing.new, "old": landing.old,
                                                "owed": []})

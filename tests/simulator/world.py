@@ -15,6 +15,7 @@ from typing import Any
 from tests.simulator.check import Check
 
 from garrison.errors import Fenced, Refused
+from garrison.merge import records
 from garrison.merge.config import QueueConfig
 from garrison.merge.state import QueueState
 from garrison.pipeline.plan import RunPlan
@@ -457,7 +458,9 @@ class World:
         """One record of the merge journal, by whoever holds its lock; not yet synced."""
         if epoch is not None and epoch != self.queue.epoch:
             raise Fenced("another processor took the queue over")
-        self.queue.check(kind, data)
+        record = records.decode(kind, data)
+        assert record is not None
+        self.queue.check(record)
         journal = self.queue_journal
         entry = self.append(proc, journal, kind, data, self.queue.epoch + 1 if take else self.queue.epoch)
         self.queue.apply(entry)

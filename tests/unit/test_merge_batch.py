@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garrison.merge import batch, entry
+from garrison.merge import batch
+from garrison.merge import entry as order
 from garrison.merge.batch import Land, PauseQueue, Reject
 from garrison.merge.entry import PRIORITIES, MergeEntry
 from garrison.merge.verdicts import BaseRun, Evidence, RedRun, VerdictCache
@@ -33,7 +34,7 @@ class Drain:
     paused: str = ""
 
     def run(self) -> Drain:
-        self.seen = VerdictCache()
+        self.verdicts = VerdictCache()
         self.queue, self.line = list(range(self.count)), []
         while (self.queue or self.line) and not self.paused:
             self.step()
@@ -45,31 +46,32 @@ class Drain:
 
     def step(self) -> None:
         if not self.line:
-            size = batch.choose_batch_size(self.seen.judged, len(self.queue), self.seen.seconds, width=self.width)
+            size = batch.choose_batch_size(self.verdicts.rejections, len(self.queue), self.verdicts.durations,
+                                           width=self.width)
             self.line, self.queue = self.queue[:size], self.queue[size:]
-            self.seen.fresh()
+            self.verdicts.forget_base()
         trees = [str(sorted(self.tree(self.line[:i]))) for i in range(len(self.line) + 1)]
-        known = self.seen.known(KEY, ())
+        known = self.verdicts.evidence(KEY, ())
         red = batch.shortest_red(trees, known)
         if 0 < red < len(self.line):
             self.line, self.queue = self.line[:red], self.line[red:] + self.queue
         else:
             self.do(batch.decide_next([str(one) for one in self.line], trees, known, width=self.width), trees)
 
-    def do(self, step: batch.Step, trees: list[str]) -> None:
+    def do(self, step: batch.Decision, trees: list[str]) -> None:
         if isinstance(step, Land):
             self.landed += self.line[:step.count]
             for _ in range(step.count):
-                self.seen.judge(rejected=False)
+                self.verdicts.record_judgement(rejected=False)
             self.tips.append(self.tree([]))
             self.line = self.line[step.count:]
-            self.seen.fresh()
+            self.verdicts.forget_base()
         elif isinstance(step, Reject):
             bad, *rest = self.line
             self.rejected.append(bad)
             self.line, self.queue = [], rest + self.queue
-            self.seen.judge(rejected=True)
-            self.seen.fresh()
+            self.verdicts.record_judgement(rejected=True)
+            self.verdicts.forget_base()
         elif isinstance(step, PauseQueue):
             self.paused = step.reason
         else:
@@ -81,11 +83,11 @@ class Drain:
         green = self.passes(self.tree(self.line[:count]))
         self.runs.append((tuple(self.line[:count]), green))
         result = "green" if green else "red"
-        self.seen.took(1.0)
+        self.verdicts.record_duration(1.0)
         if count:
-            self.seen.verdict(tree, KEY, result, tuple(str(one) for one in self.line[:count]), len(self.runs))
+            self.verdicts.record(tree, KEY, result, tuple(str(one) for one in self.line[:count]), len(self.runs))
         else:
-            self.seen.of_base(tree, KEY, result, len(self.runs))
+            self.verdicts.record_base(tree, KEY, result, len(self.runs))
 
 
 bad_sets = st.integers(1, 60).flatmap(lambda count: st.tuples(
@@ -125,7 +127,7 @@ def test_the_number_of_gate_runs_is_bounded(world):
     drain = Drain(count, lambda tree: not tree & bad).run()
     red = [entries for entries, green in drain.runs if not green]
     halvings = math.ceil(math.log2(min(batch.MAX_BATCH, count))) + 1 if count > 1 else 1
-    assert len(red) <= len(bad) * (halvings + batch.NEEDED)
+    assert len(red) <= len(bad) * (halvings + batch.RED_RUNS_NEEDED)
     assert len(drain.runs) - len(red) <= len(drain.tips) + 1, "every green run lands something, but one on the base"
     if not bad:
         assert len(drain.runs) <= 4 + count / 8
@@ -194,9 +196,9 @@ def test_a_leaf_is_run_once_more_and_never_rejected_by_others_runs():
         batch.RunGates((1,), (1,))
     assert batch.decide_next("a", trees, known(red={"t1": [red("z", "a"), red("a")]})) == Reject()
     assert batch.decide_next("a", trees, known(red={"t1": [red("a"), red("a")]})) == Reject()
-    assert batch.decide_next("a", trees, known(red={"t1": [red("a"), red("a")]}, wavers=True)) == \
+    assert batch.decide_next("a", trees, known(red={"t1": [red("a"), red("a")]}, flaky=True)) == \
         batch.RunGates((1,), (1,))
-    assert batch.decide_next("a", trees, known(red={"t1": [red("a")] * 3}, wavers=True)) == Reject()
+    assert batch.decide_next("a", trees, known(red={"t1": [red("a")] * 3}, flaky=True)) == Reject()
 
 
 def test_a_target_not_known_to_pass_is_asked_before_anybody_is_blamed():
@@ -222,12 +224,12 @@ def test_a_broken_gate_may_have_broken_since_the_target_passed(result):
 
 @given(st.integers(1, 32), st.integers(1, 4))
 def test_prefixes_are_distinct_within_bounds_and_never_more_than_gates(size, width):
-    for found, last in ((batch.probes(size, width), size), (batch.cuts(size, width), max(1, size - 1))):
+    for found, last in ((batch.probe_points(size, width), size), (batch.split_points(size, width), max(1, size - 1))):
         assert list(found) == sorted(set(found))
         assert found[0] >= 1
         assert found[-1] <= last
         assert len(found) <= width
-    assert batch.probes(size, width)[-1] == size
+    assert batch.probe_points(size, width)[-1] == size
 
 
 # -------------------------------------------------------------------------------------------------- sizes and numbers
@@ -275,18 +277,18 @@ priorities = st.lists(st.integers(PRIORITIES[0], PRIORITIES[-1]), max_size=80)
 def test_nobody_is_passed_more_often_than_his_priority_allows(given_priorities):
     """However many come later, and however urgent: the bound on waiting."""
     made, places = entries(given_priorities)
-    ranked = entry.rank_entries(made, places)
+    ranked = order.rank_entries(made, places)
     assert sorted(one.id for one in ranked) == sorted(places)
     for rank, one in enumerate(ranked):
         passed_by = [other for other in ranked[:rank] if places[other.id] > places[one.id]]
-        assert len(passed_by) <= entry.max_overtakes(one.priority)
+        assert len(passed_by) <= order.max_overtakes(one.priority)
 
 
 def test_the_most_urgent_never_pass_their_like_and_starve_nobody():
-    made, places = entries([0] + [PRIORITIES[-1]] * (entry.max_overtakes(0) + 5))
-    assert entry.rank_entries(made, places).index(made[0]) == entry.max_overtakes(0)
+    made, places = entries([0] + [PRIORITIES[-1]] * (order.max_overtakes(0) + 5))
+    assert order.rank_entries(made, places).index(made[0]) == order.max_overtakes(0)
     made, places = entries([5] * 10)
-    assert entry.rank_entries(made, places) == made
+    assert order.rank_entries(made, places) == made
 
 
 @given(st.integers(1, 20).flatmap(lambda count: st.tuples(
@@ -295,7 +297,7 @@ def test_dependencies_stand_before_their_dependents(world):
     count, pairs = world
     made, places = entries([0] * count)
     needs = {one.id: {str(b) for a, b in pairs if str(a) == one.id and b != a} for one in made}
-    line = [one.id for one in entry.order_by_dependencies(entry.rank_entries(made, places), needs)]
+    line = [one.id for one in order.order_by_dependencies(order.rank_entries(made, places), needs)]
     for place, one in enumerate(line):
         assert needs[one] <= set(line[:place])
     for one in set(needs) - set(line):
@@ -304,20 +306,20 @@ def test_dependencies_stand_before_their_dependents(world):
 
 def test_a_gate_wavers_once_it_judged_one_tree_both_ways_and_for_a_while_after():
     for first, second in (("green", "red"), ("red", "green")):
-        seen = VerdictCache()
-        seen.verdict("t", KEY, first, ("a",), 1)
-        assert not seen.known(KEY, ()).wavers
-        seen.verdict("t", KEY, second, ("a",), 2)
-        assert seen.known(KEY, ()).wavers
+        verdicts = VerdictCache()
+        verdicts.record("t", KEY, first, ("a",), 1)
+        assert not verdicts.evidence(KEY, ()).flaky
+        verdicts.record("t", KEY, second, ("a",), 2)
+        assert verdicts.evidence(KEY, ()).flaky
         for number in range(300):
-            seen.verdict(f"t{number}", KEY, "green", ("b",), 3 + number)
-        assert not seen.known(KEY, ()).wavers
+            verdicts.record(f"t{number}", KEY, "green", ("b",), 3 + number)
+        assert not verdicts.evidence(KEY, ()).flaky
 
 
 def test_a_run_that_vanished_counts_only_when_it_does_again_and_again_under_one_processor():
-    seen = VerdictCache()
-    assert [seen.verdict("t", KEY, "lost", ("a",), seq) for seq in (1, 2)] == [False, False]
-    seen.new_life()
-    assert [seen.verdict("t", KEY, "lost", ("a",), seq) for seq in (3, 4, 5)] == [False, False, True]
-    assert [one.result for one in seen.known(KEY, ()).red["t"]] == ["lost"]
-    assert seen.known(KEY, ()).broken == 5
+    verdicts = VerdictCache()
+    assert [verdicts.record("t", KEY, "lost", ("a",), seq) for seq in (1, 2)] == [False, False]
+    verdicts.forget_lost()
+    assert [verdicts.record("t", KEY, "lost", ("a",), seq) for seq in (3, 4, 5)] == [False, False, True]
+    assert [one.result for one in verdicts.evidence(KEY, ()).red["t"]] == ["lost"]
+    assert verdicts.evidence(KEY, ()).broken == 5

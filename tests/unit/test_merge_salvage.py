@@ -1,16 +1,16 @@
-"""A queue put together again from a journal with gaps, and from what its repository and its signals tell."""
+"""A queue put together again from a journal with gaps, its repository and its signals."""
 
 from __future__ import annotations
 
 import pytest
-from test_merge_snapshot import RECORDS, fold
+from test_merge_snapshot import RECORDS, replay
 
 from garrison.merge.entry import FINAL, MergeEntry, entry_id
 from garrison.merge.recovery import Trace, Traces, salvage
 
 AT = "2026-01-03T00:00:00.000000Z"
-NOTHING = Traces("/q", "/r", "main")
-LAST = fold(RECORDS)
+NO_TRACES = Traces("/q", "/r", "main")
+LAST = replay(RECORDS)
 
 
 def trace(node, attempt, oid, run="", **more):
@@ -18,41 +18,41 @@ def trace(node, attempt, oid, run="", **more):
 
 
 @pytest.mark.parametrize("gone", range(len(RECORDS)))
-def test_whatever_record_is_gone_the_others_count(gone):
-    found = salvage([record for at, record in enumerate(RECORDS) if at != gone], NOTHING)
+def test_whichever_record_is_gone_the_others_count(gone):
+    found = salvage([record for at, record in enumerate(RECORDS) if at != gone], NO_TRACES)
     lost = RECORDS[gone].data["entry"] if RECORDS[gone].kind == "enq" else ""
     assert set(LAST.entries) - set(found.state.entries) <= {lost}
     assert {entry.status for entry in found.state.unfinished()} <= {"queued", "held"}
-    assert found.state.tests == {}
+    assert found.state.gates == {}
     assert found.state.landing is None
-    for entry in found.state.entries.values():  # an end is the one there was; nothing is landed that was not
+    for entry in found.state.entries.values():  # no entry ends otherwise than it did
         assert entry.status == LAST.entries[entry.id].status or entry.status not in FINAL, entry
     assert (found.state.config is None) == (gone == 0)
     if gone == 0:
-        assert found.notes == ["what the queue runs is not known any more; say it: `garrison merge-queue config "
+        assert found.notes == ["the queue's configuration is lost; record it again: `garrison merge-queue config "
                                "--gate …`"]
 
 
 @pytest.mark.parametrize("first", [10, 20, 30, 40])
-def test_the_end_alone_is_read_too(first):
-    found = salvage(RECORDS[first:], NOTHING)
+def test_the_end_of_a_journal_alone_is_read(first):
+    found = salvage(RECORDS[first:], NO_TRACES)
     assert set(found.state.entries) == {record.data["entry"] for record in RECORDS[first:] if record.kind == "enq"}
 
 
-def test_what_is_pinned_is_taken_up_again_if_it_is_of_this_queue():
+def test_a_pinned_entry_of_this_queue_is_enqueued_again():
     pins = [trace("docs", 1, "a" * 40, branch="docs"), trace("docs", 2, "b" * 40), trace("of-run", 3, "c" * 40, "r1"),
             trace("other", 1, "d" * 40, "unknown-run"), Trace("no-name", "e" * 40, AT), Trace("", "e" * 40, AT)]
     found = salvage([], Traces("/q", "/r", "main", ["r1"], pins))
-    told = {entry.node: (entry.attempt, entry.run, entry.branch, entry.recipient, entry.status)
+    entries = {entry.node: (entry.attempt, entry.run, entry.branch, entry.recipient, entry.status)
             for entry in found.state.entries.values() if entry.status != "superseded"}
-    assert told == {"docs": (2, "", "b" * 40, "", "queued"),
+    assert entries == {"docs": (2, "", "b" * 40, "", "queued"),
                     "of-run": (3, "r1", "c" * 40, "runner-of-run@r1", "queued")}
     assert [entry.status for entry in found.state.entries.values()] == ["superseded", "queued", "queued"]
     assert len(found.notes) == 4
-    assert list(found.state.places.values()) == [0, 1, 2]
+    assert list(found.state.positions.values()) == [0, 1, 2]
 
 
-def test_what_landed_by_the_history_has_landed_and_what_failed_by_a_signal_failed():
+def test_the_history_says_what_landed_and_signals_what_failed():
     known, unknown = trace("a", 1, "1" * 40, commit="x" * 40), trace("b", 1, "2" * 40, commit="y" * 40)
     records = [record for record in RECORDS if record.kind in ("config", "lease")]
     begun = RECORDS[1]
@@ -63,7 +63,7 @@ def test_what_landed_by_the_history_has_landed_and_what_failed_by_a_signal_faile
     found = salvage([*records, enq], Traces("/q", "/r", "main", [], [Trace(failed.id, failed.oid, AT)],
                                             [known, unknown], [failed]))
     assert found.landed == {known.entry: known.commit}
-    assert found.state.entries[known.entry].status == "queued"  # recorded as landed by a record of its own, and told
+    assert found.state.entries[known.entry].status == "queued"  # recorded as landed by a record of its own
     assert found.state.entries[unknown.entry].status == "landed"
     assert found.state.entries[failed.id] == failed
     assert found.notes == []

@@ -1,4 +1,4 @@
-"""A snapshot of a queue's state: read back it is that state, at every record, and goes on like it."""
+"""Snapshots of a queue's state restore it, at every record, and replay goes on alike."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from garrison.merge import state as snapshot
+from garrison.merge import state as queue_state
+from garrison.merge import verdicts
 from garrison.merge.state import QueueState
-from garrison.records.journal import Entry as Record
+from garrison.records.journal import Entry as Stored
 
 CONFIG = {"gate": "make", "setup": None, "no_gate": False, "timeout": 10.0, "lock_files": ["a"], "keep": ["*.o"]}
 
@@ -18,44 +19,44 @@ def enq(name, **more):
                    "target": "main", "repo": "/r", "recipient": f"runner-{name}@r", "supersedes": [], **more}
 
 
-def moved(kind, *names, **more):
+def several(kind, *names, **more):
     return kind, {"entry": names[0], "entries": list(names), **more}
 
 
-def tried(job, result, *names, of="entry", **more):
+def gate_run(job, result, *names, of="entry", **more):
     where = {"tree": f"t{job}", "command": "k", "job": job, "log": "l", "of": of}
-    return [moved("test", *names, number=1, commit="c", slot=1, **where),
-            moved("verdict", *names, result=result, code=1, reason="why", **where, **more)]
+    return [several("test", *names, number=1, commit="c", slot=1, **where),
+            several("verdict", *names, result=result, code=1, reason="why", **where, **more)]
 
 
 STORY = [
     ("config", CONFIG), enq("a1"), enq("b1", priority=3, depends_on=["a1"]), enq("c1", strategy="rebase"), enq("d1"),
-    ("lease", {}), moved("state", "a1", "c1", status="candidate", base="b", trees=["t", "u"], commits=["x", "y"]),
-    *tried("1", "red", "a1", "c1"), *tried("2", "lost", "a1", "c1", uncounted=True), *tried("3", "lost", "a1"),
-    *tried("4", "green", "a1"), *tried("5", "red", "c1"), *tried("6", "red", "c1", of="base"),
-    *tried("7", "green", "c1", of="base"),
-    moved("landing", "a1", old="b", new="x", commits=["x"]),
+    ("lease", {}), several("state", "a1", "c1", status="candidate", base="b", trees=["t", "u"], commits=["x", "y"]),
+    *gate_run("1", "red", "a1", "c1"), *gate_run("2", "lost", "a1", "c1", uncounted=True), *gate_run("3", "lost", "a1"),
+    *gate_run("4", "green", "a1"), *gate_run("5", "red", "c1"), *gate_run("6", "red", "c1", of="base"),
+    *gate_run("7", "green", "c1", of="base"),
+    several("landing", "a1", old="b", new="x", commits=["x"]),
     ("landed", {"entry": "a1", "commit": "x", "old": "b", "owed": ["/one", "/two"]}),
     ("moved", {"entry": "", "path": "/one", "old": "b", "new": "x"}),
     ("state", {"entry": "c1", "status": "rejected", "reason": "red"}),
     ("amend", {"entry": "b1", "priority": 1, "depends_on": [], "strategy": "squash"}),
-    moved("state", "b1", "d1", status="candidate", base="x", trees=["v", "w"], commits=["m", "n"]),
-    *tried("8", "missing", "b1", "d1"),
-    moved("pause", "b1", "d1", reason="gate_broken", detail="no such command", tip="x", log="l"),
+    several("state", "b1", "d1", status="candidate", base="x", trees=["v", "w"], commits=["m", "n"]),
+    *gate_run("8", "missing", "b1", "d1"),
+    several("pause", "b1", "d1", reason="gate_broken", detail="no such command", tip="x", log="l"),
     ("resume", {"reason": "a person said so"}), enq("d2", attempt=2, supersedes=["d1"]),
-    moved("state", "b1", "d2", status="candidate", base="x", trees=["v", "w"], commits=["m", "n"]),
-    moved("landing", "b1", "d2", old="x", new="n", commits=["m", "n"]),
+    several("state", "b1", "d2", status="candidate", base="x", trees=["v", "w"], commits=["m", "n"]),
+    several("landing", "b1", "d2", old="x", new="n", commits=["m", "n"]),
     ("landed", {"entry": "b1", "commit": "m", "old": "x"}),
     ("landed", {"entry": "d2", "commit": "n", "old": "x", "owed": []}),
     enq("e1", status="held"), ("cancel", {"entry": "e1", "reason": "no"}), enq("f1"),
     ("state", {"entry": "f1", "status": "conflict", "files": ["a", "b"], "base": "n", "reason": "both"}),
     ("pause", {"reason": "asked", "detail": "lunch", "tip": ""}),
 ]
-RECORDS = [Record(seq, 1 + seq // 20, "t", f"2026-01-01T00:00:00.{seq:06d}Z", kind, data)
+RECORDS = [Stored(seq, 1 + seq // 20, "t", f"2026-01-01T00:00:00.{seq:06d}Z", kind, data)
            for seq, (kind, data) in enumerate(STORY, 1)]
 
 
-def fold(records, state=None):
+def replay(records, state=None):
     state = state or QueueState()
     for record in records:
         state.apply(record)
@@ -63,43 +64,43 @@ def fold(records, state=None):
 
 
 def compacted(state):
-    data = json.loads(json.dumps(snapshot.saved(state)))
-    return fold([Record(state.seq, state.epoch, "t", "2027-01-01T00:00:00.000000Z", "snapshot", data)])
+    data = json.loads(json.dumps(queue_state.snapshot(state).to_data()))
+    return replay([Stored(state.seq, state.epoch, "t", "2027-01-01T00:00:00.000000Z", "snapshot", data)])
 
 
-def told(state):
-    return {name: value for name, value in vars(state).items() if name != "since"}
+def comparable(state):
+    return {name: value for name, value in vars(state).items() if name != "snapshot_seq"}
 
 
 @pytest.mark.parametrize("cut", range(len(RECORDS) + 1))
-def test_read_back_at_any_record_it_is_the_same_and_goes_on_alike(cut):
-    state = fold(RECORDS[:cut])
+def test_a_snapshot_at_any_record_restores_the_state_and_goes_on_alike(cut):
+    state = replay(RECORDS[:cut])
     again = compacted(state)
-    assert told(again) == told(state)
-    assert again.since == cut
-    assert told(fold(RECORDS[cut:], again)) == told(fold(RECORDS))
+    assert comparable(again) == comparable(state)
+    assert again.snapshot_seq == cut
+    assert comparable(replay(RECORDS[cut:], again)) == comparable(replay(RECORDS))
 
 
-def test_what_is_over_for_long_is_forgotten_but_not_what_somebody_waits_for(monkeypatch):
-    monkeypatch.setattr(snapshot, "KEPT", 2)
-    monkeypatch.setattr(snapshot, "TREES", 3)
+def test_old_entries_are_forgotten_but_not_those_that_others_wait_for(monkeypatch):
+    monkeypatch.setattr(queue_state, "KEPT_ENTRIES", 2)
+    monkeypatch.setattr(verdicts, "KEPT_VERDICTS", 3)
     more = [enq("g1"), ("cancel", {"entry": "g1", "reason": "no"}), enq("h1", depends_on=["c1"])]
-    state = fold([*RECORDS, *(Record(100 + at, 9, "t", "2026-01-02T00:00:00.000000Z", *one)
+    state = replay([*RECORDS, *(Stored(100 + at, 9, "t", "2026-01-02T00:00:00.000000Z", *one)
                               for at, one in enumerate(more))])
     again = compacted(state)
     assert list(again.entries) == ["c1", "f1", "g1", "h1"]
-    assert [again.places[name] for name in again.entries] == [2, 6, 7, 8]
-    assert [one.id for one in again.unmet_dependencies(again.entries["h1"])] == ["c1"]
+    assert [again.positions[name] for name in again.entries] == [2, 6, 7, 8]
+    assert [entry.id for entry in again.unmet_dependencies(again.entries["h1"])] == ["c1"]
     assert {outcome.entry.id for outcome in again.outcomes} <= set(again.entries)
-    assert len(again.seen.green) <= 3
-    assert again.count == 9
+    assert len(again.verdicts.green) <= 3
+    assert again.enqueued == 9
 
 
-def test_waiting_places_do_not_shrink_when_others_are_forgotten(monkeypatch):
-    monkeypatch.setattr(snapshot, "KEPT", 0)
+def test_the_order_of_waiting_entries_stays_when_others_are_forgotten(monkeypatch):
+    monkeypatch.setattr(queue_state, "KEPT_ENTRIES", 0)
     story = [enq("x1")]
     for number in range(30):
         story += [enq(f"a{number}"), ("cancel", {"entry": f"a{number}", "reason": "no"})]
     story.append(enq("y1", priority=3))
-    state = fold([Record(at, 1, "t", "2026-01-02T00:00:00.000000Z", *one) for at, one in enumerate(story, 1)])
+    state = replay([Stored(at, 1, "t", "2026-01-02T00:00:00.000000Z", *one) for at, one in enumerate(story, 1)])
     assert [entry.id for entry in state.ranked()] == [entry.id for entry in compacted(state).ranked()] == ["x1", "y1"]

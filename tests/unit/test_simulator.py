@@ -233,7 +233,7 @@ def _queue_starts_over(patch: pytest.MonkeyPatch) -> None:
 
 
 def _entry_blamed_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(batch, "_ask_base", lambda *rest: None)
+    patch.setattr(batch, "_consult_base", lambda *rest: None)
 
 
 def _unforwarded(kind: str) -> Callable[[pytest.MonkeyPatch], None]:

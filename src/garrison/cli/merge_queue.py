@@ -97,7 +97,7 @@ def _queue(one: QueueReader) -> dict[str, Any]:
     paused = state.pause
     pause = {"reason": paused.reason, "detail": paused.detail, "log": paused.log} if paused else None
     return {"repository": one.folder.parent.name, "target": target_of_folder(one.folder), "pause": pause,
-            "config": state.config.record() if state.config else None}
+            "config": state.config.to_data() if state.config else None}
 
 
 def _lines(followers: list[QueueReader]) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _lines(followers: list[QueueReader]) -> Iterator[str]:
 def explain_entry(state: QueueState, entry: MergeEntry) -> str:
     """In one line what keeps an entry, or what became of it, and its options where they are not the usual ones."""
     told = entry.reason.splitlines()[0] if entry.reason else ""
-    if not entry.final:
+    if not entry.is_final:
         needs = [f"{other.id} ({other.status})" for other in state.unmet_dependencies(entry)]
         told = "; ".join(part for part in (told, f"waits for {', '.join(needs)}" if needs else "") if part)
     usual = [f"priority {entry.priority}"] if entry.priority else []
@@ -136,7 +136,7 @@ def show_command(entry: str, as_json: bool, home: str | None) -> None:
     """Show one entry as JSON."""
     follower, found = find_entry(entry, home)
     body = found.to_dict()
-    if not found.final:
+    if not found.is_final:
         body["waits_for"] = [other.id for other in follower.state.unmet_dependencies(found)]
     print_json(body)
 
@@ -184,8 +184,9 @@ def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, 
     if as_json:
         print_json(found.to_dict())
         return
-    print_table(("ENTRY", "AGAINST", "FILES"), [(pair.entry, pair.against, pair.describe()) for pair in found.pairs],
-               f"no conflicts among {len(found.entries)} waiting entries and {found.target}")
+    print_table(("ENTRY", "AGAINST", "FILES"),
+                [(pair.entry, pair.against, pair.describe()) for pair in found.conflicts],
+                f"no conflicts among {len(found.entries)} waiting entries and {found.target}")
 
 
 _repo = click.option("--repo-root", type=click.Path(exists=True, file_okay=False), metavar="DIR",
@@ -205,7 +206,7 @@ def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str |
     A test under way is ended. Refused for one that is landing, or over.
     """
     queue, found = find_entry_for_change(entry, repo_root, home)
-    print_json({"status": "ok", "entry": queue.cancel(found.id, "withdrawn by a person").to_dict()})
+    print_json({"status": "ok", "entry": commands.cancel(queue, found.id, "withdrawn by a person").to_dict()})
 
 
 @click.command("hold", cls=Command, examples=(
@@ -338,9 +339,9 @@ def config_command(repo_root: str | None, target: str | None, as_json: bool, hom
     config = commands.reconfigure(queue, **changes) if changes else queue.state.config or QueueConfig()
     if as_json or changes:
         print_json({"repository": str(queue.repo), "target": queue.target, "recorded": queue.state.config is not None,
-                   **config.record()})
+                   **config.to_data()})
     else:
-        print_table(("SETTING", "VALUE"), [(name, _plain(value)) for name, value in config.record().items()])
+        print_table(("SETTING", "VALUE"), [(name, _plain(value)) for name, value in config.to_data().items()])
 
 
 def _changes(said: dict[str, Any]) -> dict[str, Any]:

@@ -22,9 +22,8 @@ from garrison.cli.resolve import observer_of, open_queue
 from garrison.config import Timing, trees_root
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.batch import MAX_BATCH
-from garrison.merge.commands import EntryOptions
 from garrison.merge.config import QueueConfig
-from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, MergeEntry
+from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, EntryOptions, MergeEntry
 from garrison.merge.queue import Progress, Wait
 from garrison.merge.target import check_target
 from garrison.records import hook as hooks
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.merge.entry import MergeEntry
+    from garrison.merge.outcome_signals import Outcome
     from garrison.merge.processor import MergeProcessor
     from garrison.merge.queue import MergeQueue
-    from garrison.merge.state import Outcome
 
 
 EMPTY: dict[str, Any] = {"success": True, "entry": None, "error": None}
@@ -189,7 +188,7 @@ class Hand:
                 return found
         self._processor = processor
         processor.recover()
-        self.queue.resume("asked for by hand")
+        self.queue.lift_own_pause("asked for by hand")
         return None
 
     def _others(self) -> dict[str, Any] | None:

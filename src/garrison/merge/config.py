@@ -1,23 +1,28 @@
-"""What a queue runs and how: gate, set-up, strategy, cleaning, as recorded by a launcher or by a person. Pure."""
+"""Configuration of a queue: gate, set-up, strategy and cleaning, as a launcher or a person recorded them. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from garrison.merge.entry import STRATEGIES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_TIMEOUT = 1800.0
 """Seconds a gate or set-up may take."""
 CLEANING = ("untracked", "none", "ignored")
 """What is removed before a test: files neither tracked nor ignored; nothing; ignored files too. The first is the
 default; what a set-up made always stays."""
+_VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
+"""Environment variables that tell one terminal from another, not one machine from another."""
 
 
 @dataclass(frozen=True)
 class QueueConfig:
-    """What the queue runs: `gate` and `setup` are shell lines; without a gate only `no_gate` lets anything land."""
+    """How a queue tests and lands. `gate` and `setup` are shell lines; without a gate only `no_gate` lets work land."""
 
     gate: str | None = None
     setup: str | None = None
@@ -26,48 +31,73 @@ class QueueConfig:
     lock_files: tuple[str, ...] = ()
     """Files whose content decides when set-up runs again; empty: the common ones."""
     strategy: str = STRATEGIES[0]
-    """Of entries that name none."""
+    """Strategy of entries that name none."""
     clean: str = CLEANING[0]
     """What is cleaned out of a slot before each test; see CLEANING."""
     keep: tuple[str, ...] = ()
     """Patterns, as in .gitignore, of files that stay for the next test whatever is cleaned."""
     gate_cores: int = 0
-    """Cores that one run of the gate keeps busy, so that others may go on beside it where cores are idle; 0: all."""
+    """Cores that one gate run keeps busy, so that others may run beside it on idle cores; 0: all."""
     guard: bool = False
-    """Whether a hook keeps everybody else from moving the target."""
+    """Whether a git hook keeps everyone else from moving the target."""
 
     @property
     def ready(self) -> bool:
-        """Whether entries may be judged at all."""
+        """Return whether entries may be judged at all."""
         return self.no_gate or bool(self.gate)
 
     @property
     def command_key(self) -> str:
-        """What a verdict was given by: a short hash of gate and set-up."""
+        """Return a short hash of gate and set-up."""
         return hashlib.sha256(f"{self.gate or ''}\0{self.setup or ''}".encode()).hexdigest()[:12]
 
+    def verdict_key(self, environment: Mapping[str, str]) -> str:
+        """Return what verdicts are given by: gate, set-up and the environment that they see.
+
+        Verdicts on one tree are exchangeable if their keys are equal.
+        """
+        text = "\0".join(f"{name}={value}" for name, value in sorted(environment.items())
+                         if name not in _VOLATILE and not name.startswith("GARRISON_"))
+        return f"{self.command_key}-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:8]}"
+
     def same_gate(self, other: QueueConfig) -> bool:
-        """Whether both judge alike."""
+        """Return whether both judge alike."""
         return (self.gate, self.setup, self.no_gate) == (other.gate, other.setup, other.no_gate)
 
-    def record(self) -> dict[str, Any]:
-        """As it stands in the journal."""
+    def with_gate_of(self, launched: QueueConfig) -> QueueConfig:
+        """Return it with the gate a launcher brings and what belongs to it; the rest is for people to change."""
+        timeout = self.timeout if launched.timeout == DEFAULT_TIMEOUT else launched.timeout
+        return replace(self, gate=launched.gate, setup=launched.setup, no_gate=launched.no_gate, timeout=timeout,
+                       lock_files=launched.lock_files)
+
+    def describe(self) -> str:
+        """Return gate and set-up in one line for people."""
+        gate = "no gate" if self.no_gate else f"gate {self.gate!r}"
+        return gate + (f" with setup {self.setup!r}" if self.setup else "")
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as the journal holds it."""
         return {**asdict(self), "lock_files": list(self.lock_files), "keep": list(self.keep)}
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> QueueConfig:
-        """The inverse; what an older journal does not say is as it was then."""
-        known: dict[str, Any] = {field.name: data[field.name] for field in fields(cls) if field.name in data}
-        listed: dict[str, Any] = {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
-        return cls(**{**known, **listed})
+    def from_data(cls, data: dict[str, Any]) -> QueueConfig:
+        """Read `to_data` back; what an older journal lacks has its default."""
+        known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value
+                                  for name, value in known.items()}
+        return cls(**values)
 
-    def brought(self, new: QueueConfig) -> QueueConfig:
-        """What a launcher's `new` makes of it: the gate and what belongs to it; the rest is for persons to say."""
-        timeout = self.timeout if new.timeout == DEFAULT_TIMEOUT else new.timeout
-        return replace(self, gate=new.gate, setup=new.setup, no_gate=new.no_gate, timeout=timeout,
-                       lock_files=new.lock_files)
 
-    def describe(self) -> str:
-        """For people."""
-        gate = "no gate" if self.no_gate else f"gate {self.gate!r}"
-        return gate + (f" with setup {self.setup!r}" if self.setup else "")
+def explain_gate_mismatch(recorded: QueueConfig | None, new: QueueConfig, *, unfinished: int, processor: bool,
+                          ) -> str | None:
+    """Return why the queue keeps its recorded gate, None if it takes (or already has) the new one.
+
+    `unfinished` is the number of entries still to be judged, `processor` whether a processor is alive.
+    """
+    if recorded is None or not recorded.ready or recorded.same_gate(new):
+        return None
+    if not unfinished and not processor:
+        return None
+    busy = f"{unfinished} unfinished entries" if unfinished else "a running processor"
+    return (f"this queue has {recorded.describe()}, you bring {new.describe()}, and it has {busy}; use the recorded "
+            "gate, or wait until the queue is empty and no processor runs")

@@ -1,10 +1,10 @@
-"""Merge entries: a branch waiting to land with the commit pinned at enqueue, its lifecycle, and the order of judging.
+"""Merge entries: a branch that waits to land at the commit pinned when it was enqueued, its lifecycle and its place.
 
-The table is the lifecycle; an unlisted step raises ForbiddenTransition and changes nothing.
+`TRANSITIONS` is the lifecycle; a step it does not list raises ForbiddenTransition and changes nothing.
 
-A priority counts as so many places in the queue: with priority p an entry ranks where one would that had come
-`PLACES * p` entries earlier. Waiting entries so age with every entry that comes after them, and no clock is asked: at
-most `PLACES * (highest - p) - 1` later entries ever pass an entry of priority p (see `passes_at_most`).
+A priority counts as places in the queue: an entry of priority p ranks where one would that had come `PLACES * p`
+entries earlier. Waiting entries age with every entry that comes after them, and no clock is read: however many come, at
+most `PLACES * (highest - p) - 1` later entries ever overtake an entry of priority p. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import hashlib
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from garrison.errors import ForbiddenTransition
+from garrison.errors import ForbiddenTransition, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
 
 TRANSITIONS: dict[str, frozenset[str]] = {
     "queued": frozenset({"candidate", "landed", "conflict", "cancelled", "superseded", "held"}),
@@ -38,13 +37,15 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 FINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 """Statuses that nothing follows."""
 FAILED = frozenset({"conflict", "rejected", "cancelled"})
-"""Final statuses that tell the node it did not land."""
+"""Final statuses of an entry that its node still has to deal with."""
 WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if "cancelled" in following)
-"""Statuses in which a person may still cancel or hold it: everything before its landing began."""
+"""Statuses in which a person may still cancel or hold an entry: all before its landing begins."""
 STRATEGIES = ("merge", "squash", "rebase", "ff-only")
-"""How a branch becomes commits of the target; the first is the default. What each does: `merge.strategies`."""
+"""Ways in which a branch becomes commits of the target (see `merge.strategies`); the first is the default."""
 PRIORITIES = range(-9, 10)
-"""Priorities that may be asked for; higher goes first, 0 is the default. Waiting makes up for any of them."""
+"""Priorities that may be asked for; higher goes first, 0 is the default."""
+PLACES = 8
+"""Places in the queue that one step of priority is worth."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,11 @@ class MergeEntry:
     target: str
     repo: str = ""
     recipient: str = ""
-    """Full name of the runner to tell; empty when enqueued by hand."""
+    """Full name of the runner to signal; empty if enqueued by hand."""
     status: str = "queued"
     reason: str = ""
     files: tuple[str, ...] = ()
-    """Paths in conflict, or paths of the open checkout that are in the way."""
+    """Paths in conflict, or paths of an open checkout that block the landing."""
     base: str = ""
     """Target's tip that the candidate was built on."""
     tree: str = ""
@@ -74,79 +75,111 @@ class MergeEntry:
     """Last verdict on the candidate: `green`, or the class of failure that is still to be judged."""
     log: str = ""
     tests: int = 0
-    """Gate runs begun."""
+    """Gate runs started."""
     enqueued_at: str = ""
     updated_at: str = ""
     landed_at: str = ""
     seq: int = 0
     priority: int = 0
-    """Higher goes first among those that may go; see PRIORITIES."""
     depends_on: tuple[str, ...] = ()
     """Entries that must have landed before this one is judged."""
     strategy: str = STRATEGIES[0]
 
     @property
-    def final(self) -> bool:
-        """Whether nothing more will happen to it."""
+    def is_final(self) -> bool:
+        """Return whether nothing more will happen to it."""
         return self.status in FINAL
 
     @property
     def key(self) -> tuple[str, str]:
-        """(run, node): only the same key supersedes."""
+        """Return (run, node): only an entry of the same key supersedes this one."""
         return (self.run, self.node)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON's shape; `node_id` repeats `node` for readers that know it by that name."""
+        """Return it for JSON; `node_id` repeats `node` for readers that know it by that name."""
         body: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**body, "files": list(self.files), "depends_on": list(self.depends_on), "node_id": self.node}
 
 
-def check_transition(entry_id: str, old: str, new: str) -> None:
-    """ForbiddenTransition unless the table lists the step."""
-    if new not in TRANSITIONS[old]:
-        raise ForbiddenTransition(f"merge entry {entry_id}", old, new, TRANSITIONS[old])
-
-
 def entry_id(queue: str, run: str, node: str, attempt: int, oid: str) -> str:
-    """`<node>-<attempt>-<hash>`: the same for the same thing, so that enqueueing it twice is one entry.
+    """Return `<node>-<attempt>-<hash>`, the same for the same work, so that enqueueing it twice is one entry.
 
-    `queue` names the queue's directory: two homes on one repository pin their entries side by side.
+    `queue` is the queue's directory: two homes on one repository pin their entries side by side.
     """
     text = "\0".join((queue, run, node, str(attempt), oid))
     return f"{node}-{attempt}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-PLACES = 8
-"""Places in the queue that one step of priority is worth."""
+def check_transition(entry_id: str, old: str, new: str) -> None:
+    """Raise ForbiddenTransition unless the lifecycle lists the step."""
+    if new not in TRANSITIONS[old]:
+        raise ForbiddenTransition(f"merge entry {entry_id}", old, new, TRANSITIONS[old])
+
+
+# -------------------------------------------------------------------------------------------------------------- options
+
+
+@dataclass(frozen=True)
+class EntryOptions:
+    """Options of an enqueue, None where not given. `depends_on`: ids of entries, or names of nodes."""
+
+    priority: int | None = None
+    depends_on: tuple[str, ...] | None = None
+    strategy: str | None = None
+
+    def check(self) -> EntryOptions:
+        """Return itself; UsageError for a value that does not exist."""
+        if self.strategy is not None and self.strategy not in STRATEGIES:
+            raise UsageError(f"no strategy {self.strategy!r}; there are {', '.join(STRATEGIES)}")
+        if self.priority is not None and self.priority not in PRIORITIES:
+            raise UsageError(f"priority {self.priority} is out of bounds; give one from {PRIORITIES[0]} to "
+                             f"{PRIORITIES[-1]}, higher goes first")
+        return self
+
+
+NO_OPTIONS = EntryOptions()
+
+
+@dataclass(frozen=True)
+class ResolvedOptions:
+    """Options as an entry has them."""
+
+    priority: int = 0
+    depends_on: tuple[str, ...] = ()
+    strategy: str = STRATEGIES[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------- order
+
+
+def rank_entries(entries: Iterable[MergeEntry], positions: Mapping[str, int]) -> list[MergeEntry]:
+    """Sort entries by rank; `positions` holds how many were enqueued before each."""
+    return sorted(entries, key=lambda entry: (positions[entry.id] - PLACES * _clamp(entry.priority),
+                                              positions[entry.id]))
 
 
 def max_overtakes(priority: int) -> int:
-    """How many later entries can ever pass one of this priority."""
-    return max(0, PLACES * (PRIORITIES[-1] - _within(priority)) - 1)
-
-
-def rank_entries(entries: Iterable[MergeEntry], places: Mapping[str, int]) -> list[MergeEntry]:
-    """Entries by their rank; `places` says as how many-th each was enqueued."""
-    return sorted(entries, key=lambda entry: (places[entry.id] - PLACES * _within(entry.priority), places[entry.id]))
+    """Return how many later entries can ever overtake one of this priority."""
+    return max(0, PLACES * (PRIORITIES[-1] - _clamp(priority)) - 1)
 
 
 def order_by_dependencies(entries: Sequence[MergeEntry], needs: Mapping[str, Collection[str]]) -> list[MergeEntry]:
-    """Those of the ranked `entries` that may be judged now, each after what it depends on.
+    """Return those of the ranked `entries` that may be judged now, each behind what it depends on.
 
-    `needs` says what must still land before each. An entry may stand behind its dependencies in the same line; one
-    whose dependency is neither landed nor among `entries` waits.
+    `needs` holds what must still land before each. An entry may follow its dependencies in the same batch; one whose
+    dependency has neither landed nor is among `entries` waits.
     """
-    found: list[MergeEntry] = []
+    ordered: list[MergeEntry] = []
     done: set[str] = set()
     waiting = list(entries)
     while True:
         free = next((entry for entry in waiting if done.issuperset(needs.get(entry.id, ()))), None)
         if free is None:
-            return found
+            return ordered
         waiting.remove(free)
-        found.append(free)
+        ordered.append(free)
         done.add(free.id)
 
 
-def _within(priority: int) -> int:
+def _clamp(priority: int) -> int:
     return max(PRIORITIES[0], min(PRIORITIES[-1], priority))

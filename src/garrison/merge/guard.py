@@ -1,12 +1,12 @@
-"""The guard: a reference-transaction hook that keeps everybody but the queue from moving its target. Opt-in.
+"""Guard: a reference-transaction hook that keeps everyone but the queue from moving its target. Opt-in.
 
-The rules of this room: the user's own hooks go on as before, called by ours, and what they say counts; what stood there
-stands there again when the guard goes. It keeps mistakes out, not intent: git can be told to run no hooks. Such a move
-is noticed by the swap that fails, recorded as `foreign`, and what was tested on the old tip is tested again.
+The user's own hooks go on as before, called by ours, and their result counts; the hook that was there is put back when
+the guard goes. The guard prevents mistakes, not intent: git can be told to run no hooks. Such a move is noticed by the
+swap that fails, recorded as `foreign`, and what was tested on the old tip is tested again.
 
-Which branches are guarded stands in `<git common dir>/garrison/guarded`, one full ref a line. The hook takes its place
-in the repository's `hooks`, and one of the user's waits beside it as `….before-garrison`. If `core.hooksPath` is set,
-nothing is written there: git is pointed to a directory of ours, which calls the user's hook of each name.
+`<git common dir>/garrison/guarded` lists the guarded branches, one full ref a line. The hook is installed in the
+repository's `hooks`, and one of the user's waits beside it as `….before-garrison`. If `core.hooksPath` is set, nothing
+is written there: git is pointed to a directory of ours, which calls the user's hook of each name.
 """
 
 from __future__ import annotations
@@ -65,65 +65,65 @@ exec "$before/${0##*/}" "$@"
 _CALLED = ("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", "pre-merge-commit", "commit-msg",
            "prepare-commit-msg", "post-commit", "pre-rebase", "post-checkout", "post-merge", "pre-push", "pre-receive",
            "update", "post-receive", "post-update", "pre-auto-gc", "post-rewrite", "post-index-change")
-"""Hooks of which git does the same whether they are absent or say nothing; others are called if they are there."""
+"""Hooks of which git does the same whether they are absent or succeed; others are called if they exist."""
 
 
 def install(git: Git, ref: str) -> None:
-    """Guard `ref`. Refused where git would not look for the hook."""
-    with _list(git) as path:
+    """Guard `ref`. Refused if git would not find the hook."""
+    with _guarded_list(git) as path:
         if _hooks_path(git):
-            _point(git)
+            _point_to_ours(git)
         else:
-            _stand_in(git.common / "hooks" / NAME)
-        refs = _refs(path)
+            _replace_hook(git.common / "hooks" / NAME)
+        refs = _read_refs(path)
         if ref not in refs:
-            atomic.write(path, "".join(f"{one}\n" for one in [*refs, ref]).encode())
+            atomic.write(path, "".join(f"{each}\n" for each in [*refs, ref]).encode())
 
 
 def uninstall(git: Git, ref: str) -> None:
     """Guard `ref` no more; with the last one the hook goes, and all is as it was before the first."""
-    with _list(git) as path:
-        refs = [one for one in _refs(path) if one != ref]
+    with _guarded_list(git) as path:
+        refs = [each for each in _read_refs(path) if each != ref]
         if refs:
-            atomic.write(path, "".join(f"{one}\n" for one in refs).encode())
+            atomic.write(path, "".join(f"{each}\n" for each in refs).encode())
             return
         path.unlink(missing_ok=True)
         _point_back(git)
         hook = git.common / "hooks" / NAME
         if _is_ours(hook):
-            if _before(hook).exists():
-                _before(hook).replace(hook)
+            if _users(hook).exists():
+                _users(hook).replace(hook)
             else:
                 hook.unlink()
 
 
 def is_requested(git: Git, ref: str) -> bool:
-    """Whether somebody wants `ref` guarded; half of it may stand."""
-    return ref in _refs(_path(git))
+    """Return whether `ref` is to be guarded; the hook may be half installed."""
+    return ref in _read_refs(_list_path(git))
 
 
 def is_installed(git: Git, ref: str) -> bool:
-    """Whether `ref` is guarded now."""
-    told = _hooks_path(git)
-    if told not in ("", str(_own(git))):
+    """Return whether `ref` is guarded now."""
+    configured = _hooks_path(git)
+    if configured not in ("", str(_our_hooks(git))):
         return False
-    hook = (_own(git) if told else git.common / "hooks") / NAME
+    hook = (_our_hooks(git) if configured else git.common / "hooks") / NAME
     return _is_ours(hook) and hook.read_text() == HOOK and is_requested(git, ref)
 
 
 # ------------------------------------------------------------------------------------------ in the repository's hooks
 
 
-def _stand_in(hook: Path) -> None:
+def _replace_hook(hook: Path) -> None:
     """Take the place of `hook`; there is no moment at which the user's is in neither place."""
     hook.parent.mkdir(exist_ok=True)
     if hook.exists() and not _is_ours(hook):
-        _before(hook).unlink(missing_ok=True)
-        _before(hook).hardlink_to(hook)
+        _users(hook).unlink(missing_ok=True)
+        _users(hook).hardlink_to(hook)
     _write(hook, HOOK)
 
 
-def _before(hook: Path) -> Path:
+def _users(hook: Path) -> Path:
     return hook.with_name(f"{hook.name}.before-garrison")
 
 
@@ -144,61 +144,66 @@ def _is_ours(hook: Path) -> bool:
 # ------------------------------------------------------------------------------------------------- with core.hooksPath
 
 
-def _own(git: Git) -> Path:
+def _our_hooks(git: Git) -> Path:
     return git.common / "garrison" / "hooks"
 
 
 def _hooks_path(git: Git) -> str:
-    """Where git is told to look for hooks, empty if it is not told."""
+    """Return where git is configured to look for hooks, empty if it is not."""
     return git.run("config", "--type=path", "--get", _PATH, check=False, hooks=True).out.strip()
 
 
-def _point(git: Git) -> None:
-    """Have git look for hooks with us first. What the repository itself said is kept in `.local`, to be said again."""
-    own, told = _own(git), _hooks_path(git)
-    atomic.make_directory(own)
-    if told != str(own):
-        local = git.run("config", "--local", "--get", _PATH, check=False, hooks=True).out.strip()
-        atomic.write(own / ".local", f"{local}\n".encode() if local else b"")
-        atomic.write(own / ".before", f"{told}\n".encode())
-    before = (atomic.read(own / ".before") or b"").decode().strip()
+def _local_hooks_path(git: Git) -> str:
+    return git.run("config", "--local", "--get", _PATH, check=False, hooks=True).out.strip()
+
+
+def _point_to_ours(git: Git) -> None:
+    """Have git look for hooks with us first. The repository's own setting is kept in `.local`, to be put back."""
+    ours, configured = _our_hooks(git), _hooks_path(git)
+    atomic.make_directory(ours)
+    if configured != str(ours):
+        local = _local_hooks_path(git)
+        atomic.write(ours / ".local", f"{local}\n".encode() if local else b"")
+        atomic.write(ours / ".before", f"{configured}\n".encode())
+    before = (atomic.read(ours / ".before") or b"").decode().strip()
     theirs = (git.root / before).glob("*") if before else ()
     for name in {*_CALLED, *(path.name for path in theirs if path.is_file())}:
-        _write(own / name, CALL)
-    _write(own / NAME, HOOK)
-    git.run("config", "--local", _PATH, str(own))
-    if _hooks_path(git) != str(own):
+        _write(ours / name, CALL)
+    _write(ours / NAME, HOOK)
+    git.run("config", "--local", _PATH, str(ours))
+    if _hooks_path(git) != str(ours):
         _point_back(git)
-        raise Refused(f"core.hooksPath is set for this worktree alone ({told}), so git would not find the guard; set "
-                      "it for the whole repository (`git config --local`), or leave the guard out")
+        raise Refused(f"core.hooksPath is set for this worktree alone ({configured}), so git would not find the guard; "
+                      "set it for the whole repository (`git config --local`), or leave the guard out")
 
 
 def _point_back(git: Git) -> None:
-    """Undo `_point`, unless somebody has said something else since."""
-    own = _own(git)
-    if git.run("config", "--local", "--get", _PATH, check=False, hooks=True).out.strip() == str(own):
-        local = (atomic.read(own / ".local") or b"").decode().strip()
+    """Undo `_point_to_ours`, unless the setting was changed since."""
+    ours = _our_hooks(git)
+    if _local_hooks_path(git) == str(ours):
+        local = (atomic.read(ours / ".local") or b"").decode().strip()
         if local:
             git.run("config", "--local", _PATH, local)
         else:
             git.run("config", "--local", "--unset-all", _PATH)
-    shutil.rmtree(own, ignore_errors=True)
+    shutil.rmtree(ours, ignore_errors=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ the list
 
 
-def _path(git: Git) -> Path:
+def _list_path(git: Git) -> Path:
     return git.common / "garrison" / "guarded"
 
 
-def _refs(path: Path) -> list[str]:
+def _read_refs(path: Path) -> list[str]:
     return (atomic.read(path) or b"").decode().splitlines()
 
 
 @contextmanager
-def _list(git: Git) -> Iterator[Path]:
-    path = _path(git)
+def _guarded_list(git: Git) -> Iterator[Path]:
+    """Hold the list of guarded refs."""
+    path = _list_path(git)
     atomic.make_directory(path.parent)
     with atomic.locked(path.with_name("guarded.lock")):
         yield path

@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError
-from garrison.merge.entry import FINAL
+from garrison.merge import records
+from garrison.merge.records import Configured, EntryEnqueued, EntryLanded, LandingStarted, SnapshotTaken, VerdictGiven
 from garrison.merge.state import QueueState
 from garrison.records import atomic, journal
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from garrison.records.journal import Entry as Record
+    from garrison.records.journal import Entry as Stored
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Tested:
 
 
 @dataclass(frozen=True)
-class Landing:
-    """A value the target took. Without an `entry` somebody else moved it there."""
+class PastLanding:
+    """A value that the target had. Without an `entry` someone else moved it there."""
 
     at: str
     commit: str
@@ -49,97 +50,103 @@ class Landing:
     reason: str = ""
     tested: Tested | None = None
     together: int = 1
-    """Entries that landed with it in one swap; the tree of the last one was tested."""
+    """Entries that landed in one swap; the tree of the last one was tested."""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON's shape; `foreign` says that the queue did not do it."""
+        """Return it for JSON; `foreign` says that the queue did not do it."""
         return {**asdict(self), "foreign": not self.entry}
 
     def describe(self) -> str:
-        """What let it land, in one line."""
+        """Return in one line what allowed it to land."""
         if not self.entry:
-            return "moved by somebody else"
+            return "moved by someone else"
         if self.reason:
             return self.reason
         others = f", with {self.together - 1} more" if self.together > 1 else ""
         return f"tree {self.tested.tree[:10]} by {self.tested.gate!r}{others}" if self.tested else "no gate"
 
 
-def read_history(path: Path) -> list[Landing]:
-    """The landings of the journal at `path`, the eldest first."""
+def read_history(path: Path) -> list[PastLanding]:
+    """Return the landings of the journal at `path` and its archived parts, oldest first."""
     return landings(journal.read_history(path))
 
 
-def landings(records: Iterable[Record]) -> list[Landing]:
-    """As `read_history`, from the records."""
-    told, found = _Told(), list[Landing]()
-    for record in records:
-        told.fold(record)
-        if record.kind == "landed":
-            landing = told.landing(record)
+def landings(stored: Iterable[Stored]) -> list[PastLanding]:
+    """Return the landings of these records, oldest first."""
+    replay, found = _Replay(), list[PastLanding]()
+    for each in stored:
+        record = replay.apply(each)
+        if isinstance(record, EntryLanded):
+            landing = replay.landing(record, each.at)
             if found and landing.old not in (found[-1].commit, found[-1].old):
-                found.append(Landing(record.at, landing.old, found[-1].commit))
+                found.append(PastLanding(each.at, landing.old, found[-1].commit))
             found.append(landing)
     return found
 
 
-class _Told:
-    """What the records have told so far."""
+class _Replay:
+    """The queue's state, and what was tested so far."""
 
     def __init__(self) -> None:
         self.state = QueueState()
         self._gates: dict[str, str] = {}
-        self._trees: dict[str, Tested] = {}
-        self._tested: dict[str, Tested] = {}
+        self._by_tree: dict[str, Tested] = {}
+        self._by_entry: dict[str, Tested] = {}
         self._together = 1
 
-    def fold(self, record: Record) -> None:
-        """Fold one record."""
-        self.state.apply(record)
-        data = record.data
-        if record.kind in ("config", "snapshot") and self.state.config:
+    def apply(self, stored: Stored) -> records.QueueRecord | None:
+        """Replay one record, and return it."""
+        self.state.apply(stored)
+        record = records.decode(stored.kind, stored.data)
+        if isinstance(record, Configured | SnapshotTaken) and self.state.config:
             self._gates[self.state.config.command_key] = self.state.config.gate or ""
-        elif record.kind == "landing":
-            self._together = len(data.get("entries", ())) or 1
-        elif record.kind == "verdict" and data["result"] == "green":
-            key = data["command"].partition("-")[0]
-            if data["tree"] not in self._trees or not data.get("reused"):
-                self._trees[data["tree"]] = Tested(data["tree"], record.seq, record.at, self._gates.get(key, key),
-                                                   data["log"])
-            self._tested |= dict.fromkeys(data.get("entries") or [data["entry"]], self._trees[data["tree"]])
+        elif isinstance(record, LandingStarted):
+            self._together = len(record.entries)
+        elif isinstance(record, VerdictGiven) and record.result == "green":
+            key = record.key.partition("-")[0]
+            if record.tree not in self._by_tree or not record.reused:
+                self._by_tree[record.tree] = Tested(record.tree, stored.seq, stored.at, self._gates.get(key, key),
+                                                    record.log)
+            self._by_entry |= dict.fromkeys(record.entries, self._by_tree[record.tree])
+        return record
 
-    def landing(self, record: Record) -> Landing:
-        """What a `landed` record tells."""
-        entry, config = self.state.entry(record.data["entry"]), self.state.config
-        told = Landing(record.at, entry.commit, record.data["old"], entry.id, entry.node, entry.run, entry.branch,
-                       entry.strategy, entry.oid, entry.reason)
+    def landing(self, record: EntryLanded, at: str) -> PastLanding:
+        """Return the landing that a record tells of."""
+        entry, config = self.state.entry(record.entry), self.state.config
+        landing = PastLanding(at, entry.commit, record.old, entry.id, entry.node, entry.run, entry.branch,
+                              entry.strategy, entry.oid, entry.reason)
         if entry.reason or config is None or config.no_gate:
-            return told
-        return replace(told, tested=self._tested.get(entry.id), together=self._together)
+            return landing
+        return replace(landing, tested=self._by_entry.get(entry.id), together=self._together)
+
+
+# ------------------------------------------------------------------------------------------------------------ gate logs
 
 
 def gate_logs_of_run(home: Path, run: str) -> list[Path]:
-    """The logs of all gates and set-ups that a run's pre-flight and its entries had; none of a queue that cannot be
-    read."""
-    found: list[Path] = []
+    """Return the logs of all gates and set-ups of a run's pre-flight and entries, without those still needed.
+
+    None are returned of a queue that cannot be read.
+    """
+    logs: list[Path] = []
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
         folder = path.parent / "logs"
         if names := atomic.list_names(folder):
-            own, spared = _known(path, run)
-            found += [folder / name for name in names
-                      if name.partition(".")[0] in own and str(folder / name) not in spared]
-    return found
+            stems, needed = _log_names(path, run)
+            logs += [folder / name for name in names
+                     if name.partition(".")[0] in stems and str(folder / name) not in needed]
+    return logs
 
 
-def _known(path: Path, run: str) -> tuple[set[str], set[str]]:
-    """How the run's logs begin, and which are still needed."""
-    own, state = {f"preflight-{run}"}, QueueState()
+def _log_names(path: Path, run: str) -> tuple[set[str], set[str]]:
+    """Return how the run's logs of what is over begin, and the logs that are still needed."""
+    stems, state = {f"preflight-{run}"}, QueueState()
     try:
-        for record in journal.read_history(path):
-            state.apply(record)
-            if record.kind == "enq" and record.data.get("run") == run:
-                own.add(record.data["entry"])
-    except (GarrisonError, LookupError, TypeError, ValueError):  # for the doctor
+        for stored in journal.read_history(path):
+            state.apply(stored)
+            if stored.kind == EntryEnqueued.kind and stored.data.get("run") == run:
+                stems.add(stored.data["entry"])
+    except (GarrisonError, LookupError, TypeError, ValueError):  # `doctor` reports it
         return set(), set()
-    waiting = {entry.id for entry in state.entries.values() if entry.status not in FINAL}
-    return own - waiting, {state.pause.log} if state.pause is not None else set()
+    waiting = {entry.id for entry in state.entries.values() if not entry.is_final}
+    return stems - waiting, {state.pause.log} if state.pause is not None else set()

@@ -1,19 +1,52 @@
-"""Outcome signals: the same journal record gives the same signal file, so sending again after a crash changes nothing.
+"""Outcome signals: the signals that an entry's runner gets, derived from journal records alone. Pure.
+
+An outcome is identified by its record's number, so a signal that is sent again after a crash is the same file.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from garrison.records.names import Key
 from garrison.records.signals import Signal
 
 if TYPE_CHECKING:
-    from garrison.merge.state import Outcome
+    from garrison.merge.entry import MergeEntry
+
+GREEN_SIGNAL = "VALIDATION_PASSED"
+"""Signal of a green verdict."""
+STATUS_SIGNALS = {
+    "landed": ("MERGE_COMPLETE",),
+    "conflict": ("MERGE_FAILED",),
+    "cancelled": ("MERGE_FAILED",),
+    "rejected": ("VALIDATION_FAILED", "MERGE_FAILED"),
+}
+"""Status that an entry reaches → signals to send."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A fact to signal; `seq` and `at` are its journal record's."""
+
+    entry: MergeEntry
+    type: str
+    seq: int
+    at: str
+    payload: dict[str, Any]
+
+
+def make_outcome(entry: MergeEntry, signal_type: str, seq: int, at: str) -> Outcome:
+    """Return the outcome of an entry as it was after record `seq`."""
+    return Outcome(entry, signal_type, seq, at, {
+        "node_id": entry.node, "entry": entry.id, "attempt": entry.attempt, "branch": entry.branch,
+        "target": entry.target, "oid": entry.oid, "commit": entry.commit, "status": entry.status,
+        "files": list(entry.files), "log": entry.log,
+        "error": entry.reason if signal_type.endswith("FAILED") else None})
 
 
 def to_signal(outcome: Outcome, processor: str = "hand", incarnation: int = 0) -> Signal | None:
-    """The signal to the entry's runner, None if it was enqueued by hand and nobody is to be told."""
+    """Return the signal to the entry's runner, None if it was enqueued by hand and has none."""
     entry = outcome.entry
     if not entry.recipient:
         return None

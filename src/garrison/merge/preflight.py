@@ -1,5 +1,6 @@
-"""Pre-flight: set-up and gate run once on the bare target before the first agent starts, so that a launch that cannot
-land anything ends at once and has cost nothing.
+"""Pre-flight: run set-up and gate once on the bare target before the first agent starts.
+
+A launch that could not land anything ends at once and has cost nothing.
 
 Also the editable-install trap: a gate whose Python imports the project from the user's own checkout would test that
 checkout, not the merged tree, and pass on broken code.
@@ -11,17 +12,18 @@ import ast
 import json
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
 from garrison.errors import PreflightRed, Refused
-from garrison.merge import verdicts
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import GateRun, Verdict, gate_marker
 from garrison.merge.queue import MergeQueue
@@ -32,6 +34,9 @@ from garrison.system.worktree_files import count_lfs_pointers
 
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_PREFIXES = ("env", "exec", "time", "!", "command")
+"""Words before a command that are not the command."""
 
 
 @dataclass(frozen=True)
@@ -49,49 +54,47 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
               progress: Callable[[str], None] | None = None) -> PreflightResult:
     """Run set-up and gate on `base` (default: the target's tip), blocking. Refused, with the log's tail, unless green.
 
-    The green tree is recorded in the queue, and a pause of the queue is lifted. `progress` is told each stage.
+    The green tree is recorded in the queue, and a pause of the queue's own is lifted.
+
+    Args:
+        trees: folder of the gate slots.
+        environment: environment of the gate, without the variables named in `held_back`.
+        progress: gets a line for each stage.
     """
-    say = progress or (lambda line: None)
-    config = queue.state.config.brought(config) if queue.state.config else config
+    report = progress or (lambda line: None)
+    config = queue.state.config.with_gate_of(config) if queue.state.config else config
     commit = queue.git.rev(base or f"refs/heads/{queue.target}")
     if commit is None:
         raise Refused(f"{queue.repo} has no branch {base or queue.target}; create it, or name another with --base")
     queue.git.check_movable(queue.target)
-    begun = time.monotonic()
+    started = time.monotonic()
     log = queue.folder / "logs" / f"preflight-{run or 'hand'}.log"
+    has_gate = bool(config.gate) and not config.no_gate
     slot = acquire_slot(queue.git, trees / queue.git.key)
+    run_gate = partial(_run, queue, slot, run=run, commit=commit, log=log, environment=environment, held_back=held_back)
     try:
         if config.setup:
-            say(f"pre-flight: set-up on {queue.target} ({commit[:10]})")
-        setup_only = replace(config, gate=None, no_gate=True)
-        _demand(_run(queue, slot, setup_only, run=run, commit=commit, log=log, environment=environment,
-                     held_back=held_back), "set-up")
+            report(f"pre-flight: set-up on {queue.target} ({commit[:10]})")
+        _require_green(run_gate(replace(config, gate=None, no_gate=True)), "set-up")
         for note in [*slot.notes, *_lfs_note(queue, slot)]:
-            say(f"note: {note}")
-        if not allow_foreign_imports and config.gate and not config.no_gate:
-            _refuse_foreign(config.gate, queue, slot.path, environment_of(slot, environment))
-        if config.gate and not config.no_gate:
-            say(f"pre-flight: gate on {queue.target} ({commit[:10]})")
-            _demand(_run(queue, slot, config, run=run, commit=commit, log=log, environment=environment,
-                         held_back=held_back), "gate")
+            report(f"note: {note}")
+        if has_gate and not allow_foreign_imports:
+            _refuse_foreign_imports(config.gate or "", queue, slot, environment)
+        if has_gate:
+            report(f"pre-flight: gate on {queue.target} ({commit[:10]})")
+            _require_green(run_gate(config), "gate")
     finally:
         slot.release()
     tree = queue.git.tree_of(commit)
     if not config.no_gate:
-        queue.record_green(tree, verdicts.verdict_key(config, environment))
-    queue.resume("pre-flight passed")
-    return PreflightResult(commit, tree, time.monotonic() - begun, log)
-
-
-def environment_of(slot: Slot, environment: Mapping[str, str]) -> dict[str, str]:
-    """What a gate in `slot` sees."""
-    return child_environment(environment, environment, {"GARRISON_TREE": str(slot.path),
-                                                         "GARRISON_SLOT": str(slot.number)})
+        queue.record_green(tree, config.verdict_key(environment))
+    queue.lift_own_pause("pre-flight passed")
+    return PreflightResult(commit, tree, time.monotonic() - started, log)
 
 
 def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, log: Path,
          environment: Mapping[str, str], held_back: Sequence[str]) -> Verdict:
-    """One gate run to its end; ended with us if we are interrupted."""
+    """Wait for one gate run; it is ended if we are interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
@@ -99,7 +102,7 @@ def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit
     job = GateRun(slot, config, folder, log, marker, environment, held_back)
     verdict = None
     try:
-        _begin(job, commit)
+        _start(job, commit)
         while (verdict := job.poll(time.monotonic())) is None:
             poller = select.poll()
             if job.pidfd >= 0:
@@ -109,13 +112,13 @@ def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit
     finally:
         if verdict is None:
             job.abandon()
-        job.forget()
+        job.remove()
 
 
-def _begin(job: GateRun, commit: str) -> None:
-    """Begin; a tree that git cannot show, because a filter of the user's configuration is not there, is told so."""
+def _start(job: GateRun, commit: str) -> None:
+    """Start a run; explain a commit that git cannot check out because git-lfs is not installed."""
     try:
-        job.begin(commit)
+        job.start(commit)
         if job.refusal:
             raise Refused(f"pre-flight: {job.refusal}")
     except GitError as error:
@@ -132,77 +135,97 @@ def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
             "git-lfs and run `git lfs install`"] if pointers else []
 
 
-def _demand(verdict: Verdict, what: str) -> None:
+def _require_green(verdict: Verdict, what: str) -> None:
     if verdict.result != "green":
-        raise PreflightRed(f"pre-flight: on the bare target {verdict.reason}; mend the {what} or the target first "
+        raise PreflightRed(f"pre-flight: on the bare target {verdict.reason}; fix the {what} or the target first "
                            f"(log: {verdict.log})", verdict.tail)
 
 
 # ------------------------------------------------------------------------------------------ the editable-install trap
 
 
-def _refuse_foreign(gate: str, queue: MergeQueue, slot: Path, environment: Mapping[str, str]) -> None:
-    roots = [tree.path.resolve() for tree in queue.git.worktrees() if not _within(tree.path, slot.parent)]
-    for python in pythons(gate, slot, environment):
-        for name, path in foreign_imports(python, roots, slot, environment):
+def _refuse_foreign_imports(gate: str, queue: MergeQueue, slot: Slot, environment: Mapping[str, str]) -> None:
+    environment = child_environment(environment, environment, {"GARRISON_TREE": str(slot.path),
+                                                                "GARRISON_SLOT": str(slot.number)})
+    roots = [tree.path.resolve() for tree in queue.git.worktrees() if not _is_within(tree.path, slot.path.parent)]
+    for python in pythons(gate, slot.path, environment):
+        for name, path in foreign_imports(python, roots, slot.path, environment):
             raise Refused(
                 f"the gate's Python ({python}) imports {name} from {path}, in a checkout of the target repository: "
                 "the gate would test that instead of the merged tree. Give the slot an environment of its own: --setup "
                 "'python3 -m venv .venv && .venv/bin/pip install -e . pytest' with --gate '.venv/bin/python -m pytest',"
-                " or say --allow-foreign-imports")
+                " or pass --allow-foreign-imports")
 
 
 def pythons(gate: str, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
-    """Interpreters that the gate's commands run: a python in PATH or in the tree, or the one a script's #! names."""
-    found = []
-    for word in verdicts.command_words(gate):
+    """Return the interpreters that the gate runs: a python in PATH or in the worktree, or the one a script names."""
+    interpreters = []
+    for word in command_words(gate):
         path = shutil.which(str(cwd / word) if "/" in word else word, path=environment.get("PATH", ""))
         if path is None:
             continue
         if re.fullmatch(r"python[\d.]*", Path(path).name):
-            found.append(Path(path))
+            interpreters.append(Path(path))
         elif re.fullmatch(r"(py\.?test|coverage|nox|tox)[\d.-]*", Path(path).name):
-            first = Path(path).read_bytes()[:256].split(b"\n", 1)[0].decode(errors="replace")
-            match = re.match(r"#!\s*(\S*python[\d.]*)", first)
+            first_line = Path(path).read_bytes()[:256].split(b"\n", 1)[0].decode(errors="replace")
+            match = re.match(r"#!\s*(\S*python[\d.]*)", first_line)
             if match:
-                found.append(Path(match[1]))
-    return found
+                interpreters.append(Path(match[1]))
+    return interpreters
+
+
+def command_words(line: str) -> list[str]:
+    """Return the command of each part of a shell line (`cd a && FOO=1 python -m x` → cd, python); [] if unreadable."""
+    try:
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="();<>|&\n")
+        lexer.whitespace = " \t\r"
+        lexer.whitespace_split = True
+        words = list(lexer)
+    except ValueError:
+        return []
+    commands, at_start = [], True
+    for word in words:
+        if set(word) <= set("();|&\n"):
+            at_start = True
+        elif at_start and not _ASSIGNMENT.match(word) and word not in _PREFIXES:
+            commands.append(word)
+            at_start = False
+    return commands
 
 
 def foreign_imports(python: Path, roots: list[Path], cwd: Path, environment: Mapping[str, str],
                     ) -> list[tuple[str, Path]]:
-    """(what, from where) for everything that `python` would import from below one of `roots`, its own prefix apart."""
+    """Return (what, from where) for all that `python` would import from below `roots`, its own prefix apart."""
     try:
-        told = subprocess.run([str(python), "-c", _ASK_PYTHON], env=dict(environment), cwd=cwd, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=30, check=True).stdout
-        _, prefix, path = json.loads(told.splitlines()[-1])
+        output = subprocess.run([str(python), "-c", _ASK_PYTHON], env=dict(environment), cwd=cwd, capture_output=True,
+                                stdin=subprocess.DEVNULL, timeout=30, check=True).stdout
+        _, prefix, path = json.loads(output.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
-        return []  # no Python to ask: the gate itself will say so
+        return []  # no Python to ask: the gate itself will fail
     own = Path(prefix).resolve()
-    seen: list[tuple[str, Path]] = [("modules", Path(part)) for part in path[1:] if part]
+    imports: list[tuple[str, Path]] = [("modules", Path(part)) for part in path[1:] if part]
     for part in path:
         if part.endswith(("site-packages", "dist-packages")):
-            seen += _editable(Path(part))
-    return [(name, where) for name, where in seen
-            if any(_within(where, root) and not (_within(own, root) and _within(where, own)) for root in roots)
-            and not _within(where, cwd)]
+            imports += _editable_installs(Path(part))
+    return [(name, where) for name, where in imports if not _is_within(where, cwd) and any(
+        _is_within(where, root) and not (_is_within(own, root) and _is_within(where, own)) for root in roots)]
 
 
-def _editable(site: Path) -> list[tuple[str, Path]]:
-    """What a site-packages directory says about packages installed in place."""
-    found: list[tuple[str, Path]] = []
+def _editable_installs(site: Path) -> list[tuple[str, Path]]:
+    """Return the packages that a site-packages directory has installed in place."""
+    packages: list[tuple[str, Path]] = []
     for finder in site.glob("__editable__*.py"):
         for match in _MAPPING.finditer(finder.read_text(errors="replace")):
             for name, where in _literal(match[1]).items():
-                found += [(str(name), Path(one)) for one in ([where] if isinstance(where, str) else where)]
-    for told in site.glob("*.dist-info/direct_url.json"):
+                packages += [(str(name), Path(path)) for path in ([where] if isinstance(where, str) else where)]
+    for url_file in site.glob("*.dist-info/direct_url.json"):
         try:
-            body = json.loads(told.read_bytes())
+            body = json.loads(url_file.read_bytes())
         except (OSError, ValueError):
             continue
         if body.get("dir_info", {}).get("editable") and str(body.get("url", "")).startswith("file:"):
-            found.append((told.parent.name.split("-")[0], Path(unquote(urlparse(body["url"]).path))))
-    return found
+            packages.append((url_file.parent.name.split("-")[0], Path(unquote(urlparse(body["url"]).path))))
+    return packages
 
 
 def _literal(text: str) -> dict[str, Any]:
@@ -213,5 +236,5 @@ def _literal(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _within(path: Path, root: Path) -> bool:
+def _is_within(path: Path, root: Path) -> bool:
     return path.resolve().is_relative_to(root.resolve())

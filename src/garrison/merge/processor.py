@@ -1,8 +1,8 @@
-"""The processor: works the queue, a batch at a time, in small steps that never wait for a test.
+"""Merge processor: works a queue a batch at a time, in small steps that never wait for a test.
 
-`take` the lock, `recover` once, then `step` again and again: each step looks at the journal and the refs, does one
-thing and says what (`Progress`) or what it waits for (`Wait`). All it remembers is in the journal; only handles of
-running gates are held, and found again by `recover`. A step raises Fenced when another processor has taken over,
+`acquire` the lock, `recover` once, then `step` again and again: each step looks at the journal and the refs, does one
+thing and returns what (`Progress`) or what it waits for (`Wait`). The journal is its only memory; it holds nothing but
+handles of running gates, and `recover` finds them again. A step raises Fenced when another processor has taken over,
 GitError when git cannot do its part now (the next step tries again).
 """
 
@@ -14,257 +14,261 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import ForbiddenTransition
-from garrison.merge import batch, checkouts, failpoint
+from garrison.merge import batch, checkouts
 from garrison.merge.candidates import CandidateBuilder
-from garrison.merge.checkouts import Checkout
 from garrison.merge.conflicts import ConflictCheck
-from garrison.merge.gate import GateRuns, ready
+from garrison.merge.gate import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, Progress, QueueWriter, Wait
+from garrison.merge.records import LeaseTaken, QueuePaused, QueueResumed, StatusChanged, VerdictGiven
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
+from garrison.system import failpoint
 from garrison.system.git.repository import collecting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from garrison.merge.candidates import CandidateChain
+    from garrison.merge.outcome_signals import Outcome
     from garrison.merge.queue import MergeQueue
-    from garrison.merge.state import Outcome, QueueState
+    from garrison.merge.state import QueueState
 
 __all__ = ["MergeProcessor", "Progress", "Wait"]
 
 SNAPSHOT_EVERY = 1000
 """Records of the journal between two snapshots: every command of a queue reads what came after the last one."""
-LEFT_SECONDS = 60.0
-"""A file that is still to get its name, and was not touched for so long, is of a writer that was killed."""
+TEMPORARY_SECONDS = 60.0
+"""Age from which a temporary file is of a writer that was killed."""
 GC_SECONDS = 0.2
-"""How often it is looked whether git's gc is over."""
+"""Seconds between two looks whether git's gc is over."""
+FAILPOINTS = ("lease", "pinned", "candidate", "test_recorded", "test_started", "verdict_before", "verdict", "landing",
+              "swapped", "moving", "moved", "landed_first", "landed", "cleaned", "recover", "archived", "compacted")
+"""Points of a processor at which the tests kill it (see `system.failpoint`): before and after each durable step."""
 
 
 class MergeProcessor:
-    """The one processor of a queue. `environment` is what gates get (and `held_back` not), `trees` has the slots.
+    """The one processor of a queue.
 
-    `max_batch`: entries that it tests together at most; 1 for who wants one verdict at a time.
+    Args:
+        trees: folder of the gate slots.
+        environment: environment of the gates, without the variables named in `held_back`.
+        max_batch: entries to test together at most; 1 for one verdict at a time.
     """
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
                  held_back: Sequence[str] = (), max_batch: int = batch.MAX_BATCH) -> None:
-        self.queue, self.git, self.clock = queue, queue.git, queue.clock
+        self.queue, self.git, self.clock, self.max_batch = queue, queue.git, queue.clock, max_batch
         self.writer = QueueWriter(queue)
         self.builder, self.lander = CandidateBuilder(self.writer), Lander(self.writer)
-        self.trials = GateRuns(self.writer, trees / self.git.key, environment, held_back)
-        self.early, self.max_batch = ConflictCheck(self.writer, self.builder), max_batch
+        self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back)
+        self.conflict_check = ConflictCheck(self.writer, self.builder)
         self._lock: LifeLock | None = None
-        self._untidy = False
+        self._worked = False
         """Whether something was done since it was last idle."""
-        self._tidied: set[str] = set()
-        """Entries that were withdrawn, and keep no pin of a candidate any more."""
+        self._unpinned: set[str] = set()
+        """Withdrawn entries whose candidates are not pinned any more."""
 
     @property
     def epoch(self) -> int:
-        """The fencing token of this hold of the lock; 0 before `take`."""
+        """Return the fencing token of this hold of the lock, 0 before `acquire`."""
         return self.writer.epoch
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    @property
+    def gate_folders(self) -> list[Path]:
+        """Return where the running gates will write their verdicts."""
+        return self.gates.folders
+
+    def outcomes_since(self, seq: int) -> list[Outcome]:
+        """Return what is to be signalled from journal records after number `seq`, the same every time."""
+        return [outcome for outcome in self.queue.state.outcomes if outcome.seq > seq]
+
+    # --- the lock ---------------------------------------------------------------------------------------------------
 
     def acquire(self) -> bool:
-        """Take the processor's lock if nobody holds it; the epoch grows. False if somebody does."""
+        """Take the processor's lock and begin a new epoch; return False if another process holds it."""
         if self._lock is None:
             atomic.make_directory(self.queue.locks)
             self._lock = LifeLock.try_acquire(self.queue.processor_lock)
             if self._lock is None:
                 return False
             with self.queue.locked():
-                self.writer.epoch = self.queue.append("lease", {}, take=True, sync=True).epoch
+                self.writer.epoch = self.queue.append(LeaseTaken(), take=True, sync=True).epoch
             failpoint.here("lease")
         return True
 
     def heartbeat(self) -> None:
-        """A life sign; LockLost if the lock's file was removed or replaced."""
+        """Touch the lock's file; LockLost if it was removed or replaced."""
         if self._lock:
             self._lock.beat(int(self.clock.monotonic() * 1e9), int(self.clock.time() * 1e9))
 
-    @property
-    def gate_folders(self) -> list[Path]:
-        """Where the running gates will write their verdicts."""
-        return self.trials.folders
-
     def close(self, *, end_gate: bool = False) -> None:
-        """Let go of everything; a running gate goes on and is adopted by the next processor, unless it is to end."""
-        self.trials.close(end=end_gate)
+        """Let go of everything; a running gate goes on and is adopted by the next processor, unless `end_gate`."""
+        self.gates.close(end=end_gate)
         if self._lock:
             self._lock.release()
             self._lock = None
 
     def recover(self) -> None:
-        """After `take`: free checkouts a dead processor held, adopt its running gates, drop what nobody needs."""
+        """After `acquire`: unlock checkouts a dead processor held, adopt its gates, drop what nothing needs."""
         state = self.writer.state()
         self.git.clear_scratch()
-        atomic.clear_temporaries(self.queue.folder, self.clock.time() - LEFT_SECONDS)
+        atomic.clear_temporaries(self.queue.folder, self.clock.time() - TEMPORARY_SECONDS)
         for path in checkouts.find_checkouts(self.git, self.queue.target)[0]:
-            Checkout(self.git, path).recover()
+            checkouts.Checkout(self.git, path).recover()
         failpoint.here("recover")
-        self.trials.adopt(state)
-        self._tidy(state)
+        self.gates.adopt(state)
+        self._drop_pins(state)
 
-    def _tidy(self, state: QueueState) -> None:
-        """Drop the pins of entries that came to their end without us: before a crash, or by somebody's word."""
+    def _drop_pins(self, state: QueueState) -> None:
+        """Drop the pins of entries that another process ended, before a crash or by a command."""
         pins = (ref.removeprefix(f"{PINS}/").split("/") for ref in self.git.refs(f"{PINS}/"))
         entries = [state.entries[parts[0]] for parts in pins if len(parts) == 2 and parts[0] in state.entries]
         self.writer.drop_pins(entries)
-        self._tidied = _withdrawn(state)
-
-    def outcomes_since(self, seq: int) -> list[Outcome]:
-        """What is to be signalled from journal records after number `seq`; the same facts every time it is asked."""
-        return [outcome for outcome in self.queue.state.outcomes if outcome.seq > seq]
+        self._unpinned = _withdrawn(state)
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
     def step(self) -> Progress | Wait:
-        """Do one small thing. What a person asked for meanwhile is met at the next one."""
+        """Do one small thing. A command that was recorded meanwhile takes effect at the next step."""
         state = self.writer.state()
         before = state.seq
-        if before - state.since >= SNAPSHOT_EVERY:
+        if before - state.snapshot_seq >= SNAPSHOT_EVERY:
             with suppress(OSError):  # no room for it: the journal goes on as it is
                 self.writer.compact()
         try:
-            done = self._step()
+            result = self._step()
         except ForbiddenTransition:
             if self.queue.state.seq == before:
                 raise
-            done = Progress("overtaken")
-        self._untidy |= isinstance(done, Progress)
-        return done
+            result = Progress("overtaken")
+        self._worked |= isinstance(result, Progress)
+        return result
 
     def _step(self) -> Progress | Wait:
         state = self.writer.state()
         if state.landing:
-            done = self.lander.finish(state.landing)
-        else:
-            done = self.trials.watch(state) or self.lander.look_again(state) or self._held_up(state) or \
-                self._with_tip(state)
-        return done
+            return self.lander.finish(state.landing)
+        return (self.gates.record_verdict(state) or self.lander.retry_blocked(state) or self._check_pause(state)
+                or self._work_batch(state))
 
-    def _held_up(self, state: QueueState) -> Progress | Wait | None:
-        """Why nobody can be judged now; None if nothing keeps the queue."""
+    def _check_pause(self, state: QueueState) -> Progress | Wait | None:
+        """Return why nothing can be judged now; None if nothing keeps the queue."""
         if state.pause:
             if not state.pause.is_manual and state.pause.tip != self.writer.tip():
-                self.writer.append("resume", {"reason": f"{self.queue.target} moved"}, sync=True)
+                self.writer.append(QueueResumed(f"{self.queue.target} moved"), sync=True)
                 return Progress("resumed")
             return Wait("paused", state.pause.describe())
         if state.unfinished() and (state.config is None or not state.config.ready):
             return Wait("no_gate", "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
         return None
 
-    def _with_tip(self, state: QueueState) -> Progress | Wait:
-        """Go on with the line on the target's tip, or begin one."""
-        line, waiting = state.line(), state.waiting()
-        if not line:
-            self.trials.keep((), state)
-        if not line and not waiting:
-            return self._nothing(state)
+    def _work_batch(self, state: QueueState) -> Progress | Wait:
+        """Go on with the batch on the target's tip, or start one."""
+        entries, waiting = state.batch(), state.waiting()
+        if not entries:
+            self.gates.keep((), state)
+        if not entries and not waiting:
+            return self._idle(state)
         if collecting(self.git.common):
             return Wait("ref_locked", f"git gc runs in {self.queue.repo}, and might remove what is built meanwhile",
                         seconds=GC_SECONDS)
         tip = self.writer.tip()
         if tip is None:
             return Wait("no_target", f"branch {self.queue.target} does not exist in {self.queue.repo}; create it")
-        if not line:
-            return self.builder.form(tip, waiting, self._size(state, len(waiting)))
-        chain = self.builder.chain(tip, line) if tip == state.tip else None
+        if not entries:
+            return self.builder.start_batch(tip, waiting, self._batch_size(state, len(waiting)))
+        chain = self.builder.chain(tip, entries) if tip == state.tip else None
         if chain is None:
-            self.trials.keep((), state)
-            self.writer.move([entry.id for entry in line], "queued",
-                          f"{self.queue.target} moved" if tip != state.tip else "the line was changed")
-            return Progress("requeued", line[0].id)
-        done = self._judge(chain, state)
-        return (self.early.look(tip, waiting) if isinstance(done, Wait) else None) or done
+            self.gates.keep((), state)
+            reason = f"{self.queue.target} moved" if tip != state.tip else "its batch was changed"
+            self.writer.append(StatusChanged(tuple(entry.id for entry in entries), "queued", reason))
+            return Progress("requeued", entries[0].id)
+        result = self._judge(chain, state)
+        return (self.conflict_check.check(tip, waiting) if isinstance(result, Wait) else None) or result
 
-    def _size(self, state: QueueState, backlog: int) -> int:
-        if ready(state).no_gate:
+    def _batch_size(self, state: QueueState, backlog: int) -> int:
+        if require_config(state).no_gate:
             return 1
-        return batch.choose_batch_size(state.seen.judged, backlog, state.seen.seconds, width=self._width(state),
-                                       max_batch=self.max_batch)
+        return batch.choose_batch_size(state.verdicts.rejections, backlog, state.verdicts.durations,
+                                       width=self._gate_width(state), max_batch=self.max_batch)
 
-    def _width(self, state: QueueState) -> int:
-        return batch.choose_gate_width(len(os.sched_getaffinity(0)), ready(state).gate_cores)
+    def _gate_width(self, state: QueueState) -> int:
+        return batch.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
 
-    def _nothing(self, state: QueueState) -> Wait:
-        if self._untidy and not self._tidied.issuperset(_withdrawn(state)):
-            self._tidy(state)
-        self._untidy = False
+    def _idle(self, state: QueueState) -> Wait:
+        """Return what the queue waits for while nothing can be judged."""
+        if self._worked and not self._unpinned.issuperset(_withdrawn(state)):
+            self._drop_pins(state)
+        self._worked = False
         for entry in state.unfinished():
             if entry.status == "landing_blocked":
                 return Wait("blocked", entry.reason)
         for entry in state.unfinished():
             if entry.status == "queued":
-                told = ", ".join(f"{other.id} ({other.status})" for other in state.unmet_dependencies(entry))
-                return Wait("blocked", f"{entry.id} waits for {told}")
+                needs = ", ".join(f"{other.id} ({other.status})" for other in state.unmet_dependencies(entry))
+                return Wait("blocked", f"{entry.id} waits for {needs}")
         return Wait("empty")
 
-    # --- the line ---------------------------------------------------------------------------------------------------
+    # --- the batch --------------------------------------------------------------------------------------------------
 
     def _judge(self, chain: CandidateChain, state: QueueState) -> Progress | Wait:
-        """Do what `batch` decides about the line."""
-        config = ready(state)
+        """Do what `batch.decide_next` decides about the batch."""
+        config = require_config(state)
         if config.no_gate:
             return self._land(chain, len(chain.entries), state)
-        known = state.seen.known(self.trials.key(config), self.trials.running(state))
-        names = [entry.id for entry in chain.entries]
-        red = batch.shortest_red(chain.trees, known)
+        evidence = state.verdicts.evidence(self.gates.verdict_key(config), self.gates.running_trees(state))
+        names = tuple(entry.id for entry in chain.entries)
+        red = batch.shortest_red(chain.trees, evidence)
         if 0 < red < len(names):
-            self.writer.move(names[red:], "queued", f"stood behind {red} that are red together")
+            self.writer.append(StatusChanged(names[red:], "queued", f"was behind {red} that are red together"))
             return Progress("split", names[0])
-        step = batch.decide_next(names, chain.trees, known, width=self._width(state))
-        if isinstance(step, batch.Reject) and not chain.entries[0].verdict:
-            # What it would be rejected for was seen before it was held, or before it was built again.
-            step = batch.RunGates((1,), () if chain.trees[1] in known.running else (1,))
-        if isinstance(step, batch.Land):
-            return self._land(chain, step.count, state)
-        if isinstance(step, batch.RunGates):
-            return self._test(chain, step, state)
-        self.trials.keep((), state)
-        if isinstance(step, batch.PauseQueue):
-            return self._pause(chain, step.reason, state)
-        self.writer.append("state", {"entry": names[0], "status": "rejected", "reason": chain.entries[0].reason},
-                        sync=True)
+        decision = batch.decide_next(names, chain.trees, evidence, width=self._gate_width(state))
+        if isinstance(decision, batch.Reject) and not chain.entries[0].verdict:
+            # Its red runs are from before it was held, or built again: run it once more as it is now.
+            decision = batch.RunGates((1,), () if chain.trees[1] in evidence.running else (1,))
+        if isinstance(decision, batch.Land):
+            return self._land(chain, decision.count, state)
+        if isinstance(decision, batch.RunGates):
+            return self._run_gates(chain, decision, state)
+        self.gates.keep((), state)
+        if isinstance(decision, batch.PauseQueue):
+            return self._pause(chain, decision.reason, state)
+        self.writer.append(StatusChanged(names[:1], "rejected", chain.entries[0].reason), sync=True)
         self.writer.drop_pins([self.queue.entry(names[0])])
         return Progress("rejected", names[0])
 
     def _land(self, chain: CandidateChain, count: int, state: QueueState) -> Progress | Wait:
-        config, entries = ready(state), chain.entries[:count]
+        config, entries = require_config(state), chain.entries[:count]
         if not config.no_gate and any(entry.verdict != "green" for entry in entries):
-            self.writer.append("verdict", {
-                "entry": entries[0].id, "entries": [entry.id for entry in entries], "of": "entry", "reused": True,
-                "tree": chain.trees[count], "command": self.trials.key(config), "result": "green", "reason": "",
-                "log": entries[0].log}, sync=True)
+            self.writer.append(VerdictGiven(
+                tuple(entry.id for entry in entries), "entry", chain.trees[count], self.gates.verdict_key(config),
+                "green", "", entries[0].log, reused=True), sync=True)
             return Progress("verdict", entries[0].id)
-        commits = self.builder.to_land(chain, count)
-        done = self.lander.land(chain, commits)
-        if isinstance(done, Progress) and done.what == "landed":
-            self.builder.landed(count, commits[-1])
-        return done
+        commits = self.builder.pin_landing(chain, count)
+        result = self.lander.land(chain, commits)
+        if isinstance(result, Progress) and result.what == "landed":
+            self.builder.advance(count, commits[-1])
+        return result
 
-    def _test(self, chain: CandidateChain, step: batch.RunGates, state: QueueState) -> Progress | Wait:
-        self.trials.keep({chain.trees[count] for count in step.wanted}, state)
-        for count in step.start:
+    def _run_gates(self, chain: CandidateChain, decision: batch.RunGates, state: QueueState) -> Progress | Wait:
+        self.gates.keep({chain.trees[count] for count in decision.wanted}, state)
+        for count in decision.start:
             if count == 0:
-                return self.trials.begin(chain.entries[:1], chain.base, chain.trees[0], "base")
-            commit = self.builder.candidate(chain, count)
-            return self.trials.begin(chain.entries[:count], commit, chain.trees[count], "entry")
-        return self.trials.wait(state)
+                return self.gates.start(chain.entries[:1], chain.base, chain.trees[0], "base")
+            commit = self.builder.pin_candidate(chain, count)
+            return self.gates.start(chain.entries[:count], commit, chain.trees[count], "entry")
+        return self.gates.wait(state)
 
     def _pause(self, chain: CandidateChain, reason: str, state: QueueState) -> Progress:
-        names = [entry.id for entry in chain.entries]
-        told = state.base
-        self.writer.append("pause", {
-            "entry": names[0], "entries": names, "reason": reason, "tip": chain.base, "log": told.log if told else "",
-            "detail": f"on the bare {self.queue.target} {told.reason if told else ''}"}, sync=True)
+        names, base = tuple(entry.id for entry in chain.entries), state.base
+        self.writer.append(QueuePaused(
+            names, reason, f"on the bare {self.queue.target} {base.reason if base else ''}", chain.base,
+            base.log if base else ""), sync=True)
         return Progress("paused", names[0])
 
 
 def _withdrawn(state: QueueState) -> set[str]:
-    """Ids of entries that had a candidate and were ended by somebody's word."""
+    """Return the ids of entries that had a candidate and were withdrawn."""
     return {entry.id for entry in state.entries.values()
             if entry.status in ("superseded", "cancelled") and entry.commit}

@@ -1,8 +1,8 @@
-"""Merge queue of one (repository, target): where its files are, who may write, enqueueing and reading.
+"""Merge queue of one (repository, target): where its files are, enqueueing, reading, and who may write what.
 
 State is in `<home>/merge-queue/<repository key>/<target>/`, both locks in `<git common dir>/garrison/`, so that two
-homes exclude each other. Every append holds `queue.lock` for milliseconds and keeps nothing open. Every record of the
-processor bears the epoch of its lock and is refused after a takeover.
+homes exclude each other. Every append holds `queue.lock` for milliseconds and keeps nothing open. Every record of a
+processor bears the epoch of its lock, and is refused once another processor has taken over.
 """
 
 from __future__ import annotations
@@ -11,46 +11,64 @@ import json
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from garrison.errors import Fenced, GarrisonError, RecordError, Refused
-from garrison.merge import commands, failpoint, verdicts
-from garrison.merge import state as snapshot
-from garrison.merge.config import QueueConfig
-from garrison.merge.entry import FAILED, STRATEGIES, WITHDRAWABLE, MergeEntry, entry_id
-from garrison.merge.state import QueueState, enqueued
+from filelock import FileLock, Timeout
+
+from garrison.errors import Fenced, GarrisonError, NotFound, RecordError, Refused
+from garrison.merge.config import QueueConfig, explain_gate_mismatch
+from garrison.merge.entry import (
+    FAILED,
+    NO_OPTIONS,
+    STRATEGIES,
+    EntryOptions,
+    MergeEntry,
+    ResolvedOptions,
+    entry_id,
+)
+from garrison.merge.records import (
+    Configured,
+    EntryAmended,
+    EntryEnqueued,
+    QueueRecord,
+    QueueResumed,
+    StatusChanged,
+    VerdictGiven,
+)
+from garrison.merge.state import QueueState, new_entry, snapshot
 from garrison.merge.target import Target, check_target_name, open_target
 from garrison.records import atomic, journal, names
 from garrison.records.life_lock import is_held
+from garrison.system import failpoint
 from garrison.system.clock import Clock, SystemClock
 from garrison.system.git import Git
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from garrison.merge.entry import MergeEntry
-    from garrison.merge.state import QueueState
-
+    from pathlib import Path
 
 PINS = "refs/garrison/mq"
 """Refs that keep heads and candidates alive: `<PINS>/<entry>/head` and `…/candidate`."""
-
-
-def safe_target(target: str) -> str:
-    """A target branch as one directory name: `release/1.0` → `release%2F1.0`."""
-    return quote(target, safe="")
+LOCK_TIMEOUT = 10.0
+"""Seconds to wait for `queue.lock`, which is held for milliseconds; a processor that is stopped longer is killed."""
+LOCK_POLL = 0.002
+"""Seconds between two tries to take it."""
+STARTED = ("candidate", "testing", "landing_blocked")
+"""Statuses in which a candidate was built by an entry's options; with others it is built again."""
+RETRY_SECONDS = 1.0
+"""Seconds after which a blocked step is tried again."""
+FAILPOINTS = ("enq_pinned", "enq_written", "enq")
+"""Points of an enqueue at which the tests kill it (see `system.failpoint`)."""
 
 
 def pin_ref(entry: str, what: str) -> str:
-    """The ref that pins an entry's `head` or `candidate`."""
+    """Return the ref that pins an entry's `head` or `candidate`."""
     return f"{PINS}/{entry}/{what}"
 
 
 class QueueReader:
-    """Reads one queue's journal as it grows; never writes. What guardians hold."""
+    """Replays one queue's journal as it grows, and never writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,31 +76,50 @@ class QueueReader:
         self._reader = journal.Reader(self.path)
         self.state = QueueState()
 
+    def refresh(self) -> QueueState:
+        """Replay what was appended, and return the state."""
+        for stored in self._reader.read():
+            self.state.apply(stored)
+        return self.state
+
     def poll(self) -> list[MergeEntry]:
-        """Fold what was appended; the entries that changed since the last call, in their state of now."""
+        """Replay what was appended, and return the entries that changed."""
         before = dict(self.state.entries)
         self.refresh()
         return [entry for entry in self.state.entries.values() if before.get(entry.id) != entry]
 
-    def refresh(self) -> QueueState:
-        """Fold what was appended; the state."""
-        for record in self._reader.read():
-            self.state.apply(record)
-        return self.state
+    def may_mention(self, node: str) -> bool:
+        """Return whether what was appended since may be about that node, or about the queue as a whole."""
+        quoted = json.dumps(node).encode()
+        return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot is a file of its own
 
-    def concerns(self, node: str) -> bool:
-        """Whether what was appended since the last fold may be about an entry of that node, or what all hang on."""
-        told = json.dumps(node).encode()
-        return self._reader.mentions(b'"node":' + told, b'"kind":"config"')  # a snapshot is a file of its own
 
-    def find(self, run: str, node: str, attempt: int) -> MergeEntry | None:
-        """The latest entry of that attempt, as of the last poll."""
-        found = [entry for entry in self.state.entries_of(run, node) if entry.attempt == attempt]
-        return found[-1] if found else None
+def list_queues(home: Path, report: Callable[[str], None] | None = None) -> list[QueueReader]:
+    """Return a reader for every queue of a home, by repository and target, with its state read.
+
+    With `report`, a queue whose journal is damaged is reported there and left out.
+    """
+    readers = []
+    for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
+        reader = QueueReader(path.parent)
+        try:
+            reader.refresh()
+        except RecordError as error:
+            if report is None:
+                raise
+            report(str(error))
+            continue
+        readers.append(reader)
+    return readers
+
+
+def target_of_folder(folder: Path) -> str:
+    """Return the target branch of a queue's folder."""
+    return unquote(folder.name)
 
 
 class MergeQueue:
-    """A queue, for whoever enqueues, configures, lists or processes."""
+    """A queue, for enqueueing, configuring, reading and processing."""
 
     def __init__(self, home: Path, repo: Path, target: str = "main", *, clock: Clock | None = None,
                  token: str = "hand", git: Git | None = None) -> None:
@@ -90,92 +127,102 @@ class MergeQueue:
         self.git = git or Git(repo)
         self.clock: Clock = clock or SystemClock()
         check_target_name(target)
-        self.folder = home / "merge-queue" / self.git.key / safe_target(target)
-        self.locks = self.git.common / "garrison" / safe_target(target)
-        self._follower = QueueReader(self.folder)
+        directory = quote(target, safe="")  # `release/1.0` → `release%2F1.0`
+        self.folder = home / "merge-queue" / self.git.key / directory
+        self.locks = self.git.common / "garrison" / directory
+        self._reader = QueueReader(self.folder)
 
     @cached_property
     def branch(self) -> Target:
-        """The target itself."""
+        """Return the target branch, to read and to move."""
         return open_target(self.git, self.target)
 
     @property
     def path(self) -> Path:
-        """The journal."""
-        return self._follower.path
+        """Return the journal."""
+        return self._reader.path
 
     @property
     def processor_lock(self) -> Path:
-        """The lock that a processor holds for its life."""
+        """Return the lock that a processor holds for its life."""
         return self.locks / "processor.lock"
 
     def processor_alive(self) -> bool:
-        """Whether some process holds the processor's lock now."""
+        """Return whether a process holds the processor's lock now."""
         return is_held(self.processor_lock)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> QueueState:
-        """The fold of the journal as it is now."""
-        return self._follower.refresh()
+        """Return the state as the journal has it now."""
+        return self._reader.refresh()
 
     def entries(self) -> list[MergeEntry]:
-        """All entries, first in first."""
+        """Return all entries, first in first."""
         return list(self.state.entries.values())
 
     def entry(self, entry: str) -> MergeEntry:
-        """The entry of that id; NotFound."""
+        """Return the entry of that id; NotFound."""
         return self.state.entry(entry)
-
-    def follow(self) -> QueueReader:
-        """A reader of its own for somebody who watches."""
-        return QueueReader(self.folder)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def remove_idle_slots(self, trees: Path) -> None:
-        """Remove the gate slots of this repository, unless some processor or entry of this queue may need one soon."""
-        from garrison.merge import slots  # whoever only enqueues is quicker without it
-
-        if not self.processor_alive() and not self.state.unfinished():
-            slots.remove_idle_slots(self.git, trees / self.git.key)
-
-    def _lock(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold `queue.lock`, which excludes a plain flock on the same file too; GarrisonError if it stays taken."""
         atomic.make_directory(self.locks)
-        return atomic.locked(self.locks / "queue.lock")
+        path = self.locks / "queue.lock"
+        lock = FileLock(path, LOCK_TIMEOUT, 0o600, poll_interval=LOCK_POLL, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise GarrisonError(f"another process has held {path} for {LOCK_TIMEOUT:g} s; try again, or see who holds "
+                                f"it with `fuser -v {path}`") from error
+        except OSError as error:
+            raise atomic.to_record_error(path, error) from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     @contextmanager
     def locked(self) -> Iterator[QueueState]:
-        """Hold `queue.lock`; gives the state as it is under the lock."""
-        with self._lock():
-            yield self._follower.refresh()
+        """Hold `queue.lock`, with the state as it is under the lock."""
+        with self.lock():
+            yield self._reader.refresh()
 
-    def append(self, kind: str, data: dict[str, Any], *, epoch: int | None = None, take: bool = False,
-               sync: bool = False) -> journal.Entry:
-        """Check and append one record; the caller holds `queue.lock`. Fenced if the journal is past `epoch`."""
-        self.state.check(kind, data)
-        record = self._write(kind, data, epoch=epoch, take=take, sync=sync)
-        self._follower.refresh()
-        return record
+    def append(self, record: QueueRecord, *, epoch: int | None = None, take: bool = False, sync: bool = False,
+               ) -> journal.Entry:
+        """Check and append one record; the caller holds `queue.lock`. Fenced if the journal is past `epoch`.
 
-    def _write(self, kind: str, data: dict[str, Any], *, epoch: int | None = None, take: bool = False,
-               sync: bool = False) -> journal.Entry:
-        return journal.append_shared(self.path, self.token, kind, data, self.clock.utc(), epoch=epoch, take=take,
-                                     sync=sync)
+        `take` begins a new epoch; with `sync` the record is on the disk when this returns.
+        """
+        self.state.check(record)
+        stored = self._write(record, epoch=epoch, take=take, sync=sync)
+        self._reader.refresh()
+        return stored
+
+    def _write(self, record: QueueRecord, *, epoch: int | None = None, take: bool = False, sync: bool = False,
+               ) -> journal.Entry:
+        return journal.append_shared(self.path, self.token, record.kind, record.to_data(), self.clock.utc(),
+                                     epoch=epoch, take=take, sync=sync)
 
     def compact(self) -> None:
-        """Replace the journal by a snapshot; what it was stays beside it. The caller holds `queue.lock`."""
+        """Replace the journal by a snapshot, and keep the old file beside it. The caller holds `queue.lock`."""
         state = self.state
         journal.archive(self.path, state.seq)
         failpoint.here("archived")
+        record = snapshot(state)
         journal.replace_shared(self.path, journal.Entry(state.seq, state.epoch, self.token, self.clock.utc(),
-                                                        "snapshot", snapshot.saved(state)))
+                                                        record.kind, record.to_data()))
         failpoint.here("compacted")
-        self._follower.refresh()
+        self._reader.refresh()
+
+    # --- enqueueing -------------------------------------------------------------------------------------------------
 
     def enqueue(self, run: str, node: str, attempt: int, branch: str, *, recipient: str = "",
-                oid: str | None = None, options: commands.EntryOptions = commands.NO_OPTIONS) -> MergeEntry:
+                oid: str | None = None, options: EntryOptions = NO_OPTIONS) -> MergeEntry:
         """Enqueue the commit at `branch`'s tip (or `oid`); durable when this returns, and no test is waited for.
 
         The same run, node, attempt and commit is the same entry, of which only the options may differ. Another commit
@@ -188,182 +235,165 @@ class MergeQueue:
         if tip is None:
             raise Refused(f"{self.repo} has no branch {branch}; commit the work on it first")
         name = entry_id(str(self.folder), run, node, attempt, tip)
-        known = self._relevant(run, node, options).entries.get(name)
-        if known is None and not self.git.make_ref(pin_ref(name, "head"), tip):
+        entry = self._state_for(run, node, options).entries.get(name)
+        if entry is None and not self.git.make_ref(pin_ref(name, "head"), tip):
             raise Refused(f"could not pin {tip} under {pin_ref(name, 'head')} in {self.repo}; try again")
         failpoint.here("enq_pinned")
-        if known is None or options != commands.NO_OPTIONS:
-            data = {"entry": name, "run": run, "node": node, "attempt": attempt, "branch": branch, "oid": tip,
-                    "target": self.target, "repo": str(self.repo), "recipient": recipient}
-            known = self._enqueue(data, options)
-        # After the lock: many at once wait for the disk together, not one after the other. Who was first with the same
-        # may have died, or not have come so far.
+        if entry is None or options != NO_OPTIONS:
+            entry = self._enqueue(name, run, node, attempt, branch, tip, recipient, options)
+        # After the lock: many at once wait for the disk together, not one after the other. An earlier enqueue of the
+        # same entry may have died, or not have come so far.
         journal.sync(self.path)
         failpoint.here("enq")
-        return known
+        return entry
 
-    def _relevant(self, run: str, node: str, options: commands.EntryOptions) -> QueueState:
-        """The state as it is now in all that a node's next entry hangs on.
+    def _state_for(self, run: str, node: str, options: EntryOptions) -> QueueState:
+        """Return the state, current in everything that a node's next entry depends on.
 
-        Many enqueue at once: each would fold what all the others wrote, one after the other under the lock. What says
-        nothing of a node that was never here need not be folded for it.
+        Of 50 that enqueue at once each would replay what all the others wrote, one after the other under the lock;
+        records that do not mention the node need not be replayed for it.
         """
-        follower = self._follower
-        if options.depends_on or follower.state.entries_of(run, node) or follower.concerns(node):
-            follower.refresh()
-        return follower.state
+        reader = self._reader
+        if options.depends_on or reader.state.entries_of(run, node) or reader.may_mention(node):
+            reader.refresh()
+        return reader.state
 
-    def _enqueue(self, data: dict[str, Any], options: commands.EntryOptions) -> MergeEntry:
-        """Record it, if it is not there; not on the disk yet when this returns."""
-        key = (data["run"], data["node"])
-        with self._lock():
-            state = self._relevant(*key, options)
-            known = state.entries.get(data["entry"])
-            if known:
-                return known if known.final else commands.amend(self, known, options)
-            waiting = [entry for entry in state.entries_of(*key) if not entry.final and entry.status != "landing"]
+    def _enqueue(self, name: str, run: str, node: str, attempt: int, branch: str, oid: str, recipient: str,
+                 options: EntryOptions) -> MergeEntry:
+        """Record the entry unless it exists; it is not on the disk yet when this returns."""
+        with self.lock():
+            state = self._state_for(run, node, options)
+            existing = state.entries.get(name)
+            if existing:
+                return existing if existing.is_final else self._amend(existing, options)
+            waiting = [entry for entry in state.entries_of(run, node)
+                       if not entry.is_final and entry.status != "landing"]
             default = state.config.strategy if state.config else STRATEGIES[0]
-            treatment = commands.resolve_options(state, options, *key, default)
-            status = "held" if any(entry.status == "held" for entry in waiting) else "queued"
-            record = self._write("enq", {**data, **treatment.record(), "status": status,
-                                         "supersedes": [entry.id for entry in waiting]})
+            resolved = resolve_options(state, options, run, node, default)
+            record = EntryEnqueued(
+                name, run, node, attempt, branch, oid, self.target, str(self.repo), recipient, resolved.priority,
+                resolved.depends_on, resolved.strategy,
+                "held" if any(entry.status == "held" for entry in waiting) else "queued",
+                tuple(entry.id for entry in waiting))
+            stored = self._write(record)
         failpoint.here("enq_written")
-        return enqueued(record)
+        return new_entry(record, stored)
 
-    def enqueue_by_hand(self, node: str, branch: str, *, run: str = "",
-                        options: commands.EntryOptions = commands.NO_OPTIONS) -> MergeEntry:
-        """As `enqueue`, in the attempt after the last failed one of the node, so that a failed branch may try again."""
-        tries = self.state.entries_of(run, node)
-        attempt = 1
-        if tries:
-            attempt = tries[-1].attempt + (tries[-1].status in FAILED)
+    def _amend(self, entry: MergeEntry, options: EntryOptions) -> MergeEntry:
+        """Change the options of an unfinished entry; the caller holds `queue.lock`. Refused for one that is landing.
+
+        A candidate that was built with another strategy or other dependencies is built again.
+        """
+        before = ResolvedOptions(entry.priority, entry.depends_on, entry.strategy)
+        after = apply_options(self.state, options, before, *entry.key)
+        if after == before:
+            return entry
+        if entry.status == "landing":
+            raise Refused(f"{entry.id} is landing; it is too late for other options")
+        if entry.status in STARTED and (after.strategy, after.depends_on) != (before.strategy, before.depends_on):
+            self.append(StatusChanged((entry.id,), "queued", "its options were changed"))
+        self.append(EntryAmended(entry.id, after.priority, after.depends_on, after.strategy), sync=True)
+        return self.entry(entry.id)
+
+    def enqueue_by_hand(self, node: str, branch: str, *, run: str = "", options: EntryOptions = NO_OPTIONS,
+                        ) -> MergeEntry:
+        """Enqueue as the attempt after the last failed one of the node, so that a failed branch may try again."""
+        earlier = self.state.entries_of(run, node)
+        attempt = earlier[-1].attempt + (earlier[-1].status in FAILED) if earlier else 1
         return self.enqueue(run, node, attempt, branch, options=options)
 
-    def cancel(self, entry: str, reason: str) -> MergeEntry:
-        """Withdraw an entry; its branch stays. NotFound, or Refused if it is landing or over."""
-        with self.locked() as state:
-            found = state.entry(entry)
-            if found.status not in WITHDRAWABLE:
-                raise Refused(f"{entry} is {found.status}; only an entry that still waits can be withdrawn")
-            self.append("cancel", {"entry": entry, "reason": reason}, sync=True)
-            return self.state.entry(entry)
+    # --- what launchers and pre-flights record ----------------------------------------------------------------------
 
     def configure(self, config: QueueConfig) -> None:
-        """Record what the queue runs. Refused, showing both, if it has another gate and is in use."""
+        """Record the gate that a launcher brings. Refused, showing both, if the queue has another and is in use."""
         with self.locked() as state:
-            config = state.config.brought(config) if state.config else config
+            config = state.config.with_gate_of(config) if state.config else config
             if state.config == config:
                 return
-            why = verdicts.explain_gate_mismatch(state.config, config, unfinished=len(state.unfinished()),
-                                 processor=self.processor_alive())
+            why = explain_gate_mismatch(state.config, config, unfinished=len(state.unfinished()),
+                                        processor=self.processor_alive())
             if why:
                 raise Refused(why)
-            self.record(config)
+            self.append(Configured(config), sync=True)
 
-    def record(self, config: QueueConfig) -> None:
-        """Record what the queue runs; the caller holds `queue.lock` and has judged it."""
-        self.append("config", config.record(), sync=True)
-
-    def resume(self, why: str) -> None:
-        """Let a paused queue judge again, unless a person paused it: then only a person's `resume` lifts that."""
+    def lift_own_pause(self, reason: str) -> None:
+        """Resume a queue that paused itself; a pause that a person asked for stays."""
         with self.locked() as state:
             if state.pause and not state.pause.is_manual:
-                self.append("resume", {"reason": why}, sync=True)
+                self.append(QueueResumed(reason), sync=True)
 
     def record_green(self, tree: str, key: str) -> None:
-        """Record that a tree passed outside the queue (pre-flight), so that the identical tree is not tested again.
-
-        `key`: see `decide.judge_key`.
-        """
+        """Record that a tree passed a pre-flight, so that it is not tested again (`key`: `QueueConfig.verdict_key`)."""
         with self.locked() as state:
             if (tree, key) not in state.green:
-                self.append("verdict", {"entry": "", "of": "preflight", "tree": tree, "command": key,
-                                        "result": "green", "reason": "", "log": ""}, sync=True)
+                self.append(VerdictGiven((), "preflight", tree, key, "green", "", ""), sync=True)
+
+    def remove_idle_slots(self, trees: Path) -> None:
+        """Remove the gate slots of this repository, unless a processor or an entry of this queue may need one soon."""
+        from garrison.merge import slots  # an enqueue starts quicker without it
+
+        if not self.processor_alive() and not self.state.unfinished():
+            slots.remove_idle_slots(self.git, trees / self.git.key)
 
 
-def list_queues(home: Path, say: Callable[[str], None] | None = None) -> list[QueueReader]:
-    """A reader for every queue of a home, by repository and target; state already read.
+# ----------------------------------------------------------------------------------------------------- options (pure)
 
-    With `say`, a queue whose journal is damaged is told there and passed over.
+
+def resolve_options(state: QueueState, options: EntryOptions, run: str, node: str, default: str = STRATEGIES[0],
+                    ) -> ResolvedOptions:
+    """Return the options of a new entry of (run, node): those given, else those of its predecessor that did not land.
+
+    Refused if it would wait for itself, NotFound for an unknown dependency.
     """
-    found = []
-    for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):
-        follower = QueueReader(path.parent)
-        try:
-            follower.refresh()
-        except RecordError as error:
-            if say is None:
-                raise
-            say(str(error))
+    earlier = state.entries_of(run, node)
+    old = earlier[-1] if earlier and earlier[-1].status != "landed" else None
+    before = ResolvedOptions(old.priority, old.depends_on, old.strategy) if old else ResolvedOptions(strategy=default)
+    return apply_options(state, options, before, run, node)
+
+
+def apply_options(state: QueueState, options: EntryOptions, before: ResolvedOptions, run: str, node: str,
+                  ) -> ResolvedOptions:
+    """Return `before` with the given options applied; errors as for `resolve_options`."""
+    depends_on = before.depends_on
+    if options.depends_on is not None:
+        depends_on = tuple(dict.fromkeys(_find_dependency(state, name, run).id for name in options.depends_on))
+    after = ResolvedOptions(before.priority if options.priority is None else options.priority, depends_on,
+                            options.strategy or before.strategy)
+    _refuse_cycle(state, after.depends_on, (run, node))
+    return after
+
+
+def _find_dependency(state: QueueState, name: str, run: str) -> MergeEntry:
+    if name in state.entries:
+        return state.entries[name]
+    entries = state.entries_of(run, name)
+    if not entries:
+        raise NotFound(f"nothing to depend on: no merge entry and no node {name} in this queue; "
+                       "`garrison merge-queue list` shows them")
+    return entries[-1]
+
+
+def _refuse_cycle(state: QueueState, depends_on: Sequence[str], key: tuple[str, str]) -> None:
+    """Refused if a dependency waits, directly or through others, for the node itself."""
+    todo, seen = list(depends_on), set()
+    while todo:
+        name = todo.pop()
+        entry = state.entries.get(name)
+        if entry is None or name in seen or entry.status == "landed":
             continue
-        found.append(follower)
-    return found
+        seen.add(name)
+        if entry.key == key:
+            raise Refused(f"{key[1]} would wait for itself, by way of {name}; leave that dependency out")
+        todo += [name for other in state.unmet_dependencies(entry) for name in (other.id, *other.depends_on)]
+        todo += entry.depends_on
 
 
-def target_of_folder(folder: Path) -> str:
-    """The target branch of a queue's folder."""
-    return unquote(folder.name)
-
-
-class QueueWriter:
-    """Reads and writes one queue for the processor that holds its lock; `epoch` is 0 until it does."""
-
-    def __init__(self, queue: MergeQueue) -> None:
-        self.queue, self.git, self.clock, self.branch = queue, queue.git, queue.clock, queue.branch
-        self.epoch = 0
-
-    @property
-    def target(self) -> str:
-        """The branch that entries land on."""
-        return self.queue.target
-
-    @property
-    def ref(self) -> str:
-        """The target as a full ref."""
-        return self.branch.ref
-
-    def tip(self) -> str | None:
-        """The target's commit now; None if there is no such branch."""
-        return self.branch.tip()
-
-    def state(self) -> QueueState:
-        """The queue as its journal tells it now; Fenced if another processor has taken over."""
-        state = self.queue.state
-        if state.epoch != self.epoch:
-            raise Fenced(f"another processor took the queue of {self.queue.target} over; stopping without writing")
-        return state
-
-    def append(self, kind: str, data: dict[str, Any], *, sync: bool = False) -> None:
-        """Append one record; Fenced as `state`."""
-        with self.queue.locked():
-            self.queue.append(kind, data, epoch=self.epoch, sync=sync)
-
-    def compact(self) -> None:
-        """Replace the journal by a snapshot of what it says; Fenced as `state`."""
-        with self.queue.locked():
-            self.state()
-            self.queue.compact()
-
-    def move(self, entries: Sequence[str], status: str, reason: str, *, sync: bool = False, **data: Any) -> None:
-        """Append one `state` record that moves all these entries."""
-        self.append("state", {"entry": entries[0], "entries": list(entries), "status": status, "reason": reason,
-                              **data}, sync=sync)
-
-    def drop_pins(self, entries: list[MergeEntry]) -> None:
-        """Delete the pins of final entries; the head of one that did not land stays."""
-        refs = {pin_ref(entry.id, "candidate") for entry in entries if entry.final}
-        refs |= {pin_ref(entry.id, "head") for entry in entries if entry.status == "landed"}
-        with suppress(GarrisonError):  # only room in the repository is at stake; `recover` tries again
-            self.git.drop_refs(sorted(refs))
-
-
-RETRY_SECONDS = 1.0
-"""How often what is blocked is looked at again."""
+# ------------------------------------------------------------------------------------------------ the processor's side
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Something was done; step again at once."""
+    """Result of a processor's step that did something; step again at once."""
 
     what: str
     entry: str = ""
@@ -371,12 +401,50 @@ class Progress:
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do now. `kind`: empty, gate, paused, no_gate, no_room, blocked, no_target, ref_locked.
+    """Result of a processor's step that had nothing to do.
 
-    Step again when `fd` (a pidfd, -1: none) is readable, when the journal grew, or after `seconds`.
+    `kind`: empty, gate, paused, no_gate, no_room, blocked, no_target, ref_locked. Step again when `fd` (-1: none) is
+    readable, when the journal grew, or after `seconds`.
     """
 
     kind: str
     reason: str = ""
     fd: int = -1
     seconds: float = RETRY_SECONDS
+
+
+class QueueWriter:
+    """Reads and writes a queue for the processor that holds its lock, fenced by `epoch` (0 until it holds the lock)."""
+
+    def __init__(self, queue: MergeQueue) -> None:
+        self.queue, self.git, self.clock, self.branch = queue, queue.git, queue.clock, queue.branch
+        self.epoch = 0
+
+    def tip(self) -> str | None:
+        """Return the target's commit now, None if there is no such branch."""
+        return self.branch.tip()
+
+    def state(self) -> QueueState:
+        """Return the state as the journal has it now; Fenced if another processor has taken over."""
+        state = self.queue.state
+        if state.epoch != self.epoch:
+            raise Fenced(f"another processor took over the queue of {self.queue.target}; stopping without writing")
+        return state
+
+    def append(self, record: QueueRecord, *, sync: bool = False) -> None:
+        """Append one record; Fenced as `state`."""
+        with self.queue.locked():
+            self.queue.append(record, epoch=self.epoch, sync=sync)
+
+    def compact(self) -> None:
+        """Replace the journal by a snapshot; Fenced as `state`."""
+        with self.queue.locked():
+            self.state()
+            self.queue.compact()
+
+    def drop_pins(self, entries: list[MergeEntry]) -> None:
+        """Delete the pins of final entries; the head of one that did not land stays."""
+        refs = {pin_ref(entry.id, "candidate") for entry in entries if entry.is_final}
+        refs |= {pin_ref(entry.id, "head") for entry in entries if entry.status == "landed"}
+        with suppress(GarrisonError):  # only room in the repository is at stake; `recover` tries again
+            self.git.drop_refs(sorted(refs))

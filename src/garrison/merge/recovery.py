@@ -18,13 +18,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
-from garrison.merge import failpoint, guard
+from garrison.merge import guard, records
 from garrison.merge.entry import FINAL, MergeEntry, entry_id
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import PINS, Progress, pin_ref
-from garrison.merge.state import QueueState, moves, saved, stepped
+from garrison.merge.records import EntriesRecord, EntryEnqueued, EntryLanded, LandingStarted, QueueRecord, StatusChanged
+from garrison.merge.state import QueueState, move_entry, moves_entries, snapshot
 from garrison.records import atomic, journal
 from garrison.records.life_lock import LifeLock
+from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.environment import child_environment
 
@@ -33,38 +35,51 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.merge.queue import MergeQueue
-    from garrison.records.journal import Entry as Record
+    from garrison.records.journal import Entry as Stored
 
-
+FAILPOINTS = ("rebuild", "rebuild_kept", "rebuilt")
+"""Points of a rebuild at which the tests kill it (see `system.failpoint`)."""
+REBUILT = "its journal was rebuilt; it is judged again"
+"""Reason of entries that were open when the journal was rebuilt."""
 _TRIES = 20
 """Steps after which a landing that does not settle is left to the next processor."""
+_NUMBERS_BEYOND = 100_000
+"""Numbers that may have been given by records of which nothing is left."""
+_SHOWN = 10
+"""Unreadable records named in one line."""
+_LOG_FORMAT = "%H%x00%P%x00%ct%x00%s%x00%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
+
+
+# --------------------------------------------------------------------------------------------- `merge-queue doctor`
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was wrong, in one line; mended, or left to a person."""
+    """Something that was wrong, in one line; repaired, or left to a person."""
 
     what: str
     repaired: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON's shape."""
+        """Return it for JSON."""
         return {"what": self.what, "mended": self.repaired}
 
 
 def repair(queue: MergeQueue, trees: Path) -> list[Finding]:
-    """Repair what can be repaired of `queue`; what was found. Refused if its journal is damaged and a processor lives.
+    """Repair what can be repaired, and return what was wrong. Refused if the journal is damaged and a processor lives.
+
+    `trees`: folder of the gate slots.
     """
-    found = [*_journal(queue), *_tail(queue)]
+    findings = [*_repair_journal(queue), *_cut_torn_tail(queue)]
     queue.entries()
     if queue.path.exists():
-        found += [*_pins(queue), *_processed(queue, trees), *_owed(queue)]
-    return [*found, *_guard(queue), *_locks(queue)]
+        findings += [*_repair_pins(queue), *_finish_processing(queue, trees), *_find_stale_checkouts(queue)]
+    return [*findings, *_repair_guard(queue), *_find_ref_lock(queue)]
 
 
-def _journal(queue: MergeQueue) -> Iterator[Finding]:
-    """Damage that stops everybody."""
-    if why := damage(queue):
+def _repair_journal(queue: MergeQueue) -> Iterator[Finding]:
+    """Rebuild a journal that nothing can read."""
+    if why := find_damage(queue):
         notes = rebuild(queue)
         state = queue.state
         yield Finding(f"rebuilt the journal of {queue.target} ({why}): {len(state.entries)} entries, "
@@ -72,8 +87,8 @@ def _journal(queue: MergeQueue) -> Iterator[Finding]:
         yield from (Finding(note, False) for note in notes)
 
 
-def _tail(queue: MergeQueue) -> Iterator[Finding]:
-    """A record that was cut off while it was written: it was never promised to anyone."""
+def _cut_torn_tail(queue: MergeQueue) -> Iterator[Finding]:
+    """Cut a record that was only half written: no one was told that it is there."""
     if not queue.path.exists():
         return
     with queue.locked():
@@ -85,11 +100,11 @@ def _tail(queue: MergeQueue) -> Iterator[Finding]:
         finally:
             os.close(descriptor)
     if cut:
-        yield Finding(f"cut {cut} bytes of a record that was never whole from {queue.path}", True)
+        yield Finding(f"cut {cut} bytes of an incomplete record from {queue.path}", True)
 
 
-def _pins(queue: MergeQueue) -> Iterator[Finding]:
-    """Commits of waiting entries must not be lost to gc."""
+def _repair_pins(queue: MergeQueue) -> Iterator[Finding]:
+    """Pin commits of waiting entries that gc could remove."""
     pinned = queue.git.refs(f"{PINS}/")
     for entry in queue.state.unfinished():
         ref = pin_ref(entry.id, "head")
@@ -102,193 +117,71 @@ def _pins(queue: MergeQueue) -> Iterator[Finding]:
             yield Finding(f"pinned {entry.id} at {entry.oid[:10]} again", True)
 
 
-def _processed(queue: MergeQueue, trees: Path) -> Iterator[Finding]:
-    """What a dead processor left: held checkouts, a landing not settled, gate runs and pins that nobody needs."""
+def _finish_processing(queue: MergeQueue, trees: Path) -> Iterator[Finding]:
+    """Settle what a dead processor left: a landing, locked checkouts, gate runs and pins that nothing needs."""
     processor = MergeProcessor(queue, trees=trees, environment=child_environment(os.environ))
-    state = queue.state
-    if not (state.landing or _left(queue)):
+    if not (queue.state.landing or _leftovers(queue)):
         return
     if not processor.acquire():
-        return  # it lives, and sees to this itself
+        return  # a living one handles this itself
     try:
-        before = _left(queue)
+        before = _leftovers(queue)
         processor.recover()
-        gone = sorted(before - _left(queue))
-        if gone:
-            yield Finding(f"cleared away what nobody needs any more: {', '.join(gone)}", True)
+        removed = sorted(before - _leftovers(queue))
+        if removed:
+            yield Finding(f"removed what nothing needs any more: {', '.join(removed)}", True)
         landing = queue.state.landing
         for _ in range(_TRIES if landing else 0):
             if queue.state.landing is None or not isinstance(processor.step(), Progress):
                 break
         if landing and queue.state.landing:
-            yield Finding(f"{landing.entry} is still landing; `garrison merge-queue process` tells why", False)
+            yield Finding(f"{landing.first} is still landing; `garrison merge-queue process` says why", False)
         elif landing:
-            yield Finding(f"settled the landing of {landing.entry}: {queue.entry(landing.entry).status}", True)
+            yield Finding(f"settled the landing of {landing.first}: {queue.entry(landing.first).status}", True)
     finally:
         processor.close()
 
 
-def _left(queue: MergeQueue) -> set[str]:
-    """Pins, and folders of gate runs, of entries that are over."""
+def _leftovers(queue: MergeQueue) -> set[str]:
+    """Return pins, and folders of gate runs, of entries that are over."""
     state = queue.state
     pins = (ref.removeprefix(f"{PINS}/") for ref in queue.git.refs(f"{PINS}/"))
-    found = {name for name in pins if (entry := state.entries.get(name.split("/")[0])) and entry.final
-             and (name.endswith("/candidate") or entry.status == "landed")}
-    running = state.test.job if state.test else ""
-    names = (name for name in atomic.list_names(queue.folder / "tests") if name != running)
-    return found | {f"gate run {name}" for name in names if name.rpartition(".")[0] in state.entries}
+    left = {name for name in pins if (entry := state.entries.get(name.split("/")[0])) and entry.is_final
+            and (name.endswith("/candidate") or entry.status == "landed")}
+    running = state.gate.job if state.gate else ""
+    jobs = (name for name in atomic.list_names(queue.folder / "tests") if name != running)
+    return left | {f"gate run {name}" for name in jobs if name.rpartition(".")[0] in state.entries}
 
 
-def _owed(queue: MergeQueue) -> Iterator[Finding]:
-    for owed in queue.state.owed:
-        yield Finding(f"{owed.path} still shows {owed.old[:10]} although {queue.target} is at {owed.new[:10]}; commit "
-                      "or stash its edits, and the next processor moves it along", False)
+def _find_stale_checkouts(queue: MergeQueue) -> Iterator[Finding]:
+    for stale in queue.state.stale_checkouts:
+        yield Finding(f"{stale.path} still shows {stale.old[:10]} although {queue.target} is at {stale.new[:10]}; "
+                      "commit or stash its edits, and the next processor moves it along", False)
 
 
-def _guard(queue: MergeQueue) -> Iterator[Finding]:
+def _repair_guard(queue: MergeQueue) -> Iterator[Finding]:
     config = queue.state.config
     if config is None or not config.guard or guard.is_installed(queue.git, queue.branch.ref):
         return
     try:
         guard.install(queue.git, queue.branch.ref)
-        yield Finding(f"put the guard of {queue.target} up again", True)
+        yield Finding(f"installed the guard of {queue.target} again", True)
     except GarrisonError as error:
-        yield Finding(f"the guard of {queue.target} is down: {error}", False)
+        yield Finding(f"the guard of {queue.target} is not installed: {error}", False)
 
 
-def _locks(queue: MergeQueue) -> Iterator[Finding]:
-    """git's own lock on the target: nobody but a person knows whether its git still runs."""
-    if not queue.branch.brief:
+def _find_ref_lock(queue: MergeQueue) -> Iterator[Finding]:
+    """Report git's own lock on the target: only a person can tell whether its git still runs."""
+    if not queue.branch.is_local:
         return
     lock = queue.git.common / f"{queue.branch.ref}.lock"
     with suppress(FileNotFoundError):
         age = queue.clock.time() - lock.stat().st_mtime
         if age > 1:
-            yield Finding(f"{lock} is there since {age:.0f} s; if no git runs, remove it", False)
+            yield Finding(f"{lock} has been there for {age:.0f} s; if no git runs, remove it", False)
 
 
-_BEYOND = 100_000
-"""So many numbers may have been given by records of which nothing is left."""
-_LOG = "%H%x00%P%x00%ct%x00%s%x00%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
-
-
-def damage(queue: MergeQueue) -> str:
-    """What is wrong with the journal, in words; empty if it can be read, or if there never was one."""
-    try:
-        records = journal.read_all(queue.path)
-    except RecordCorrupt as error:
-        return error.why
-    if records and records[0].kind == "snapshot":
-        return ""
-    known = {record.data["entry"] for record in records if record.kind == "enq"}
-    names = _names(queue)
-    lost = (trace for trace in _pinned_traces(queue, before=records[0].at if records else "")
-            if trace.entry not in known)
-    if not journal.finished_parts(queue.path) and not any(recognized(trace, names) for trace in lost):
-        return ""
-    return "it was begun anew, without what had been enqueued before" if records else "it is gone"
-
-
-def rebuild(queue: MergeQueue) -> list[str]:
-    """Write a new journal in place of the damaged one; what could not be known. Refused while a processor lives."""
-    atomic.make_directory(queue.locks)
-    life = LifeLock.try_acquire(queue.processor_lock)
-    if life is None:
-        raise Refused("a processor works this queue by what it read before; stop it, then say doctor again")
-    try:
-        with atomic.locked(queue.locks / "queue.lock"):
-            records, wrong = journal.salvage(queue.path)
-            traces = _traces(queue)
-            found = salvage(records, traces)
-            failpoint.here("rebuild")
-            _write(queue, found, records, traces)
-            failpoint.here("rebuilt")
-    finally:
-        life.release()
-    told = [f"could not be read: {', '.join(wrong[:10])}" + (f" and {len(wrong) - 10} more" if len(wrong) > 10 else "")]
-    return [*(told if wrong else ()), *found.notes]
-
-
-def _write(queue: MergeQueue, found: Salvaged, records: list[journal.Entry], traces: Traces) -> None:
-    """All of it in one file that gets its name at once: who dies over this has rebuilt everything, or nothing."""
-    path, at = queue.path, queue.clock.utc()
-    seq = max([0, *(record.seq for record in records), *(entry.seq for entry in traces.told)]) + _BEYOND
-    epoch = max((record.epoch for record in records), default=0) + 1
-    if path.exists() and not any(old.samefile(path) for old in path.parent.glob("damaged-*.jsonl")):
-        path.with_name(f"damaged-{at.replace(':', '').replace('.', '')}.jsonl").hardlink_to(path)
-    failpoint.here("rebuild_kept")
-    atomic.make_directory(path.parent)
-    told = [("snapshot", saved(found.state))]
-    told += [("landed", {"entry": name, "commit": commit, "old": "", "reason": "found in the history"})
-             for name, commit in found.landed.items()]
-    journal.replace_shared(path, *(journal.Entry(number, epoch, queue.token, at, kind, data)
-                                   for number, (kind, data) in enumerate(told, seq)))
-
-
-def _traces(queue: MergeQueue) -> Traces:
-    """What the repository and the home tell of the queue."""
-    tip = queue.branch.tip()
-    return replace(_names(queue), pins=list(_pinned_traces(queue)),
-                   landed=list(_landed_traces(queue, tip)) if tip else [], told=list(_told(queue)))
-
-
-def _names(queue: MergeQueue) -> Traces:
-    """By what an entry's name is recognized; no traces yet."""
-    return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.list_names(queue.home / "runs"))
-
-
-def _pinned_traces(queue: MergeQueue, before: str = "") -> Iterator[Trace]:
-    """Entries by their pins; with `before` those that were pinned by then, for a pin comes before its record."""
-    heads = {oid: ref.removeprefix("refs/heads/") for ref, oid in queue.git.refs("refs/heads/").items()}
-    found = []
-    for ref, oid in queue.git.refs(f"{PINS}/").items():
-        name, _, what = ref.removeprefix(f"{PINS}/").partition("/")
-        if what == "head":
-            found.append((_age(queue.git.common / ref), Trace(name, oid, "", heads.get(oid, ""))))
-    for at, trace in sorted(found):
-        if not before or iso(at) < before:
-            yield trace._replace(at=iso(at or queue.clock.time()))
-
-
-def _age(ref: Path) -> float:
-    """When a pin was made; 0 if git has packed it since."""
-    with suppress(OSError):
-        return ref.stat().st_mtime
-    return 0.0
-
-
-def _landed_traces(queue: MergeQueue, tip: str) -> Iterator[Trace]:
-    told = queue.git.run("log", "-z", "--grep=^Merge-Queue-Entry: ", f"--format={_LOG}", tip, "--").out
-    parts = told.split("\0")
-    for commit, parents, at, subject, names in zip(*(parts[at::5] for at in range(5)), strict=False):
-        branch = subject.removeprefix("Merge ").partition(" into ")[0] if subject.startswith("Merge ") else ""
-        for name in names.split(","):
-            yield Trace(name.strip(), (parents.split()[1:] or [commit])[0], iso(float(at)), branch, commit)
-
-
-def _told(queue: MergeQueue) -> Iterator[MergeEntry]:
-    """What runners were told of entries that are over; `seq` is the number of the record that told it."""
-    for path in (queue.home / "signals").rglob("*-MERGE_*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError, RecordError):
-            entry = _entry_of(json.loads(path.read_bytes()), queue)
-            if entry:
-                yield entry
-
-
-def _entry_of(body: dict[str, Any], queue: MergeQueue) -> MergeEntry | None:
-    told, target = body["payload"], body["target"]
-    if told["target"] != queue.target or told["status"] not in FINAL:
-        return None
-    trace = Trace(told["entry"], told["oid"], body["timestamp"], told["branch"])
-    known = recognized(trace, replace(_names(queue), runs=[body["run_id"]]))
-    return known and MergeEntry(
-        known.id, known.run, known.node, known.attempt, known.branch, known.oid, known.target, known.repo,
-        f"{target['role']}-{target['name']}@{body['run_id']}", told["status"], told["error"] or "",
-        tuple(told["files"]), commit=told["commit"], log=told["log"], enqueued_at=known.enqueued_at,
-        updated_at=known.updated_at, seq=int(body["id"].split("-")[1]))
-
-
-ANEW = "its journal was rebuilt; it is judged anew"
+# --------------------------------------------------------------------------------------------------- a damaged journal
 
 
 class Trace(NamedTuple):
@@ -310,10 +203,10 @@ class Traces:
     target: str
     runs: Collection[str] = ()
     pins: Sequence[Trace] = ()
-    """What was enqueued and did not land, the first enqueued first."""
+    """What was enqueued and did not land, oldest first."""
     landed: Sequence[Trace] = ()
-    told: Sequence[MergeEntry] = ()
-    """What is over, as its runner was told."""
+    signalled: Sequence[MergeEntry] = ()
+    """What is over, as its runner was signalled."""
 
 
 @dataclass
@@ -325,120 +218,248 @@ class Salvaged:
     notes: list[str] = field(default_factory=list)
 
 
-def salvage(records: Iterable[Record], traces: Traces) -> Salvaged:
-    """Put the queue together again."""
-    found = Salvaged(_folded(records))
-    state = found.state
-    for entry in traces.told:
-        known = state.entries.get(entry.id)
-        if known is None:
-            _put(state, entry)
-        elif not known.final:
-            state.entries[entry.id] = replace(known, status=entry.status, reason=entry.reason, files=entry.files,
-                                              commit=entry.commit or known.commit, log=entry.log,
+def find_damage(queue: MergeQueue) -> str:
+    """Return what is wrong with the journal, in words; empty if it can be read, or if there never was one."""
+    try:
+        stored = journal.read_all(queue.path)
+    except RecordCorrupt as error:
+        return error.why
+    if stored and stored[0].kind == "snapshot":
+        return ""
+    known = {each.data["entry"] for each in stored if each.kind == EntryEnqueued.kind}
+    identity = _queue_identity(queue)
+    lost = (trace for trace in _pin_traces(queue, before=stored[0].at if stored else "") if trace.entry not in known)
+    if not journal.finished_parts(queue.path) and not any(recognize(trace, identity) for trace in lost):
+        return ""
+    return "it was begun again, without what had been enqueued before" if stored else "it is gone"
+
+
+def rebuild(queue: MergeQueue) -> list[str]:
+    """Replace a damaged journal, and return what could not be known. Refused while a processor lives."""
+    atomic.make_directory(queue.locks)
+    processor_lock = LifeLock.try_acquire(queue.processor_lock)
+    if processor_lock is None:
+        raise Refused("a processor works this queue by what it read before; stop it, then run doctor again")
+    try:
+        with queue.lock():
+            stored, unreadable = journal.salvage(queue.path)
+            traces = _traces(queue)
+            salvaged = salvage(stored, traces)
+            failpoint.here("rebuild")
+            _write(queue, salvaged, stored, traces)
+            failpoint.here("rebuilt")
+    finally:
+        processor_lock.release()
+    more = f" and {len(unreadable) - _SHOWN} more" if len(unreadable) > _SHOWN else ""
+    notes = [f"could not be read: {', '.join(unreadable[:_SHOWN])}{more}"] if unreadable else []
+    return [*notes, *salvaged.notes]
+
+
+def _write(queue: MergeQueue, salvaged: Salvaged, stored: list[Stored], traces: Traces) -> None:
+    """Write all of it as one file that gets its name at once: a crash has rebuilt everything, or nothing."""
+    path, at = queue.path, queue.clock.utc()
+    seq = max([0, *(each.seq for each in stored), *(entry.seq for entry in traces.signalled)]) + _NUMBERS_BEYOND
+    epoch = max((each.epoch for each in stored), default=0) + 1
+    if path.exists() and not any(old.samefile(path) for old in path.parent.glob("damaged-*.jsonl")):
+        path.with_name(f"damaged-{at.replace(':', '').replace('.', '')}.jsonl").hardlink_to(path)
+    failpoint.here("rebuild_kept")
+    atomic.make_directory(path.parent)
+    new: list[QueueRecord] = [snapshot(salvaged.state)]
+    new += [EntryLanded(name, commit, "", "found in the history") for name, commit in salvaged.landed.items()]
+    journal.replace_shared(path, *(journal.Entry(number, epoch, queue.token, at, record.kind, record.to_data())
+                                   for number, record in enumerate(new, seq)))
+
+
+# ------------------------------------------------------------------------------------- traces in repository and home
+
+
+def _traces(queue: MergeQueue) -> Traces:
+    tip = queue.branch.tip()
+    return replace(_queue_identity(queue), pins=list(_pin_traces(queue)),
+                   landed=list(_landed_traces(queue, tip)) if tip else [], signalled=list(_signalled(queue)))
+
+
+def _queue_identity(queue: MergeQueue) -> Traces:
+    """Return what an entry's name is recognized by; no traces yet."""
+    return Traces(str(queue.folder), str(queue.repo), queue.target, atomic.list_names(queue.home / "runs"))
+
+
+def _pin_traces(queue: MergeQueue, before: str = "") -> Iterator[Trace]:
+    """Yield entries by their pins; with `before` those that were pinned by then, for a pin comes before its record."""
+    branches = {oid: ref.removeprefix("refs/heads/") for ref, oid in queue.git.refs("refs/heads/").items()}
+    traces = []
+    for ref, oid in queue.git.refs(f"{PINS}/").items():
+        name, _, what = ref.removeprefix(f"{PINS}/").partition("/")
+        if what == "head":
+            traces.append((_modified(queue.git.common / ref), Trace(name, oid, "", branches.get(oid, ""))))
+    for at, trace in sorted(traces):
+        if not before or iso(at) < before:
+            yield trace._replace(at=iso(at or queue.clock.time()))
+
+
+def _modified(ref: Path) -> float:
+    """Return when a pin was made, 0 if git has packed it since."""
+    with suppress(OSError):
+        return ref.stat().st_mtime
+    return 0.0
+
+
+def _landed_traces(queue: MergeQueue, tip: str) -> Iterator[Trace]:
+    """Yield entries by the trailers of the target's history."""
+    log = queue.git.run("log", "-z", "--grep=^Merge-Queue-Entry: ", f"--format={_LOG_FORMAT}", tip, "--").out
+    parts = log.split("\0")
+    for commit, parents, at, subject, names in zip(*(parts[start::5] for start in range(5)), strict=False):
+        branch = subject.removeprefix("Merge ").partition(" into ")[0] if subject.startswith("Merge ") else ""
+        for name in names.split(","):
+            yield Trace(name.strip(), (parents.split()[1:] or [commit])[0], iso(float(at)), branch, commit)
+
+
+def _signalled(queue: MergeQueue) -> Iterator[MergeEntry]:
+    """Yield entries that are over, by the signals to their runners; `seq` is the number of the record behind it."""
+    for path in (queue.home / "signals").rglob("*-MERGE_*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecordError):
+            entry = _entry_of_signal(json.loads(path.read_bytes()), queue)
+            if entry:
+                yield entry
+
+
+def _entry_of_signal(body: dict[str, Any], queue: MergeQueue) -> MergeEntry | None:
+    payload, target = body["payload"], body["target"]
+    if payload["target"] != queue.target or payload["status"] not in FINAL:
+        return None
+    trace = Trace(payload["entry"], payload["oid"], body["timestamp"], payload["branch"])
+    entry = recognize(trace, replace(_queue_identity(queue), runs=[body["run_id"]]))
+    return entry and replace(
+        entry, recipient=f"{target['role']}-{target['name']}@{body['run_id']}", status=payload["status"],
+        reason=payload["error"] or "", files=tuple(payload["files"]), commit=payload["commit"], log=payload["log"],
+        seq=int(body["id"].split("-")[1]))
+
+
+# ------------------------------------------------------------------------------------------------------ salvage (pure)
+
+
+def salvage(stored: Iterable[Stored], traces: Traces) -> Salvaged:
+    """Put a queue together again from the records that are left and from its traces."""
+    salvaged = Salvaged(_replay(stored))
+    state = salvaged.state
+    for entry in traces.signalled:
+        existing = state.entries.get(entry.id)
+        if existing is None:
+            _add(state, entry)
+        elif not existing.is_final:
+            state.entries[entry.id] = replace(existing, status=entry.status, reason=entry.reason, files=entry.files,
+                                              commit=entry.commit or existing.commit, log=entry.log,
                                               updated_at=entry.updated_at)
     for trace in traces.landed:
-        _landed(found, trace, traces)
+        _salvage_landed(salvaged, trace, traces)
     for trace in traces.pins:
-        _pinned(found, trace, traces)
-    _reopen(state, found)
+        _salvage_pinned(salvaged, trace, traces)
+    _requeue_open(salvaged)
     if state.config is None:
-        found.notes.append("what the queue runs is not known any more; say it: `garrison merge-queue config --gate …`")
-    return found
+        salvaged.notes.append("the queue's configuration is lost; record it again: `garrison merge-queue config "
+                              "--gate …`")
+    return salvaged
 
 
-def _folded(records: Iterable[Record]) -> QueueState:
-    """The fold of what can be read: a record counts for the entries that are known, whatever is missing before it."""
+def _replay(stored: Iterable[Stored]) -> QueueState:
+    """Replay what can be read: a record counts for the entries that are known, whatever is missing before it."""
     state = QueueState()
-    for record in records:
-        known = replace(record, data=_known(record, state))
+    for each in stored:
+        state.seq, state.epoch, state.updated_at = each.seq, each.epoch, each.at
+        record = None
+        with suppress(KeyError, ValueError):
+            record = records.decode(each.kind, each.data)
+        if record is None:
+            continue
+        record = _without_unknown(record, state)
         try:
-            state.apply(known)
+            state.apply_record(record, each)
         except (GarrisonError, KeyError, ValueError):
-            for name in _moved(known, state):
-                state.entries[name] = stepped(state.entries[name], record.kind, known.data)
+            for name in record.named if moves_entries(record) else ():
+                if name in state.entries:
+                    state.entries[name] = move_entry(state.entries[name], record)
     return state
 
 
-def _known(record: Record, state: QueueState) -> dict[str, object]:
-    """A record's data without the entries of which no record is left."""
-    data = dict(record.data)
-    if record.kind == "enq":
-        data["supersedes"] = [name for name in data["supersedes"] if _open(state, name)]
-    elif data.get("entries"):
-        places = [place for place, name in enumerate(data["entries"]) if name in state.entries]
-        for key in ("entries", "trees", "commits"):
-            if key in data:
-                data[key] = [data[key][place] for place in places]
-        data["entry"] = (data["entries"] or [""])[0]
-    return data
+def _without_unknown(record: QueueRecord, state: QueueState) -> QueueRecord:
+    """Return a record without the entries whose `enq` record is lost."""
+    if isinstance(record, EntryEnqueued):
+        return replace(record, supersedes=tuple(name for name in record.supersedes if _can_be_superseded(state, name)))
+    if not isinstance(record, EntriesRecord):
+        return record
+    known = [index for index, name in enumerate(record.entries) if name in state.entries]
+
+    def keep(values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(values[index] for index in known) if values else ()
+
+    if isinstance(record, StatusChanged):
+        record = replace(record, trees=keep(record.trees), commits=keep(record.commits))
+    elif isinstance(record, LandingStarted):
+        record = replace(record, commits=keep(record.commits))
+    return replace(record, entries=keep(record.entries))
 
 
-def _open(state: QueueState, name: str) -> bool:
+def _can_be_superseded(state: QueueState, name: str) -> bool:
     return name in state.entries and state.entries[name].status not in ("landing", "landed")
 
 
-def _moved(record: Record, state: QueueState) -> list[str]:
-    """The entries that a record moves, and that are known."""
-    names = record.data.get("entries") or [record.data.get("entry", "")]
-    return [name for name in names if name in state.entries] if moves(record.kind) else []
-
-
-def _put(state: QueueState, entry: MergeEntry) -> None:
+def _add(state: QueueState, entry: MergeEntry) -> None:
     if entry.id not in state.entries:
-        state.places[entry.id] = state.count
-        state.count += 1
+        state.positions[entry.id] = state.enqueued
+        state.enqueued += 1
     state.entries[entry.id] = entry
 
 
-def _landed(found: Salvaged, trace: Trace, traces: Traces) -> None:
-    known = found.state.entries.get(trace.entry)
-    if known is None:
-        entry = recognized(trace, traces)
+def _salvage_landed(salvaged: Salvaged, trace: Trace, traces: Traces) -> None:
+    state = salvaged.state
+    existing = state.entries.get(trace.entry)
+    if existing is None:
+        entry = recognize(trace, traces)
         if entry:
-            _put(found.state, replace(entry, status="landed", commit=trace.commit, landed_at=trace.at))
-    elif known.status != "landed":
-        found.state.entries[known.id] = replace(known, status="queued", reason=ANEW)
-        found.landed[known.id] = trace.commit
+            _add(state, replace(entry, status="landed", commit=trace.commit, landed_at=trace.at))
+    elif existing.status != "landed":  # recorded as landed by a record of its own, so that its runner is signalled
+        state.entries[existing.id] = replace(existing, status="queued", reason=REBUILT)
+        salvaged.landed[existing.id] = trace.commit
 
 
-def _pinned(found: Salvaged, trace: Trace, traces: Traces) -> None:
-    entry = None if trace.entry in found.state.entries else recognized(trace, traces)
+def _salvage_pinned(salvaged: Salvaged, trace: Trace, traces: Traces) -> None:
+    entry = None if trace.entry in salvaged.state.entries else recognize(trace, traces)
     if entry is None:
         return
-    _put(found.state, entry)
-    found.notes.append(f"{entry.id} is known by its pin alone ({trace.oid[:10]}, branch {entry.branch}): whether it "
-                       "was judged, and what was wished for it, is not known; it waits")
+    _add(salvaged.state, entry)
+    salvaged.notes.append(f"{entry.id} is known by its pin alone ({trace.oid[:10]}, branch {entry.branch}): whether it "
+                          "was judged, and its options, are not known; it waits")
 
 
-def _reopen(state: QueueState, found: Salvaged) -> None:
-    """Nothing is under way; of a node only the last waits, as ever."""
-    state.tests, state.landing = {}, None
+def _requeue_open(salvaged: Salvaged) -> None:
+    """Requeue what was in progress; of each node only the last entry waits."""
+    state = salvaged.state
+    state.gates, state.landing = {}, None
     last: dict[tuple[str, str], str] = {}
-    begun = 0
+    started = 0
     for entry in state.unfinished():
         if entry.status != "held":
-            begun += entry.status != "queued"
-            state.entries[entry.id] = replace(entry, status="queued", verdict="", reason=ANEW)
-        if entry.id in found.landed:
+            started += entry.status != "queued"
+            state.entries[entry.id] = replace(entry, status="queued", verdict="", reason=REBUILT)
+        if entry.id in salvaged.landed:
             continue
         before = last.get(entry.key)
         if before:
-            old = state.entries[before]
-            state.entries[before] = replace(old, status="superseded", reason=f"replaced by {entry.id}")
+            state.entries[before] = replace(state.entries[before], status="superseded",
+                                            reason=f"replaced by {entry.id}")
         last[entry.key] = entry.id
-    if begun:
-        found.notes.append(f"{begun} entries that were under way are judged anew")
+    if started:
+        salvaged.notes.append(f"{started} entries that were in progress are judged again")
 
 
-def recognized(trace: Trace, traces: Traces) -> MergeEntry | None:
-    """The entry whose name a trace bears; None if another queue gave it."""
+def recognize(trace: Trace, traces: Traces) -> MergeEntry | None:
+    """Return the entry whose name a trace bears, None if another queue gave it."""
     node, attempt, _ = [*trace.entry.rsplit("-", 2), "", ""][:3]
     if not attempt.isdigit():
         return None
     for run in ("", *traces.runs):
         if entry_id(traces.queue, run, node, int(attempt), trace.oid) == trace.entry:
-            return MergeEntry(trace.entry, run, node, int(attempt), trace.branch or trace.oid, trace.oid, traces.target,
-                         traces.repo, f"runner-{node}@{run}" if run else "", enqueued_at=trace.at, updated_at=trace.at,
-                         reason=ANEW)
+            return MergeEntry(
+                trace.entry, run, node, int(attempt), trace.branch or trace.oid, trace.oid, traces.target, traces.repo,
+                f"runner-{node}@{run}" if run else "", enqueued_at=trace.at, updated_at=trace.at, reason=REBUILT)
     return None

@@ -23,25 +23,22 @@ from garrison.errors import Refused
 from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
-from garrison.system import worktree_files as setup_key
+from garrison.system import worktree_files
 from garrison.system.git import Git, GitError
 from garrison.system.processes import is_running, same_boot
-from garrison.system.worktree_files import complete_worktree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    from garrison.system.git import Git
-
 
 MAX_SLOTS = 64
-"""Beyond that something is wrong with the locks."""
+"""Slots beyond which something is wrong with the locks."""
+MAX_NUMBER = 999
+"""Number beyond which something is wrong with the worktrees."""
 
 
 @dataclass
-class Memory:
-    """What is known of a slot between two uses."""
+class SlotMemory:
+    """A slot's file: what is remembered of it between two uses."""
 
     tree: str = ""
     setup_key: str = ""
@@ -49,7 +46,7 @@ class Memory:
     job: str = ""
     """Folder of the last job that was started in it."""
     clean: str = CLEANING[0]
-    """How it was cleaned when `kept` was noted."""
+    """How it was cleaned when `kept` was recorded."""
 
 
 class Slot:
@@ -60,54 +57,54 @@ class Slot:
         self._memory_path = path.with_name(path.name + ".json")
         self.memory = _read_memory(self._memory_path)
         self.notes: list[str] = []
-        """What people should know of the tree that it shows."""
+        """Lines for people about the commit that it shows."""
 
     def release(self) -> None:
-        """Let go of it; the tree stays."""
+        """Let go of it; the worktree stays."""
         self._lock.release()
 
     def remove(self) -> None:
-        """Remove the tree and what is remembered of it; the lock's file goes last, while it is held."""
+        """Remove the worktree and its files; the lock's file goes last, while it is held."""
         self.git.remove_worktree(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         self._memory_path.unlink(missing_ok=True)
         self._lock.path.unlink(missing_ok=True)
 
     def prepare(self, commit: str, clean: str = CLEANING[0], keep: tuple[str, ...] = ()) -> None:
-        """Make the slot show exactly `commit`, detached; what set-up made stays, and other files as `clean` says.
+        """Check out exactly `commit`, detached; what set-up made stays, and other files as `clean` says (see CLEANING).
 
         `keep`: patterns, as in .gitignore, of files that stay too.
         """
         if clean == "ignored" and self.memory.clean != clean:
-            self.memory.setup_key = ""  # which of the ignored files its set-up made was not noted: it runs again
+            self.memory.setup_key = ""  # which ignored files set-up made is not recorded: it runs again
         self.memory.clean = clean
         try:
-            self._show(commit, keep)
+            self._check_out(commit, keep)
         except GitError:
-            # Damaged by a gate or a crash, or of a repository that was made anew: nothing in it is anybody's work.
+            # Damaged by a gate or a crash, or of a repository that was made again: nothing in it is anyone's work.
             self.git.remove_worktree(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
-            self.memory = Memory(job=self.memory.job, clean=clean)
-            self._show(commit, keep)
+            self.memory = SlotMemory(job=self.memory.job, clean=clean)
+            self._check_out(commit, keep)
 
-    def _show(self, commit: str, patterns: tuple[str, ...]) -> None:
+    def _check_out(self, commit: str, patterns: tuple[str, ...]) -> None:
         if not (self.path / ".git").exists():
             self.git.add_worktree(self.path, None, commit)
-            self.memory = Memory(job=self.memory.job, clean=self.memory.clean)
+            self.memory = SlotMemory(job=self.memory.job, clean=self.memory.clean)
         self.git.clear_locks(self.path)
         before, self.memory.tree = self.memory.tree, ""
-        self._remember()
+        self._save()
         if self.memory.clean != "none":
             keep = [part for name in self.memory.kept for part in ("-e", "/" + _literal(name))]
             keep += [part for pattern in patterns for part in ("-e", pattern)]
             self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
         self.git.show(self.path, commit)
-        self.notes = complete_worktree(self.git, self.path, force=True)
+        self.notes = worktree_files.complete_worktree(self.git, self.path, force=True)
         tree = self.git.tree_of(commit)
         if before != tree:
             self._forget_compiled(before, tree)
         self.memory.tree = tree
-        self._remember()
+        self._save()
 
     def _forget_compiled(self, before: str, tree: str) -> None:
         if before:
@@ -121,33 +118,33 @@ class Slot:
                     compiled.unlink(missing_ok=True)
 
     def setup_due(self, setup: str | None, lock_files: tuple[str, ...]) -> str | None:
-        """The key that a set-up of the prepared tree would have, None if it ran with that key already (or is none)."""
-        return setup_key.due_setup_key(setup, self.path, lock_files, self.memory.setup_key)
+        """Return the key of a set-up of this worktree, None if it ran with that key already, or there is no set-up."""
+        return worktree_files.due_setup_key(setup, self.path, lock_files, self.memory.setup_key)
 
     def setup_done(self, key: str) -> None:
-        """Record that set-up passed; what it left, and what would be cleaned away, is kept from now on."""
-        but = () if self.memory.clean == "ignored" else ("--exclude-standard",)
-        left = self.git.run("ls-files", "--others", *but, "--directory", "-z", cwd=self.path).out
+        """Record that set-up passed: what it left behind, and cleaning would remove, is kept from now on."""
+        exclude = () if self.memory.clean == "ignored" else ("--exclude-standard",)
+        untracked = self.git.run("ls-files", "--others", *exclude, "--directory", "-z", cwd=self.path).out
         self.memory.setup_key = key
-        self.memory.kept = tuple(name for name in left.split("\0") if name)
-        self._remember()
+        self.memory.kept = tuple(name for name in untracked.split("\0") if name)
+        self._save()
 
-    def starts(self, job: Path) -> None:
-        """Record that a job runs here, so that nobody else takes the slot while it does."""
+    def record_job(self, job: Path) -> None:
+        """Record that a job runs here, so that the slot is not given away while it does."""
         self.memory.job = str(job)
-        self._remember()
+        self._save()
 
-    def _remember(self) -> None:
+    def _save(self) -> None:
         atomic.write(self._memory_path, json.dumps(asdict(self.memory)).encode(), durable=False)
 
 
 def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
     """Hold slot `number` below `folder` (`<trees>/<repository key>`), else the first that is free and quiet."""
     atomic.make_directory(folder)
-    with lock_numbers(git):
+    with _numbers_locked(git):
         for candidate in [number] if number else range(1, MAX_SLOTS + 1):
             path = folder / f"slot-{candidate}"
-            if number is None and is_number_taken(folder, candidate):
+            if number is None and candidate in _claims(folder):
                 continue
             lock = LifeLock.try_acquire(path.with_name(path.name + ".lock"))
             if lock is None:
@@ -160,7 +157,7 @@ def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
 
 
 def remove_idle_slots(git: Git, folder: Path) -> None:
-    """Remove all slots below `folder` that nobody holds and in which nothing runs; the folder too if it is empty."""
+    """Remove all slots below `folder` that are free and quiet; the folder too if it is empty then."""
     for lock_path in sorted(folder.glob("slot-*.lock")):
         lock = LifeLock.try_acquire(lock_path)
         if lock is None:
@@ -174,14 +171,16 @@ def remove_idle_slots(git: Git, folder: Path) -> None:
 
 
 def is_job_alive(job: str) -> bool:
-    """Whether the job recorded in that folder still runs."""
-    found = read_pid(Path(job)) if job else None
-    return found is not None and is_running(*found)
+    """Return whether the job recorded in that folder still runs."""
+    process = read_pid(Path(job)) if job else None
+    return process is not None and is_running(*process)
 
 
 def read_pid(job: Path) -> tuple[int, int] | None:
-    """(pid, start ticks) that a job's wrapper wrote into its folder; None before it did, zeros if it was of
-    another boot."""
+    """Return (pid, start ticks) that a job's wrapper wrote into its folder; None before it did.
+
+    Zeros stand for a process of another boot.
+    """
     try:
         pid, ticks, *boot = read_line(job / "pid").split()
         return (int(pid), int(ticks)) if same_boot("".join(boot)) else (0, 0)
@@ -190,76 +189,70 @@ def read_pid(job: Path) -> tuple[int, int] | None:
 
 
 def read_line(path: Path) -> str:
-    """The line that a job's wrapper wrote; empty before it is whole."""
+    """Return the line that a job's wrapper wrote, empty before it is complete."""
     try:
-        told = path.read_text()
+        line = path.read_text()
     except FileNotFoundError:
         return ""
-    return told if told.endswith("\n") else ""
+    return line if line.endswith("\n") else ""
 
 
-def _read_memory(path: Path) -> Memory:
+def _read_memory(path: Path) -> SlotMemory:
     try:
         body = json.loads(path.read_bytes())
-        return Memory(body["tree"], body["setup_key"], tuple(body["kept"]), body["job"],
-                      body.get("clean", CLEANING[0]))
+        return SlotMemory(body["tree"], body["setup_key"], tuple(body["kept"]), body["job"],
+                          body.get("clean", CLEANING[0]))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return Memory()  # a cache: without it set-up runs again
+        return SlotMemory()  # a cache: without it set-up runs again
 
 
 def _literal(name: str) -> str:
-    """A path as a pattern that matches only itself."""
+    """Return a path as a pattern that matches only itself."""
     return re.sub(r"([\\*?\[\] ])", r"\\\1", name)
 
 
-HIGHEST = 999
-"""Beyond that something is wrong with the trees."""
-
-
-@contextmanager
-def lock_numbers(git: Git) -> Iterator[None]:
-    """Hold the row of numbers."""
-    atomic.make_directory(git.common / "garrison")
-    with atomic.locked(git.common / "garrison" / "numbers.lock"):
-        yield
+# -------------------------------------------------------------------------------------------------- worktree numbers
 
 
 def claim_number(git: Git, folder: Path, tree: Path) -> int:
-    """The number of `tree`, which stands below `folder`; the same one as long as it stands."""
+    """Return the number of the worktree `tree` below `folder`, the same one for as long as it exists."""
     wanted = str(tree.relative_to(folder))
-    with lock_numbers(git):
-        owners = _owners(folder)
-        for number, owner in owners.items():
+    with _numbers_locked(git):
+        claims = _claims(folder)
+        for number, owner in claims.items():
             if owner == wanted:
                 return number
-        free = next((number for number in range(1, HIGHEST + 1)
-                     if number not in owners and not (folder / f"slot-{number}.lock").exists()), None)
+        free = next((number for number in range(1, MAX_NUMBER + 1)
+                     if number not in claims and not (folder / f"slot-{number}.lock").exists()), None)
         if free is None:
-            raise Refused(f"no number is free for {tree}; remove the trees of runs that are over from {folder}")
+            raise Refused(f"no number is free for {tree}; remove the worktrees of runs that are over from {folder}")
         link = folder / f"number-{free}"
         link.unlink(missing_ok=True)
         link.symlink_to(wanted)
         return free
 
 
-def is_number_taken(folder: Path, number: int) -> bool:
-    """Whether a node's tree has that number."""
-    return number in _owners(folder)
-
-
 def remove_void_claims(git: Git, folder: Path) -> None:
-    """Remove the claims of trees that are gone."""
-    with lock_numbers(git):
+    """Remove the claims of worktrees that are gone."""
+    with _numbers_locked(git):
         for link in folder.glob("number-*"):
             if not link.exists():
                 link.unlink(missing_ok=True)
 
 
-def _owners(folder: Path) -> dict[int, str]:
-    """Number → tree of every claim that holds."""
-    found = {}
+@contextmanager
+def _numbers_locked(git: Git) -> Iterator[None]:
+    """Hold the lock under which numbers and slots are given."""
+    atomic.make_directory(git.common / "garrison")
+    with atomic.locked(git.common / "garrison" / "numbers.lock"):
+        yield
+
+
+def _claims(folder: Path) -> dict[int, str]:
+    """Return number → worktree of every valid claim."""
+    claims = {}
     for link in folder.glob("number-*"):
         with suppress(OSError, ValueError):
             if link.exists():
-                found[int(link.name.removeprefix("number-"))] = str(link.readlink())
-    return found
+                claims[int(link.name.removeprefix("number-"))] = str(link.readlink())
+    return claims

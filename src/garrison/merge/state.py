@@ -1,50 +1,66 @@
-"""Queue state: replay the records of a queue's journal, derive outcomes from their numbers, save and restore snapshots.
+"""Queue state: replay the journal of a queue, derive the outcomes to signal, save and restore snapshots. Pure.
 
-Kinds: `config, enq, amend, lease, state, test, verdict, landing, moved, landed, unlanded, foreign, pause, resume,
-cancel, snapshot`. A record that moves entries names one (`entry`) or, in the line's order, several (`entries`, the
-first of them also as `entry`). `QueueState.check` refuses a record before it is written, by the same rules by which
-`apply` replays it. What `restore` makes of `saved` is the state itself, less what is not needed any more: of the
-entries that are over all but the last, unless one that waits depends on them, and old verdicts. Everything is pure.
+`QueueState.apply` replays one stored record: first each entry it names takes its step (`_ENTRY_STEPS`), then the queue
+(`_APPLY`). `QueueState.check` refuses a record before it is written, by the same steps.
+What `restore` makes of a `snapshot` is the state itself, less what nothing needs any more: of the entries that are over
+all but the last, unless one that waits depends on them, and old verdicts.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import NotFound
-from garrison.merge import entry as order
-from garrison.merge.config import QueueConfig
-from garrison.merge.entry import STRATEGIES, MergeEntry, check_transition
-from garrison.merge.verdicts import BaseRun, RedRun, VerdictCache
+from garrison.merge import records
+from garrison.merge.entry import MergeEntry, check_transition, order_by_dependencies, rank_entries
+from garrison.merge.outcome_signals import GREEN_SIGNAL, STATUS_SIGNALS, Outcome, make_outcome
+from garrison.merge.records import (
+    CheckoutUpdated,
+    Configured,
+    EntryAmended,
+    EntryCancelled,
+    EntryEnqueued,
+    EntryLanded,
+    GateStarted,
+    LandingBlocked,
+    LandingStarted,
+    LeaseTaken,
+    QueuePaused,
+    QueueRecord,
+    QueueResumed,
+    SnapshotTaken,
+    StatusChanged,
+    TargetMoved,
+    VerdictGiven,
+    from_data,
+    to_data,
+)
+from garrison.merge.verdicts import VerdictCache
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Mapping
 
-    from garrison.records.journal import Entry as Record
+    from garrison.merge.config import QueueConfig
+    from garrison.records.journal import Entry as Stored
+
+MANUAL = "asked"
+"""Reason of a pause that a person asked for."""
+KEPT_ENTRIES = 1000
+"""Entries that are over and stay known; the parts of the journal that were put aside have all of them."""
 
 
 @dataclass(frozen=True)
-class RunningGate:
-    """A gate run that was begun and not yet judged; `of` is `entry` or `base`. `entry` is the first of `entries`."""
+class RunningGate(GateStarted):
+    """A gate run that was started `at` a time and has no verdict yet."""
 
-    entry: str
-    entries: tuple[str, ...]
-    of: str
-    number: int
-    job: str
-    tree: str
-    commit: str
-    slot: int
-    command: str
-    log: str
     at: str
 
 
 @dataclass(frozen=True)
 class BaseVerdict:
-    """How the bare target did, asked because of `entry`."""
+    """Verdict on the bare target, tested because of `entry`."""
 
     entry: str
     result: str
@@ -53,37 +69,17 @@ class BaseVerdict:
 
 
 @dataclass(frozen=True)
-class Landing:
-    """An intent to swap the target from `old` to `new`, with the entries (and their commits) not yet recorded as
-    landed."""
-
-    entries: tuple[str, ...]
-    commits: tuple[str, ...]
-    old: str
-    new: str
-
-    @property
-    def entry(self) -> str:
-        """The first of them."""
-        return self.entries[0]
-
-
-@dataclass(frozen=True)
 class StaleCheckout:
-    """A checkout that still shows `old` although its branch is at `new`."""
+    """An open checkout that still shows `old` although its branch is at `new`."""
 
     path: str
     old: str
     new: str
 
 
-MANUAL = "asked"
-"""The reason of a pause that a person asked for."""
-
-
 @dataclass(frozen=True)
 class Pause:
-    """Why the queue judges nobody now; `tip` is the target's at that moment."""
+    """Why the queue judges nothing now; `tip` is the target's at that moment."""
 
     reason: str
     detail: str
@@ -92,445 +88,410 @@ class Pause:
 
     @property
     def is_manual(self) -> bool:
-        """Whether a person asked for it; then nothing but a person's word lifts it."""
+        """Return whether a person asked for it; then only a person lifts it."""
         return self.reason == MANUAL
 
     def describe(self) -> str:
-        """One line for people, and what they can do."""
+        """Return one line for people, with what they can do."""
         if self.is_manual:
             return f"the queue is paused: {self.detail}; `garrison merge-queue resume` lets it go on"
         return f"the queue is paused: {self.reason}: {self.detail}"
 
 
-def payload_of(entry: MergeEntry, kind: str) -> dict[str, Any]:
-    """What an outcome of that type tells of the entry."""
-    return {"node_id": entry.node, "entry": entry.id, "attempt": entry.attempt, "branch": entry.branch,
-            "target": entry.target, "oid": entry.oid, "commit": entry.commit, "status": entry.status,
-            "files": list(entry.files), "log": entry.log, "error": entry.reason if kind.endswith("FAILED") else None}
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A fact to signal: `seq` and `at` are its journal record's, so that a second telling is the same file."""
-
-    entry: MergeEntry
-    type: str
-    seq: int
-    at: str
-    payload: dict[str, Any]
-
-
 @dataclass
 class QueueState:
-    """The fold. `entries` in the order of their enqueueing."""
+    """State of a queue after some records of its journal."""
 
     config: QueueConfig | None = None
     entries: dict[str, MergeEntry] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
-    """As how many-th each was enqueued."""
-    count: int = 0
-    """How many were enqueued."""
+    """Entries by id, in the order of their enqueueing."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """How many were enqueued before each."""
+    enqueued: int = 0
+    """Entries enqueued so far."""
     epoch: int = 0
     holder: str = ""
+    """Token of the last processor."""
     seq: int = 0
-    since: int = 0
-    """Number of the last snapshot."""
+    snapshot_seq: int = 0
     updated_at: str | None = None
-    tests: dict[str, RunningGate] = field(default_factory=dict)
-    """Gate runs under way, by job."""
+    gates: dict[str, RunningGate] = field(default_factory=dict)
+    """Gate runs in progress, by job."""
     base: BaseVerdict | None = None
     tip: str = ""
-    """Where the target was when the line was built, or left by our last landing."""
-    seen: VerdictCache = field(default_factory=VerdictCache)
-    landing: Landing | None = None
-    owed: tuple[StaleCheckout, ...] = ()
+    """Target's commit when the batch was built, or after the last landing."""
+    verdicts: VerdictCache = field(default_factory=VerdictCache)
+    landing: LandingStarted | None = None
+    """A landing in progress, with the entries not yet recorded as landed."""
+    stale_checkouts: tuple[StaleCheckout, ...] = ()
     pause: Pause | None = None
     outcomes: list[Outcome] = field(default_factory=list)
 
+    # --- reading ----------------------------------------------------------------------------------------------------
+
     @property
-    def test(self) -> RunningGate | None:
-        """The first gate run under way."""
-        return next(iter(self.tests.values()), None)
+    def gate(self) -> RunningGate | None:
+        """Return the first gate run in progress."""
+        return next(iter(self.gates.values()), None)
 
     @property
     def green(self) -> Collection[tuple[str, str]]:
-        """(tree, key) that passed."""
-        return self.seen.green
-
-    def ranked(self) -> list[MergeEntry]:
-        """Unfinished entries in the order in which they are judged."""
-        return order.rank_entries(self.unfinished(), self.places)
-
-    def line(self) -> list[MergeEntry]:
-        """The entries that are judged together now, in their order."""
-        return [entry for entry in self.ranked() if entry.status in ("candidate", "testing")]
-
-    def waiting(self) -> list[MergeEntry]:
-        """The entries that may be taken into the line next, in their order."""
-        queued = [entry for entry in self.ranked() if entry.status == "queued"]
-        needs = {entry.id: {other.id for other in self.unmet_dependencies(entry)} for entry in queued}
-        return order.order_by_dependencies(queued, needs)
-
-    def unfinished(self) -> list[MergeEntry]:
-        """Entries that something will still happen to, first in first."""
-        return [entry for entry in self.entries.values() if not entry.final]
-
-    def entries_of(self, run: str, node: str) -> list[MergeEntry]:
-        """All entries of a node in a run, oldest first."""
-        return [entry for entry in self.entries.values() if entry.node == node and entry.run == run]
-
-    def unmet_dependencies(self, entry: MergeEntry) -> list[MergeEntry]:
-        """What must still land before `entry` is judged: of each node it depends on the latest entry.
-
-        A dependency is met once that entry, or a later one of the same node, has landed.
-        """
-        found = []
-        for name in entry.depends_on:
-            other = self.entries.get(name)
-            line = [one for one in self.entries_of(*other.key) if one.seq >= other.seq] if other else []
-            if line and all(one.status != "landed" for one in line) and line[-1] not in found:
-                found.append(line[-1])
-        return found
+        """Return the (tree, key) pairs that passed."""
+        return self.verdicts.green
 
     def entry(self, entry_id: str) -> MergeEntry:
-        """The entry of that id; NotFound."""
+        """Return the entry of that id; NotFound."""
         if entry_id not in self.entries:
             raise NotFound(f"no merge entry {entry_id}; `garrison merge-queue list` shows them")
         return self.entries[entry_id]
 
-    def check(self, kind: str, data: dict[str, Any]) -> None:
-        """Raise what `apply` would raise, changing nothing."""
-        step = _STEPS.get(kind)
-        if step is not None:
-            for name in _ids(data):
-                entry = self.entry(name)
-                check_transition(entry.id, entry.status, step(entry, data).status)
+    def entries_of(self, run: str, node: str) -> list[MergeEntry]:
+        """Return all entries of a node in a run, oldest first."""
+        return [entry for entry in self.entries.values() if entry.node == node and entry.run == run]
 
-    def apply(self, record: Record) -> None:
-        """Fold one record."""
-        kind, data = record.kind, record.data
-        self.seq, self.epoch, self.updated_at = record.seq, record.epoch, record.at
-        if kind in _STEPS:
-            for name in _ids(data):
-                self._step(self.entry(name), record)
-        if kind in _FOLDS:
-            _FOLDS[kind](self, record)
-        if kind == "pause":
-            for name in _ids(data):
-                if name in self.entries:
-                    self._put(replace(self.entries[name], status="queued", verdict="", reason=data["detail"],
-                                      updated_at=record.at))
-        self.tests = {job: test for job, test in self.tests.items() if self._goes_on(test)}
+    def unfinished(self) -> list[MergeEntry]:
+        """Return the entries that are not over, first in first."""
+        return [entry for entry in self.entries.values() if not entry.is_final]
 
-    def _goes_on(self, test: RunningGate) -> bool:
-        return any(self.entries[name].status == "testing" for name in test.entries)
+    def ranked(self) -> list[MergeEntry]:
+        """Return the unfinished entries in the order in which they are judged."""
+        return rank_entries(self.unfinished(), self.positions)
 
-    def _step(self, old: MergeEntry, record: Record) -> None:
-        new = replace(_STEPS[record.kind](old, record.data), updated_at=record.at)
+    def batch(self) -> list[MergeEntry]:
+        """Return the entries that are judged together now, in their order."""
+        return [entry for entry in self.ranked() if entry.status in ("candidate", "testing")]
+
+    def waiting(self) -> list[MergeEntry]:
+        """Return the entries that may be judged next, in their order."""
+        queued = [entry for entry in self.ranked() if entry.status == "queued"]
+        needs = {entry.id: {other.id for other in self.unmet_dependencies(entry)} for entry in queued}
+        return order_by_dependencies(queued, needs)
+
+    def unmet_dependencies(self, entry: MergeEntry) -> list[MergeEntry]:
+        """Return what must still land before `entry` is judged: of each node it depends on the latest entry.
+
+        A dependency is met once that entry, or a later one of the same node, has landed.
+        """
+        unmet: list[MergeEntry] = []
+        for name in entry.depends_on:
+            other = self.entries.get(name)
+            later = [each for each in self.entries_of(*other.key) if each.seq >= other.seq] if other else []
+            if later and all(each.status != "landed" for each in later) and later[-1] not in unmet:
+                unmet.append(later[-1])
+        return unmet
+
+    # --- replaying --------------------------------------------------------------------------------------------------
+
+    def check(self, record: QueueRecord) -> None:
+        """Raise what `apply` would raise, and change nothing."""
+        step = _ENTRY_STEPS.get(type(record))
+        for name in record.named if step else ():
+            entry = self.entry(name)
+            check_transition(entry.id, entry.status, move_entry(entry, record).status)
+
+    def apply(self, stored: Stored) -> None:
+        """Replay one stored record."""
+        self.seq, self.epoch, self.updated_at = stored.seq, stored.epoch, stored.at
+        record = records.decode(stored.kind, stored.data)
+        if record is not None:
+            self.apply_record(record, stored)
+
+    def apply_record(self, record: QueueRecord, stored: Stored) -> None:
+        """Replay one record; `stored` has its number, epoch, writer and time."""
+        if type(record) in _ENTRY_STEPS:
+            for name in record.named:
+                self._step(self.entry(name), record, stored)
+        if handle := _APPLY.get(type(record)):
+            handle(self, record, stored)
+        self.gates = {job: gate for job, gate in self.gates.items() if self._is_wanted(gate)}
+
+    def _is_wanted(self, gate: RunningGate) -> bool:
+        return any(self.entries[name].status == "testing" for name in gate.entries)
+
+    def _step(self, old: MergeEntry, record: QueueRecord, stored: Stored) -> None:
+        new = replace(move_entry(old, record), updated_at=stored.at)
         check_transition(old.id, old.status, new.status)
         if new.status == "landed":
-            new = replace(new, landed_at=record.at)
-        self._put(new)
-        for kind in _OUTCOMES.get(new.status, ()) if new.status != old.status else ():
-            self._tell(new, kind, record)
-
-    def _put(self, entry: MergeEntry) -> None:
-        self.entries[entry.id] = entry
-
-    def _tell(self, entry: MergeEntry, kind: str, record: Record) -> None:
-        self.outcomes.append(Outcome(entry, kind, record.seq, record.at, payload_of(entry, kind)))
+            new = replace(new, landed_at=stored.at)
+        self.entries[new.id] = new
+        for signal_type in STATUS_SIGNALS.get(new.status, ()) if new.status != old.status else ():
+            self.outcomes.append(make_outcome(new, signal_type, stored.seq, stored.at))
 
 
-def _ids(data: dict[str, Any]) -> list[str]:
-    """The entries that a record is about, in their order."""
-    return data.get("entries") or [data.get("entry", "")]
+# ------------------------------------------------------------------------------------------------- what moves an entry
 
 
-def _own(entry: MergeEntry, data: dict[str, Any], one: str, many: str, default: str) -> str:
-    """An entry's own value, of a record about it alone or about several."""
-    if many in data:
-        return str(data[many][data["entries"].index(entry.id)])
-    return str(data.get(one, default))
+def move_entry(entry: MergeEntry, record: QueueRecord) -> MergeEntry:
+    """Return an entry after a record that moves it, whatever the lifecycle says."""
+    return _ENTRY_STEPS[type(record)](entry, record)
 
 
-def _state(entry: MergeEntry, data: dict[str, Any]) -> MergeEntry:
-    fresh = data["status"] in ("queued", "candidate")
-    return replace(entry, status=data["status"], reason=data.get("reason", ""), files=tuple(data.get("files", ())),
-                   base=data.get("base", entry.base), tree=_own(entry, data, "tree", "trees", entry.tree),
-                   commit=_own(entry, data, "commit", "commits", entry.commit), log=data.get("log", entry.log),
-                   verdict="" if fresh else entry.verdict)
+def moves_entries(record: QueueRecord) -> bool:
+    """Return whether a record moves the entries that it names."""
+    return type(record) in _ENTRY_STEPS
 
 
-def _test(entry: MergeEntry, data: dict[str, Any]) -> MergeEntry:
-    begun = replace(entry, status="testing", tests=entry.tests + 1)
-    return begun if data["of"] == "base" else replace(begun, log=data["log"], verdict="", reason="")
+def _change_status(entry: MergeEntry, record: StatusChanged) -> MergeEntry:
+    index = record.entries.index(entry.id)
+    return replace(entry, status=record.status, reason=record.reason, files=record.files,
+                   base=record.base or entry.base, log=record.log or entry.log,
+                   tree=record.trees[index] if record.trees else entry.tree,
+                   commit=record.commits[index] if record.commits else entry.commit,
+                   verdict="" if record.status in ("queued", "candidate") else entry.verdict)
 
 
-def _landed(entry: MergeEntry, data: dict[str, Any]) -> MergeEntry:
-    return replace(entry, status="landed", commit=data["commit"], reason=data.get("reason", ""), files=())
+def _start_gate(entry: MergeEntry, record: GateStarted) -> MergeEntry:
+    testing = replace(entry, status="testing", tests=entry.tests + 1)
+    return testing if record.subject == "base" else replace(testing, log=record.log, verdict="", reason="")
 
 
-_STEPS: dict[str, Callable[[MergeEntry, dict[str, Any]], MergeEntry]] = {
-    "state": _state,
-    "test": _test,
-    "landing": lambda entry, data: replace(entry, status="landing"),
-    "landed": _landed,
-    "unlanded": lambda entry, data: replace(entry, status="landing_blocked", reason=data["reason"],
-                                            files=tuple(data.get("files", ()))),
-    "foreign": lambda entry, data: replace(entry, status="queued", verdict="", reason=data["reason"]),
-    "cancel": lambda entry, data: replace(entry, status="cancelled", reason=data.get("reason", "cancelled")),
+def _start_landing(entry: MergeEntry, record: LandingStarted) -> MergeEntry:
+    return replace(entry, status="landing")
+
+
+def _land(entry: MergeEntry, record: EntryLanded) -> MergeEntry:
+    return replace(entry, status="landed", commit=record.commit, reason=record.reason, files=())
+
+
+def _block(entry: MergeEntry, record: LandingBlocked) -> MergeEntry:
+    return replace(entry, status="landing_blocked", reason=record.reason, files=record.files)
+
+
+def _requeue(entry: MergeEntry, record: TargetMoved) -> MergeEntry:
+    return replace(entry, status="queued", verdict="", reason=record.reason)
+
+
+def _cancel(entry: MergeEntry, record: EntryCancelled) -> MergeEntry:
+    return replace(entry, status="cancelled", reason=record.reason)
+
+
+_ENTRY_STEPS: Mapping[type[QueueRecord], Callable[[MergeEntry, Any], MergeEntry]] = {
+    StatusChanged: _change_status,
+    GateStarted: _start_gate,
+    LandingStarted: _start_landing,
+    EntryLanded: _land,
+    LandingBlocked: _block,
+    TargetMoved: _requeue,
+    EntryCancelled: _cancel,
 }
-"""Records that move one entry: (entry, data) → entry after it."""
-
-def moves(kind: str) -> bool:
-    """Whether records of that kind move the entries that they name."""
-    return kind in _STEPS
+"""Record → the step of each entry that it names."""
 
 
-def stepped(entry: MergeEntry, kind: str, data: dict[str, Any]) -> MergeEntry:
-    """An entry after a record of that kind, whatever the lifecycle says: for whoever mends a journal with gaps."""
-    return _STEPS[kind](entry, data)
+# --------------------------------------------------------------------------------------------- what changes the queue
 
 
-_OUTCOMES = {"landed": ("MERGE_COMPLETE",), "conflict": ("MERGE_FAILED",), "cancelled": ("MERGE_FAILED",),
-             "rejected": ("VALIDATION_FAILED", "MERGE_FAILED")}
-
-
-def _on_config(state: QueueState, record: Record) -> None:
-    state.config = QueueConfig.of(record.data)
+def _configured(state: QueueState, record: Configured, stored: Stored) -> None:
+    state.config = record.config
     if state.pause and not state.pause.is_manual:
         state.pause = None
 
 
-def _on_enq(state: QueueState, record: Record) -> None:
-    data = record.data
-    for old in data["supersedes"]:
-        entry = state.entries[old]
-        check_transition(old, entry.status, "superseded")
-        state._put(replace(entry, status="superseded", reason=f"replaced by {data['entry']}", updated_at=record.at))
-    state.places[data["entry"]] = state.count
-    state.count += 1
-    state.entries[data["entry"]] = enqueued(record)
+def _enqueued(state: QueueState, record: EntryEnqueued, stored: Stored) -> None:
+    for name in record.supersedes:
+        old = state.entries[name]
+        check_transition(name, old.status, "superseded")
+        state.entries[name] = replace(old, status="superseded", reason=f"replaced by {record.entry}",
+                                      updated_at=stored.at)
+    state.positions[record.entry] = state.enqueued
+    state.enqueued += 1
+    state.entries[record.entry] = new_entry(record, stored)
 
 
-def enqueued(record: Record) -> MergeEntry:
-    """The entry that an `enq` record begins."""
-    data = record.data
-    held = data.get("status") == "held"
+def new_entry(record: EntryEnqueued, stored: Stored) -> MergeEntry:
+    """Return the entry that an `enq` record begins."""
     return MergeEntry(
-        data["entry"], data["run"], data["node"], data["attempt"], data["branch"], data["oid"], data["target"],
-        data["repo"], data["recipient"], data.get("status", "queued"), "held by a person" if held else "",
-        enqueued_at=record.at, updated_at=record.at, seq=record.seq, priority=data.get("priority", 0),
-        depends_on=tuple(data.get("depends_on", ())), strategy=data.get("strategy", STRATEGIES[0]))
+        record.entry, record.run, record.node, record.attempt, record.branch, record.oid, record.target, record.repo,
+        record.recipient, record.status, "held by a person" if record.status == "held" else "",
+        enqueued_at=stored.at, updated_at=stored.at, seq=stored.seq, priority=record.priority,
+        depends_on=record.depends_on, strategy=record.strategy)
 
 
-def _on_amend(state: QueueState, record: Record) -> None:
-    data = record.data
-    state._put(replace(state.entry(data["entry"]), priority=data["priority"], depends_on=tuple(data["depends_on"]),
-                       strategy=data["strategy"], updated_at=record.at))
+def _amended(state: QueueState, record: EntryAmended, stored: Stored) -> None:
+    state.entries[record.entry] = replace(
+        state.entry(record.entry), priority=record.priority, depends_on=record.depends_on, strategy=record.strategy,
+        updated_at=stored.at)
 
 
-def _on_lease(state: QueueState, record: Record) -> None:
-    state.holder = record.token
-    state.seen.new_life()
+def _lease_taken(state: QueueState, record: LeaseTaken, stored: Stored) -> None:
+    state.holder = stored.token
+    state.verdicts.forget_lost()
 
 
-def _on_state(state: QueueState, record: Record) -> None:
-    if record.data["status"] == "candidate":
-        state.tip = record.data["base"]
-        state.seen.fresh()
-    elif record.data["status"] == "rejected":
-        state.seen.fresh()
-        state.seen.judge(rejected=True)
+def _status_changed(state: QueueState, record: StatusChanged, stored: Stored) -> None:
+    if record.status == "candidate":
+        state.tip = record.base
+        state.verdicts.forget_base()
+    elif record.status == "rejected":
+        state.verdicts.forget_base()
+        state.verdicts.record_judgement(rejected=True)
 
 
-def _on_test(state: QueueState, record: Record) -> None:
-    data = record.data
-    state.tests = {job: test for job, test in state.tests.items() if (test.tree, test.of) != (data["tree"], data["of"])}
-    state.tests[data["job"]] = RunningGate(data["entry"], tuple(_ids(data)), data["of"], data["number"], data["job"],
-                                    data["tree"], data["commit"], data["slot"], data["command"], data["log"], record.at)
+def _gate_started(state: QueueState, record: GateStarted, stored: Stored) -> None:
+    state.gates = {job: gate for job, gate in state.gates.items()
+                   if (gate.tree, gate.subject) != (record.tree, record.subject)}
+    state.gates[record.job] = RunningGate(**vars(record), at=stored.at)
 
 
-def _on_verdict(state: QueueState, record: Record) -> None:
-    data = record.data
-    if data.get("uncounted"):
-        state.tests.pop(data["job"], None)
+def _verdict_given(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
+    gate = state.gates.pop(record.job, None)
+    if record.uncounted:
         return
-    names = tuple(_ids(data)) if data["of"] != "preflight" else ()
-    test = state.tests.pop(data.get("job", ""), None) or (None if "job" in data or data.get("reused") else state.test)
-    if test:
-        state.tests.pop(test.job, None)
-        if data["result"] != "lost":
-            state.seen.took(from_iso(record.at) - from_iso(test.at))
-    fold = (data["tree"], data["command"], data["result"])
-    if data["of"] == "base":
-        if state.seen.of_base(*fold, record.seq):
-            state.base = BaseVerdict(data["entry"], data["result"], data["reason"], data["log"])
-    elif state.seen.verdict(*fold, names, record.seq):
-        for entry in (state.entries[name] for name in names if name in state.entries):
+    if gate is None and state.gate and not (record.job or record.reused or record.subject == "preflight"):
+        gate = state.gates.pop(state.gate.job)  # early journals named no jobs
+    if gate and record.result != "lost":
+        state.verdicts.record_duration(from_iso(stored.at) - from_iso(gate.at))
+    verdict = (record.tree, record.key, record.result)
+    if record.subject == "base":
+        if state.verdicts.record_base(*verdict, stored.seq):
+            state.base = BaseVerdict(record.first, record.result, record.reason, record.log)
+    elif state.verdicts.record(*verdict, record.entries, stored.seq):
+        for entry in [state.entries[name] for name in record.entries if name in state.entries]:
             if entry.status in ("candidate", "testing"):
-                _judged(state, entry, record, len(names))
+                _judge(state, entry, record, stored)
 
 
-def _judged(state: QueueState, entry: MergeEntry, record: Record, together: int) -> None:
-    """Fold a verdict into one of the entries that were under test; a red one of several is nobody's own."""
-    data = record.data
-    if data["result"] != "green" and together > 1:
-        state._put(replace(entry, reason=f"red together with {together - 1} others; the culprit is being looked for",
-                           log=data["log"], updated_at=record.at))
+def _judge(state: QueueState, entry: MergeEntry, record: VerdictGiven, stored: Stored) -> None:
+    """Note a verdict in one of the entries that were under test; a red one of several is not its own yet."""
+    others = len(record.entries) - 1
+    if record.result != "green" and others:
+        state.entries[entry.id] = replace(
+            entry, reason=f"red together with {others} others; the culprit is being looked for", log=record.log,
+            updated_at=stored.at)
         return
-    entry = replace(entry, verdict=data["result"], reason=data["reason"], log=data["log"], updated_at=record.at)
-    state._put(entry)
-    if data["result"] == "green":
-        state._tell(entry, "VALIDATION_PASSED", record)
+    entry = replace(entry, verdict=record.result, reason=record.reason, log=record.log, updated_at=stored.at)
+    state.entries[entry.id] = entry
+    if record.result == "green":
+        state.outcomes.append(make_outcome(entry, GREEN_SIGNAL, stored.seq, stored.at))
 
 
-def _on_landing(state: QueueState, record: Record) -> None:
-    data = record.data
-    state.landing = Landing(tuple(_ids(data)), tuple(data.get("commits") or [data["new"]]), data["old"], data["new"])
+def _landing_started(state: QueueState, record: LandingStarted, stored: Stored) -> None:
+    state.landing = record
 
 
-def _on_landed(state: QueueState, record: Record) -> None:
-    data, landing = record.data, state.landing
-    if landing and data["entry"] in landing.entries:
-        state.seen.judge(rejected=False)
-        left = [pair for pair in zip(landing.entries, landing.commits, strict=True) if pair[0] != data["entry"]]
+def _landed(state: QueueState, record: EntryLanded, stored: Stored) -> None:
+    landing = state.landing
+    if landing is None or record.entry not in landing.entries:
+        return
+    state.verdicts.record_judgement(rejected=False)
+    left = [pair for pair in zip(landing.entries, landing.commits, strict=True) if pair[0] != record.entry]
+    if left:
         state.landing = replace(landing, entries=tuple(name for name, _ in left),
-                                commits=tuple(commit for _, commit in left)) if left else None
-        if state.landing is None:
-            _on_settled(state, record, landing.new)
+                                commits=tuple(commit for _, commit in left))
+        return
+    _landing_over(state, record, stored)
+    state.tip = landing.new
+    state.stale_checkouts += tuple(StaleCheckout(path, record.old, landing.new) for path in record.stale_checkouts)
 
 
-def _on_settled(state: QueueState, record: Record, new: str = "") -> None:
+def _landing_over(state: QueueState, record: QueueRecord, stored: Stored) -> None:
     state.landing = None
-    state.tip = new or state.tip
-    state.seen.fresh()
-    state.owed += tuple(StaleCheckout(path, record.data["old"], new) for path in record.data.get("owed", ()))
+    state.verdicts.forget_base()
 
 
-def _on_moved(state: QueueState, record: Record) -> None:
-    state.owed = tuple(owed for owed in state.owed if owed.path != record.data["path"])
+def _checkout_updated(state: QueueState, record: CheckoutUpdated, stored: Stored) -> None:
+    state.stale_checkouts = tuple(stale for stale in state.stale_checkouts if stale.path != record.path)
 
 
-def _on_pause(state: QueueState, record: Record) -> None:
-    data = record.data
-    if state.pause and state.pause.is_manual and data["reason"] != MANUAL:
-        return  # what the queue itself finds wrong does not take the place of a person's word
-    state.pause = Pause(data["reason"], data["detail"], data["tip"], data.get("log", ""))
-    state.seen.fresh()
+def _paused(state: QueueState, record: QueuePaused, stored: Stored) -> None:
+    for name in record.entries:
+        if name in state.entries:
+            state.entries[name] = replace(state.entries[name], status="queued", verdict="", reason=record.detail,
+                                          updated_at=stored.at)
+    if state.pause and state.pause.is_manual and record.reason != MANUAL:
+        return  # a person's pause stays, whatever the queue itself finds wrong
+    state.pause = Pause(record.reason, record.detail, record.tip, record.log)
+    state.verdicts.forget_base()
 
 
-def _on_resume(state: QueueState, record: Record) -> None:
+def _resumed(state: QueueState, record: QueueResumed, stored: Stored) -> None:
     state.pause = None
 
 
-def _on_snapshot(state: QueueState, record: Record) -> None:
-    restore(state, record.data)
-    state.since = record.seq
+def _snapshot_taken(state: QueueState, record: SnapshotTaken, stored: Stored) -> None:
+    restore(state, record.state)
+    state.snapshot_seq = stored.seq
 
 
-_FOLDS: dict[str, Callable[[QueueState, Record], None]] = {
-    "config": _on_config, "enq": _on_enq, "amend": _on_amend, "lease": _on_lease, "state": _on_state,
-    "test": _on_test, "verdict": _on_verdict, "landing": _on_landing, "landed": _on_landed, "unlanded": _on_settled,
-    "foreign": _on_settled, "moved": _on_moved, "pause": _on_pause, "resume": _on_resume,
-    "snapshot": _on_snapshot,
+_APPLY: Mapping[type[QueueRecord], Callable[[QueueState, Any, Stored], None]] = {
+    Configured: _configured,
+    EntryEnqueued: _enqueued,
+    EntryAmended: _amended,
+    LeaseTaken: _lease_taken,
+    StatusChanged: _status_changed,
+    GateStarted: _gate_started,
+    VerdictGiven: _verdict_given,
+    LandingStarted: _landing_started,
+    EntryLanded: _landed,
+    LandingBlocked: _landing_over,
+    TargetMoved: _landing_over,
+    CheckoutUpdated: _checkout_updated,
+    QueuePaused: _paused,
+    QueueResumed: _resumed,
+    SnapshotTaken: _snapshot_taken,
 }
-"""Records that change the queue as a whole."""
+"""Record → its effect on the queue as a whole."""
 
 
-KEPT = 1000
-"""Entries that are over and still known; the parts of the journal that were put aside have all of them."""
-TREES = 2000
-"""Verdicts that are remembered, of each colour."""
-_PLAIN = ("holder", "updated_at", "tip", "count")
-"""What of a state is JSON as it is."""
-_FACTS: dict[str, Any] = {"base": BaseVerdict, "landing": Landing, "pause": Pause}
-_OF_SEEN = ("broken", "judged", "seconds", "_verdicts", "_wavered")
+# ------------------------------------------------------------------------------------------------------------ snapshots
 
 
-def saved(state: QueueState) -> dict[str, Any]:
-    """The record's data."""
-    entries = kept(state)
+def snapshot(state: QueueState) -> SnapshotTaken:
+    """Return the state as a record, so that the journal need not be read from its beginning."""
+    entries = _kept(state)
     names = {entry.id for entry in entries}
-    return {
-        **{name: getattr(state, name) for name in _PLAIN},
-        **{name: fact and asdict(fact) for name in _FACTS for fact in [getattr(state, name)]},
-        "config": state.config and state.config.record(),
-        "entries": [_spare(entry) for entry in entries],
-        "places": [state.places[entry.id] for entry in entries],
-        "tests": [asdict(test) for test in state.tests.values()],
-        "owed": [asdict(owed) for owed in state.owed],
-        "outcomes": [_outcome(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],
-        "seen": _seen(state.seen)}
+    landing = state.landing
+    return SnapshotTaken({
+        "holder": state.holder, "updated_at": state.updated_at, "tip": state.tip, "count": state.enqueued,
+        "base": state.base and asdict(state.base),
+        "landing": landing and {"entries": list(landing.entries), "commits": list(landing.commits), "old": landing.old,
+                                "new": landing.new},
+        "pause": state.pause and asdict(state.pause),
+        "config": state.config and state.config.to_data(),
+        "entries": [to_data(entry) for entry in entries],
+        "places": [state.positions[entry.id] for entry in entries],
+        "tests": [gate.to_data() for gate in state.gates.values()],
+        "owed": [asdict(stale) for stale in state.stale_checkouts],
+        "outcomes": [_outcome_data(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],
+        "seen": state.verdicts.to_data()})
 
 
 def restore(state: QueueState, data: dict[str, Any]) -> None:
-    """Make `state` what `saved` was given."""
-    for name in _PLAIN:
-        setattr(state, name, data[name])
-    for name, kind in _FACTS.items():
-        setattr(state, name, data[name] and _made(kind, data[name]))
-    state.config = QueueConfig.of(data["config"]) if data["config"] else None
-    state.entries = {entry.id: entry for entry in (_made(MergeEntry, one) for one in data["entries"])}
-    state.places = dict(zip(state.entries, data["places"], strict=True))
-    state.tests = {test.job: test for test in (_made(RunningGate, one) for one in data["tests"])}
-    state.owed = tuple(_made(StaleCheckout, one) for one in data["owed"])
-    state.outcomes = [_told(state, one) for one in data["outcomes"]]
-    state.seen = _seen_of(data["seen"])
+    """Make `state` what `snapshot` was given."""
+    state.holder, state.updated_at = data["holder"], data["updated_at"]
+    state.tip, state.enqueued = data["tip"], data["count"]
+    state.base = from_data(BaseVerdict, data["base"]) if data["base"] else None
+    state.landing = LandingStarted.from_data(data["landing"]) if data["landing"] else None
+    state.pause = from_data(Pause, data["pause"]) if data["pause"] else None
+    state.config = Configured.from_data(data["config"]).config if data["config"] else None
+    state.entries = {entry.id: entry for entry in (from_data(MergeEntry, each) for each in data["entries"])}
+    state.positions = dict(zip(state.entries, data["places"], strict=True))
+    state.gates = {gate.job: gate for gate in (RunningGate.from_data(each) for each in data["tests"])}
+    state.stale_checkouts = tuple(from_data(StaleCheckout, each) for each in data["owed"])
+    state.outcomes = [_outcome(state, each) for each in data["outcomes"]]
+    state.verdicts = VerdictCache.from_data(data["seen"])
 
 
-def kept(state: QueueState) -> list[MergeEntry]:
-    """The entries that stay known: those that wait and all of the nodes that they wait for, and the last others."""
+def _kept(state: QueueState) -> list[MergeEntry]:
+    """Return the entries that stay known: those that wait, all of the nodes that they wait for, and the last others."""
     todo = list(state.unfinished())
     keys: set[tuple[str, str]] = set()
     while todo:
         entry = todo.pop()
         if entry.key not in keys:
             keys.add(entry.key)
-            line = state.entries_of(*entry.key)
-            todo += [state.entries[name] for one in line for name in one.depends_on if name in state.entries]
-    last = {entry.id for entry in [entry for entry in state.entries.values() if entry.final][-KEPT:]}
+            todo += [state.entries[name] for each in state.entries_of(*entry.key) for name in each.depends_on
+                     if name in state.entries]
+    last = {entry.id for entry in [entry for entry in state.entries.values() if entry.is_final][-KEPT_ENTRIES:]}
     return [entry for entry in state.entries.values() if entry.id in last or entry.key in keys]
 
 
-def _spare(entry: MergeEntry) -> dict[str, Any]:
-    """An entry without what is as by default."""
-    return {one.name: value for one in fields(MergeEntry) if (value := getattr(entry, one.name)) != one.default}
-
-
-def _made(kind: type[Any], data: dict[str, Any]) -> Any:
-    """The inverse of `asdict`: JSON knows no tuples."""
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
-
-
-def _outcome(state: QueueState, outcome: Outcome) -> dict[str, Any]:
+def _outcome_data(state: QueueState, outcome: Outcome) -> dict[str, Any]:
     same = state.entries[outcome.entry.id] == outcome.entry
     return {"type": outcome.type, "seq": outcome.seq, "at": outcome.at,
-            "entry": outcome.entry.id if same else _spare(outcome.entry)}
+            "entry": outcome.entry.id if same else to_data(outcome.entry)}
 
 
-def _told(state: QueueState, data: dict[str, Any]) -> Outcome:
-    entry = state.entries[data["entry"]] if isinstance(data["entry"], str) else _made(MergeEntry, data["entry"])
-    return Outcome(entry, data["type"], data["seq"], data["at"], payload_of(entry, data["type"]))
-
-
-def _seen(seen: VerdictCache) -> dict[str, Any]:
-    reds = sorted(((key, tree, runs) for key, trees in seen.red.items() for tree, runs in trees.items()),
-                  key=lambda one: one[2][-1].seq)
-    return {**{name: getattr(seen, name) for name in _OF_SEEN}, "base": seen.base and asdict(seen.base),
-            "green": list(seen.green)[-TREES:], "lost": [[*pair, count] for pair, count in seen._lost.items()],
-            "red": [[key, tree, [asdict(run) for run in runs]] for key, tree, runs in reds[-TREES:]]}
-
-
-def _seen_of(data: dict[str, Any]) -> VerdictCache:
-    seen = VerdictCache(**{name: data[name] for name in _OF_SEEN})
-    seen.base = data["base"] and _made(BaseRun, data["base"])
-    seen.green = dict.fromkeys(_pairs(data["green"]))
-    seen._lost = {(tree, key): count for tree, key, count in data["lost"]}
-    for key, tree, runs in data["red"]:
-        seen.red.setdefault(key, {})[tree] = tuple(_made(RedRun, run) for run in runs)
-    return seen
-
-
-def _pairs(listed: Iterable[list[str]]) -> Iterable[tuple[str, str]]:
-    return ((tree, key) for tree, key in listed)
+def _outcome(state: QueueState, data: dict[str, Any]) -> Outcome:
+    known = data["entry"]
+    entry = state.entries[known] if isinstance(known, str) else from_data(MergeEntry, known)
+    return make_outcome(entry, data["type"], data["seq"], data["at"])

@@ -1,8 +1,8 @@
-"""What entries land on: a branch of this repository, or one of a remote (`origin:main`).
+"""Target: the branch that entries land on, of this repository or of a remote (`origin:main`).
 
-The rules of this room: `tip` asks the one who decides; `swap` moves the branch from OLD to NEW in one
-compare-and-swap and nothing else, and may be said again after a crash. A remote is asked by `ls-remote` and moved by
-`push --force-with-lease`; what it holds is fetched into a ref of ours, never into the user's.
+`tip` asks the repository that decides; `swap` moves the branch from OLD to NEW in one compare-and-swap and nothing
+else, and may be repeated after a crash. A remote is asked by `ls-remote` and moved by `push --force-with-lease`; what
+it holds is fetched into a ref of ours, never into the user's.
 """
 
 from __future__ import annotations
@@ -19,105 +19,106 @@ if TYPE_CHECKING:
 REMOTES = "refs/garrison/remote"
 """Where a remote's branch is fetched to: `<REMOTES>/<remote>/<branch>`."""
 LANDING = "GARRISON_LANDING"
-"""Names the ref that the queue moves, in the environment of that one call: the guard lets it pass."""
+"""Environment variable of a swap: names the ref that the queue moves, so that the guard lets it pass."""
 _NETWORK_SECONDS = 120.0
 _FRESH_SECONDS = 5.0
-"""So long a remote's answer is used again: the lease of the push finds out what it missed."""
+"""Seconds for which a remote's answer is used again: the lease of the push finds out what it missed."""
 
 
 class Target(Protocol):
     """A branch that entries land on."""
 
     name: str
-    """As the queue is named by it."""
+    """Name of the queue's target."""
     ref: str
-    """The branch as a full ref, where it lies."""
-    brief: bool
-    """Whether a swap takes but milliseconds, so that it may be done under `queue.lock`."""
-    pause: float
-    """Seconds after which a swap that was refused is tried again."""
+    """The branch as a full ref, in the repository that has it."""
+    is_local: bool
+    """Whether a swap takes only milliseconds, so that it may be done under `queue.lock`."""
+    retry_seconds: float
+    """Seconds after which a refused swap is tried again."""
 
     def tip(self) -> str | None:
-        """Its commit now, which this repository then holds; None if there is no such branch."""
+        """Return its commit now, which this repository then holds; None if there is no such branch."""
         ...
 
     def swap(self, old: str, new: str, message: str) -> str:
-        """Move it from `old` to `new` if it is still at `old`; empty, or why it was not moved."""
+        """Move it from `old` to `new` if it is still at `old`; return empty, or why it was not moved."""
         ...
 
 
 class LocalTarget:
     """A branch of this repository."""
 
-    brief, pause = True, 1.0
+    is_local, retry_seconds = True, 1.0
 
     def __init__(self, git: Git, branch: str) -> None:
         self.git, self.name = git, branch
         self.ref = f"refs/heads/{branch}"
 
     def tip(self) -> str | None:
-        """As Target."""
+        """Return as Target."""
         return self.git.branch_tip(self.name)
 
     def swap(self, old: str, new: str, message: str) -> str:
-        """As Target."""
+        """Move it as Target."""
         if self.git.update_ref(self.ref, new, old, message=message, hooks=True, extra={LANDING: self.ref}):
             return ""
-        return (f"git refuses to move {self.ref}; if no git runs, remove {self.git.common / self.ref}.lock, and see "
+        return (f"git refuses to move {self.ref}; if no git runs, remove {self.git.common / self.ref}.lock, and check "
                 "that no reference-transaction hook forbids it")
 
 
 class RemoteTarget:
     """A branch of a remote of this repository."""
 
-    brief, pause = False, 10.0
+    is_local, retry_seconds = False, 10.0
 
     def __init__(self, git: Git, remote: str, branch: str) -> None:
         self.git, self.remote, self.branch = git, remote, branch
         self.name, self.ref = f"{remote}:{branch}", f"refs/heads/{branch}"
         self.copy = f"{REMOTES}/{remote}/{branch}"
-        self._known: tuple[float, str | None] = (float("-inf"), None)
+        self._answer: tuple[float, str | None] = (float("-inf"), None)
+        """When the remote was asked last, and its tip."""
 
     def tip(self) -> str | None:
-        """As Target, as it was a few seconds ago, after a swap as it is now; GitError if the remote does not answer."""
-        asked, found = self._known
-        if time.monotonic() - asked > _FRESH_SECONDS:
-            asked, found = time.monotonic(), self._ask()
-            self._known = (asked, found)
-        return found
+        """Return as Target, at most some seconds old, and current after a swap; GitError if the remote is silent."""
+        asked_at, tip = self._answer
+        if time.monotonic() - asked_at > _FRESH_SECONDS:
+            asked_at, tip = time.monotonic(), self._ask()
+            self._answer = (asked_at, tip)
+        return tip
 
     def _ask(self) -> str | None:
-        told = self.git.run("ls-remote", "--", self.remote, self.ref, timeout=_NETWORK_SECONDS).out.split()
-        if not told:
+        answer = self.git.run("ls-remote", "--", self.remote, self.ref, timeout=_NETWORK_SECONDS).out.split()
+        if not answer:
             return None
-        if self.git.rev(self.copy) != told[0]:
+        if self.git.rev(self.copy) != answer[0]:
             self.git.run("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head",
                          self.remote, f"+{self.ref}:{self.copy}", timeout=_NETWORK_SECONDS, durable=True)
         return self.git.rev(self.copy)
 
     def swap(self, old: str, new: str, message: str) -> str:
-        """As Target. A push that was cut off is in doubt until `tip` is asked."""
-        self._known = (float("-inf"), None)
+        """Move it as Target. A push that was cut off is in doubt until `tip` is asked."""
+        self._answer = (float("-inf"), None)
         arguments = ("push", "--quiet", "--no-recurse-submodules", f"--force-with-lease={self.ref}:{old}", self.remote,
                      f"{new}:{self.ref}")
         try:
-            answer = self.git.run(*arguments, check=False, timeout=_NETWORK_SECONDS)
+            result = self.git.run(*arguments, check=False, timeout=_NETWORK_SECONDS)
         except GitError as error:
             return str(error)
-        if answer.code == 0:
+        if result.code == 0:
             self.git.update_ref(self.copy, new, message=message)
             return ""
-        return f"{self.remote} did not take {self.branch} ({GitError(arguments, answer.code, answer.err)})"
+        return f"{self.remote} did not accept {self.branch} ({GitError(arguments, result.code, result.err)})"
 
 
 def split_target(name: str) -> tuple[str | None, str]:
-    """(remote, branch) of a target's name: `origin:main`, or a branch of this repository alone. Pure."""
+    """Return (remote, branch) of a target's name: `origin:main`, or a branch of this repository alone."""
     remote, colon, branch = name.partition(":")
     return (remote, branch) if colon else (None, name)
 
 
 def check_target_name(name: str) -> str:
-    """Itself; UsageError for what cannot name a target. Pure."""
+    """Return it; UsageError for what cannot name a target."""
     remote, branch = split_target(name)
     if not branch or remote == "" or any(part.startswith("-") for part in (branch, remote or "")):
         raise UsageError(f"not a branch: {name!r}; name the branch to land on, `origin:main` for one of a remote")
@@ -125,7 +126,7 @@ def check_target_name(name: str) -> str:
 
 
 def open_target(git: Git, name: str) -> Target:
-    """The target of that name in a repository."""
+    """Return the target of that name in a repository."""
     remote, branch = split_target(name)
     return RemoteTarget(git, remote, branch) if remote else LocalTarget(git, branch)
 

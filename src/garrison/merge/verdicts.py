@@ -7,35 +7,34 @@ an entry by itself. What follows from verdicts is decided in `batch`. Everything
 
 from __future__ import annotations
 
-import hashlib
 import re
-import shlex
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from garrison.merge.records import from_data
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Mapping, Sequence
 
-    from garrison.merge.config import QueueConfig
-
-
-Class = Literal["green", "red", "missing", "timeout", "empty", "setup", "lost"]
-
+Result = Literal["green", "red", "missing", "timeout", "empty", "setup", "lost"]
 BROKEN: frozenset[str] = frozenset({"missing", "timeout", "empty", "setup", "lost"})
-"""Classes in which the gate itself may be at fault."""
-MAX_LOST = 3
-"""Gate runs of one tree that may vanish without a verdict before that counts as one."""
-
-
+"""Results in which the gate itself may be at fault."""
 EMPTY_EXIT = 5
 """pytest's and unittest's (from 3.12) exit code for "no tests ran"."""
+MAX_LOST = 3
+"""Gate runs of one tree that may vanish without a verdict before that counts as one."""
+JUDGED_WINDOW = 64
+"""Judged entries that are remembered."""
+KEPT_VERDICTS = 2000
+"""Verdicts of each colour that a snapshot keeps."""
+_LAST_RUNS = 5
+_FLAKY_WINDOW = 200
+"""Verdicts for which a gate counts as flaky after it judged one tree both ways."""
 
 _RAN_NOTHING = re.compile(r"^Ran 0 tests in ", re.MULTILINE)
 _RAN_SOME = re.compile(r"^Ran [1-9]\d* tests? in |^[= ]*\d+ passed", re.MULTILINE)
-_VOLATILE = frozenset({"TERM", "TMPDIR", "XDG_RUNTIME_DIR", "SHELL"})
-"""Variables that tell one terminal from another, not one machine from another."""
 
-WORDS = {
+DESCRIPTIONS = {
     "red": "the gate failed with exit code {code}",
     "missing": "the gate's command was not found or could not run (exit code {code})",
     "timeout": "the gate ran longer than {timeout:g} s and was stopped",
@@ -45,8 +44,8 @@ WORDS = {
 }
 
 
-def classify(code: int, *, timed_out: bool, tail: str, stage: str = "gate") -> Class:
-    """The class of a finished command: exit `code`, whether its time was up, the end of its log."""
+def classify(code: int, *, timed_out: bool, tail: str, stage: str = "gate") -> Result:
+    """Return the result of a finished command from its exit code, whether its time was up, and the end of its log."""
     if stage == "setup":
         return "green" if code == 0 and not timed_out else "setup"
     if timed_out:
@@ -59,61 +58,15 @@ def classify(code: int, *, timed_out: bool, tail: str, stage: str = "gate") -> C
 
 
 def describe_result(result: str, code: int, timeout: float, *, timed_out: bool = False) -> str:
-    """One line about a class, for people; empty for green."""
+    """Return a result in one line for people, empty for green."""
     if result == "setup" and (timed_out or code in (126, 127)):
         return describe_result("timeout" if timed_out else "missing", code, timeout).replace("gate", "set-up")
-    return WORDS.get(result, "").format(code=code, timeout=timeout)
-
-
-def verdict_key(config: QueueConfig, environment: Mapping[str, str]) -> str:
-    """By what a verdict was given: gate and set-up, and the environment that they saw. Verdicts of one tree are
-    exchangeable if their keys are equal."""
-    told = "\0".join(f"{name}={value}" for name, value in sorted(environment.items())
-                     if name not in _VOLATILE and not name.startswith("GARRISON_"))
-    return f"{config.command_key}-{hashlib.sha256(told.encode(errors='surrogateescape')).hexdigest()[:8]}"
-
-
-def explain_gate_mismatch(old: QueueConfig | None, new: QueueConfig, *, unfinished: int, processor: bool) -> str | None:
-    """Why the queue keeps its recorded gate; None if it takes (or already has) the new one."""
-    if old is None or not old.ready or old.same_gate(new):
-        return None
-    if not unfinished and not processor:
-        return None
-    busy = f"{unfinished} unfinished entries" if unfinished else "a living processor"
-    return (f"this queue has {old.describe()}, you bring {new.describe()}, and it has {busy}; use the recorded one, or "
-            "wait until it is empty and unattended")
-
-
-def command_words(gate: str) -> list[str]:
-    """The command word of each part of a shell line (`cd a && FOO=1 python -m x` → cd, python); [] if unreadable."""
-    try:
-        lexer = shlex.shlex(gate, posix=True, punctuation_chars="();<>|&\n")
-        lexer.whitespace = " \t\r"
-        lexer.whitespace_split = True
-        words = list(lexer)
-    except ValueError:
-        return []
-    found, fresh = [], True
-    for word in words:
-        if set(word) <= set("();|&\n"):
-            fresh = True
-        elif fresh and not re.match(r"[A-Za-z_]\w*=", word) and word not in ("env", "exec", "time", "!", "command"):
-            found.append(word)
-            fresh = False
-    return found
-
-
-
-WINDOW = 64
-"""Judged entries that are remembered."""
-_LAST_RUNS = 5
-_WAVERING = 200
-"""So many verdicts after a gate judged one tree both ways it still counts as one that wavers."""
+    return DESCRIPTIONS.get(result, "").format(code=code, timeout=timeout)
 
 
 @dataclass(frozen=True)
 class RedRun:
-    """A run that was not green: of which entries, its class, its record's number."""
+    """A run that was not green: the entries under test, its result, its record's number."""
 
     entries: tuple[str, ...]
     result: str
@@ -122,7 +75,7 @@ class RedRun:
 
 @dataclass(frozen=True)
 class BaseRun:
-    """The last verdict on the bare tip: its class, its record's number, how many in a row were not green."""
+    """The last verdict on the bare tip: its result, its record's number, how many in a row were not green."""
 
     result: str
     seq: int
@@ -131,18 +84,19 @@ class BaseRun:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the journal and the running gates say of trees; `broken` is the number of the first broken verdict on this
-    tip (0: none), `wavers` whether the gate was seen to judge one tree both ways."""
+    """What the journal and the running gates show about trees; `decide_next` decides from it alone."""
 
     green: Container[str] = ()
     red: Mapping[str, Sequence[RedRun]] = field(default_factory=dict)
     running: Collection[str] = ()
     base: BaseRun | None = None
     broken: int = 0
-    wavers: bool = False
+    """Number of the first verdict on this tip in which the gate itself may be at fault; 0: none."""
+    flaky: bool = False
+    """Whether the gate has judged one tree both ways."""
 
 
-class OfOneKey:
+class _GreenTrees:
     """The trees of a set of (tree, key) pairs, for one key."""
 
     def __init__(self, pairs: Collection[tuple[str, str]], key: str) -> None:
@@ -154,29 +108,32 @@ class OfOneKey:
 
 @dataclass
 class VerdictCache:
-    """Folded from verdicts; `judged` says of each entry that landed or was rejected whether it was rejected."""
+    """Verdicts as replayed from the journal, and the statistics that batches are sized by."""
 
     green: dict[tuple[str, str], None] = field(default_factory=dict)
-    """(tree, key) pairs that passed, the first seen first."""
+    """(tree, key) pairs that passed, oldest first."""
     red: dict[str, dict[str, tuple[RedRun, ...]]] = field(default_factory=dict)
     """Key → tree → runs that were not green, oldest first."""
     base: BaseRun | None = None
     broken: int = 0
-    """Number of the first broken verdict since the tip or the suspects changed."""
-    judged: list[bool] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    """What the last gate runs took."""
+    """As in Evidence."""
+    rejections: list[bool] = field(default_factory=list)
+    """Of each entry judged lately, whether it was rejected."""
+    durations: list[float] = field(default_factory=list)
+    """Seconds that the last gate runs took."""
     _lost: dict[tuple[str, str], int] = field(default_factory=dict)
-    _verdicts: int = 0
-    _wavered: int = -_WAVERING
+    _count: int = 0
+    """Verdicts so far."""
+    _flaky_at: int = -_FLAKY_WINDOW
+    """Verdicts when the gate last judged a tree both ways."""
 
-    def verdict(self, tree: str, key: str, result: str, entries: tuple[str, ...], seq: int) -> bool:
-        """Fold a run's end; whether it counts as a verdict (one that vanished does when that happened too often)."""
-        self._verdicts += 1
+    def record(self, tree: str, key: str, result: str, entries: tuple[str, ...], seq: int) -> bool:
+        """Record the end of a run; return whether it counts, as a vanished one does only when it vanishes again."""
+        self._count += 1
         reds = self.red.setdefault(key, {})
         if result == "green":
             if tree in reds:
-                self._wavered = self._verdicts
+                self._flaky_at = self._count
             self.green[tree, key] = None
             return True
         if result == "lost":
@@ -185,39 +142,60 @@ class VerdictCache:
                 return False
             del self._lost[tree, key]
         if (tree, key) in self.green:
-            self._wavered = self._verdicts
+            self._flaky_at = self._count
         reds[tree] = (*reds.get(tree, ()), RedRun(entries, result, seq))
         if result in BROKEN and not self.broken:
             self.broken = seq
         return True
 
-    def of_base(self, tree: str, key: str, result: str, seq: int) -> bool:
-        """Fold the end of a run on the bare target; whether it counts."""
+    def record_base(self, tree: str, key: str, result: str, seq: int) -> bool:
+        """Record the end of a run on the bare target; return whether it counts."""
         before, broken = self.base, self.broken
-        counts = self.verdict(tree, key, result, (), seq)
+        counts = self.record(tree, key, result, (), seq)
         self.broken = broken
         if counts:
             failures = 0 if result == "green" else 1 + (before.failures if before else 0)
             self.base = BaseRun(result, seq, failures)
         return counts
 
-    def took(self, seconds: float) -> None:
-        """Fold how long a run took."""
-        self.seconds = [*self.seconds, max(0.0, seconds)][-_LAST_RUNS:]
+    def record_duration(self, seconds: float) -> None:
+        """Record how long a run took."""
+        self.durations = [*self.durations, max(0.0, seconds)][-_LAST_RUNS:]
 
-    def judge(self, *, rejected: bool) -> None:
-        """Fold that an entry landed or was rejected."""
-        self.judged = [*self.judged, rejected][-WINDOW:]
+    def record_judgement(self, *, rejected: bool) -> None:
+        """Record that an entry landed or was rejected."""
+        self.rejections = [*self.rejections, rejected][-JUDGED_WINDOW:]
 
-    def fresh(self) -> None:
-        """The tip or the suspects changed, or the queue paused: the bare target's answer is of before."""
+    def forget_base(self) -> None:
+        """Forget the bare target's verdict: the tip or the suspects changed, or the queue paused."""
         self.base, self.broken = None, 0
 
-    def new_life(self) -> None:
-        """Another processor: what vanished under the last one is not held against the tree."""
+    def forget_lost(self) -> None:
+        """Forget runs that vanished under an earlier processor: that is not the tree's fault."""
         self._lost = {}
 
-    def known(self, key: str, running: Collection[str]) -> Evidence:
-        """What decides, for one key."""
-        return Evidence(OfOneKey(self.green, key), self.red.get(key, {}), running, self.base, self.broken,
-                     self._verdicts - self._wavered < _WAVERING)
+    def evidence(self, key: str, running: Collection[str]) -> Evidence:
+        """Return what to decide from, for one key; `running` holds the trees under test."""
+        return Evidence(_GreenTrees(self.green, key), self.red.get(key, {}), running, self.base, self.broken,
+                        self._count - self._flaky_at < _FLAKY_WINDOW)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return it as a snapshot holds it, without old verdicts."""
+        reds = sorted(((key, tree, runs) for key, trees in self.red.items() for tree, runs in trees.items()),
+                      key=lambda each: each[2][-1].seq)
+        return {"broken": self.broken, "judged": self.rejections, "seconds": self.durations, "_verdicts": self._count,
+                "_wavered": self._flaky_at, "base": self.base and asdict(self.base),
+                "green": [list(pair) for pair in self.green][-KEPT_VERDICTS:],
+                "lost": [[*pair, count] for pair, count in self._lost.items()],
+                "red": [[key, tree, [asdict(run) for run in runs]] for key, tree, runs in reds[-KEPT_VERDICTS:]]}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> VerdictCache:
+        """Read `to_data` back."""
+        cache = cls(dict.fromkeys((tree, key) for tree, key in data["green"]), {},
+                    from_data(BaseRun, data["base"]) if data["base"] else None, data["broken"], data["judged"],
+                    data["seconds"], {(tree, key): count for tree, key, count in data["lost"]}, data["_verdicts"],
+                    data["_wavered"])
+        for key, tree, runs in data["red"]:
+            cache.red.setdefault(key, {})[tree] = tuple(from_data(RedRun, run) for run in runs)
+        return cache

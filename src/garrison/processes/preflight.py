@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.config import read_config, trees_root
 from garrison.errors import RecordError, Refused, UsageError
-from garrison.merge import verdicts as merge_decide
-from garrison.merge.config import QueueConfig
+from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
 from garrison.pipeline.graph import DialectError
@@ -214,7 +213,7 @@ def _with_gate(world: Runtime, launch: Launch, git: Git, request: LaunchRequest,
         raise Refused("no gate: say how a merged tree is tested with --gate 'COMMAND' (or gate= in the graph), "
                       "or --no-gate to land untested")
     config = QueueConfig(gate, setup, request.no_gate, world.timing.gate_timeout, tuple(lock_files))
-    why = merge_decide.explain_gate_mismatch(recorded, config, unfinished=len(queue.state.unfinished()),
+    why = explain_gate_mismatch(recorded, config, unfinished=len(queue.state.unfinished()),
                                processor=queue.processor_alive())
     if why:
         raise Refused(why)

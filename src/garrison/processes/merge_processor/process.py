@@ -22,7 +22,7 @@ from garrison.supervise.start import Incarnation
 from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
-    from garrison.merge.state import Outcome
+    from garrison.merge.outcome_signals import Outcome
     from garrison.processes.fingerprint import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch

@@ -6,17 +6,14 @@ import pytest
 from test_merge_state import Journal
 
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.merge.commands import NO_OPTIONS, EntryOptions, ResolvedOptions, explain_no_retry, resolve_options
+from garrison.merge.commands import explain_no_retry
 from garrison.merge.config import QueueConfig
-from garrison.merge.entry import TRANSITIONS, MergeEntry
+from garrison.merge.entry import NO_OPTIONS, TRANSITIONS, EntryOptions, MergeEntry, ResolvedOptions
 from garrison.merge.history import landings
+from garrison.merge.queue import resolve_options
 
 
-class Told(Journal):
-    def enq(self, name, node="n", attempt=1, supersedes=(), **more):
-        return self.add("enq", entry=name, run="r", node=node, attempt=attempt, branch="b", oid=name * 10,
-                        target="main", repo="/r", recipient="", supersedes=list(supersedes), **more)
-
+class LandingJournal(Journal):
     def land(self, names, *, tree, old):
         names = list(names)
         for name in names:
@@ -27,8 +24,8 @@ class Told(Journal):
             self.add("landed", entry=name, commit=commit, old=old)
 
 
-def test_a_successor_inherits_what_was_said_of_one_that_did_not_land():
-    journal = Told()
+def test_an_entry_inherits_the_options_of_its_predecessor_that_did_not_land():
+    journal = LandingJournal()
     journal.enq("dep", node="dep")
     journal.enq("a", priority=4, depends_on=["dep"], strategy="squash")
     assert resolve_options(journal.state, NO_OPTIONS, "r", "n") == ResolvedOptions(4, ("dep",), "squash")
@@ -38,8 +35,8 @@ def test_a_successor_inherits_what_was_said_of_one_that_did_not_land():
     assert resolve_options(journal.state, NO_OPTIONS, "r", "n") == ResolvedOptions()
 
 
-def test_dependencies_are_ids_or_nodes_and_never_a_circle():
-    journal = Told()
+def test_dependencies_are_ids_or_nodes_and_never_a_cycle():
+    journal = LandingJournal()
     journal.enq("a", node="a")
     journal.enq("b", node="b", depends_on=["a"])
     assert resolve_options(journal.state, EntryOptions(depends_on=("b", "a", "b")), "r", "c").depends_on == ("b", "a")
@@ -52,7 +49,7 @@ def test_dependencies_are_ids_or_nodes_and_never_a_circle():
 
 
 def test_a_dependency_is_met_by_any_later_landing_of_its_node():
-    journal = Told()
+    journal = LandingJournal()
     journal.enq("a1", node="a")
     journal.enq("b", node="b", depends_on=["a1"])
     needs = journal.state.unmet_dependencies(journal.state.entries["b"])
@@ -66,20 +63,20 @@ def test_a_dependency_is_met_by_any_later_landing_of_its_node():
 
 @pytest.mark.parametrize("options", [EntryOptions(priority=10), EntryOptions(priority=-10),
                                      EntryOptions(strategy="octopus")])
-def test_what_is_no_wish(options):
+def test_options_that_do_not_exist_are_refused(options):
     with pytest.raises(UsageError):
         options.check()
 
 
-def test_only_what_failed_is_tried_again_and_everything_else_has_its_own_answer():
+def test_only_a_failed_entry_is_retried_and_every_other_status_has_its_own_answer():
     entry = MergeEntry("e", "r", "n", 1, "b", "o", "main")
-    told = {status: explain_no_retry(replace(entry, status=status)) for status in TRANSITIONS}
-    assert {status for status, why in told.items() if why is None} == {"conflict", "rejected", "cancelled"}
-    assert len({why for why in told.values() if why}) == len(told) - 3
+    answers = {status: explain_no_retry(replace(entry, status=status)) for status in TRANSITIONS}
+    assert {status for status, why in answers.items() if why is None} == {"conflict", "rejected", "cancelled"}
+    assert len({why for why in answers.values() if why}) == len(answers) - 3
 
 
-def test_what_replaces_a_held_entry_is_held():
-    journal = Told()
+def test_an_entry_that_supersedes_a_held_one_is_held():
+    journal = LandingJournal()
     journal.enq("a")
     journal.add("state", entry="a", status="held", reason="wait")
     journal.enq("b", supersedes=["a"], status="held")
@@ -88,32 +85,32 @@ def test_what_replaces_a_held_entry_is_held():
     assert journal.state.entries["b"].status == "queued"
 
 
-def test_a_persons_pause_stays_whatever_the_queue_finds():
-    journal = Told()
+def test_a_manual_pause_stays_whatever_the_queue_finds():
+    journal = LandingJournal()
     journal.enq("a")
     journal.add("pause", reason="asked", detail="release day", tip="")
     journal.add("pause", entry="a", reason="base_red", detail="d", tip="0")
-    journal.add("config", **QueueConfig("make").record())
+    journal.add("config", **QueueConfig("make").to_data())
     assert journal.state.pause.is_manual
     assert "resume" in journal.state.pause.describe()
-    journal.add("resume", reason="said")
+    journal.add("resume", reason="why")
     assert journal.state.pause is None
 
 
 def test_a_configuration_is_read_back_and_an_older_one_too():
     config = QueueConfig("make", "pip", False, 5.0, ("a",), "squash", "ignored", ("*.o",), 2, True)
-    assert QueueConfig.of(config.record()) == config
+    assert QueueConfig.from_data(config.to_data()) == config
     old = {"gate": "make", "setup": None, "no_gate": False, "timeout": 1.0, "lock_files": ["x"]}
-    assert QueueConfig.of(old) == QueueConfig("make", timeout=1.0, lock_files=("x",))
-    brought = config.brought(QueueConfig("make", "pip"))
-    assert (brought.strategy, brought.keep, brought.guard, brought.timeout) == ("squash", ("*.o",), True, 5.0)
-    assert config.brought(QueueConfig("make", timeout=7.0)).timeout == 7.0
+    assert QueueConfig.from_data(old) == QueueConfig("make", timeout=1.0, lock_files=("x",))
+    launched = config.with_gate_of(QueueConfig("make", "pip"))
+    assert (launched.strategy, launched.keep, launched.guard, launched.timeout) == ("squash", ("*.o",), True, 5.0)
+    assert config.with_gate_of(QueueConfig("make", timeout=7.0)).timeout == 7.0
 
 
-def test_the_log_tells_what_was_tested_together_and_who_else_moved_the_target():
-    journal = Told()
+def test_the_history_shows_what_was_tested_together_and_foreign_moves_of_the_target():
+    journal = LandingJournal()
     config = QueueConfig("make test")
-    journal.add("config", **config.record())
+    journal.add("config", **config.to_data())
     for name in "abcd":
         journal.enq(name, node=name)
     key = config.command_key
@@ -132,6 +129,6 @@ def test_the_log_tells_what_was_tested_together_and_who_else_moved_the_target():
         ("a", "ca", 2), ("b", "cb", 2), ("", "x", 1), ("c", "cc", 1), ("d", "cc", 1)]
     assert [row.tested.tree if row.tested else "" for row in rows] == ["t2", "t2", "", "t3", ""]
     assert rows[0].describe() == "tree t2 by 'make test', with 1 more"
-    assert [row.describe() for row in rows[2:]] == ["moved by somebody else", "tree t3 by 'make test'",
+    assert [row.describe() for row in rows[2:]] == ["moved by someone else", "tree t3 by 'make test'",
                                                   "already in main"]
     assert [row.to_dict()["foreign"] for row in rows] == [False, False, True, False, False]

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from garrison.merge import verdicts
-from garrison.merge.config import QueueConfig
+from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.entry import MergeEntry
-from garrison.merge.outcome_signals import to_signal
-from garrison.merge.state import Outcome
+from garrison.merge.outcome_signals import Outcome, to_signal
+from garrison.merge.preflight import command_words
 
 
 @pytest.mark.parametrize(("code", "timed_out", "tail", "stage", "result"), [
@@ -17,11 +17,11 @@ from garrison.merge.state import Outcome
     (0, False, "we Ran 0 tests in my dream", "gate", "green"),
     (0, False, "", "setup", "green"), (1, False, "", "setup", "setup"), (127, False, "", "setup", "setup"),
     (124, True, "", "setup", "setup")])
-def test_classes(code, timed_out, tail, stage, result):
+def test_results(code, timed_out, tail, stage, result):
     assert verdicts.classify(code, timed_out=timed_out, tail=tail, stage=stage) == result
 
 
-def test_every_failure_has_words():
+def test_every_failure_is_described():
     for result in verdicts.BROKEN | {"red"}:
         assert verdicts.describe_result(result, 9, 1.5)
     assert verdicts.describe_result("green", 0, 1) == ""
@@ -29,16 +29,12 @@ def test_every_failure_has_words():
 
 def test_verdicts_are_exchangeable_only_with_gate_setup_and_environment():
     config, environment = QueueConfig("make"), {"PATH": "/bin", "LANG": "C"}
-    key = verdicts.verdict_key(config, environment)
+    key = config.verdict_key(environment)
     assert key.startswith(config.command_key)
-    assert key == verdicts.verdict_key(config, {"LANG": "C", "PATH": "/bin", "TERM": "dumb", "GARRISON_HOME": "/h"})
+    assert key == config.verdict_key({"LANG": "C", "PATH": "/bin", "TERM": "dumb", "GARRISON_HOME": "/h"})
     others = [(QueueConfig("make", "set-up"), environment), (QueueConfig("make all"), environment),
               (config, {"PATH": "/bin"}), (config, {"PATH": "/usr/bin", "LANG": "C"})]
-    assert key not in {verdicts.verdict_key(*other) for other in others}
-
-
-def entry(name, status):
-    return MergeEntry(name, "r", name, 1, "b", "o", "main", status=status)
+    assert key not in {other.verdict_key(environ) for other, environ in others}
 
 
 @pytest.mark.parametrize(("old", "new", "unfinished", "processor", "refused"), [
@@ -46,22 +42,23 @@ def entry(name, status):
     (QueueConfig("a"), QueueConfig("b"), 0, False, False), (QueueConfig("a"), QueueConfig("b"), 1, False, True),
     (QueueConfig("a"), QueueConfig("b"), 0, True, True), (QueueConfig("a"), QueueConfig("a", "s"), 1, False, True),
     (QueueConfig("a"), QueueConfig(no_gate=True), 1, False, True)])
-def test_another_gate(old, new, unfinished, processor, refused):
-    assert bool(verdicts.explain_gate_mismatch(old, new, unfinished=unfinished, processor=processor)) == refused
+def test_a_busy_queue_refuses_another_gate(old, new, unfinished, processor, refused):
+    assert bool(explain_gate_mismatch(old, new, unfinished=unfinished, processor=processor)) == refused
 
 
 @pytest.mark.parametrize(("gate", "words"), [
     ("pytest -q", ["pytest"]), ("cd a && FOO=1 python -m x; make | tee log", ["cd", "python", "make", "tee"]),
     ("env A=1 exec pytest", ["pytest"]), ("echo 'a && b'", ["echo"]), ("broken 'quote", []), ("a\nb", ["a", "b"])])
-def test_gate_words(gate, words):
-    assert verdicts.command_words(gate) == words
+def test_command_words_of_a_gate(gate, words):
+    assert command_words(gate) == words
 
 
 def test_a_signal_is_a_function_of_its_record():
-    told = MergeEntry("e", "r", "n", 2, "b", "o", "main", recipient="runner-n@r")
-    outcome = Outcome(told, "MERGE_FAILED", 7, "2026-01-01T00:00:00.000000Z", {"error": "x"})
+    entry = MergeEntry("e", "r", "n", 2, "b", "o", "main", recipient="runner-n@r")
+    outcome = Outcome(entry, "MERGE_FAILED", 7, "2026-01-01T00:00:00.000000Z", {"error": "x"})
     signal = to_signal(outcome, "demo", 3)
     assert signal == to_signal(outcome, "demo", 3)
     assert (signal.id, signal.recipient.full, signal.sender.full, signal.attempt) == (
         "mq-7-MERGE_FAILED", "runner-n@r", "processor-demo@r", 2)
-    assert to_signal(Outcome(entry("x", "landed"), "MERGE_COMPLETE", 1, "", {})) is None
+    by_hand = MergeEntry("x", "r", "x", 1, "b", "o", "main", status="landed")
+    assert to_signal(Outcome(by_hand, "MERGE_COMPLETE", 1, "", {})) is None

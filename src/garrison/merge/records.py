@@ -1,0 +1,357 @@
+"""Journal records of a merge queue: one dataclass a kind, and their form on disk, which is frozen. Pure.
+
+A field is stored under its own name or the one that `stored_as` gives; fields that have their default are left out.
+Records about several entries store them, in the order of their batch, as `entries`, and the first also as `entry`.
+`decode` reads what every earlier version wrote; a kind that it does not know is None, and skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+
+from garrison.merge.config import QueueConfig
+from garrison.merge.entry import STRATEGIES
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+Subject = Literal["entry", "base", "preflight"]
+"""What a gate run tested: entries on the tip, the bare tip, or the target before a launch."""
+T = TypeVar("T")
+
+
+def to_data(instance: Any) -> dict[str, Any]:
+    """Return a dataclass instance as JSON, without the fields that have their default."""
+    keys = _keys(type(instance))  # type: ignore[arg-type]
+    return {keys[each.name]: list(value) if isinstance(value, tuple) else value
+            for each in fields(instance) if (value := getattr(instance, each.name)) != each.default}
+
+
+def from_data(kind: type[T], data: dict[str, Any]) -> T:
+    """Read `to_data` back; KeyError if a field without a default is missing."""
+    keys = _keys(kind)  # type: ignore[arg-type]
+    values = {each.name: data[keys[each.name]] for each in fields(kind)  # type: ignore[arg-type]
+              if keys[each.name] in data or each.default is MISSING}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+@cache
+def _keys(kind: Hashable) -> dict[str, str]:
+    """Return field → key on disk."""
+    names = {each.name: each.name for each in fields(kind)}  # type: ignore[arg-type]
+    return {**names, **getattr(kind, "stored_as", {})}
+
+
+@dataclass(frozen=True)
+class QueueRecord:
+    """A record of any kind."""
+
+    kind: ClassVar[str]
+    stored_as: ClassVar[dict[str, str]] = {}
+    """Field → key on disk, where they differ."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record's data as stored."""
+        return to_data(self)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Read stored data."""
+        return from_data(cls, data)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Return the entries it is about."""
+        return ()
+
+
+@dataclass(frozen=True)
+class EntryRecord(QueueRecord):
+    """A record about one entry."""
+
+    entry: str
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Return the entries it is about."""
+        return (self.entry,)
+
+
+@dataclass(frozen=True)
+class EntriesRecord(QueueRecord):
+    """A record about several entries, in the order of their batch."""
+
+    entries: tuple[str, ...]
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Return the entries it is about."""
+        return self.entries
+
+    @property
+    def first(self) -> str:
+        """Return the first of them, empty if there is none."""
+        return self.entries[0] if self.entries else ""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record's data as stored."""
+        return {"entry": self.first, **to_data(self)}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Read stored data; a record of one entry may name it as `entry` alone."""
+        entries = data.get("entries") or ([data["entry"]] if data.get("entry") else [])
+        return from_data(cls, {**data, "entries": entries})
+
+
+# ------------------------------------------------------------------------------------------------------------ the queue
+
+
+@dataclass(frozen=True)
+class Configured(QueueRecord):
+    """The queue has this configuration from now on."""
+
+    kind = "config"
+    config: QueueConfig
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record's data as stored."""
+        return self.config.to_data()
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Read stored data."""
+        return cls(QueueConfig.from_data(data))
+
+
+@dataclass(frozen=True)
+class LeaseTaken(QueueRecord):
+    """A processor took the queue; the record's epoch is its fencing token."""
+
+    kind = "lease"
+
+
+@dataclass(frozen=True)
+class QueuePaused(EntriesRecord):
+    """Nothing is judged until the queue is resumed; `entries` return to the queue. `tip` is the target's then."""
+
+    kind = "pause"
+    reason: str
+    detail: str
+    tip: str
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class QueueResumed(QueueRecord):
+    """A pause was lifted."""
+
+    kind = "resume"
+    reason: str
+
+
+@dataclass(frozen=True)
+class SnapshotTaken(QueueRecord):
+    """The journal starts here with the queue's whole state (see `state.snapshot`)."""
+
+    kind = "snapshot"
+    state: dict[str, Any]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record's data as stored."""
+        return self.state
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Read stored data."""
+        return cls(data)
+
+
+# -------------------------------------------------------------------------------------------------------------- entries
+
+
+@dataclass(frozen=True)
+class EntryEnqueued(EntryRecord):
+    """A branch was enqueued at a commit."""
+
+    kind = "enq"
+    run: str
+    node: str
+    attempt: int
+    branch: str
+    oid: str
+    target: str
+    repo: str
+    recipient: str
+    priority: int
+    depends_on: tuple[str, ...]
+    strategy: str
+    status: str
+    """`queued`, or `held` if it supersedes a held one."""
+    supersedes: tuple[str, ...]
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Read stored data; early journals have no options and no status."""
+        return super().from_data({"priority": 0, "depends_on": [], "strategy": STRATEGIES[0], "status": "queued",
+                                  **data})
+
+
+@dataclass(frozen=True)
+class EntryAmended(EntryRecord):
+    """An entry has other options."""
+
+    kind = "amend"
+    priority: int
+    depends_on: tuple[str, ...]
+    strategy: str
+
+
+@dataclass(frozen=True)
+class EntryCancelled(EntryRecord):
+    """An entry was withdrawn."""
+
+    kind = "cancel"
+    reason: str = "cancelled"
+
+
+@dataclass(frozen=True)
+class StatusChanged(EntriesRecord):
+    """Entries have another status.
+
+    With `candidate` they were stacked on `base`: `trees` and `commits` hold one for each entry. Empty means unchanged.
+    """
+
+    kind = "state"
+    status: str
+    reason: str = ""
+    files: tuple[str, ...] = ()
+    base: str = ""
+    trees: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()
+    log: str = ""
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Read stored data; before there were batches a record held one `tree` and one `commit`."""
+        single = {f"{key}s": [data[key]] for key in ("tree", "commit") if key in data}
+        return super().from_data({**single, **data})
+
+
+# ------------------------------------------------------------------------------------------------------------ gate runs
+
+
+@dataclass(frozen=True)
+class GateStarted(EntriesRecord):
+    """A gate run was started on a commit, for these entries; `number` counts the runs of the first."""
+
+    kind = "test"
+    stored_as: ClassVar = {"subject": "of", "key": "command"}
+    subject: Subject
+    number: int
+    job: str
+    """Name of the run's folder."""
+    commit: str
+    tree: str
+    slot: int
+    key: str
+    """What its verdict is given by (`QueueConfig.verdict_key`)."""
+    log: str
+
+
+@dataclass(frozen=True)
+class VerdictGiven(EntriesRecord):
+    """A gate run ended, or its verdict was known."""
+
+    kind = "verdict"
+    stored_as: ClassVar = {"subject": "of", "key": "command"}
+    subject: Subject
+    tree: str
+    key: str
+    result: str
+    reason: str
+    log: str
+    job: str = ""
+    code: int | None = None
+    reused: bool = False
+    """Whether an earlier verdict on the same tree was taken over."""
+    uncounted: bool = False
+    """Whether the run ended for lack of room, which says nothing about the tree."""
+
+
+# ------------------------------------------------------------------------------------------------------------- landings
+
+
+@dataclass(frozen=True)
+class LandingStarted(EntriesRecord):
+    """The target is about to be swapped from `old` to `new`, the last of `commits`, one for each entry."""
+
+    kind = "landing"
+    old: str
+    new: str
+    commits: tuple[str, ...]
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """Read stored data; before there were batches `new` was the only commit."""
+        return super().from_data({"commits": [data["new"]], **data})
+
+
+@dataclass(frozen=True)
+class EntryLanded(EntryRecord):
+    """An entry is in the target, by `commit`; the last of a landing names checkouts that still show `old`."""
+
+    kind = "landed"
+    stored_as: ClassVar = {"stale_checkouts": "owed"}
+    commit: str
+    old: str
+    reason: str = ""
+    stale_checkouts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LandingBlocked(EntriesRecord):
+    """A recorded landing was not done: `files` of an open checkout are in its way."""
+
+    kind = "unlanded"
+    old: str
+    reason: str
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TargetMoved(EntriesRecord):
+    """A recorded landing was not done: someone else moved the target to `found`."""
+
+    kind = "foreign"
+    old: str
+    reason: str
+    expected: str = ""
+    found: str = ""
+
+
+@dataclass(frozen=True)
+class CheckoutUpdated(QueueRecord):
+    """An open checkout shows `new` now; `entry` is the first of its landing, empty if that was over."""
+
+    kind = "moved"
+    entry: str
+    path: str
+    old: str
+    new: str
+
+
+RECORDS: dict[str, type[QueueRecord]] = {each.kind: each for each in (
+    Configured, LeaseTaken, QueuePaused, QueueResumed, SnapshotTaken,
+    EntryEnqueued, EntryAmended, EntryCancelled, StatusChanged,
+    GateStarted, VerdictGiven,
+    LandingStarted, EntryLanded, LandingBlocked, TargetMoved, CheckoutUpdated)}
+"""Kind on disk → record."""
+
+
+def decode(kind: str, data: dict[str, Any]) -> QueueRecord | None:
+    """Return a stored record, None for a kind that this version does not know."""
+    known = RECORDS.get(kind)
+    return known.from_data(data) if known else None

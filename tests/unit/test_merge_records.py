@@ -1,0 +1,114 @@
+"""Journal records of a merge queue: their form on disk is frozen, and what 0.1 wrote is read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from garrison.merge import records
+from garrison.merge.config import QueueConfig
+from garrison.merge.records import (
+    RECORDS,
+    CheckoutUpdated,
+    Configured,
+    EntryAmended,
+    EntryCancelled,
+    EntryEnqueued,
+    EntryLanded,
+    GateStarted,
+    LandingBlocked,
+    LandingStarted,
+    LeaseTaken,
+    QueuePaused,
+    QueueResumed,
+    SnapshotTaken,
+    StatusChanged,
+    TargetMoved,
+    VerdictGiven,
+)
+
+STORED = [
+    (Configured(QueueConfig("make", keep=("*.o",))), "config",
+     {"gate": "make", "setup": None, "no_gate": False, "timeout": 1800.0, "lock_files": [], "strategy": "merge",
+      "clean": "untracked", "keep": ["*.o"], "gate_cores": 0, "guard": False}),
+    (EntryEnqueued("a-1", "r", "a", 1, "b", "o", "main", "/r", "runner-a@r", 0, (), "merge", "queued", ("x",)), "enq",
+     {"entry": "a-1", "run": "r", "node": "a", "attempt": 1, "branch": "b", "oid": "o", "target": "main", "repo": "/r",
+      "recipient": "runner-a@r", "priority": 0, "depends_on": [], "strategy": "merge", "status": "queued",
+      "supersedes": ["x"]}),
+    (EntryAmended("a-1", 2, ("b-1",), "squash"), "amend",
+     {"entry": "a-1", "priority": 2, "depends_on": ["b-1"], "strategy": "squash"}),
+    (LeaseTaken(), "lease", {}),
+    (StatusChanged(("a", "b"), "candidate", base="t", trees=("1", "2"), commits=("3", "4")), "state",
+     {"entry": "a", "entries": ["a", "b"], "status": "candidate", "base": "t", "trees": ["1", "2"],
+      "commits": ["3", "4"]}),
+    (StatusChanged(("a",), "conflict", "why", ("f",), "t"), "state",
+     {"entry": "a", "entries": ["a"], "status": "conflict", "reason": "why", "files": ["f"], "base": "t"}),
+    (GateStarted(("a",), "base", 2, "a.2", "c", "t", 1, "k", "l"), "test",
+     {"entry": "a", "entries": ["a"], "of": "base", "number": 2, "job": "a.2", "commit": "c", "tree": "t", "slot": 1,
+      "command": "k", "log": "l"}),
+    (VerdictGiven(("a",), "entry", "t", "k", "red", "why", "l", "a.1", 1), "verdict",
+     {"entry": "a", "entries": ["a"], "of": "entry", "tree": "t", "command": "k", "result": "red", "reason": "why",
+      "log": "l", "job": "a.1", "code": 1}),
+    (VerdictGiven((), "preflight", "t", "k", "green", "", ""), "verdict",
+     {"entry": "", "entries": [], "of": "preflight", "tree": "t", "command": "k", "result": "green", "reason": "",
+      "log": ""}),
+    (VerdictGiven(("a",), "entry", "t", "k", "lost", "why", "l", "a.1", -1, uncounted=True), "verdict",
+     {"entry": "a", "entries": ["a"], "of": "entry", "tree": "t", "command": "k", "result": "lost", "reason": "why",
+      "log": "l", "job": "a.1", "code": -1, "uncounted": True}),
+    (LandingStarted(("a", "b"), "o", "n", ("m", "n")), "landing",
+     {"entry": "a", "entries": ["a", "b"], "old": "o", "new": "n", "commits": ["m", "n"]}),
+    (CheckoutUpdated("a", "/c", "o", "n"), "moved", {"entry": "a", "path": "/c", "old": "o", "new": "n"}),
+    (EntryLanded("a", "c", "o", stale_checkouts=("/c",)), "landed",
+     {"entry": "a", "commit": "c", "old": "o", "owed": ["/c"]}),
+    (LandingBlocked(("a",), "o", "why", ("f",)), "unlanded",
+     {"entry": "a", "entries": ["a"], "old": "o", "reason": "why", "files": ["f"]}),
+    (TargetMoved(("a",), "o", "why", "o", "x"), "foreign",
+     {"entry": "a", "entries": ["a"], "old": "o", "reason": "why", "expected": "o", "found": "x"}),
+    (QueuePaused(("a",), "base_red", "why", "t", "l"), "pause",
+     {"entry": "a", "entries": ["a"], "reason": "base_red", "detail": "why", "tip": "t", "log": "l"}),
+    (QueueResumed("why"), "resume", {"reason": "why"}),
+    (EntryCancelled("a", "why"), "cancel", {"entry": "a", "reason": "why"}),
+    (SnapshotTaken({"count": 1}), "snapshot", {"count": 1}),
+]
+
+OF_0_1 = [
+    ("enq", {"entry": "a-1", "run": "r", "node": "a", "attempt": 1, "branch": "b", "oid": "o", "target": "main",
+             "repo": "/r", "recipient": "", "supersedes": []},
+     EntryEnqueued("a-1", "r", "a", 1, "b", "o", "main", "/r", "", 0, (), "merge", "queued", ())),
+    ("state", {"entry": "a", "status": "candidate", "base": "t", "tree": "1", "commit": "3"},
+     StatusChanged(("a",), "candidate", base="t", trees=("1",), commits=("3",))),
+    ("state", {"entry": "a", "status": "held", "reason": "why"}, StatusChanged(("a",), "held", "why")),
+    ("verdict", {"entry": "a", "of": "entry", "tree": "t", "command": "k", "result": "green", "reason": "", "log": "l"},
+     VerdictGiven(("a",), "entry", "t", "k", "green", "", "l")),
+    ("verdict", {"entry": "", "of": "preflight", "tree": "t", "command": "k", "result": "green", "reason": "",
+                 "log": ""}, VerdictGiven((), "preflight", "t", "k", "green", "", "")),
+    ("landing", {"entry": "a", "old": "o", "new": "n"}, LandingStarted(("a",), "o", "n", ("n",))),
+    ("pause", {"reason": "asked", "detail": "lunch", "tip": ""}, QueuePaused((), "asked", "lunch", "")),
+    ("landed", {"entry": "a", "commit": "c", "old": "o", "owed": []}, EntryLanded("a", "c", "o")),
+    ("resume", {"reason": "why", "unknown": 1}, QueueResumed("why")),
+]
+
+
+@pytest.mark.parametrize(("record", "kind", "data"), STORED)
+def test_a_record_is_stored_in_one_form_and_read_back(record, kind, data):
+    assert (record.kind, record.to_data()) == (kind, data)
+    assert records.decode(kind, json.loads(json.dumps(data))) == record
+
+
+def test_every_kind_has_its_record():
+    assert {kind for _, kind, _ in STORED} == set(RECORDS)
+
+
+@pytest.mark.parametrize(("kind", "data", "record"), OF_0_1)
+def test_what_earlier_versions_stored_is_read(kind, data, record):
+    assert records.decode(kind, data) == record
+
+
+def test_a_kind_that_is_not_known_is_no_record():
+    assert records.decode("hologram", {"entry": "a"}) is None
+
+
+def test_a_record_without_a_needed_field_is_an_error():
+    with pytest.raises(KeyError):
+        records.decode("landed", {"entry": "a"})

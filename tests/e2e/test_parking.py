@@ -85,7 +85,7 @@ def test_a_person_parks_a_node_and_lets_it_go_on_though_everybody_above_was_kill
     place.arrived("a")
     wrong = place.command("agents", "park", "A1")
     assert wrong.returncode == 1 and "did you mean a?" in wrong.stderr
-    assert place.command("agents", "park", "a", "--why", "the API is down").returncode == 0
+    assert place.command("agents", "park", "a", "--reason", "the API is down").returncode == 0
     wait_for("a is sent home", lambda: place.identity("runner-a")["status"] == "terminated")
     assert place.identity("orchestrator-a")["status"] == "terminated"
     wait_for("b lands", lambda: place.nodes()["b"]["status"] == "validated")
@@ -109,7 +109,7 @@ def test_a_person_gives_a_node_up_and_has_it_tried_again_after_all(place: Place)
     child = place.launch(graph)
     place.arrived("a")
     wait_for("b lands", lambda: place.nodes()["b"]["status"] == "validated")
-    assert place.command("agents", "cancel", "a", "--why", "leads nowhere").returncode == 0
+    assert place.command("agents", "cancel", "a", "--reason", "leads nowhere").returncode == 0
     assert place.finish(child) == 1, place.told()
     told = told_of(place, "a")
     assert (told["status"], told["attempt"]) == ("failed", 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulator import actors, flows
 from tests.simulator.world import Process, Steps, World
 
-from garrison.cli.agents import cancel_order
+from garrison.cli.agents import cancel_signal
 from garrison.merge.entry import WITHDRAWABLE
 from garrison.records.names import ROLES, Key, launcher_key
 
@@ -163,7 +163,7 @@ class Chaos:
         if names and not state.over:
             name = self.rng.choice(names)
             self.w.cancels.add((run, name))
-            self.w.post(cancel_order(Key("runner", name, run), state.nodes[name].attempt, "", self.w.now))
+            self.w.post(cancel_signal(Key("runner", name, run), state.nodes[name].attempt, "", self.w.now))
 
     def clock(self) -> None:
         """Somebody sets the wall clock."""

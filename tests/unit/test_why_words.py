@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from garrison.cli import resolve
-from garrison.cli.agents import _who
+from garrison.cli.agents import parse_name
 from garrison.cli.resolve import run_of_node
 from garrison.cli.why import _resolve, state_words
 from garrison.errors import NotFound, Refused, UsageError
@@ -60,12 +60,12 @@ def test_a_runs_own_name_means_all_of_it(tmp_path: Path) -> None:
     (("launch@r1", None, None), ("launch", "launch", "r1"))])
 def test_an_identity_may_be_named_as_the_list_does(words: tuple[str, str | None, str | None],
                                                    meant: tuple[str, str, str | None]) -> None:
-    assert _who(*words) == meant
+    assert parse_name(*words) == meant
 
 
 def test_a_node_is_no_identity() -> None:
     with pytest.raises(UsageError, match="role-name"):
-        _who("add_tests", None, None)
+        parse_name("add_tests", None, None)
 
 
 def test_a_parked_node_is_meant_in_the_run_that_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
-"""`garrison agents`: list identities; park, unpark, cancel and respawn a node's agent.
+"""`garrison agents`: list identities; park, unpark, cancel and respawn agents.
 
-None of the commands writes a record: each posts a signal, to the guardian (park, unpark) or to the node's runner
-(cancel, respawn). An inbox outlives its reader, so a signal to a dead process is obeyed by its successor.
+None of the commands writes a record. Each posts a signal: to the guardian (park, unpark) or to the node's runner
+(cancel, respawn). An inbox outlives its reader, so the successor of a dead process acts on the signal.
 """
 
 from __future__ import annotations
@@ -10,37 +10,39 @@ from typing import Any
 
 import click
 
-from garrison.cli import completion, resolve
-from garrison.cli import identities as identity_commands
-from garrison.cli.commands import Command
+from garrison.cli import completion, identities, resolve
+from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json, print_message, print_table
+from garrison.cli.signals import guardian_of, signal_by_person
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
-from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.run import RunFiles
 from garrison.records.signals import Signal
 from garrison.records.store import Store
-from garrison.supervise.start import new_id
-from garrison.system.clock import SystemClock
+
+ENDED = {"validated": "has landed", "failed": "has failed",
+         "impl_complete": "is finished and waits to land; `garrison merge-queue cancel` withdraws it"}
+"""Status of a node that cannot be parked or cancelled → its description."""
+CANCELLED_BY_PERSON = "cancelled by a person"
 
 
-@click.group()
+@click.group(cls=Group)
 def agents() -> None:
-    """Who exists: the identities of all layers; parking or cancelling a node by hand."""
+    """List and control agents."""
 
 
-agents.add_command(identity_commands.list_command)
+agents.add_command(identities.list_command)
 
 
-@agents.command("show", cls=Command, examples=(
-    ("garrison agents show runner add_tests --run crew-1", "one identity as it stands on disk"),
-    ("garrison agents show orchestrator-add_tests@crew-1", "as the list names it"),
+@agents.command("show", examples=(
+    ("garrison agents show runner add_tests --run crew-1", "one identity as recorded on disk"),
+    ("garrison agents show orchestrator-add_tests@crew-1", "the same, by its name in the list"),
 ))
 @click.argument("role", metavar="ROLE")
 @click.argument("name", required=False, shell_complete=completion.names)
@@ -48,113 +50,110 @@ agents.add_command(identity_commands.list_command)
 @json_option
 @home_option
 def show_command(role: str, name: str | None, run: str | None, as_json: bool, home: str | None) -> None:
-    """Show one identity as JSON: ROLE and NAME, or one word as `agents list` shows it (role-name@run).
+    """Show one identity as JSON: by ROLE and NAME, or by role-name@run as `agents list` prints it.
 
-    `seen` tells what this machine shows of it now: verdict, process state, beat, tree.
+    `seen` is what this machine shows of it now: verdict, process state, heartbeat, process tree.
     """
     from garrison.views.layer_view import process_evidence
 
-    role, name, run = _who(role, name, run)
+    role, name, run = parse_name(role, name, run)
     store = resolve.open_store(home)
     identity = store.get(Identity, resolve.find_key(store, Identity, role, name, run))
     seen = process_evidence(resolve.observer_of(store), identity)
-    print_json({**identity_commands.show(role, name, run, home), "seen": seen})
+    print_json({**identities.show(role, name, run, home), "seen": seen})
 
 
-def _who(role: str, name: str | None, run: str | None) -> tuple[str, str, str | None]:
-    """Role, name and run of who is meant; UsageError if that is nobody's name. Pure."""
+def parse_name(role: str, name: str | None, run: str | None) -> tuple[str, str, str | None]:
+    """Return role, name and run, from ROLE NAME or from role-name@run alone."""
     if name is None:
-        stem, _, of_run = role.partition("@")
+        stem, _, run_of_name = role.partition("@")
         role, _, name = stem.partition("-")
-        run, name = of_run or run, name or role  # a run's launcher is launch@RUN
+        run, name = run_of_name or run, name or role  # a run's launcher is launch@RUN
     if role not in ROLES:
-        raise UsageError("say ROLE NAME, or role-name as `garrison agents list` shows it; "
+        raise UsageError("name an agent as ROLE NAME, or as role-name from `garrison agents list`; "
                          f"roles are {', '.join(ROLES)}")
     return role, name, run
 
 
-
-@agents.command("graph", cls=Command, examples=(
-    ("garrison agents graph --run crew-1", "who directs whom in a run, and in what"),
-    ("garrison agents graph --dot | dot -Tsvg > crew.svg", "the same as a picture"),
+@agents.command("graph", examples=(
+    ("garrison agents graph --run crew-1", "which process controls which, and in what respect"),
+    ("garrison agents graph --dot | dot -Tsvg > crew.svg", "the same as a drawing"),
 ))
 @run_option
-@click.option("--dot", is_flag=True, help="As DOT text.")
+@click.option("--dot", is_flag=True, help="Print DOT text.")
 @json_option
 @home_option
 def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -> None:
-    """Show who directs whom: the layers as an agent graph."""
+    """Show which process controls which."""
     from garrison.pipeline.dot_writer import to_dot
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.processes.control_graph import control_graph
 
-    identities = [identity for identity in identity_commands.readable_identities(resolve.open_store(home))
-                  if run in (None, identity.run_id)]
-    found = control_graph(identities)
-    edges = sorted(found.edges, key=lambda edge: (edge.source, edge.target))
+    of_run = [identity for identity in identities.readable_identities(resolve.open_store(home))
+              if run in (None, identity.run_id)]
+    edges = sorted(control_graph(of_run).edges, key=lambda edge: (edge.source, edge.target))
     if as_json:
         print_json([{"controller": edge.source, "subordinate": edge.target, "control_type": edge.control_type}
-                   for edge in edges])
+                    for edge in edges])
     elif dot:
-        names = sorted(identity.key.full for identity in identities)
+        names = sorted(identity.key.full for identity in of_run)
         nodes = {name: Node(name, {"label": name}) for name in names}
         click.echo(to_dot(Graph("layers", {}, nodes, tuple(
             Edge(edge.source, edge.target, {"label": edge.control_type}) for edge in edges))), nl=False)
     else:
-        print_table(("controller", "subordinate", "in what"),
-                   [(edge.source, edge.target, edge.control_type) for edge in edges], "nobody directs anybody here")
+        print_table(("CONTROLLER", "SUBORDINATE", "CONTROL"),
+                    [(edge.source, edge.target, edge.control_type) for edge in edges], "no process controls another")
 
 
-OVER = {"validated": "has landed", "failed": "has failed",
-        "impl_complete": "is done and waits to land; `garrison merge-queue cancel` takes it out"}
+# ---------------------------------------------------------------------------------------------------- park and unpark
 
 
-@agents.command(cls=Command, examples=(
-    ("garrison agents park add_tests --why 'the API is down'", "its agent stops in order and is not brought back"),
-    ("garrison agents unpark add_tests", "it goes on in the same attempt"),
+@agents.command(renamed={"--why": "--reason"}, examples=(
+    ("garrison agents park add_tests --reason 'the API is down'", "its agent stops gracefully and is not restarted"),
+    ("garrison agents unpark add_tests", "it continues in the same attempt"),
 ))
 @click.argument("name", shell_complete=completion.nodes)
-@click.option("--why", default="", metavar="TEXT", help="What `garrison status` says of it.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason that `garrison status` shows.")
 @run_option
 @home_option
-def park(name: str, why: str, run: str | None, home: str | None) -> None:
-    """Stop the lives of NAME (a node, role-name or role-name@run) in order; nothing brings them back until `unpark`."""
+def park(name: str, reason: str, run: str | None, home: str | None) -> None:
+    """Stop NAME (a node, role-name or role-name@run) gracefully, and do not restart it until `unpark`."""
     store = Store(find_home(home))
-    who, chosen = _meant(store, name, run)
-    state = _run_state(store, chosen)
+    who, chosen = _resolve_parkable(store, name, run)
+    state = _replay(store, chosen)
     if who in state.held:
-        raise Refused(f"{who} of run {chosen} is parked already; `garrison agents unpark {who}` lets it go on")
-    over = OVER.get(state.nodes[who].status) if who in state.nodes else None
-    if state.over or over:
-        ended = f"run {chosen} is {state.status}" if state.over else f"{who} {over}"
-        raise Refused(f"nothing of {who} is left to park (`garrison status {chosen}`): {ended}")
-    living = _tell(store, chosen, {"action": "park", "who": who, "text": why})
-    print_message(f"{who} is parked; `garrison agents unpark {who}` lets it go on" if living else
-        f"{who} will be parked when run {chosen} goes on: nobody leads it now")
+        raise Refused(f"{who} of run {chosen} is already parked; `garrison agents unpark {who}` lets it continue")
+    ended = ENDED.get(state.nodes[who].status) if who in state.nodes else None
+    if state.over or ended:
+        why = f"run {chosen} is {state.status}" if state.over else f"{who} {ended}"
+        raise Refused(f"{who} cannot be parked (`garrison status {chosen}`): {why}")
+    is_led = _signal_guardian(store, chosen, {"action": "park", "who": who, "text": reason})
+    print_message(f"{who} is parked; `garrison agents unpark {who}` lets it continue" if is_led else
+                  f"{who} will be parked when run {chosen} is resumed: it has no living guardian")
 
 
-@agents.command(cls=Command, examples=(("garrison agents unpark add_tests", "its deaths are forgiven, it goes on"),))
+@agents.command(examples=(
+    ("garrison agents unpark add_tests", "its deaths no longer count, it continues"),
+))
 @click.argument("name", shell_complete=completion.nodes)
 @run_option
 @home_option
 def unpark(name: str, run: str | None, home: str | None) -> None:
-    """Let NAME go on, in the same attempt, whether you parked it or it had died too often."""
+    """Let NAME continue in the same attempt, whether you parked it or it died too often."""
     store = Store(find_home(home))
-    who, chosen = _meant(store, name, run)
-    state = _run_state(store, chosen)
-    waiting = _asked_to_park(store, chosen, who)
-    if not waiting and who not in state.held and not find_parked(state, who):
+    who, chosen = _resolve_parkable(store, name, run)
+    state = _replay(store, chosen)
+    if who not in state.held and not find_parked(state, who) and not _has_pending_park(store, chosen, who):
         raise Refused(f"{who} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
-    living = _tell(store, chosen, {"action": "unpark", "who": who})
-    goes_on = living and state.status in ("new", "running")
-    print_message(f"{who} continues" if goes_on else
+    is_led = _signal_guardian(store, chosen, {"action": "unpark", "who": who})
+    print_message(f"{who} continues" if is_led and state.status in ("new", "running") else
                   f"{who} continues when its run does: `garrison launch --resume {chosen}`")
 
 
-def _meant(store: Store, name: str, run: str | None) -> tuple[str, str]:
-    """(node or `processor`, run) of what a person calls a node, role-name or role-name@run."""
-    stem, _, of_run = name.partition("@")
-    run = of_run or run
+def _resolve_parkable(store: Store, name: str, run: str | None) -> tuple[str, str]:
+    """Return (node or `processor`, run) for a node, role-name or role-name@run."""
+    stem, _, run_of_name = name.partition("@")
+    run = run_of_name or run
     try:
         return stem, resolve.run_of_node(store, stem, run)
     except NotFound as error:
@@ -164,119 +163,118 @@ def _meant(store: Store, name: str, run: str | None) -> tuple[str, str]:
         if role == "processor" and rest:
             return role, resolve.find_key(store, Identity, role, rest, run).run
         if role in ROLES and (rest or role == "launch"):
-            raise Refused(f"{stem} leads a whole run: `garrison stop{f' {run}' if run else ''}` stops that") from error
+            raise Refused(f"{stem} leads a whole run: `garrison stop{f' {run}' if run else ''}` stops it") from error
         raise
 
 
-def _run_state(store: Store, run: str) -> RunState:
+def _replay(store: Store, run: str) -> RunState:
     return replay_run(journal.read_all(RunFiles(store.home, run).journal))
 
 
 def _guardian(store: Store, run: str) -> Key:
-    launch = run_records.load(run_records.Launch, RunFiles(store.home, run).launch)
-    if launch is None or launch.adhoc:
-        raise Refused(f"run {run} has no guardian, so nobody brings its agent back; `garrison stop {run}` stops it")
-    return Key("guardian", launch.pipeline_id, run)
+    guardian = guardian_of(store, run)
+    if guardian is None:
+        raise Refused(f"run {run} has no guardian, so its agent is never restarted; `garrison stop {run}` stops it")
+    return guardian
 
 
-def _asked_to_park(store: Store, run: str, who: str) -> bool:
-    """Whether a guardian that does not live will be told to park it."""
-    said = [posted.signal.payload for posted in signals.list_pending(store.home,
-                                                                     _guardian(store, run)) if posted.signal]
-    return any(one.get("action") == "park" and one.get("who") == who for one in said)
+def _has_pending_park(store: Store, run: str, who: str) -> bool:
+    """Return whether the inbox of a dead guardian holds a request to park `who`."""
+    payloads = [posted.signal.payload for posted in signals.list_pending(store.home, _guardian(store, run))
+                if posted.signal]
+    return any(payload.get("action") == "park" and payload.get("who") == who for payload in payloads)
 
 
-def _tell(store: Store, run: str, payload: dict[str, Any]) -> bool:
-    """Write the guardian a signal; whether it lives."""
+def _signal_guardian(store: Store, run: str, payload: dict[str, Any]) -> bool:
+    """Post GUIDANCE to the guardian; returns whether it is alive."""
     guardian = _guardian(store, run)
     node = None if payload["who"] == "processor" else str(payload["who"])
-    signals.post(store.home, Signal(
-        new_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0},
-        {"role": guardian.role, "name": guardian.name}, "GUIDANCE", run, SystemClock().utc(), node, 0, payload))
+    signals.post(store.home, signal_by_person(guardian, "GUIDANCE", payload, node=node))
     return resolve.is_living(store, guardian)
 
 
-BY_HAND = "cancelled by a person"
+# ---------------------------------------------------------------------------------------------------------- cancel
 
 
-@agents.command("cancel", cls=Command, examples=(
-    ("garrison agents cancel add_tests --why 'not needed'", "its agent ends, its work is kept, the node fails"),
-    ("garrison launch --resume crew-1 --again", "once the run is over: tries it once more after all"),
+@agents.command(renamed={"--why": "--reason"}, examples=(
+    ("garrison agents cancel add_tests --reason 'not needed'", "its agent ends, its work is saved, the node fails"),
+    ("garrison launch --resume crew-1 --retry-failed", "once the run is over: try the node again after all"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
-@click.option("--why", default="", metavar="TEXT", help="What `garrison status` says of it.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason that `garrison status` shows.")
 @run_option
 @home_option
-def cancel(node: str, why: str, run: str | None, home: str | None) -> None:
-    """Give up NODE, which is being worked on: its agent ends, its work is kept, and no new attempt is made.
+def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
+    """Cancel NODE, which is being worked on: its agent ends, its work is saved, and there is no new attempt.
 
-    For its pipeline that is a failure: an edge for one is followed, else what depends on it is not begun.
+    For its pipeline that is a failure: an edge for failures is followed, else what depends on the node is not started.
     """
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
-    state = replay_run(journal.read_all(RunFiles(store.home, chosen).journal))
-    if wrong := objection(state, node):
-        raise Refused(f"nothing of {node} can be cancelled (`garrison status {chosen}`): {wrong}")
+    state = _replay(store, chosen)
+    if objection := objection_to_cancel(state, node):
+        raise Refused(f"{node} cannot be cancelled (`garrison status {chosen}`): {objection}")
     runner = Key("runner", node, chosen)
     if find_parked(state, node) and not resolve.is_living(store, runner):
-        raise Refused(f"{node} of run {chosen} is parked, so nobody hears it; `garrison agents unpark {node}` first")
-    signals.post(store.home, cancel_order(runner, state.nodes[node].attempt, why, SystemClock().utc()))
-    when = "" if resolve.is_living(store, runner) else (
-        f" as soon as run {chosen} has a runner for it: `garrison launch --resume {chosen}`")
-    print_message(f"{node} is cancelled{when}")
+        raise Refused(f"{node} of run {chosen} is parked and has no runner; `garrison agents unpark {node}` first")
+    signals.post(store.home, cancel_signal(runner, state.nodes[node].attempt, reason))
+    print_message(f"{node} is cancelled{_when_runner_lives(store, runner)}")
 
 
-def objection(state: RunState, node: str) -> str:
-    """Why a node of a run cannot be cancelled, '' if it can. Pure. NotFound if no guardian knows it."""
-    known = state.nodes.get(node)
-    if known is None:
-        raise NotFound(f"no guardian leads a node {node}; `garrison stop` stops what was spawned alone")
+def objection_to_cancel(state: RunState, node: str) -> str:
+    """Return why a node cannot be cancelled, '' if it can; NotFound if the run's guardian has no such node."""
+    found = state.nodes.get(node)
+    if found is None:
+        raise NotFound(f"no guardian leads a node {node}; `garrison stop` stops an ad-hoc run")
     if state.over:
         return f"the run is {state.status}"
-    if known.status in OVER:
-        return f"it {OVER[known.status]}"
+    if found.status in ENDED:
+        return f"it {ENDED[found.status]}"
     if node in state.held:
         return f"you parked it; `garrison agents unpark {node}` first"
-    return "" if known.status == "active" else f"it is {known.status}; `garrison agents park {node}` keeps it back"
+    return "" if found.status == "active" else f"it is {found.status}; `garrison agents park {node}` keeps it back"
 
 
-def cancel_order(runner: Key, attempt: int, why: str, now: str) -> Signal:
-    """The signal to a runner that gives its node up in that attempt; said again it is the same one. Pure."""
-    text = f"{BY_HAND}: {why}" if why else BY_HAND
-    return Signal(f"{runner.run}-{runner.name}-{attempt}-cancelled-by-hand",
-                  {"role": "launch", "name": "launch", "incarnation": 0},
-                  {"role": runner.role, "name": runner.name}, "GUIDANCE", runner.run, now, runner.name, attempt,
-                  {"action": "cancel", "text": text})
+def cancel_signal(runner: Key, attempt: int, reason: str, now: str = "") -> Signal:
+    """Return the signal that makes a runner cancel its node in that attempt; its id makes it idempotent."""
+    text = f"{CANCELLED_BY_PERSON}: {reason}" if reason else CANCELLED_BY_PERSON
+    return signal_by_person(runner, "GUIDANCE", {"action": "cancel", "text": text}, node=runner.name, attempt=attempt,
+                            id=f"{runner.run}-{runner.name}-{attempt}-cancelled-by-hand", now=now)
 
 
-@agents.command("respawn", cls=Command, examples=(
-    ("garrison agents respawn add_tests", "this life of its agent is ended, the next begins, as after a death"),
+def _when_runner_lives(store: Store, runner: Key) -> str:
+    return "" if resolve.is_living(store, runner) else (
+        f" as soon as run {runner.run} has a runner for it: `garrison launch --resume {runner.run}`")
+
+
+# --------------------------------------------------------------------------------------------------------- respawn
+
+
+@agents.command(examples=(
+    ("garrison agents respawn add_tests", "its agent ends and is restarted, as after a death"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
 @run_option
 @home_option
 def respawn(node: str, run: str | None, home: str | None) -> None:
-    """End the living agent of NODE, so that its runner brings it back in the same attempt.
+    """End the living agent of NODE, so that its runner restarts it in the same attempt.
 
-    It is no fault and counts nothing in the restart limits. Only the life that is there now is meant: said twice, it is
-    done once.
+    This does not count towards the restart limits. It applies to the current incarnation only, so it is safe to repeat.
     """
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
     agent, runner = Key("orchestrator", node, chosen), Key("runner", node, chosen)
     identity = store.read(Identity, agent)
     if identity is None or not resolve.is_living(store, agent):
-        raise Refused(f"{agent.full} is not alive, there is nothing to end; `garrison status {chosen}` shows what "
-                      f"{node} waits for")
-    signals.post(store.home, kill_order(runner, identity.incarnation, SystemClock().utc()))
-    when = "" if resolve.is_living(store, runner) else (
-        f" as soon as run {chosen} has a runner for it: `garrison launch --resume {chosen}`")
-    print_message(f"life {identity.incarnation} of {agent.full} is ended and the next begins{when}")
+        raise Refused(f"{agent.full} is not alive, so there is nothing to respawn; `garrison status {chosen}` shows "
+                      f"what {node} waits for")
+    signals.post(store.home, kill_signal(runner, identity.incarnation))
+    print_message(f"incarnation {identity.incarnation} of {agent.full} ends and the next one starts"
+                  f"{_when_runner_lives(store, runner)}")
 
 
-def kill_order(runner: Key, incarnation: int, now: str) -> Signal:
-    """The signal to a runner that ends exactly that life of its orchestrator; said again it is the same one. Pure."""
+def kill_signal(runner: Key, incarnation: int) -> Signal:
+    """Return the signal that makes a runner end one incarnation of its orchestrator; its id makes it idempotent."""
     agent = Key("orchestrator", runner.name, runner.run).full
-    return Signal(f"{agent}-{incarnation}-kill", {"role": "launch", "name": "launch", "incarnation": 0},
-                  {"role": runner.role, "name": runner.name}, "KILL_ORCHESTRATOR", runner.run, now, runner.name, 0,
-                  {"incarnation": incarnation})
+    return signal_by_person(runner, "KILL_ORCHESTRATOR", {"incarnation": incarnation}, node=runner.name,
+                            id=f"{agent}-{incarnation}-kill")

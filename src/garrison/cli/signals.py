@@ -180,15 +180,16 @@ def _attempt(store: Store, run: str, node: str | None, body: dict[str, Any]) -> 
 
 
 def signal_by_person(recipient: Key, type: str, payload: dict[str, Any], *, node: str | None = None, attempt: int = 0,
-                     id: str = "") -> Signal:
+                     id: str = "", now: str = "") -> Signal:
     """Return a signal that a command sends for its user; the source `launch` with incarnation 0 stands for a person.
 
     Args:
         id: the signal's id, for an idempotent signal (default: a fresh one).
+        now: its timestamp (default: the current time).
     """
-    return Signal(id or new_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0},
-                  {"role": recipient.role, "name": recipient.name}, type, recipient.run, SystemClock().utc(), node,
-                  attempt, payload)
+    person = {"role": "launch", "name": "launch", "incarnation": 0}
+    return Signal(id or new_id()[:12], person, {"role": recipient.role, "name": recipient.name}, type, recipient.run,
+                  now or SystemClock().utc(), node, attempt, payload)
 
 
 def guardian_of(store: Store, run: str) -> Key | None:

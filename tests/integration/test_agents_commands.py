@@ -1,4 +1,4 @@
-"""`garrison agents park|unpark|cancel` on a home nobody lives in: whom it means, whom it tells, what it refuses."""
+"""`garrison agents park|unpark|cancel` without living processes: name resolution, signals, refusals."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def told(home: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("name", "who"), [("a", "a"), ("runner-a", "a"), ("orchestrator-a@r1", "a"),
                                            ("processor-crew", "processor")])
-def test_the_guardian_is_told_whoever_is_named(home: Path, capfd: pytest.CaptureFixture[str], name: str,
+def test_park_and_unpark_signal_the_guardian(home: Path, capfd: pytest.CaptureFixture[str], name: str,
                                                who: str) -> None:
-    assert main(["agents", "park", name, "--why", "the API is down"]) == 0
+    assert main(["agents", "park", name, "--reason", "the API is down"]) == 0
     assert told(home) == [{"action": "park", "who": who, "text": "the API is down"}]
-    assert f"{who} will be parked when run r1 goes on" in capfd.readouterr().err
+    assert f"{who} will be parked when run r1 is resumed" in capfd.readouterr().err
     assert main(["agents", "unpark", name]) == 0  # what has not been done yet can be taken back
     assert [one["action"] for one in told(home)] == ["park", "unpark"]
-    assert "goes on when its run does: `garrison launch --resume r1`" in capfd.readouterr().err
+    assert "continues when its run does: `garrison launch --resume r1`" in capfd.readouterr().err
 
 
-def test_what_died_too_often_is_let_go_on(home: Path) -> None:
+def test_unpark_releases_a_node_parked_by_policy(home: Path) -> None:
     assert main(["agents", "unpark", "d"]) == 0
     assert told(home) == [{"action": "unpark", "who": "d"}]
 
@@ -76,37 +76,39 @@ def test_what_died_too_often_is_let_go_on(home: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (("unpark", "a"), "a of run r1 is not parked; `garrison status r1` shows what it does"),
     (("park", "A1"), "no run in"), (("park", "dd"), "did you mean d?"),
-    (("park", "b"), "b has landed"), (("park", "c"), "`garrison merge-queue cancel` takes it out"),
-    (("park", "guardian-crew"), "`garrison stop` stops that"), (("park", "launch@r1"), "`garrison stop r1` stops that"),
+    (("park", "b"), "b has landed"), (("park", "c"), "`garrison merge-queue cancel` withdraws it"),
+    (("park", "guardian-crew"), "`garrison stop` stops it"), (("park", "launch@r1"), "`garrison stop r1` stops it"),
     (("park", "a", "--run", "r9"), "no run r9"), (("park", "runner-zz"), "has a node zz"),
-    (("cancel", "b"), "it has landed"), (("cancel", "c"), "`garrison merge-queue cancel` takes it out"),
+    (("cancel", "b"), "it has landed"), (("cancel", "c"), "`garrison merge-queue cancel` withdraws it"),
     (("cancel", "d"), "`garrison agents unpark d` first"), (("cancel", "e"), "`garrison agents park e` keeps it back"),
     (("cancel", "dd"), "did you mean d?"),
 ])
-def test_what_makes_no_sense_is_refused_in_one_line(home: Path, capfd: pytest.CaptureFixture[str],
+def test_a_refusal_is_one_line(home: Path, capfd: pytest.CaptureFixture[str],
                                                     words: tuple[str, ...], said: str) -> None:
     assert main(["agents", *words]) == 1
     out, err = capfd.readouterr()
     assert out == "" and said in err and err.count("\n") == 1 and told(home) == []
 
 
-def test_the_runner_is_told_once_that_its_node_is_given_up(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
-        assert main(["agents", "cancel", "a", "--why", "no\x1b[31mt needed"]) == 0
+def test_cancel_signals_the_runner_idempotently(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for option in ("--reason", "--why"):
+        assert main(["agents", "cancel", "a", option, "no\x1b[31mt needed"]) == 0
     said, again = [one.signal for one in signals.list_pending(home, Key("runner", "a", "r1")) if one.signal]
-    assert said.id == again.id, "obeyed once"
+    assert said.id == again.id, "the runner acts on it once"
     assert (said.signal_type, said.attempt) == ("GUIDANCE", 1) and told(home) == []
     assert said.payload == {"action": "cancel", "text": "cancelled by a person: no\x1b[31mt needed"}
-    assert "a is cancelled as soon as run r1 has a runner for it" in capfd.readouterr().err
+    err = capfd.readouterr().err
+    assert "a is cancelled as soon as run r1 has a runner for it" in err
+    assert err.count("warning: --why is now --reason") == 1, "the former name is accepted, with a warning"
 
 
-def test_a_run_that_nobody_supervises_is_refused(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_adhoc_run_cannot_be_parked(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     make(home, "adhoc-x-1", {"x": ["active"]}, adhoc=True)
     assert main(["agents", "park", "x"]) == 1
     assert "`garrison stop adhoc-x-1` stops it" in capfd.readouterr().err
 
 
-def test_status_tells_by_whom_a_node_is_parked_and_when_it_is_tried_again(
+def test_status_shows_who_parked_a_node_and_when_its_probe_is_due(
         home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     journal = Writer(RunFiles(home, "r1").journal, "guardian-crew#2")
     journal.append("signal", {"id": "s", "type": "GUIDANCE", "node": "a", "hold": "a", "text": "the API is down"}, AT)

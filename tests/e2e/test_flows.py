@@ -141,22 +141,23 @@ def test_a_run_that_failed_is_tried_again_where_it_failed_and_as_it_was_launched
                 node("second", f"test -e {place.root / 'mended'} && cp $GARRISON_PROMPT_FILE two.txt || "
                      "{ echo it is broken; exit 1; }"), "start -> first -> second -> exit;")
     assert place.finish(place.launch(graph, "r1")) == 1
-    assert "--again" in place.command("launch", "--resume", "r1").stderr
+    assert "--retry-failed" in place.command("launch", "--resume", "r1").stderr
     (place.root / "mended").touch()
     text = (place.root / "crew.dot").read_text()
     (place.root / "crew.dot").write_text(text.replace("one.txt", "uno.txt"))
-    assert "say --as-begun" in place.command("launch", "--resume", "r1", "--again").stderr
+    assert "pass --original-graph" in place.command("launch", "--resume", "r1", "--retry-failed").stderr
     kept = place.home / "runs/r1/graph.dot"
     kept.write_text(text + "// by hand")
-    assert "put it back" in place.command("launch", "--resume", "r1", "--again", "--as-begun").stderr
+    assert "put it back" in place.command("launch", "--resume", "r1", "--retry-failed", "--original-graph").stderr
     kept.write_text(text)
-    assert place.finish(place.begin("launch", "--resume", "r1", "--again", "--as-begun")) == 0, place.told()
+    begun = place.begin("launch", "--resume", "r1", "--retry-failed", "--original-graph")
+    assert place.finish(begun) == 0, place.told()
     nodes = place.nodes()
     assert [(nodes[name]["status"], nodes[name]["attempt"]) for name in ("first", "second")] == [
         ("validated", 1), ("validated", 2)]
     assert "it is broken" in git(place.repo, "show", "main:two.txt")
-    assert "is done, and --again is for one that failed" in place.command(
-        "launch", "--resume", "r1", "--again", "--as-begun").stderr
+    assert "is done, and --retry-failed is for one that failed" in place.command(
+        "launch", "--resume", "r1", "--retry-failed", "--original-graph").stderr
     place.check_left()
 
 

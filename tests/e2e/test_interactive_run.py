@@ -129,7 +129,7 @@ def test_a_run_as_a_person_sees_it(stage: Place) -> None:
 def _attach(place: Place) -> None:
     """Read-only: the line says so, typing does nothing, the named key ends it, the agent goes on; inside tmux too."""
     client = Screen(place, "attach", "a", TMUX="/nowhere,1,0")
-    client.until("read-only", "C-b C-b d detaches", "attempt 1", "life 1")
+    client.until("read-only", "C-b C-b d detaches", "attempt 1", "incarnation 1")
     assert client.leave("\x02d")[0] == 0
     client = Screen(place, "attach", "a")
     client.until("read-only", "C-b d detaches", "run r1")
@@ -158,7 +158,7 @@ def _check_pipes(place: Place) -> None:
     followed = (place.root / "followed").read_bytes()
     for said in (b"try 1 life 1", b"try 1 life 2", b"--- attempt 2", b"try 2 life", b"\x1b]0;owned\x07"):
         assert said in followed, followed
-    assert b"nothing was printed yet" in (place.root / "waited").read_bytes()
+    assert b"no output yet" in (place.root / "waited").read_bytes()
 
 
 def _check_ended(place: Place) -> None:

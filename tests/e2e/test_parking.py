@@ -116,7 +116,7 @@ def test_a_person_gives_a_node_up_and_has_it_tried_again_after_all(place: Place)
     assert told["doing"] == "cancelled by a person: leads nowhere"
     assert git(place.repo, "show", "refs/garrison/rescue/r1/a/1:half.txt") == "half"
     place.free("a")
-    assert place.finish(place.begin("launch", "--resume", "r1", "--again")) == 0, place.told()
+    assert place.finish(place.begin("launch", "--resume", "r1", "--retry-failed")) == 0, place.told()
     assert {name: (node["status"], node["attempt"]) for name, node in place.nodes().items()} == {
         "a": ("validated", 2), "b": ("validated", 1), "c": ("validated", 1)}
 

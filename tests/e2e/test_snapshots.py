@@ -25,5 +25,5 @@ def test_work_is_kept_at_intervals_and_outlives_the_agent_that_loses_it(place):
     assert place.finish(child) == 0, place.told()
     place.check("a")
     assert git(place.repo, "for-each-ref", "refs/garrison/rescue") == "", "it has landed"
-    assert "nothing was rescued in the repositories of this home's runs" in place.command("rescue", "list").stderr
+    assert "nothing was saved in the repositories of this home's runs" in place.command("rescue", "list").stderr
     assert place.command("rescue", "show", "a").returncode == 1

@@ -48,9 +48,9 @@ def test_a_base_that_moved_was_rewritten_or_went(place):
     git(elsewhere, "commit", "-q", "--amend", "--allow-empty", "-m", "rewritten")
     rewritten = git(place.repo, "rev-parse", "main")
     refused = place.command("launch", "--resume", "r2")
-    assert (refused.returncode, "say --onto" in refused.stderr) == (1, True), refused.stderr
+    assert (refused.returncode, "pass --accept-rewritten-target" in refused.stderr) == (1, True), refused.stderr
     place.free("b")
-    assert place.finish(place.begin("launch", "--resume", "r2", "--onto"), "r2") == 0, place.told()
+    assert place.finish(place.begin("launch", "--resume", "r2", "--accept-rewritten-target"), "r2") == 0, place.told()
     assert git(place.repo, "rev-parse", "main^1") == rewritten
     assert git(place.repo, "show", "main:b.txt") == "b"
 

@@ -298,7 +298,7 @@ def test_looking_changes_nothing_and_the_exit_code_says_what_is_left(home: Home)
     assert {one["check"] for one in json.loads(done.stdout) if one["wrong"]} == {"lives", "files", "worktrees"}
     done = home.place.command("doctor", "--fix")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 mended" in done.stderr
+    assert "3 repaired" in done.stderr
     done = home.place.command("doctor")
     assert done.returncode == 0, done.stdout
     home.run("lost", "running")
@@ -321,7 +321,7 @@ def test_clean_removes_what_is_over_and_keeps_what_did_not_land(home: Home) -> N
     before = state(place.home)
     done = place.command("clean", "--all-done", "--dry-run", "--json")
     assert [one["run"] for one in json.loads(done.stdout)] == ["over"]
-    for words, says in ((("--all-done",), "say --yes"), (("--run", "rests", "--yes"), "--resume rests"),
+    for words, says in ((("--all-done",), "pass --yes"), (("--run", "rests", "--yes"), "--resume rests"),
                         (("--run", "nobody", "--yes"), "no run nobody")):
         done = place.command("clean", *words)
         assert (done.returncode, says in done.stderr) == (1, True), done.stderr

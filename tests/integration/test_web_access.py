@@ -84,7 +84,7 @@ def test_tokens_are_the_owners_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("place", "why"), [
     (Endpoint("0.0.0.0"), "tls-cert"), (Endpoint("192.0.2.7"), "--plain-http"),
     (Endpoint("example.org"), "no IP address"),
-    (Endpoint("0.0.0.0", plain=True), "--name"), (Endpoint("::", plain=True), "--name"),
+    (Endpoint("0.0.0.0", plain=True), "--hostname"), (Endpoint("::", plain=True), "--hostname"),
 ])
 def test_an_address_that_others_reach_needs_a_word(place: Endpoint, why: str) -> None:
     with pytest.raises(UsageError, match=why):

@@ -11,7 +11,7 @@ from garrison.agents.claude.settings import ENVIRONMENT, ClaudeSettings
 from garrison.cli import login
 
 RUN = "import sys; from pathlib import Path; from garrison.agents.claude.settings import ClaudeSettings as S; " \
-      "from garrison.cli.login import run_cli; run_cli(Path(sys.argv[1]), S(cli=sys.argv[2]), (), sys.argv[3:])"
+      "from garrison.cli.login import exec_cli; exec_cli(Path(sys.argv[1]), S(cli=sys.argv[2]), (), sys.argv[3:])"
 SOURCE = {"PATH": "/bin", "HOME": "/h", "ANTHROPIC_API_KEY": "k", "ANTHROPIC_AUTH_TOKEN": "t", "SECRET": "s",
           "ANTHROPIC_BASE_URL": "u", "CLAUDECODE": "1", "CLAUDE_CODE_SESSION_ID": "x", "GARRISON_LIFE": "l"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.cli.clean import _length
+from garrison.cli.clean import parse_duration
 from garrison.doctor import cleanup, findings
 from garrison.doctor.examine import CHECKS
 from garrison.doctor.findings import (
@@ -152,12 +152,12 @@ def test_old_enough_is_by_when_a_run_was_last_heard_of() -> None:
     assert [one.run for one in cleanup.select_runs(known, 0, 1000.0, ages)] == ["old", "young"]
 
 
-def test_lengths_of_time() -> None:
+def testparse_durations_of_time() -> None:
     for text, seconds in (("0", 0), ("90s", 90), ("15m", 900), ("12h", 43200), ("7d", 604800), ("2w", 1209600)):
-        assert _length(None, None, text) == seconds  # type: ignore[arg-type]
+        assert parse_duration(None, None, text) == seconds  # type: ignore[arg-type]
     for bad in ("", "d", "-1d", "7 d", "1y", "1.5h"):
         with pytest.raises(UsageError):
-            _length(None, None, bad)  # type: ignore[arg-type]
+            parse_duration(None, None, bad)  # type: ignore[arg-type]
 
 
 def test_failing_snapshots_are_tried_less_and_less_often() -> None:

@@ -1,59 +1,60 @@
-"""`garrison answer NODE TEXT`: what an agent or a gate of the pipeline asked is answered; it goes on where it was."""
+"""`garrison answer`: answer the question of an agent or of a gate; the node continues where it was."""
 
 from __future__ import annotations
 
 import click
 
-from garrison.cli import resolve
+from garrison.cli import completion, resolve
+from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
+from garrison.cli.signals import guardian_of, signal_by_person
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.processes.run_state import RunState, replay_run
 from garrison.records import journal, signals
-from garrison.records import run as run_records
-from garrison.records.names import Key
 from garrison.records.run import RunFiles
-from garrison.records.signals import Signal
 from garrison.records.store import Store
-from garrison.supervise.start import new_id
-from garrison.system.clock import SystemClock
 
 
-@click.command()
-@click.argument("node")
+@click.command(cls=Command, examples=(
+    ('garrison answer add_tests "use pytest"', "the agent's next message"),
+    ("garrison answer review Approve", "the gate's edge labelled Approve"),
+))
+@click.argument("node", shell_complete=completion.nodes)
 @click.argument("text")
 @run_option
 @home_option
 def answer(node: str, text: str, run: str | None, home: str | None) -> None:
-    """Answer what NODE asks (`garrison status` shows it).
+    """Answer the question of NODE, which `garrison status` shows.
 
-    For an agent TEXT becomes its next message. For a gate it is the label of an edge, its key, or the node it leads to;
-    anything else is refused with the options.
+    For an agent, TEXT becomes its next message. For a gate, it is the label of an edge, its key, or the node it leads
+    to; anything else is refused with the list of options.
     """
     store = Store(find_home(home))
     chosen = resolve.run_of_node(store, node, run)
-    files = RunFiles(store.home, chosen)
-    state = replay_run(journal.read_all(files.journal))
-    open_ = _of_gate(state, node, text) or state.questions.get(node)
-    launch = run_records.load(run_records.Launch, files.launch)
-    if open_ is None or launch is None:
-        raise NotFound(f"{node} of run {chosen} has not asked anything; `garrison status {chosen}` shows what it does")
-    target = {"role": "guardian", "name": launch.pipeline_id}
-    signals.post(store.home, Signal(
-        new_id()[:12], {"role": "launch", "name": "launch", "incarnation": 0}, target, "INPUT_RESPONSE", chosen,
-        SystemClock().utc(), node, state.nodes[node].attempt if node in state.nodes else 0,
-        {"question_id": open_["id"], "text": text}))
-    living = resolve.is_living(store, Key("guardian", launch.pipeline_id, chosen))
-    when = "" if living else f" as soon as run {chosen} goes on: `garrison launch --resume {chosen}`"
-    print_message(f"{node} is told{when}")
+    state = replay_run(journal.read_all(RunFiles(store.home, chosen).journal))
+    question_id, guardian = _open_question(state, node, text), guardian_of(store, chosen)
+    if question_id is None or guardian is None:
+        raise NotFound(f"{node} of run {chosen} asks nothing; `garrison status {chosen}` shows what it does")
+    attempt = state.nodes[node].attempt if node in state.nodes else 0
+    signals.post(store.home, signal_by_person(guardian, "INPUT_RESPONSE", {"question_id": question_id, "text": text},
+                                              node=node, attempt=attempt))
+    print_message("answer recorded" + (
+        "" if resolve.is_living(store, guardian) else
+        f"; {node} gets it when the run is resumed: `garrison launch --resume {chosen}`"))
 
 
-def _of_gate(state: RunState, node: str, text: str) -> dict[str, str] | None:
-    """The question of an open gate, the one that waits longest; Refused, with its options, if `text` is none."""
+def _open_question(state: RunState, node: str, text: str) -> str | None:
+    """Return the id of the node's open question: its gate's (the longest waiting one), else its agent's.
+
+    Raises:
+        Refused: `text` is not an option of the gate; the message lists the options.
+    """
     gate = next((gate for gate in state.gates.values() if gate.node == node), None)
-    if gate is None:
-        return None
-    if rejection := gate.rejection(text):
-        raise Refused(rejection)
-    return {"id": gate.place}
+    if gate is not None:
+        if rejection := gate.rejection(text):
+            raise Refused(rejection)
+        return gate.place
+    question = state.questions.get(node)
+    return question["id"] if question else None

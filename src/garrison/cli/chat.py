@@ -1,6 +1,6 @@
-"""`garrison ask` and `garrison chat`: speak with the butler, who lets specialists work with garrison's own commands.
+"""`garrison ask` and `garrison chat`: talk to the butler, who delegates to specialists that use garrison's commands.
 
-The rule of this room: what is answered goes to stdout, who works at it to stderr; nothing is decided here.
+The answer goes to stdout, who is working on it to stderr.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from garrison.delegation.orchestrator import AgentOrchestrator
 
 conversation_option = click.option("--conversation", "-c", metavar="ID", default="default", show_default=True,
-                                   help="Which conversation goes on; another ID begins another.")
-repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay=False, path_type=Path),
-                           help="The repository to search (default: that of the current directory).")
+                                   help="Conversation to continue; a new ID starts another.")
+repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
+                           help="Repository to search (default: the current directory's).")
 
 
 @click.command(cls=Command, examples=(
@@ -34,69 +34,69 @@ repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay
 @click.argument("message")
 @conversation_option
 @repo_option
-@click.option("--json", "as_json", is_flag=True, help="Every event as one JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print every event as one JSON object a line.")
 @home_option
 def ask(message: str, conversation: str, repo_root: Path | None, as_json: bool, home: str | None) -> None:
-    """Ask the butler something about this garrison; exit 1 if the answer failed."""
+    """Ask the butler a question about this garrison; exit 1 if there is no answer."""
     from garrison.delegation.desk import desk_of
 
     place = find_home(home)
 
-    async def once() -> bool:
-        async with desk_of(place, conversation, repo_root) as desk:
-            return await _answered(desk, message, as_json=as_json)
+    async def ask_once() -> bool:
+        async with desk_of(place, conversation, repo_root) as service:
+            return await _print_answer(service, message, as_json=as_json)
 
-    if not asyncio.run(once()):
+    if not asyncio.run(ask_once()):
         sys.exit(1)
 
 
 @click.command(cls=Command, examples=(
-    ("garrison chat", "speak until Ctrl-D or an empty `exit`"),
-    ("garrison chat -c monday", "a conversation of its own"),
+    ("garrison chat", "until Ctrl-D or `exit`"),
+    ("garrison chat -c monday", "a separate conversation"),
 ))
 @conversation_option
 @repo_option
 @home_option
 def chat(conversation: str, repo_root: Path | None, home: str | None) -> None:
-    """Speak with the butler; the conversation goes on where it was."""
+    """Chat with the butler; the conversation continues where it was."""
     from garrison.delegation.desk import desk_of
 
     place = find_home(home)
 
-    async def talk() -> None:
-        async with desk_of(place, conversation, repo_root) as desk:
-            kept = len(desk.get_conversation_history()) // 2
-            print_message(f"conversation {conversation}, {kept} turns so far; Ctrl-D ends it")
-            while (line := await asyncio.to_thread(_read)) is not None:
+    async def chat_until_end() -> None:
+        async with desk_of(place, conversation, repo_root) as service:
+            turns = len(service.get_conversation_history()) // 2
+            print_message(f"conversation {conversation}, {turns} turns so far; Ctrl-D ends it")
+            while (line := await asyncio.to_thread(_read_line)) is not None:
                 if line.strip() in ("exit", "quit"):
                     return
                 if line.strip():
-                    await _answered(desk, line)
+                    await _print_answer(service, line)
 
-    asyncio.run(talk())
+    asyncio.run(chat_until_end())
 
 
-def _read() -> str | None:
+def _read_line() -> str | None:
     try:
         return input("> " if sys.stdin.isatty() else "")
     except EOFError:
         return None
 
 
-async def _answered(desk: AgentOrchestrator, message: str, *, as_json: bool = False) -> bool:
-    """Show a message's events; whether the butler could answer."""
-    good = True
-    async for event in desk.stream(message):
+async def _print_answer(service: AgentOrchestrator, message: str, *, as_json: bool = False) -> bool:
+    """Print a message's events; returns whether the butler answered."""
+    success = True
+    async for event in service.stream(message):
         if event.type == "agent_complete" and event.agent == "butler":
-            good = bool(event.success)
+            success = bool(event.success)
         if as_json:
             print(event.model_dump_json(by_alias=True, exclude_none=True), flush=True)
         else:
-            _show(event)
-    return good
+            _print_event(event)
+    return success
 
 
-def _show(event: Event) -> None:
+def _print_event(event: Event) -> None:
     from garrison.system.terminal_text import clean_lines
 
     if event.type == "agent_delegate":

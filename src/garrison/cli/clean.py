@@ -1,4 +1,4 @@
-"""`garrison clean`: removing what finished runs left."""
+"""`garrison clean`: remove what finished runs left behind."""
 
 from __future__ import annotations
 
@@ -22,116 +22,118 @@ from garrison.processes.temp_files import remove_abandoned_files
 from garrison.system.clock import from_iso
 from garrison.system.git.rescues import RESCUES
 
-_LENGTH = re.compile(r"(\d+)([smhdw]?)\Z")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_DURATION = re.compile(r"(\d+)([smhdw]?)\Z")
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
-def _length(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
-    """A length of time as people write it (90s, 15m, 12h, 7d, 2w; seconds without a unit), in seconds."""
-    match = _LENGTH.match(value)
+def parse_duration(_ctx: click.Context, _param: click.Parameter, value: str) -> float:
+    """Return the seconds of a duration such as 90s, 15m, 12h, 7d, 2w or 90."""
+    match = _DURATION.match(value)
     if match is None:
-        raise UsageError(f"{value!r} is no length of time; write it as 90s, 15m, 12h, 7d or 2w")
-    return float(int(match[1]) * _UNITS[match[2]])
+        raise UsageError(f"not a duration: {value!r}; write it as 90s, 15m, 12h, 7d or 2w")
+    return float(int(match[1]) * _UNIT_SECONDS[match[2]])
 
 
-@click.command(cls=Command, examples=(
-    ("garrison clean --all-done --older-than 7d --dry-run", "what would go"),
-    ("garrison clean --run crew-1 --yes", "one run: its records, trees and branches (archived)"),
-    ("garrison clean --all-done --rescues --archives --yes", "also what was kept, if the target has it by now"),
-), option_groups={"Which runs": ("run", "all_done", "older_than", "force"),
-           "What else": ("archives", "rescues", "even_unlanded")})
+@click.command(cls=Command, renamed={"--even-unlanded": "--include-unlanded"}, examples=(
+    ("garrison clean --all-done --older-than 7d --dry-run", "what would be removed"),
+    ("garrison clean --run crew-1 --yes", "one run: its records, worktrees and branches (archived)"),
+    ("garrison clean --all-done --rescues --archives --yes", "also saved work that has landed since"),
+), option_groups={"Runs": ("run", "all_done", "older_than", "force"),
+                  "Saved work": ("archives", "rescues", "include_unlanded")})
 @click.option("--run", metavar="RUN", shell_complete=completion.runs, help="This run.")
 @click.option("--all-done", is_flag=True, help="Every run that is over: done or failed.")
-@click.option("--older-than", default="0", metavar="AGE", callback=_length,
-              help="Only those last heard of so long ago (12h, 7d).")
-@click.option("--force", is_flag=True, help="With --run: although it could go on.")
-@click.option("--archives", is_flag=True, help="Archived branches too, if the target has all of them.")
-@click.option("--rescues", is_flag=True, help="Rescue refs too, if the target has all of them.")
-@click.option("--even-unlanded", is_flag=True, help="With --archives or --rescues: also what never landed.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, remove nothing.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--older-than", default="0", metavar="AGE", callback=parse_duration,
+              help="Only runs that ended at least so long ago (12h, 7d).")
+@click.option("--force", is_flag=True, help="With --run: although the run could be resumed.")
+@click.option("--archives", is_flag=True, help="Also archived branches that have landed completely.")
+@click.option("--rescues", is_flag=True, help="Also rescue refs that have landed completely.")
+@click.option("--include-unlanded", is_flag=True, help="With --archives or --rescues: also what never landed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, remove nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @home_option
 def clean(run: str | None, all_done: bool, older_than: float, force: bool, archives: bool, rescues: bool,
-          even_unlanded: bool, dry_run: bool, yes: bool, as_json: bool, home: str | None) -> None:
-    """Remove what finished runs left: state, trees (unlanded work is rescued first), branches (they are archived).
+          include_unlanded: bool, dry_run: bool, yes: bool, as_json: bool, home: str | None) -> None:
+    """Remove what finished runs left behind: state, worktrees (unlanded work is saved first) and branches (archived).
 
-    What lives is never touched. Archives and rescue refs stay unless they are asked for.
+    Living processes are never touched. Archives and rescue refs stay unless you ask for their removal.
     """
     if (run is None) == (not all_done):
-        raise UsageError("say either --run RUN or --all-done")
+        raise UsageError("pass either --run RUN or --all-done")
     if force and run is None:
         raise UsageError("--force goes with --run RUN")
-    if even_unlanded and not (archives or rescues):
-        raise UsageError("--even-unlanded goes with --archives or --rescues")
-    world = Runtime.real(find_home(home))
+    if include_unlanded and not (archives or rescues):
+        raise UsageError("--include-unlanded goes with --archives or --rescues")
+    runtime = Runtime.real(find_home(home))
     if yes and not dry_run:
-        remove_abandoned_files(world.home, world.clock.time())  # also what a clean that was killed left
-    plans = [cleanup.plan_cleanup(world, one, CleanupOptions(archives, rescues, even_unlanded))
-             for one in _chosen(world, run, older_than, force=force)]
+        remove_abandoned_files(runtime.home, runtime.clock.time())  # also those of a clean that was killed
+    plans = [cleanup.plan_cleanup(runtime, status, CleanupOptions(archives, rescues, include_unlanded))
+             for status in _select_runs(runtime, run, older_than, force=force)]
     if not as_json:
-        _tell(plans, world)
+        _print_plans(plans, runtime)
+    if plans and not dry_run and not yes:
+        _confirm(len(plans))
+    failures = [] if dry_run else [failure for plan in plans if (failure := _remove(runtime, plan, quiet=as_json))]
     if plans and not dry_run:
-        _agree(plans, yes=yes)
-    failed = [] if dry_run else [text for one in plans if (text := _remove(world, one))]
-    if plans and not dry_run:
-        remove_abandoned_files(world.home, world.clock.time())  # once, for it looks through all of the home
+        remove_abandoned_files(runtime.home, runtime.clock.time())  # only once: it scans the whole home
     if as_json:
-        print_json([one.body() for one in plans])
-    if failed:
-        raise GarrisonError(f"{len(failed)} of {len(plans)} runs could not be removed: {failed[0]}")
+        print_json([plan.body() for plan in plans])
+    if failures:
+        raise GarrisonError(f"{len(failures)} of {len(plans)} runs could not be removed: {failures[0]}")
 
 
-def _chosen(world: Runtime, run: str | None, older_than: float, *, force: bool) -> list[RunStatus]:
-    known = run_statuses(world)
+def _select_runs(runtime: Runtime, run: str | None, older_than: float, *, force: bool) -> list[RunStatus]:
+    statuses = run_statuses(runtime)
     if run is None:
-        ages = {one.run: from_iso(one.ended_at) for one in known.values() if one.ended_at}
-        return cleanup.select_runs(list(known.values()), older_than, world.clock.time(), ages)
-    one = known[existing_run(world.home, run)]
-    if one.living or not (one.over or force):
-        more = "" if one.living else f"; to remove it all the same: --run {run} --force"
-        raise Refused(one.objection + more)
-    return [one]
+        ages = {status.run: from_iso(status.ended_at) for status in statuses.values() if status.ended_at}
+        return cleanup.select_runs(list(statuses.values()), older_than, runtime.clock.time(), ages)
+    status = statuses[existing_run(runtime.home, run)]
+    if status.living or not (status.over or force):
+        hint = "" if status.living else f"; to remove it anyway: --run {run} --force"
+        raise Refused(status.objection + hint)
+    return [status]
 
 
-def _tell(plans: list[CleanupPlan], world: Runtime) -> None:
-    """On stderr, before anything happens; what was done follows on stdout."""
-    for one in plans:
-        parts = [f"{len(one.files)} files and folders of {world.home}"]
-        parts += [f"{len(one.trees)} trees"] * bool(one.trees) + [f"{len(one.refs)} refs"] * bool(one.refs)
-        parts += [f"{len(one.branches)} branches archived"] * bool(one.branches)
-        print_message(f"run {one.run} ({one.standing.status}): {', '.join(parts)}")
-        rescues = sum(ref.startswith(f"{RESCUES}/") for ref in one.kept)
-        if rescues and one.standing.launch is not None:
+def _print_plans(plans: list[CleanupPlan], runtime: Runtime) -> None:
+    """Print on stderr what is about to be removed; stdout lists what was removed."""
+    for plan in plans:
+        parts = [f"{len(plan.files)} files and folders of {runtime.home}"]
+        if plan.trees:
+            parts.append(f"{len(plan.trees)} worktrees")
+        if plan.refs:
+            parts.append(f"{len(plan.refs)} refs")
+        if plan.branches:
+            parts.append(f"{len(plan.branches)} branches archived")
+        print_message(f"run {plan.run} ({plan.standing.status}): {', '.join(parts)}")
+        rescues = sum(ref.startswith(f"{RESCUES}/") for ref in plan.kept)
+        if rescues and plan.standing.launch is not None:
             print_message(f"  {rescues} rescue refs stay; "
-                          f"later: garrison rescue list --repo {one.standing.launch.repo}")
-        for tree in one.trees:
-            print_message(f"  tree {tree.path}: removed once what it holds is kept")
-        if one.note:
-            print_message(f"  {one.note}")
+                          f"to see them later: garrison rescue list --repo {plan.standing.launch.repo}")
+        for worktree in plan.trees:
+            print_message(f"  worktree {worktree.path}: removed once its contents are saved")
+        if plan.note:
+            print_message(f"  {plan.note}")
     if not plans:
-        print_message(f"no run in {world.home} is over (and old enough): nothing to remove")
+        print_message(f"no run in {runtime.home} is over (and old enough): nothing to remove")
 
 
-def _agree(plans: list[CleanupPlan], *, yes: bool) -> None:
-    if yes:
-        return
+def _confirm(count: int) -> None:
     if not sys.stdin.isatty():
-        raise Refused(f"nothing was removed: say --yes to remove {len(plans)} runs, or --dry-run to look only")
-    if not click.confirm(f"Remove {len(plans)} runs?", err=True):
+        raise Refused(f"nothing was removed: pass --yes to remove {count} runs, or --dry-run to only list them")
+    if not click.confirm(f"Remove {count} runs?", err=True):
         raise Refused("nothing was removed")
 
 
-def _remove(world: Runtime, one: CleanupPlan) -> str:
-    """Remove one run; why it could not be, '' if it is gone."""
+def _remove(runtime: Runtime, plan: CleanupPlan, *, quiet: bool) -> str:
+    """Remove one run; returns why it could not be removed, '' on success."""
     try:
-        cleanup.remove_run(world, one)
+        cleanup.remove_run(runtime, plan)
     except (GarrisonError, OSError) as error:
         text = str(error) if isinstance(error, GarrisonError) else f"{error.strerror}: {error.filename}"
-        print_message(f"run {one.run}: {text}")
-        return f"{one.run}: {text}"
-    for ref in one.rescued:
-        print_message(f"run {one.run}: kept {ref}")
-    if not click.get_current_context().params["as_json"]:
-        click.echo(f"removed {one.run}")
+        print_message(f"run {plan.run}: {text}")
+        return f"{plan.run}: {text}"
+    for ref in plan.rescued:
+        print_message(f"run {plan.run}: saved {ref}")
+    if not quiet:
+        click.echo(f"removed {plan.run}")
     return ""

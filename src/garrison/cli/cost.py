@@ -1,9 +1,11 @@
-"""`garrison cost`: what the sessions of Claude agents have cost, by run and node, by day, or by model."""
+"""`garrison cost`: show the cost of Claude sessions by node, run, day or model."""
 
 from __future__ import annotations
 
 import click
 
+from garrison.cli import completion
+from garrison.cli.commands import Command
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
@@ -11,15 +13,18 @@ from garrison.records.names import check_run
 from garrison.views.usage import COSTS_BY, cost_rows
 
 
-@click.command()
-@click.argument("run", required=False)
-@click.option("--by", type=click.Choice(COSTS_BY), default="node", show_default=True)
+@click.command(cls=Command, examples=(
+    ("garrison cost crew-1", "a row for each node of a run"),
+    ("garrison cost --by day --json", "all runs of the home by day, for programs"),
+))
+@click.argument("run", required=False, shell_complete=completion.runs)
+@click.option("--by", type=click.Choice(COSTS_BY), default="node", show_default=True, help="What a row stands for.")
 @json_option
 @home_option
 def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
-    """Show calls, tokens and US dollars of RUN, or of all runs of the home.
+    """Show model calls, tokens and US dollars of RUN, or of all runs of the home.
 
-    What the CLI has not billed yet (a session that was killed, or is under way) is estimated from its tokens.
+    The cost of a session that was killed or is still running is estimated from its tokens.
     """
     rows = cost_rows(find_home(home), check_run(run) if run else None, by)
     if as_json:
@@ -27,4 +32,4 @@ def cost(run: str | None, by: str, as_json: bool, home: str | None) -> None:
         return
     print_table((by.upper(), "CALLS", "INPUT", "OUTPUT", "USD"), [
         (row["of"], row["calls"], row["input"], row["output"], f"{row['usd']:.4f}") for row in rows],
-        "no session of a Claude agent has cost anything here")
+        "no Claude session has cost anything")

@@ -1,4 +1,4 @@
-"""`garrison doctor`: finds what is wrong with a home, and mends it."""
+"""`garrison doctor`: find problems in a home, and repair them."""
 
 from __future__ import annotations
 
@@ -17,52 +17,54 @@ from garrison.processes.runtime import Runtime
 
 
 @click.command(cls=Command, examples=(
-    ("garrison doctor", "looks only; exit 1 if anything is wrong"),
-    ("garrison doctor --fix", "mends what can be mended; nothing of anybody else's is touched"),
+    ("garrison doctor", "check only; exit 1 if there are problems"),
+    ("garrison doctor --fix", "repair what can be repaired; nothing that is not garrison's is touched"),
 ))
-@click.option("--fix", is_flag=True, help="Mend what was found.")
+@click.option("--fix", is_flag=True, help="Repair what was found.")
 @click.option("--repo", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
-              help="Look only at this repository's trees.")
+              help="Check only this repository's worktrees.")
 @json_option
 @home_option
 def doctor(fix: bool, repo: Path | None, as_json: bool, home: str | None) -> int:
-    """Find stale leases, orphans, left-over sessions and trees, torn files, and what the machine lacks.
+    """Find stale leases, orphans, leftover sessions and worktrees, torn files, and what the machine lacks.
 
-    Unlanded work is kept under rescue refs before a tree goes; torn files are moved to quarantine/. A note is nothing
-    wrong. Exit 0 if nothing is wrong, or all was mended.
+    Unlanded work is saved under rescue refs before a worktree is removed; torn files are moved to quarantine/. A note
+    is not a problem. Exit code 0 if there are no problems, or all were repaired.
     """
-    world = Runtime.real(find_home(home))
-    found = examine(world, repo, time.sleep)
+    runtime = Runtime.real(find_home(home))
+    findings = examine(runtime, repo, time.sleep)
     if fix:
-        found = apply_fixes(world, found)
+        findings = apply_fixes(runtime, findings)
     if as_json:
-        print_json([one.body() for one in found])
+        print_json([finding.body() for finding in findings])
     else:
-        _show(found, fix=fix)
-    return 1 if any(one.wrong for one in found) else 0
+        _print_findings(findings, fix=fix)
+    return 1 if any(finding.wrong for finding in findings) else 0
 
 
-def _show(found: list[Finding], *, fix: bool) -> None:
+def _print_findings(findings: list[Finding], *, fix: bool) -> None:
     rows = []
-    for check in [*CHECKS, *dict.fromkeys(one.check for one in found if one.check not in CHECKS)]:
-        mine = [one for one in found if one.check == check]
-        rows += [(check, one.severity, one.text, _remedy(one, fix=fix)) for one in mine] or [(check, "ok", "", "")]
+    checks = [*CHECKS, *dict.fromkeys(finding.check for finding in findings if finding.check not in CHECKS)]
+    for check in checks:
+        of_check = [finding for finding in findings if finding.check == check]
+        rows += [(check, finding.severity, finding.text, _remedy(finding, fix=fix)) for finding in of_check] \
+            or [(check, "ok", "", "")]
     print_table(("CHECK", "STATE", "FINDING", "DONE" if fix else "WITH --fix"), rows)
-    wrong = sum(one.wrong for one in found)
-    mended = sum(one.outcome == "fixed" for one in found)
-    if fix and mended:
-        print_message(f"{mended} mended")
-    if wrong:
-        by_hand = sum(one.wrong and not one.remedy for one in found)
-        print_message(("1 thing is wrong" if wrong == 1 else f"{wrong} things are wrong")
-            + (f", {by_hand} of them for you to mend" if by_hand else "")
-            + ("" if fix or by_hand == wrong else "; `garrison doctor --fix` mends the rest"))
+    problems = sum(finding.wrong for finding in findings)
+    repaired = sum(finding.outcome == "fixed" for finding in findings)
+    if fix and repaired:
+        print_message(f"{repaired} repaired")
+    if problems:
+        manual = sum(finding.wrong and not finding.remedy for finding in findings)
+        print_message(("1 problem" if problems == 1 else f"{problems} problems")
+                      + (f", {manual} of them to repair by hand" if manual else "")
+                      + ("" if fix or manual == problems else "; `garrison doctor --fix` repairs the rest"))
 
 
-def _remedy(one: Finding, *, fix: bool) -> str:
-    """What would be done, or came of it; what a person does, where doctor does nothing."""
-    if not one.remedy:
-        return f"by hand: {one.advice}" if one.advice else ""
+def _remedy(finding: Finding, *, fix: bool) -> str:
+    """Return what --fix does or did, or what to do by hand."""
+    if not finding.remedy:
+        return f"by hand: {finding.advice}" if finding.advice else ""
     if not fix:
-        return REMEDIES[one.remedy]
-    return "done: " + REMEDIES[one.remedy] if one.outcome == "fixed" else f"not done: {one.outcome}"
+        return REMEDIES[finding.remedy]
+    return "done: " + REMEDIES[finding.remedy] if finding.outcome == "fixed" else f"not done: {finding.outcome}"

@@ -1,4 +1,4 @@
-"""`garrison launch`, `up` and `stop`: beginning, going on with and ending runs."""
+"""`garrison launch`, `up` and `stop`: start, resume and stop runs."""
 
 from __future__ import annotations
 
@@ -9,182 +9,186 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from garrison.cli import completion
 from garrison.cli.commands import Command
+from garrison.cli.options import home_option
+from garrison.cli.output import dumps, print_message
 from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.processes import launch as launching
 from garrison.processes import preflight
 from garrison.processes.merge_client import foreign_entries_note
-from garrison.processes.preflight import LaunchRequest
+from garrison.processes.preflight import LaunchRequest, PreparedLaunch
 from garrison.processes.resume_all import UNREMARKABLE, resume_all
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import Key, check_run, launcher_key
+from garrison.records.run import Launch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-HOME = click.option("--home", metavar="DIR", help="Where state lives (`garrison home`).")
-
-
-GROUPS = {
-    "What runs, and where": ("target_dir", "base", "run", "pipeline_id", "new"),
-    "Going on with a run": ("resume", "again", "as_begun", "onto"),
-    "Trees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "allow_foreign_imports"),
-    "The way through the graph": ("auto_approve", "max_steps"),
+OPTION_GROUPS = {
+    "Run and repository": ("target_dir", "base", "run", "pipeline_id", "new"),
+    "Resuming": ("resume", "retry_failed", "original_graph", "accept_rewritten_target"),
+    "Worktrees, tests and landing": ("setup", "setup_key", "gate", "no_gate", "allow_foreign_imports"),
+    "Flow": ("auto_approve", "max_steps"),
     "Agents": ("agent", "env", "max_agents", "max_respawn", "max_rework", "terminal"),
 }
-"""Title in the help → options; the others follow under `Options`."""
 
 
-@click.command(cls=Command, option_groups=GROUPS, examples=(
+@click.command(cls=Command, option_groups=OPTION_GROUPS, renamed={
+    "--again": "--retry-failed", "--as-begun": "--original-graph", "--onto": "--accept-rewritten-target",
+}, examples=(
     ('garrison launch work.dot --target-dir ~/src/project --gate "make test"', "run work.dot; only what passes lands"),
     ('garrison launch work.dot --target-dir . --gate "make test" --dry-run', "check everything, start nothing"),
-    ("garrison launch --resume crew-1 --detach", "go on with a run, without this terminal"),
+    ("garrison launch --resume crew-1 --detach", "resume a run, independent of this terminal"),
 ))
 @click.argument("pipeline", required=False, type=click.Path(path_type=Path))
-@click.option("--target-dir", type=click.Path(path_type=Path), help="The repository to work on.")
+@click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path), help="Repository to work on.")
 @click.option("--resume", metavar="RUN", shell_complete=completion.runs,
-              help="Go on with an unfinished run, as it was launched.")
-@click.option("--run", metavar="ID", help="The new run's id (default: made from the pipeline's name).")
-@click.option("--pipeline-id", metavar="NAME", help="The guardian's name (default: the graph's id, else the file's).")
-@click.option("--base", metavar="BRANCH", help="The branch to land on (default: the one checked out).")
-@click.option("--setup", metavar="CMD", help="Prepares a fresh tree, run in it before agents and tests.")
+              help="Resume an unfinished run, with the options it was launched with.")
+@click.option("--run", metavar="ID", help="Id of the new run (default: made from the pipeline's name).")
+@click.option("--pipeline-id", metavar="NAME", help="Name of the guardian (default: the graph's id, else the file's).")
+@click.option("--base", metavar="BRANCH", help="Branch to land on (default: the one checked out).")
+@click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree for agents and tests.")
 @click.option("--setup-key", multiple=True, metavar="FILE",
-              help="A file whose change makes set-up run again (repeatable; default: the common lock files).")
-@click.option("--gate", metavar="CMD", help="Tests a merged tree; only what passes lands.")
+              help="File whose change makes set-up run again (repeatable; default: the common lock files).")
+@click.option("--gate", metavar="CMD", help="Command that tests a merged tree; only what passes lands.")
 @click.option("--no-gate", is_flag=True, help="Land without testing.")
-@click.option("--env", "env", multiple=True, metavar="NAME", help="A variable that agents and gate see (repeatable).")
-@click.option("--agent", default="command", show_default=True, help="Who does nodes that name nobody.")
-@click.option("--max-agents", type=click.IntRange(1), help="Nodes worked on at once (default: the cores, at least 2).")
-@click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, help="Deaths allowed an attempt.")
-@click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, help="New attempts a node gets.")
+@click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable).")
+@click.option("--agent", default="command", show_default=True, metavar="NAME",
+              help="Agent of the nodes that name none.")
+@click.option("--max-agents", type=click.IntRange(1), metavar="N",
+              help="Concurrent agents (default: the number of cores, at least 2).")
+@click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, metavar="N",
+              help="Deaths allowed in one attempt.")
+@click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, metavar="N",
+              help="New attempts allowed for one node.")
 @click.option("--terminal", type=click.Choice(["auto", "tmux", "process"]), default="auto", show_default=True,
-              help="Where agents work: in tmux (`garrison attach` watches), or as plain processes.")
-@HOME
-@click.option("--detach", is_flag=True, help="Return once the launcher lives; `garrison status` shows how it goes.")
-@click.option("--dry-run", is_flag=True, help="Check graph, repository and gate, say what would run, start nothing.")
-@click.option("--again", is_flag=True, help="With --resume, of a run that failed: try the failed nodes once more.")
-@click.option("--as-begun", is_flag=True, help="With --resume: go on with the graph as launched, not its file now.")
-@click.option("--onto", is_flag=True, help="With --resume: go on although the target branch was rewritten.")
-@click.option("--new", is_flag=True, help="A new run although one of this pipeline and repository is unfinished.")
-@click.option("--auto-approve", is_flag=True, help="Gates for people take their default, else their first option.")
-@click.option("--max-steps", type=click.IntRange(1),
+              help="Where agents work: in tmux sessions (`garrison attach` shows them), or as plain processes.")
+@home_option
+@click.option("--detach", is_flag=True, help="Return once the launcher is active; `garrison status` shows progress.")
+@click.option("--dry-run", is_flag=True, help="Check graph, repository and gate; print the plan, start nothing.")
+@click.option("--retry-failed", is_flag=True, help="With --resume of a failed run: try the failed nodes again.")
+@click.option("--original-graph", is_flag=True,
+              help="With --resume: keep the graph as launched although its file has changed.")
+@click.option("--accept-rewritten-target", is_flag=True,
+              help="With --resume: continue although the target branch was rewritten.")
+@click.option("--new", is_flag=True,
+              help="Start another run although one of this pipeline and repository is unfinished.")
+@click.option("--auto-approve", is_flag=True, help="Answer every gate for people with its default or first option.")
+@click.option("--max-steps", type=click.IntRange(1), metavar="N",
               help="Nodes the flow may visit (default: the graph's max_steps, else 500); with --resume: from now on.")
-@click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports a checkout.")
-@click.option("--serve", "serve", is_flag=True, help="Serve the run's web page too, as long as its launcher lives.")
-@click.option("--json", "as_json", is_flag=True, help="Progress as one JSON object a line.")
-def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, detach: bool,
-           dry_run: bool, onto: bool, serve: bool, again: bool, as_begun: bool, as_json: bool, env: tuple[str, ...],
-           setup_key: tuple[str, ...], **options: Any) -> None:
-    """Run PIPELINE (a DOT graph) on the repository --target-dir, or go on with --resume RUN.
+@click.option("--allow-foreign-imports", is_flag=True, help="Launch although the gate imports from another checkout.")
+@click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher lives.")
+@click.option("--json", "as_json", is_flag=True, help="Print progress as one JSON object a line.")
+def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None,
+           env: tuple[str, ...], setup_key: tuple[str, ...], *, detach: bool, dry_run: bool,
+           accept_rewritten_target: bool, serve: bool, retry_failed: bool, original_graph: bool, as_json: bool,
+           **options: Any) -> None:
+    """Run PIPELINE (a DOT graph) on the repository --target-dir, or resume a run with --resume RUN.
 
-    Exit 0 when every node is merged, 1 when a node failed (it says which and why), 130 when stopped.
+    Exit code 0 when every node has landed, 1 when a node failed (the output says which and why), 130 when stopped.
     """
-    world = Runtime.real(find_home(home))
+    runtime = Runtime.real(find_home(home))
     flags = ["--json"] if as_json else []
     if serve and detach:
-        raise UsageError("--serve ends with the launcher's terminal; with --detach say `garrison serve` afterwards")
+        raise UsageError("--serve ends with this terminal; with --detach, run `garrison serve` afterwards")
     if resume is not None:
         if pipeline or target_dir:
-            raise UsageError("--resume RUN stands alone: the run keeps its pipeline and target")
-        resumed = preflight.check_resume(world, resume, onto=onto, again=again)
-        if not as_begun:
-            preflight.check_graph_unchanged(world, resumed)
-        _note_queue(world, resumed)
-        _go(world, resumed, [*flags, "--resume", *(["--again"] if again else [])], detach=detach, serve=serve,
-            steps=options["max_steps"])
+            raise UsageError("--resume RUN takes no PIPELINE and no --target-dir: the run keeps its own")
+        resumed = preflight.check_resume(runtime, resume, onto=accept_rewritten_target, again=retry_failed)
+        if not original_graph:
+            preflight.check_graph_unchanged(runtime, resumed)
+        _print_foreign_entries(runtime, resumed)
+        _start(runtime, resumed, [*flags, "--resume", *(["--again"] if retry_failed else [])], detach=detach,
+               serve=serve, steps=options["max_steps"])
         return
-    if again or as_begun:
-        raise UsageError(f"{'--again' if again else '--as-begun'} goes with --resume RUN")
+    if retry_failed or original_graph:
+        raise UsageError(f"{'--retry-failed' if retry_failed else '--original-graph'} goes with --resume RUN")
     if pipeline is None or target_dir is None:
-        raise UsageError("say PIPELINE and --target-dir REPO, or --resume RUN")
+        raise UsageError("launch needs PIPELINE and --target-dir REPO, or --resume RUN")
     request = LaunchRequest(pipeline, target_dir, env=list(env), setup_key=list(setup_key), **options)
     with _interruptible():
-        prepared = preflight.prepare_launch(world, request, _say)
-    _note_queue(world, prepared.launch)
+        prepared = preflight.prepare_launch(runtime, request, print_message)
+    _print_foreign_entries(runtime, prepared.launch)
     if dry_run:
-        _describe(prepared, as_json=as_json)
+        _print_plan(prepared, as_json=as_json)
         return
-    if note := launching.logout_note(world):
-        _say(note)
-    created = launching.create_run(world, prepared)
-    _say(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}")
-    _go(world, created, flags, detach=detach, serve=serve)
+    if note := launching.logout_note(runtime):
+        print_message(note)
+    created = launching.create_run(runtime, prepared)
+    print_message(f"run {created.run_id}: {len(prepared.plan.tasks)} nodes onto {created.base} of {created.repo}")
+    _start(runtime, created, flags, detach=detach, serve=serve)
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """TERM, and a terminal that closes, end the pre-flight as Ctrl-C does: its gate ends, its slot is removed."""
+    """Let TERM and HUP end the pre-flight as Ctrl-C does, so that its gate ends and its worktree is removed."""
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _note_queue(world: Runtime, launch_: run_records.Launch) -> None:
-    if note := foreign_entries_note(world, launch_):
-        _say(note)
+def _print_foreign_entries(runtime: Runtime, launch_: Launch) -> None:
+    if note := foreign_entries_note(runtime, launch_):
+        print_message(note)
 
 
-def _say(line: str) -> None:
-    click.echo(line, err=True)
-
-
-def _go(world: Runtime, launch_: run_records.Launch, options: list[str], *, detach: bool, serve: bool = False,
-        steps: int | None = None) -> None:
+def _start(runtime: Runtime, launch_: Launch, options: list[str], *, detach: bool, serve: bool = False,
+           steps: int | None = None) -> None:
+    """Become the run's launcher, or start it detached and wait until it is active."""
     if serve:
-        _serve(world, launch_.run_id)
+        _serve(runtime, launch_.run_id)
     if not detach:
         sys.stdout.flush()
         sys.stderr.flush()
-        launching.exec_launcher(world, launch_, options, steps)
-    pid = launching.spawn_launcher(world, launch_, options, steps)
-    _await(lambda: _status(world, launcher_key(launch_.run_id)) != "starting", world.timing.spawn_deadline)
+        launching.exec_launcher(runtime, launch_, options, steps)
+    pid = launching.spawn_launcher(runtime, launch_, options, steps)
+    key = launcher_key(launch_.run_id)
+    _wait_until(lambda: _status(runtime, key) != "starting", runtime.timing.spawn_deadline)
     click.echo(json.dumps({"status": "ok", "run": launch_.run_id, "launcher_pid": pid}))
 
 
-def _serve(world: Runtime, run: str) -> None:
-    """Start the page's server beside what this process is about to become; it ends when this process has."""
-    argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(world.home), "serve", "--port", "0",
+def _serve(runtime: Runtime, run: str) -> None:
+    """Start the page's server, which ends with this process (soon the launcher)."""
+    argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(runtime.home), "serve", "--port", "0",
             "--run", run, "--until", str(os.getpid())]
     subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)  # stdout is the launcher's own
 
 
-def _await(done: Callable[[], bool], seconds: float) -> bool:
-    """Poll until `done` or the time is over; a command that waits for others has no loop to wake it."""
-    until = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > until:
+def _wait_until(is_done: Callable[[], bool], timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    while not is_done():
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True
 
 
-def _status(world: Runtime, key: Key) -> str:
-    identity = world.store.read(Identity, key)
+def _status(runtime: Runtime, key: Key) -> str:
+    identity = runtime.store.read(Identity, key)
     return identity.status if identity else "absent"
 
 
-def _describe(prepared: preflight.PreparedLaunch, *, as_json: bool) -> None:
+def _print_plan(prepared: PreparedLaunch, *, as_json: bool) -> None:
     launch_, plan = prepared.launch, prepared.plan
-    body = {"pipeline": launch_.pipeline_id, "repository": launch_.repo, "base": launch_.base, "gate": launch_.gate,
+    if as_json:
+        click.echo(json.dumps({
+            "pipeline": launch_.pipeline_id, "repository": launch_.repo, "base": launch_.base, "gate": launch_.gate,
             "setup": launch_.setup, "max_agents": launch_.max_agents, "initial": dict(plan.initial),
             "tasks": {name: {"after": list(plan.predecessors[name]), "agent": task.agent or launch_.agent,
-                             "acceptance": task.acceptance} for name, task in plan.tasks.items()}}
-    if as_json:
-        click.echo(json.dumps(body, indent=2))
+                             "acceptance": task.acceptance} for name, task in plan.tasks.items()}}, indent=2))
         return
     click.echo(f"{launch_.pipeline_id} onto {launch_.base} of {launch_.repo}, gate: {launch_.gate or 'none'}")
     for name, task in plan.tasks.items():
@@ -192,92 +196,100 @@ def _describe(prepared: preflight.PreparedLaunch, *, as_json: bool) -> None:
     click.echo("pre-flight passed; nothing was started")
 
 
-@click.command(cls=Command, examples=(("garrison up", "each run that goes on is printed"),))
-@HOME
-@click.option("--json", "as_json", is_flag=True, help="A word on every run, as JSON.")
+# ------------------------------------------------------------------------------------------------------------------ up
+
+
+@click.command(cls=Command, examples=(("garrison up", "prints each run that is resumed"),))
+@home_option
+@click.option("--json", "as_json", is_flag=True, help="Print the result for every run as JSON.")
 def up(home: str | None, as_json: bool) -> None:
     """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat.
 
-    Runs that a person stopped, that were given up or that run elsewhere are left alone, and it says so. Exit 1 if a run
-    should go on and cannot (its repository is gone, say); the others are brought up all the same.
+    Runs that a person stopped, that failed or that run elsewhere are left alone, with a message. Exit code 1 if a run
+    cannot be resumed (its repository is gone, for example); the others are resumed all the same.
     """
-    words = resume_all(find_home(home))
+    results = resume_all(find_home(home))
     if as_json:
-        click.echo(json.dumps([vars(word) for word in words], indent=2))
-    for word in words:
-        if word.state == "started" and not as_json:
-            click.echo(word.run)
-        elif word.state not in (*UNREMARKABLE, "started"):
-            _say(word.line)
-    if any(word.state == "refused" for word in words):
+        click.echo(dumps([vars(result) for result in results]))
+    for result in results:
+        if result.state == "started" and not as_json:
+            click.echo(result.run)
+        elif result.state not in (*UNREMARKABLE, "started"):
+            print_message(result.line)
+    if any(result.state == "refused" for result in results):
         raise SystemExit(1)
 
 
+# ---------------------------------------------------------------------------------------------------------------- stop
+
+
 @click.command(cls=Command, examples=(
-    ("garrison stop crew-1", "agents first, launcher last; nothing is lost"),
-    ("garrison launch --resume crew-1", "goes on with it"),
+    ("garrison stop crew-1", "agents first, the launcher last; nothing is lost"),
+    ("garrison launch --resume crew-1", "resumes it"),
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
-@HOME
-@click.option("--timeout", type=float, default=90.0, show_default=True, help="Seconds to wait for the end.")
+@home_option
+@click.option("--timeout", type=float, default=90.0, show_default=True, metavar="SECONDS", help="How long to wait.")
 def stop(run: str | None, home: str | None, timeout: float) -> None:
-    """Stop a run in order: agents, runners, guardian, launcher. `launch --resume RUN` goes on later."""
-    world = Runtime.real(find_home(home))
-    run = _only_running(world) if run is None else check_run(run)
-    launch_ = world.launch(run)
+    """Stop a run gracefully: agents, runners, guardian, launcher. `launch --resume RUN` resumes it later."""
+    runtime = Runtime.real(find_home(home))
+    run = _only_living_run(runtime) if run is None else check_run(run)
+    launch_ = runtime.launch(run)
     if launch_.adhoc:
-        _stop_adhoc(world, run)
-    over = (lambda: not _living(world, run)) if launch_.adhoc else _Stopping(world, launch_).over
-    if not _await(over, timeout):
+        _terminate_runners(runtime, run)
+    graceful = None if launch_.adhoc else _GracefulStop(runtime, launch_)
+    if not _wait_until(graceful.is_over if graceful else lambda: not _living(runtime, run), timeout):
         raise GarrisonError(f"run {run} has not stopped after {timeout:.0f} s; see `garrison status {run}`, "
-                            "and say `garrison stop` again to hurry")
-    state = preflight.read_run_state(world, run)
-    click.echo(f"run {run}: {'stopped' if launch_.adhoc else state.status}")
+                            "and repeat `garrison stop` to hurry")
+    status = "stopped" if launch_.adhoc else preflight.read_run_state(runtime, run).status
+    click.echo(f"run {run}: {status}")
 
 
-class _Stopping:
-    """A run that was asked to stop; where the one who heard it dies before all is over, the next one is asked."""
+class _GracefulStop:
+    """Stop of a run: the highest living process is asked; if it dies before all have ended, the next one is asked."""
 
-    def __init__(self, world: Runtime, launch_: run_records.Launch) -> None:
-        self.world, self.launch = world, launch_
+    def __init__(self, runtime: Runtime, launch_: Launch) -> None:
+        self.runtime, self.launch = runtime, launch_
         self.asked = self._ask()
 
-    def over(self) -> bool:
-        """Whether nobody lives any more."""
-        living = _living(self.world, self.launch.run_id)
-        if living and self.asked not in {one.agent_id for one in living}:
-            with contextlib.suppress(AlreadyAlive):  # one is just beginning, and is asked when it has begun
+    def is_over(self) -> bool:
+        """Return whether every process of the run has ended."""
+        living = _living(self.runtime, self.launch.run_id)
+        if living and self.asked not in {identity.agent_id for identity in living}:
+            with contextlib.suppress(AlreadyAlive):  # a process is just starting; the next poll asks it
                 self.asked = self._ask()
         return not living
 
     def _ask(self) -> str:
-        """TERM to the highest living layer; if neither launcher nor guardian lives, a launcher that only stops."""
-        world, run = self.world, self.launch.run_id
+        """Send TERM to launcher or guardian; if neither lives, start a launcher that only stops. Returns its id."""
+        runtime, run = self.runtime, self.launch.run_id
         for key in (launcher_key(run), Key("guardian", self.launch.pipeline_id, run)):
-            identity = world.store.read(Identity, key)
-            if identity and world.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
-                world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
+            identity = runtime.store.read(Identity, key)
+            if identity and runtime.observer.judge(identity).state == "alive" and identity.pid and identity.start_ticks:
+                runtime.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
                 return identity.agent_id
-        status = preflight.read_run_state(world, run).status
-        if status in ("done", "failed", "stopped") and not _living(world, run):
-            raise Refused(f"run {run} is {status} already")
-        launching.spawn_launcher(world, self.launch, ["--stop"])
-        return world.store.get(Identity, launcher_key(run)).agent_id
+        status = preflight.read_run_state(runtime, run).status
+        if status in ("done", "failed", "stopped") and not _living(runtime, run):
+            raise Refused(f"run {run} is already {status}")
+        launching.spawn_launcher(runtime, self.launch, ["--stop"])
+        return runtime.store.get(Identity, launcher_key(run)).agent_id
 
 
-def _only_running(world: Runtime) -> str:
-    living = [run for run in run_records.list_runs(world.home) if _living(world, run)]
-    if len(living) != 1:
-        raise Refused("say which run: " + (", ".join(living) if living else "none is running"))
+def _only_living_run(runtime: Runtime) -> str:
+    living = [run for run in run_records.list_runs(runtime.home) if _living(runtime, run)]
+    if not living:
+        raise Refused("no run is alive; `garrison status` lists the runs")
+    if len(living) > 1:
+        raise Refused(f"several runs are alive, name one: {', '.join(living)}")
     return living[0]
 
 
-def _living(world: Runtime, run: str) -> list[Identity]:
-    records, _ = world.store.list(Identity)
-    return [one for one in records if one.run_id == run and world.observer.judge(one).living]
+def _living(runtime: Runtime, run: str) -> list[Identity]:
+    identities, _ = runtime.store.list(Identity)
+    return [identity for identity in identities if identity.run_id == run and runtime.observer.judge(identity).living]
 
 
-def _stop_adhoc(world: Runtime, run: str) -> None:
-    for identity in _living(world, run):
+def _terminate_runners(runtime: Runtime, run: str) -> None:
+    for identity in _living(runtime, run):
         if identity.role == "runner" and identity.pid and identity.start_ticks:
-            world.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)
+            runtime.processes.send(identity.pid, identity.start_ticks, signal.SIGTERM)

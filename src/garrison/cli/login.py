@@ -1,4 +1,4 @@
-"""`garrison login`: the CLI's own log-in, into the home's folder. Nothing is read, copied or kept by garrison."""
+"""`garrison login`: run the Claude CLI's own log-in for the home's agents. garrison reads and keeps no credentials."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from garrison.errors import Refused, UsageError
 from garrison.records import atomic
 from garrison.system.environment import child_environment
 
-KEYS = frozenset({"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"})
-"""What a log-in is instead of."""
+API_KEYS = frozenset({"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"})
 
 
 @click.command(cls=Command, examples=(
     ("garrison login", "log in with a Claude subscription"),
     ("garrison login --console", "log in to the Anthropic Console (billed by use)"),
-    ("garrison login --status", "say whether this home is logged in"),
+    ("garrison login --status", "print whether this home is logged in"),
 ))
-@click.option("--agent", "name", default="claude", show_default=True, help="The profile whose CLI is used.")
-@click.option("--console", is_flag=True, help="The Anthropic Console instead of a subscription.")
-@click.option("--status", is_flag=True, help="Only say whether this home is logged in.")
+@click.option("--agent", "name", default="claude", show_default=True, metavar="NAME",
+              help="Agent profile whose CLI is used.")
+@click.option("--console", is_flag=True, help="Use the Anthropic Console instead of a subscription.")
+@click.option("--status", is_flag=True, help="Only print whether this home is logged in.")
 @home_option
 def login(name: str, console: bool, status: bool, home: str | None) -> None:
-    """Log the home's Claude agents in, once for all of them.
+    """Log in the home's Claude agents, once for all of them.
 
-    The CLI's own log-in is run in your terminal; what it keeps lies in the home's folder claude/, apart from your own
-    ~/.claude. An ANTHROPIC_API_KEY in the environment of `garrison launch` does without.
+    This runs the CLI's own log-in in your terminal. It keeps the result in the home's folder claude/, separate from
+    your ~/.claude. With ANTHROPIC_API_KEY in the environment of `garrison launch` you need no log-in.
     """
     place = find_home(home)
     profile = registry.find_profile(name, place)
     if not isinstance(profile, registry.ClaudeProfile):
-        raise UsageError(f"agent {name} is no Claude agent; it has no log-in that garrison knows of")
+        raise UsageError(f"agent {name} is not a Claude agent, so there is nothing to log in to")
     if not status and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Refused("login needs a terminal; without one set ANTHROPIC_API_KEY where you launch")
-    words = ["auth", "status"] if status else ["auth", "login", *(["--console"] if console else [])]
-    run_cli(place, profile.settings, profile.env, words)
+        raise Refused("login needs a terminal; without one, set ANTHROPIC_API_KEY where you launch")
+    arguments = ["auth", "status"] if status else ["auth", "login", *(["--console"] if console else [])]
+    exec_cli(place, profile.settings, profile.env, arguments)
 
 
-def run_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], words: Sequence[str]) -> None:
-    """Become the CLI, with the home's folder and an environment as a session has it; does not return."""
+def exec_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], arguments: Sequence[str]) -> None:
+    """Replace this process by the CLI, with the home's folder and a session's environment."""
     atomic.make_directory(cli_process.config_folder(home))
-    argv = [cli_process.find_cli(settings), *words]
+    argv = [cli_process.find_cli(settings), *arguments]
     sys.stdout.flush()
     sys.stderr.flush()
     try:
@@ -63,7 +63,7 @@ def run_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], words: S
 
 def environment(home: Path, settings: ClaudeSettings, names: Sequence[str],
                 source: Mapping[str, str]) -> dict[str, str]:
-    """The CLI's environment: what a session has, but no key. Pure but for looking where the SDK lies."""
-    wanted = [name for name in names if name not in KEYS]
-    return child_environment(
-        source, wanted, {"GARRISON_HOME": str(home), **cli_process.cli_environment(settings, home)})
+    """Return the CLI's environment: that of a session, without API keys, which would take precedence."""
+    wanted = [name for name in names if name not in API_KEYS]
+    return child_environment(source, wanted, {"GARRISON_HOME": str(home),
+                                              **cli_process.cli_environment(settings, home)})

@@ -1,7 +1,7 @@
-"""`garrison logs`: what an agent, or a layer, printed.
+"""`garrison logs`: print the output of an agent or of one of garrison's processes.
 
-The rule of this room: bytes are printed as they are, piped or not: it is the output of the user's own agent. But on a
-terminal no escape sequence outlives the command: what was left open is closed at the end, whatever ended it.
+Bytes are printed unchanged, piped or not: it is the output of the user's own agent. On a terminal, the escape sequences
+it left open are closed when the command ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
-from garrison.cli.resolve import is_node_worked_on, is_run_supervised, run_of_node
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.run_state import replay_run
@@ -29,70 +28,60 @@ from garrison.records.run import RunFiles
 from garrison.records.store import Store
 
 _POLL = 0.25
-"""Seconds between two looks while following."""
+"""Seconds between two reads while following."""
 _BLOCK = 65536
-_OVER = ("validated", "failed")
+_FINAL = ("validated", "failed")
 """Node statuses after which nothing more is printed."""
-CALM = (b"\x18\x1b\\"  # ends an unfinished sequence or string
-        b"\x1b[!p\x1b[0m\x0f\x1b(B"  # soft reset, no colours, plain characters
-        b"\x1b[?7h\x1b[?25h\x1b[?1047l"  # lines wrap, the cursor is seen, the ordinary screen
-        b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l")  # mouse, paste and focus reports off
-"""Brings a terminal back to what a shell expects, whatever was sent to it."""
+RESET = (b"\x18\x1b\\"  # ends an unfinished sequence or string
+         b"\x1b[!p\x1b[0m\x0f\x1b(B"  # soft reset, no colours, plain characters
+         b"\x1b[?7h\x1b[?25h\x1b[?1047l"  # lines wrap, cursor visible, normal screen
+         b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?2004l\x1b[?1004l")  # mouse, paste and focus reports off
+"""Returns a terminal to the state that a shell expects, whatever was sent to it."""
 
 
 @click.command(cls=Command, examples=(
-    ("garrison logs add_tests -f", "what its agent prints, over all attempts and lives, until the node ends"),
-    ("garrison logs add_tests --tail 20", "the end of it"),
-    ("garrison logs --layer guardian", "what the guardian of the only (or the living) run said"),
+    ("garrison logs add_tests -f", "follow its agent over all attempts and restarts, until the node ends"),
+    ("garrison logs add_tests --tail 20", "the last lines"),
+    ("garrison logs --layer guardian", "the guardian's log, of the only or the living run"),
 ))
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @run_option
-@click.option("-f", "--follow", is_flag=True, help="Go on, into later attempts too, until the node ends.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Begin with the last N lines.")
+@click.option("-f", "--follow", is_flag=True, help="Follow, also into later attempts, until the node ends.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Start with the last N lines.")
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="An earlier attempt (default: the latest).")
-@click.option("--layer", type=click.Choice(ROLES), help="What that layer printed, instead of the agent's output.")
+@click.option("--layer", type=click.Choice(ROLES), help="Print the log of this process instead of the agent's output.")
 @home_option
 def logs(node: str | None, run: str | None, follow: bool, tail: int | None, attempt: int | None, layer: str | None,
          home: str | None) -> None:
-    """Print what the agent of NODE printed in its latest attempt."""
+    """Print the output of NODE's agent in its latest attempt."""
     store = Store(find_home(home))
-    printer = Printer()
+    printer = LogPrinter()
     try:
         if layer in ("launch", "guardian", "processor"):
-            chosen, path = _upper_log(store, layer, run)
-            _show(printer, lambda: path, lambda: not is_run_supervised(store, chosen), tail, follow=follow)
+            chosen, path = _process_log(store, layer, run)
+            _print_log(printer, lambda: path, lambda: not resolve.is_run_supervised(store, chosen), tail, follow=follow)
             return
         if node is None:
-            raise UsageError("say which NODE; `garrison status` shows them")
-        chosen = run_of_node(store, node, run)
-        if not (follow and _may_begin(store, chosen, node)):
-            _check_begun(store, chosen, node)
-        _show(printer, lambda: _node_log(store, chosen, node, attempt, layer),
-              lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
-              or _is_over(store, chosen, node), tail, follow=follow)
+            raise UsageError("logs needs a NODE; `garrison status` shows them")
+        chosen = resolve.run_of_node(store, node, run)
+        if not resolve.latest_attempt(store.home, chosen, node) and (not follow or _has_ended(store, chosen, node)):
+            raise NotFound(f"node {node} has not started in run {chosen}; `garrison logs {node} --run {chosen} -f` "
+                           "waits for it while the run continues")
+        _print_log(printer, lambda: _node_log(store, chosen, node, attempt, layer),
+                   lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
+                   or _has_ended(store, chosen, node), tail, follow=follow)
     finally:
-        printer.calm()
+        printer.reset_terminal()
 
 
-def _show(printer: Printer, path_now: Callable[[], Path], over: Callable[[], bool], tail: int | None, *,
-          follow: bool) -> None:
-    path = path_now()
-    begin = offset_of(path, tail) if tail is not None and path.exists() else 0
+def _print_log(printer: LogPrinter, latest_log: Callable[[], Path], has_ended: Callable[[], bool], tail: int | None, *,
+               follow: bool) -> None:
+    path = latest_log()
+    offset = tail_offset(path, tail) if tail is not None and path.exists() else 0
     if follow:
-        _follow(printer, path_now, over, begin)
+        _follow(printer, latest_log, has_ended, offset)
     else:
-        printer.print_from(_existing(path), begin)
-
-
-def _check_begun(store: Store, run: str, node: str) -> None:
-    if not resolve.latest_attempt(store.home, run, node):
-        raise NotFound(f"node {node} has not begun in run {run}; `garrison logs {node} --run {run} -f` waits for it "
-                       "while the run goes on")
-
-
-def _may_begin(store: Store, run: str, node: str) -> bool:
-    """Whether following a node that has no log yet has a point."""
-    return not _is_over(store, run, node)
+        printer.print_from(_existing(path), offset)
 
 
 def _node_log(store: Store, run: str, node: str, attempt: int | None, layer: str | None) -> Path:
@@ -102,34 +91,42 @@ def _node_log(store: Store, run: str, node: str, attempt: int | None, layer: str
     return files.attempt(node, attempt or resolve.latest_attempt(store.home, run, node) or 1) / "output.log"
 
 
-def _upper_log(store: Store, layer: str, run: str | None) -> tuple[str, Path]:
-    """The run that is meant, and the log of its launcher, guardian or processor."""
-    keys = [key for key in store.keys(Identity) if key.role == layer and (run is None or key.run == check_run(run))]
+def _process_log(store: Store, role: str, run: str | None) -> tuple[str, Path]:
+    """Return the run, and the log of its launcher, guardian or processor."""
+    keys = [key for key in store.keys(Identity) if key.role == role and (run is None or key.run == check_run(run))]
     if len({key.run for key in keys}) > 1:
         living = [key for key in keys if resolve.is_living(store, key)]
         if len(living) != 1:
-            raise Refused(f"say which run with --run: {', '.join(sorted({key.run for key in keys}))}")
+            raise Refused(f"choose a run with --run: {', '.join(sorted({key.run for key in keys}))}")
         keys = living
     if not keys:
-        raise NotFound(f"no {layer} in {store.home}; `garrison status` lists the runs")
-    stem = "launch" if layer == "launch" else f"{layer}-{keys[0].name}"
+        raise NotFound(f"no {role} in {store.home}; `garrison status` lists the runs")
+    stem = "launch" if role == "launch" else f"{role}-{keys[0].name}"
     return keys[0].run, _existing(RunFiles(store.home, keys[0].run).layer_log(stem))
 
 
 def _existing(path: Path) -> Path:
     if not path.exists():
-        raise NotFound(f"{path} is not there; nothing was printed yet, or another attempt or layer is meant")
+        raise NotFound(f"{path} does not exist; nothing was printed yet, or another --attempt or --layer has it")
     return path
 
 
-def offset_of(path: Path, lines: int) -> int:
-    """Where the last `lines` lines of a file begin, in bytes; an unfinished line counts."""
+def _has_ended(store: Store, run: str, node: str) -> bool:
+    """Return whether a node will print no more."""
+    state = replay_run(journal.read_all(RunFiles(store.home, run).journal))
+    if node in state.nodes and state.nodes[node].status in _FINAL:
+        return True
+    return not resolve.is_node_worked_on(store, Key("runner", node, run)) and not resolve.is_run_supervised(store, run)
+
+
+def tail_offset(path: Path, lines: int) -> int:
+    """Return the byte offset of the last `lines` lines of a file; an unfinished line counts."""
     with path.open("rb") as file:
         at = end = file.seek(0, os.SEEK_END)
         if not lines:
             return end
         file.seek(max(0, end - 1))
-        breaks = lines + (file.read(1) == b"\n")  # the last line's own end is none before it
+        breaks = lines + (file.read(1) == b"\n")  # the line break that ends the file separates nothing
         while at > 0:
             start = max(0, at - _BLOCK)
             file.seek(start)
@@ -143,14 +140,14 @@ def offset_of(path: Path, lines: int) -> int:
     return 0
 
 
-class Printer:
-    """Copies files to stdout and remembers whether that may have left a terminal in disorder."""
+class LogPrinter:
+    """Copy files to stdout, and remember whether the output may have changed the terminal's state."""
 
     def __init__(self) -> None:
-        self.wild = False
+        self.needs_reset = False
 
     def print_from(self, path: Path, offset: int) -> int:
-        """Copy a file's bytes from `offset`; returns where it ended. A file that shrank is printed anew."""
+        """Copy a file from `offset` and return the end; a file that has shrunk is printed from its start."""
         try:
             file = path.open("rb")
         except FileNotFoundError:
@@ -160,51 +157,43 @@ class Printer:
                 offset = 0
             file.seek(offset)
             while block := file.read(_BLOCK):
-                self.wild = self.wild or is_wild(block)
+                self.needs_reset = self.needs_reset or has_control_sequences(block)
                 sys.stdout.buffer.write(block)
                 offset += len(block)
         sys.stdout.flush()
         return offset
 
-    def calm(self) -> None:
-        """Bring the terminal to rest, if stdout is one and anything but plain text went there."""
-        if self.wild and sys.stdout.isatty():
-            sys.stdout.buffer.write(CALM)
+    def reset_terminal(self) -> None:
+        """Reset the terminal, if stdout is one and control sequences went there."""
+        if self.needs_reset and sys.stdout.isatty():
+            sys.stdout.buffer.write(RESET)
             sys.stdout.flush()
 
 
-def is_wild(block: bytes) -> bool:
-    """Whether bytes hold something that may change a terminal: escape, shift out, or a C1 introducer in UTF-8 or alone.
+def has_control_sequences(block: bytes) -> bool:
+    """Return whether bytes may change a terminal's state: escape, shift out, or a C1 introducer.
 
-    A reset too many costs nothing, so a character that only holds such a byte counts too.
+    A needless reset costs nothing, so a UTF-8 character that contains such a byte counts too.
     """
     return any(byte in block for byte in (b"\x1b", b"\x0e", b"\x90", b"\x9b", b"\x9d"))
 
 
-def _follow(printer: Printer, path_now: Callable[[], Path], over: Callable[[], bool], offset: int) -> None:
-    """Print what is added, in whichever file is the latest, until it is over; what was last written is printed too."""
-    path = path_now()
+def _follow(printer: LogPrinter, latest_log: Callable[[], Path], has_ended: Callable[[], bool], offset: int) -> None:
+    """Print what is added to the latest log until the node ends, moving on to later attempts."""
+    path = latest_log()
     if not path.exists():
-        print_message("nothing was printed yet; waiting for it")
-    last = False
+        print_message("no output yet; waiting for it")
+    ended = False
     while True:
         offset = printer.print_from(path, offset)
-        latest = path_now()
+        latest = latest_log()
         if latest != path:
             offset = printer.print_from(path, offset)
             print_message(f"--- attempt {latest.parent.name}: {latest}")
             path, offset = latest, 0
-        elif last:
+        elif ended:
             return
         else:
-            last = over()  # once over, one more look: its last words may have come in between
-            if not last:
+            ended = has_ended()  # read once more after the end: the last output may have come in between
+            if not ended:
                 time.sleep(_POLL)
-
-
-def _is_over(store: Store, run: str, node: str) -> bool:
-    """Whether a node will print no more."""
-    state = replay_run(journal.read_all(RunFiles(store.home, run).journal))
-    if node in state.nodes and state.nodes[node].status in _OVER:
-        return True
-    return not is_node_worked_on(store, Key("runner", node, run)) and not is_run_supervised(store, run)

@@ -1,131 +1,135 @@
-"""`garrison rescue`: what was kept of work that did not land, and how to have it again."""
+"""`garrison rescue`: list, inspect and restore work that was saved under rescue refs and did not land."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from garrison.cli import completion
-from garrison.cli.commands import Command
+from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_option, run_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes import rescue_refs
+from garrison.processes.rescue_refs import RescuedWork, RescueRepository
 from garrison.system.clock import format_age
-
-if TYPE_CHECKING:
-    from garrison.processes.rescue_refs import RescuedWork, RescueRepository
-    from garrison.system.git.rescues import RescueName
+from garrison.system.git.rescues import RescueName
 
 repo_option = click.option("--repo", type=click.Path(path_type=Path), metavar="DIR",
-                           help="The repository to look into (default: those of the home's runs).")
+                           help="Repository to search (default: those of the home's runs).")
+rescue_argument = click.argument("rescue", metavar="REF|NODE", shell_complete=completion.nodes)
 
 
-@click.group()
+@click.group(cls=Group)
 def rescue() -> None:
-    """Work that was kept before its tree was given up, and while agents worked."""
+    """List, inspect and restore saved work.
+
+    Work is saved while agents work, and before a worktree with unlanded work is removed.
+    """
 
 
-def _known(home: Path, repo: Path | None, run: str | None) -> list[tuple[RescueRepository, RescueName]]:
+def _rescues(home: Path, repo: Path | None, run: str | None) -> list[tuple[RescueRepository, RescueName]]:
     if run is not None and repo is None:
         existing_run(home, run)
     return rescue_refs.list_all_rescue_refs(rescue_refs.find_repositories(home, repo, run, print_message), run)
 
 
-@rescue.command("list", cls=Command, examples=(
-    ("garrison rescue list", "everything that was kept, and whether the target has it by now"),
-    ("garrison rescue list --run crew-1 --json", "of one run, for programs"),
+@rescue.command("list", examples=(
+    ("garrison rescue list", "all saved work, and whether it has landed since"),
+    ("garrison rescue list --run crew-1 --json", "that of one run, for programs"),
 ))
 @run_option
 @repo_option
 @json_option
 @home_option
 def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | None) -> None:
-    """List rescue refs. LANDED: the target branch has all of it. FILES and SIZE: of what it did not have then."""
-    place = find_home(home)
-    found: list[RescuedWork] = []
-    for where, name in _known(place, repo, run):
+    """List rescue refs. LANDED: the target branch has all of it; FILES, SIZE: what the target lacked when it was saved.
+    """
+    rescued: list[RescuedWork] = []
+    for repository, name in _rescues(find_home(home), repo, run):
         try:
-            found.append(rescue_refs.inspect_rescue(where, name))
+            rescued.append(rescue_refs.inspect_rescue(repository, name))
         except GarrisonError as error:
             print_message(f"{name.ref}: {error}")
     if as_json:
-        print_json([one.body() for one in found])
+        print_json([work.body() for work in rescued])
         return
-    now = datetime.now(UTC)
-    rows = [(one.name.run, one.name.node, one.name.ref.rpartition("/")[2],
-             format_age(max(0.0, (now - datetime.fromisoformat(one.when)).total_seconds())),
-             "yes" if one.landed else "no",
-             one.files, _size(one.size), one.why) for one in found]
-    print_table(("RUN", "NODE", "ATTEMPT", "AGE", "LANDED", "FILES", "SIZE", "WHY"), rows,
-               "nothing was rescued" + (f" of run {run}" if run else "") + ("" if repo or run else (
-                   " in the repositories of this home's runs; of one that was cleaned away: --repo DIR")))
+    nothing = f"nothing was saved of run {run}" if run else "nothing was saved"
+    if not (repo or run):
+        nothing += " in the repositories of this home's runs; for a run that was cleaned: --repo DIR"
+    print_table(("RUN", "NODE", "ATTEMPT", "AGE", "LANDED", "FILES", "SIZE", "REASON"),
+                [(work.name.run, work.name.node, work.name.ref.rpartition("/")[2], _age(work.when),
+                  "yes" if work.landed else "no", work.files, format_size(work.size), work.why) for work in rescued],
+                nothing)
 
 
-def _size(count: int) -> str:
-    """Bytes for people: 812 B, 4.2 kB, 17 MB."""
+def _age(when: str) -> str:
+    return format_age(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(when)).total_seconds()))
+
+
+def format_size(count: int) -> str:
+    """Return bytes for people: 812 B, 4.2 kB, 17 MB."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count} B"
 
 
-@rescue.command("show", cls=Command, examples=(
-    ("garrison rescue show impl_auth", "which files it holds"),
-    ("garrison rescue show crew-1/impl_auth/2 --patch", "what it would change"),
+@rescue.command("show", examples=(
+    ("garrison rescue show impl_auth", "its files"),
+    ("garrison rescue show crew-1/impl_auth/2 --patch", "its changes"),
 ))
-@click.argument("which", metavar="REF|NODE", shell_complete=completion.nodes)
+@rescue_argument
 @run_option
 @repo_option
-@click.option("--patch", is_flag=True, help="The whole difference to where the work began.")
+@click.option("--patch", is_flag=True, help="Print the changes as a patch.")
 @json_option
 @home_option
-def show_command(which: str, run: str | None, repo: Path | None, patch: bool, as_json: bool, home: str | None) -> None:
-    """Show what a rescue holds, against the commit of the target branch where it began."""
-    where, name = rescue_refs.resolve_rescue(_known(find_home(home), repo, run), which, run)
-    found = rescue_refs.inspect_rescue(where, name)
+def show_command(rescue: str, run: str | None, repo: Path | None, patch: bool, as_json: bool, home: str | None) -> None:
+    """Show the changes in a rescue ref, relative to the commit of the target branch from which the work started."""
+    repository, name = rescue_refs.resolve_rescue(_rescues(find_home(home), repo, run), rescue, run)
+    work, git = rescue_refs.inspect_rescue(repository, name), repository.git
     if as_json:
-        changed = rescue_refs.changed_files(where.git, found.against, found.commit)
-        print_json({**found.body(), "changed": changed})
+        print_json({**work.body(), "changed": rescue_refs.changed_files(git, work.against, work.commit)})
         return
-    print_message(f"{name.ref} = {found.commit[:10]}, {'landed' if found.landed else 'not landed'}: {found.why}")
-    how = ("--patch", "--stat", "--binary") if patch else ("--stat=120",)
-    told = where.git.run("diff", "--no-ext-diff", "--no-color", *how, found.against, found.commit).out
-    click.echo(told, nl=False)
-    if not told:
-        print_message("it holds no file that the target branch did not have as it began")
+    print_message(f"{name.ref} = {work.commit[:10]}, {'landed' if work.landed else 'not landed'}: {work.why}")
+    options = ("--patch", "--stat", "--binary") if patch else ("--stat=120",)
+    diff = git.run("diff", "--no-ext-diff", "--no-color", *options, work.against, work.commit).out
+    click.echo(diff, nl=False)
+    if not diff:
+        print_message("no changes relative to the target branch at the start of the work")
 
 
-@rescue.command("restore", cls=Command, examples=(
-    ("garrison rescue restore impl_auth --branch again", "a branch with that work; nothing is checked out"),
-    ("garrison rescue restore crew-1/impl_auth/2 --into ../again", "a worktree with that work, to look and go on"),
+@rescue.command("restore", examples=(
+    ("garrison rescue restore impl_auth --branch saved-auth", "a branch with that work; nothing is checked out"),
+    ("garrison rescue restore crew-1/impl_auth/2 --into ../saved", "a worktree with that work"),
 ))
-@click.argument("which", metavar="REF|NODE", shell_complete=completion.nodes)
-@click.option("--branch", metavar="NAME", help="Make this branch.")
-@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="Make this directory, a worktree.")
+@rescue_argument
+@click.option("--branch", metavar="NAME", help="Create this branch.")
+@click.option("--into", type=click.Path(path_type=Path), metavar="DIR", help="Create a worktree in this directory.")
 @run_option
 @repo_option
 @json_option
 @home_option
-def restore_command(which: str, branch: str | None, into: Path | None, run: str | None, repo: Path | None,
+def restore_command(rescue: str, branch: str | None, into: Path | None, run: str | None, repo: Path | None,
                     as_json: bool, home: str | None) -> None:
-    """Have the work of a rescue again, as a branch or in a fresh worktree; your checkout stays as it is."""
+    """Restore the work of a rescue ref as a branch or in a new worktree; your checkout is not changed."""
     if (branch is None) == (into is None):
-        raise UsageError("say either --branch NAME or --into DIR")
-    where, name = rescue_refs.resolve_rescue(_known(find_home(home), repo, run), which, run)
-    commit = where.git.rev(name.ref) or ""
+        raise UsageError("pass either --branch NAME or --into DIR")
+    repository, name = rescue_refs.resolve_rescue(_rescues(find_home(home), repo, run), rescue, run)
+    git = repository.git
+    commit = git.rev(name.ref) or ""
     if branch is not None:
-        rescue_refs.restore_branch(where.git, commit, branch)
+        rescue_refs.restore_branch(git, commit, branch)
     elif into is not None:
-        for note in rescue_refs.restore_worktree(where.git, commit, into):
+        for note in rescue_refs.restore_worktree(git, commit, into):
             print_message(note)
     if as_json:
-        print_json({"ref": name.ref, "commit": commit, "repo": str(where.git.root), "branch": branch,
-                   "into": str(into.absolute()) if into else None})
+        print_json({"ref": name.ref, "commit": commit, "repo": str(git.root), "branch": branch,
+                    "into": str(into.absolute()) if into else None})
     else:
-        click.echo(f"{name.ref} is now {f'branch {branch} of {where.git.root}' if branch else f'in {into}'}")
+        click.echo(f"{name.ref} is now {f'branch {branch} of {git.root}' if branch else f'in {into}'}")

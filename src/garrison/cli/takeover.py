@@ -1,4 +1,4 @@
-"""`garrison takeover NODE`: a person goes on in a node's session; its agent waits meanwhile."""
+"""`garrison takeover`: work in the session of a node's Claude agent yourself; the agent waits meanwhile."""
 
 from __future__ import annotations
 
@@ -32,83 +32,85 @@ from garrison.system.git import Git
 
 
 @click.command(cls=Command, examples=(
-    ("garrison takeover add_tests", "its session stops, you go on in it; when you leave (/exit), the agent goes on"),
+    ("garrison takeover add_tests", "its session is yours; when you leave (/exit), the agent continues"),
 ))
 @click.argument("node", shell_complete=completion.nodes)
 @run_option
 @home_option
 def takeover(node: str, run: str | None, home: str | None) -> int:
-    """Go on in the session of NODE's Claude agent yourself, with the interactive CLI in the node's worktree.
+    """Take over the session of NODE's Claude agent, with the interactive CLI in the node's worktree.
 
-    The agent's turn is interrupted and nothing of it runs while you are there. When you leave, it goes on, knowing what
-    was said and that a person was there. You have the CLI's own tools; report_result is the agent's alone.
+    The agent's turn is interrupted and nothing of it runs while you are there. When you leave, it continues, knowing
+    what was said and that a person took over. You have the CLI's own tools; report_result is the agent's alone.
 
-    A node that works as a session (`session=true`) can be taken over too: your CLI is told its conversation, what you
-    say there the agent does not hear, what you do stands in its tree. It does the step that was interrupted once more.
+    For a node that works as a session (`session=true`), your CLI gets its conversation as text. The agent does not see
+    what you say there; what you change stays in its worktree. It repeats the step that was interrupted.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Refused(f"takeover needs a terminal; `garrison answer {node} TEXT` answers what the agent asked")
-    world = Runtime.real(find_home(home))
-    key = Key("orchestrator", node, resolve.run_of_node(world.store, node, run))
-    task, tree = _task(world, key)
-    settings, beside = _settings(world, task)
-    files = AttemptFiles(world.files(key.run).attempt(node, task.attempt))
+        raise Refused(f"takeover needs a terminal; `garrison answer {node} TEXT` answers the agent's question")
+    runtime = Runtime.real(find_home(home))
+    key = Key("orchestrator", node, resolve.run_of_node(runtime.store, node, run))
+    task, worktree = _task_and_worktree(runtime, key)
+    settings, beside = _claude_settings(runtime, task)
+    files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
     (session.conversation_of if beside else session.session_of)(node, files)
     lock = files.garrison_session / "session.lock" if beside else files.lock
-    with _keeping_the_terminal(), session.taken_over(node, files, world.clock.utc(), lambda: _say_pause(world, key),
-                                                     lock):
-        environment = _environment(world, world.launch(key.run), task, tree, settings)
-        code = session.run_beside(node, files, settings, environment, tree, session.run_in_terminal) if beside else \
-            session.resume_cli(node, files, cli_process.config_folder(world.home), settings, environment, tree,
-                              session.run_in_terminal)
-    goes_on = "goes on" if resolve.is_living(world.store, key) else (
-        f"goes on when its run does: `garrison launch --resume {key.run}`")
-    print_message(f"{node} {goes_on}" + (f"; the CLI ended with exit code {code}" if code else ""))
+    with _terminal_restored(), session.taken_over(node, files, runtime.clock.utc(),
+                                                  lambda: _print_pause(runtime, key), lock):
+        environment = _environment(runtime, runtime.launch(key.run), task, worktree, settings)
+        if beside:
+            code = session.run_beside(node, files, settings, environment, worktree, session.run_in_terminal)
+        else:
+            code = session.resume_cli(node, files, cli_process.config_folder(runtime.home), settings, environment,
+                                     worktree, session.run_in_terminal)
+    when = "" if resolve.is_living(runtime.store, key) else f" when its run does: `garrison launch --resume {key.run}`"
+    print_message(f"{node} continues{when}" + (f"; the CLI ended with exit code {code}" if code else ""))
     return 1 if code else 0
 
 
-def _task(world: Runtime, key: Key) -> tuple[Task, Path]:
-    identity = world.store.read(Identity, key)
+def _task_and_worktree(runtime: Runtime, key: Key) -> tuple[Task, Path]:
+    identity = runtime.store.read(Identity, key)
     if identity is None or not identity.worktree:
-        raise NotFound(f"{key.name} of run {key.run} has not begun; `garrison status {key.run}` shows what it does")
+        raise NotFound(f"{key.name} of run {key.run} has not started; `garrison status {key.run}` shows what it does")
     attempt = int(identity.metadata.get("attempt", 1))
-    task = run_records.load(Task, world.files(key.run).attempt(key.name, attempt) / "task.json")
-    tree = Path(identity.worktree)
-    if task is None or not tree.is_dir():
-        raise Refused(f"{key.name} of run {key.run} has no worktree any more; there is nothing to take over")
-    return task, tree
+    task = run_records.load(Task, runtime.files(key.run).attempt(key.name, attempt) / "task.json")
+    worktree = Path(identity.worktree)
+    if task is None or not worktree.is_dir():
+        raise Refused(f"{key.name} of run {key.run} no longer has a worktree; there is nothing to take over")
+    return task, worktree
 
 
-def _settings(world: Runtime, task: Task) -> tuple[ClaudeSettings, bool]:
-    """Those of its Claude, and whether that is a session of garrison's own."""
-    beside = registry.session_options(task.agent, task.node, task.attributes, world.home) is not None
-    settings = registry.claude_settings_of(task.agent, world.home)
+def _claude_settings(runtime: Runtime, task: Task) -> tuple[ClaudeSettings, bool]:
+    """Return the settings of the node's Claude, and whether it works in a session of garrison's own."""
+    beside = registry.session_options(task.agent, task.node, task.attributes, runtime.home) is not None
+    settings = registry.claude_settings_of(task.agent, runtime.home)
     if settings is None:
-        raise Refused(f"the agent of {task.node} is {task.agent}, no Claude agent; `garrison attach {task.node} "
-                      "--write` types into its terminal")
+        raise Refused(f"the agent of {task.node} is {task.agent}, which is not a Claude agent; "
+                      f"`garrison attach {task.node} --write` types into its terminal")
     return for_node(settings, task.node, task.attributes), beside
 
 
-def _environment(world: Runtime, launch: Launch, task: Task, tree: Path, settings: ClaudeSettings) -> Mapping[str, str]:
-    """The agent's, without the mark of its life: what bears that is ended with it."""
-    own = {**worktree_environment(world, launch, task, tree, ""), **Git(Path(launch.repo)).author(tree),
-           **cli_process.cli_environment(settings, world.home)}
-    return {name: value for name, value in own.items() if name != "GARRISON_LIFE"}
+def _environment(runtime: Runtime, launch: Launch, task: Task, worktree: Path,
+                 settings: ClaudeSettings) -> Mapping[str, str]:
+    """Return the agent's environment without the marker of its incarnation: what has that is killed with it."""
+    agents = {**worktree_environment(runtime, launch, task, worktree, ""),
+              **Git(Path(launch.repo)).author(worktree), **cli_process.cli_environment(settings, runtime.home)}
+    return {name: value for name, value in agents.items() if name != "GARRISON_LIFE"}
 
 
-def _say_pause(world: Runtime, key: Key) -> None:
-    if resolve.is_living(world.store, key):
-        print_message(f"{key.name} is put down; it waits while you are in its session")
+def _print_pause(runtime: Runtime, key: Key) -> None:
+    if resolve.is_living(runtime.store, key):
+        print_message(f"{key.name} is paused; it waits while you are in its session")
 
 
 @contextmanager
-def _keeping_the_terminal() -> Iterator[None]:
-    """Ctrl-C is the CLI's while it runs; one that is killed may leave the terminal in a state of its own."""
-    kept = termios.tcgetattr(sys.stdin)
-    # A handler, for what is ignored would be ignored by the CLI too.
-    before = signal.signal(signal.SIGINT, lambda *_: None)
+def _terminal_restored() -> Iterator[None]:
+    """Leave Ctrl-C to the CLI while it runs, and restore the terminal's mode, which a killed CLI does not."""
+    mode = termios.tcgetattr(sys.stdin)
+    # A handler instead of SIG_IGN: the CLI would inherit an ignored signal.
+    previous = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, kept)
+        signal.signal(signal.SIGINT, previous)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, mode)

@@ -246,7 +246,7 @@ def check_resume(world: Runtime, run: str, *, onto: bool = False, again: bool = 
         if last is not None and last.status in ALIVE:
             return launch
         raise Refused(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "") + "; "
-                      + ("to try the failed nodes once more say --again; " if state.status == "failed" else "")
+                      + ("to try the failed nodes again, pass --retry-failed; " if state.status == "failed" else "")
                       + "start another with --new")
     if not Path(launch.repo).is_dir():
         raise Refused(f"the repository {launch.repo} of run {run} is gone; restore it, then --resume {run}")
@@ -256,7 +256,7 @@ def check_resume(world: Runtime, run: str, *, onto: bool = False, again: bool = 
         raise Refused(f"{launch.repo} has no branch {launch.base} any more; restore it, then --resume {run}")
     if not onto and not git.is_ancestor(launch.base_oid, tip):
         raise Refused(f"{launch.base} was rewritten since run {run} began ({launch.base_oid[:10]} is not in it); "
-                      "say --onto to go on upon it")
+                      "pass --accept-rewritten-target to continue on it")
     _keep_gate(world, launch, git)
     if unset := unset_variables(world, launch.env):
         log_line(f"run {run} was launched with variables that are not set here: {', '.join(unset)}; its agents "
@@ -268,7 +268,7 @@ def _refuse_again(world: Runtime, launch: Launch, state: RunState) -> None:
     """Refuse to try the failed nodes of a run once more that has none, or that did not fail at one."""
     run, files = launch.run_id, world.files(launch.run_id)
     if state.status != "failed":
-        raise Refused(f"run {run} is {state.status}, and --again is for one that failed; leave it out")
+        raise Refused(f"run {run} is {state.status}, and --retry-failed is for one that failed; leave it out")
     plan = read_plan(files, launch)
     flow = replay_run(read_all(files.journal), plan.program, run, plan.children).flow
     if flow is not None and flow.over and flow.state.resumable != "again":
@@ -287,8 +287,8 @@ def check_graph_unchanged(world: Runtime, launch: Launch) -> None:
     except DialectError:
         same = False
     if not same:
-        raise Refused(f"{path} was changed since run {launch.run_id} began; say --as-begun to go on with the graph as "
-                      "it was launched, or start another run with --new")
+        raise Refused(f"{path} was changed since run {launch.run_id} began; pass --original-graph to continue "
+                      "with the graph as launched, or start another run with --new")
 
 
 def _keep_gate(world: Runtime, launch: Launch, git: Git) -> None:

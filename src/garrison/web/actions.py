@@ -27,7 +27,7 @@ T = TypeVar("T")
 RUN: Mapping[str, Callable[[str], list[str]]] = {
     "stop": lambda run: ["stop", run],
     "resume": lambda run: ["launch", "--resume", run, "--detach"],
-    "again": lambda run: ["launch", "--resume", run, "--again", "--detach"],
+    "again": lambda run: ["launch", "--resume", run, "--retry-failed", "--detach"],
 }
 NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],

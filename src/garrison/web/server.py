@@ -57,7 +57,7 @@ class Endpoint:
             raise UsageError(f"other machines can reach {self.address}, and could read what is sent: pass --tls-cert "
                              "and --tls-key, or --plain-http")
         if address.is_unspecified and not self.names:
-            raise UsageError(f"--listen {self.address} needs the name of this host as well: --name HOST")
+            raise UsageError(f"--listen {self.address} needs the name of this host as well: --hostname HOST")
         return self
 
     @property
